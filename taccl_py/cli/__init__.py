@@ -1,0 +1,1 @@
+"""Ask for it: the command line."""

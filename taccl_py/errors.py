@@ -1,0 +1,158 @@
+"""Every error that a user can meet, and the exit code that each kind ends the command with.
+
+::
+
+    TacclError                       1  (never raised itself)
+    |-- InputError                   2  a file, an option or a field is wrong
+    |-- SynthesisError               3  no schedule
+    |   |-- Infeasible                  the restrictions leave no way for some chunk
+    |   `-- LimitReached                stopped before the first schedule was found
+    |-- InvalidArtifact              4  the judge objects to a schedule or a program
+    |-- LoweringError                5  a limit of the target runtime cannot be kept
+    `-- PackageMissing               6  an optional package is not installed
+
+Evidence is kept in attributes; ``str(error)`` is one sentence that says what, where and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class TacclError(Exception):
+    """Base of all errors that the command line reports without a traceback."""
+
+    exit_code = 1
+
+
+class InputError(TacclError):
+    """A file, option or field is wrong.
+
+    Parameters
+    ----------
+    what
+        One clause: what was found and what to do instead.
+    path
+        The file (or the word ``command line``) that holds the mistake.
+    field
+        JSON pointer, XML path or option name inside `path`.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, path: str | None = None, field: str | None = None) -> None:
+        self.what = what
+        self.path = path
+        self.field = field
+        where = ": ".join(part for part in (path, field) if part)
+        super().__init__(f"{where}: {what}" if where else what)
+
+
+class SynthesisError(TacclError):
+    """No schedule was found."""
+
+    exit_code = 3
+
+
+class Infeasible(SynthesisError):
+    """The restrictions leave no way for some chunk.
+
+    Parameters
+    ----------
+    what
+        The sentence for the user.
+    chunk, rank
+        The chunk that cannot get to the rank.
+    restriction
+        The sketch field (or ``topology``) that took the last way.
+    """
+
+    def __init__(self, what: str, *, chunk: int, rank: int, restriction: str) -> None:
+        self.chunk = chunk
+        self.rank = rank
+        self.restriction = restriction
+        super().__init__(what)
+
+
+class LimitReached(SynthesisError):
+    """A time limit or an interrupt came before the first schedule."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Violation:
+    """One objection of the judge.
+
+    Attributes
+    ----------
+    where
+        The place in the file: ``gpu 3 tb 2 step 5``, ``message 17``, or empty for the whole file.
+    rule
+        Short stable name of the rule, for programs (``fifo-deadlock``).
+    what
+        What was found and what would be right, for people.
+    """
+
+    where: str
+    rule: str
+    what: str
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.what} [{self.rule}]"
+
+
+class InvalidArtifact(TacclError):
+    """The judge objects to a schedule or a program.
+
+    Parameters
+    ----------
+    name
+        The file, or what was being made.
+    violations
+        All objections, sorted; the first one is in the message.
+    """
+
+    exit_code = 4
+
+    def __init__(self, name: str, violations: Sequence[Violation]) -> None:
+        self.violations = tuple(violations)
+        more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
+        super().__init__(f"{name}: {self.violations[0]}{more}")
+
+
+class LoweringError(TacclError):
+    """A limit of the target runtime cannot be kept.
+
+    Parameters
+    ----------
+    what
+        The sentence for the user: the limit, the value found, what to change.
+    runtime, limit
+        The runtime and the name of its limit.
+    """
+
+    exit_code = 5
+
+    def __init__(self, what: str, *, runtime: str, limit: str) -> None:
+        self.runtime = runtime
+        self.limit = limit
+        super().__init__(what)
+
+
+class PackageMissing(TacclError):
+    """An optional package or program is not installed.
+
+    Parameters
+    ----------
+    what
+        What needs it.
+    remedy
+        The command that installs it, or what else to do.
+    """
+
+    exit_code = 6
+
+    def __init__(self, what: str, remedy: str) -> None:
+        self.remedy = remedy
+        super().__init__(f"{what}; {remedy}")

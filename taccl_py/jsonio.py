@@ -1,0 +1,293 @@
+"""Strict JSON: errors name the file and the field; writing is canonical and never leaves half a file.
+
+`Fields` walks one JSON object and answers typed questions about its fields. Each question that fails raises an
+`InputError` naming file, field, what was found and what was expected; `Fields.finish` refuses fields that nobody
+asked for, so a misspelt key is an error and never silently ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from taccl_py.errors import InputError
+
+
+def read_text(path: Path) -> str:
+    """Text of a UTF-8 file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError("there is no such file", path=str(path)) from None
+    except IsADirectoryError:
+        raise InputError("is a directory, a file is needed", path=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 text (byte {error.start})", path=str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=str(path)) from None
+
+
+def parse_json(text: str, path: str) -> Any:
+    """Value of a JSON text; duplicate keys and NaN are refused.
+
+    Raises
+    ------
+    InputError
+        If the text is not strict JSON.
+    """
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in result:
+                raise InputError(f"the key {key!r} stands twice in one object; keep one of them", path=path)
+            result[key] = value
+        return result
+
+    def no_constant(name: str) -> NoReturn:
+        raise InputError(f"{name} is not a number in JSON; write a finite number", path=path)
+
+    try:
+        return json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})", path=path
+        ) from None
+    except RecursionError:
+        raise InputError("is nested too deeply", path=path) from None
+
+
+def read_json(path: Path) -> Any:
+    """Value of a JSON file, read strictly."""
+    return parse_json(read_text(path), str(path))
+
+
+def canonical_json(value: Any) -> str:
+    """The one text of a value: sorted as given, two spaces, lists of scalars on one line, final newline."""
+    return _render(value, "") + "\n"
+
+
+def _render(value: Any, indent: str) -> str:
+    inner = indent + "  "
+    if isinstance(value, dict):
+        if not value:
+            return "{}"
+        flat = _scalar_line(value)
+        if flat is not None and indent and len(flat) + len(indent) <= 110:
+            return flat
+        rows = [f"{inner}{json.dumps(key)}: {_render(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    if isinstance(value, (list, tuple)):
+        if not any(isinstance(item, (dict, list, tuple)) for item in value):
+            return json.dumps(list(value), allow_nan=False)
+        return "[\n" + ",\n".join(inner + _render(item, inner) for item in value) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _scalar_line(value: dict[str, Any]) -> str | None:
+    for item in value.values():
+        nested = item if isinstance(item, (list, tuple)) else ()
+        if isinstance(item, dict) or any(isinstance(part, (dict, list, tuple)) for part in nested):
+            return None
+    return "{" + ", ".join(f"{json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in value.items()) + "}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file by way of a temporary file beside it, so that nobody ever sees half of it.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _kind(value: Any) -> str:
+    """Name a JSON value the way a user would."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return f"the text {value!r}" if len(value) < 40 else "a text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+class Fields:
+    """Typed, checked access to the fields of one JSON object.
+
+    Parameters
+    ----------
+    value
+        The JSON value; anything but an object is refused.
+    path
+        File name for error messages.
+    pointer
+        JSON pointer of the object inside the file, for error messages.
+    """
+
+    def __init__(self, value: Any, path: str, pointer: str = "") -> None:
+        self.path = path
+        self.pointer = pointer
+        if not isinstance(value, dict):
+            self.fail("", f"found {_kind(value)}, an object {{...}} is needed")
+        self._value: dict[str, Any] = value
+        self._asked: set[str] = set()
+
+    def fail(self, key: str, what: str) -> NoReturn:
+        """Raise an `InputError` about one field of this object (or, with an empty key, about the object)."""
+        pointer = f"{self.pointer}/{key}" if key else self.pointer
+        raise InputError(what, path=self.path, field=pointer.lstrip("/").replace("/", ".") or None)
+
+    def has(self, key: str) -> bool:
+        """Whether the field is present."""
+        self._asked.add(key)
+        return key in self._value
+
+    def raw(self, key: str) -> Any:
+        """Return the value of a required field, of whatever type."""
+        self._asked.add(key)
+        if key not in self._value:
+            self.fail(key, "is missing; add it")
+        return self._value[key]
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a non-empty text."""
+        if default is not None and not self.has(key):
+            return default
+        value = self.raw(key)
+        if not isinstance(value, str) or (not value and default is None):
+            self.fail(key, f"found {_kind(value)}, a text is needed")
+        return str(value)
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
+        """Return one of a few words."""
+        value = self.text(key, default)
+        if value not in allowed:
+            self.fail(key, f"found {value!r}, use one of: {', '.join(allowed)}")
+        return value
+
+    def integer(self, key: str, default: int | None = None, *, least: int | None = None) -> int:
+        """Return a whole number, at least `least`."""
+        if default is not None and not self.has(key):
+            return default
+        return self._integer(self.raw(key), key, least)
+
+    def number(
+        self, key: str, default: float | None = None, *, least: float | None = 0.0, above: float | None = None
+    ) -> float:
+        """Return a finite number, at least `least` and more than `above`."""
+        if default is not None and not self.has(key):
+            return default
+        value = self.raw(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            self.fail(key, f"found {_kind(value)}, a finite number is needed")
+        if above is not None and not value > above:
+            self.fail(key, f"found {value}, a number above {above:g} is needed")
+        if least is not None and value < least:
+            self.fail(key, f"found {value}, a number of at least {least:g} is needed")
+        return float(value)
+
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        """Return true or false."""
+        if default is not None and not self.has(key):
+            return default
+        value = self.raw(key)
+        if not isinstance(value, bool):
+            self.fail(key, f"found {_kind(value)}, true or false is needed")
+        return bool(value)
+
+    def items(self, key: str, default: list[Any] | None = None) -> list[Any]:
+        """Return a list, unchecked inside."""
+        if default is not None and not self.has(key):
+            return default
+        value = self.raw(key)
+        if not isinstance(value, list):
+            self.fail(key, f"found {_kind(value)}, a list [...] is needed")
+        return list(value)
+
+    def integers(self, key: str, default: list[int] | None = None, *, least: int | None = None) -> list[int]:
+        """Return a list of whole numbers."""
+        if default is not None and not self.has(key):
+            return default
+        return [self._integer(item, f"{key}/{i}", least) for i, item in enumerate(self.items(key))]
+
+    def numbers(self, key: str, *, least: float | None = 0.0) -> list[float]:
+        """Return a list of finite numbers."""
+        result = []
+        for i, item in enumerate(self.items(key)):
+            sub = Fields({"x": item}, self.path, self.pointer)
+            try:
+                result.append(sub.number("x", least=least))
+            except InputError as error:
+                self.fail(f"{key}/{i}", error.what)
+        return result
+
+    def object(self, key: str) -> Fields:
+        """Return a nested object."""
+        return Fields(self.raw(key), self.path, f"{self.pointer}/{key}")
+
+    def objects(self, key: str, default: list[Any] | None = None) -> Iterator[Fields]:
+        """Yield the objects of a list."""
+        for i, item in enumerate(self.items(key, default)):
+            yield Fields(item, self.path, f"{self.pointer}/{key}/{i}")
+
+    def keys(self) -> list[str]:
+        """Return all keys; for objects that are maps, where every key is meaningful."""
+        self._asked.update(self._value)
+        return list(self._value)
+
+    def build(self, key: str, make: Callable[[], Any]) -> Any:
+        """Call `make`, turning an `InputError` without a place into one about this field."""
+        try:
+            return make()
+        except InputError as error:
+            if error.path is None:
+                self.fail(key, error.what)
+            raise
+
+    def finish(self) -> None:
+        """Refuse fields that were never asked for."""
+        for key in self._value:
+            if key not in self._asked:
+                known = ", ".join(sorted(self._asked))
+                self.fail(key, f"is not a known field; remove it or correct its name (known: {known})")
+
+    def _integer(self, value: Any, key: str, least: int | None) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(key, f"found {_kind(value)}, a whole number is needed")
+        if least is not None and value < least:
+            self.fail(key, f"found {value}, a whole number of at least {least} is needed")
+        return int(value)

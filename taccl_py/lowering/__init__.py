@@ -1,0 +1,1 @@
+"""The answer for a runtime: schedules become programs, programs become files."""

@@ -1,0 +1,139 @@
+"""Program: what one runtime executes, as small frozen records (Program > Gpu > Threadblock > Step).
+
+Offsets and counts are in chunks; the size of a chunk is decided by the call: ``size / num_chunks_per_loop``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taccl_py.collective import Address, Kind
+
+
+class Op(StrEnum):
+    """Kinds of step, spelled as in MSCCL XML."""
+
+    SEND = "s"
+    RECV = "r"
+    RECV_COPY_SEND = "rcs"
+    RECV_REDUCE_SEND = "rrs"
+    RECV_REDUCE_COPY = "rrc"
+    RECV_REDUCE_COPY_SEND = "rrcs"
+    COPY = "cpy"
+    REDUCE = "re"
+    NOP = "nop"
+
+    @property
+    def receives(self) -> bool:
+        """Whether the step takes a message from the receive peer."""
+        return self in (
+            Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND
+        )  # fmt: skip
+
+    @property
+    def sends(self) -> bool:
+        """Whether the step gives a message to the send peer."""
+        return self in (Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
+
+
+class Protocol(StrEnum):
+    """Protocols of the NCCL family."""
+
+    SIMPLE = "Simple"
+    LL = "LL"
+    LL128 = "LL128"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction of a threadblock.
+
+    Attributes
+    ----------
+    op
+        What it does.
+    src, dst
+        First cell read and first cell written. For `Op.RECV_REDUCE_COPY` and its kin ``src`` is the local operand; for a
+        plain send or receive the other side's address is given for information.
+    count
+        Number of neighbouring chunks (0 for `Op.NOP`).
+    depends_on
+        (threadblock id, step index) of the same GPU that must have finished, or None.
+    has_dependent
+        Whether some other threadblock waits for this step.
+    """
+
+    op: Op
+    src: Address
+    dst: Address
+    count: int
+    depends_on: tuple[int, int] | None = None
+    has_dependent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Threadblock:
+    """A block that runs its steps in order, with at most one send peer and one receive peer (-1 for none)."""
+
+    send_peer: int
+    recv_peer: int
+    channel: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One rank's threadblocks and the sizes of its buffers in chunks (0 for a buffer that is not used)."""
+
+    rank: int
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    threadblocks: tuple[Threadblock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A lowered algorithm.
+
+    Attributes
+    ----------
+    name
+        Name of the algorithm, at most 63 characters.
+    kind
+        Collective.
+    num_chunks_per_loop
+        Chunks of the larger of input and output (MSCCL's nchunksperloop).
+    num_channels
+        Channels 0..n-1 are used.
+    protocol
+        See `Protocol`.
+    in_place, out_of_place
+        For which placements of the user's buffers the program is correct.
+    min_bytes, max_bytes
+        Sizes, as the runtime counts them, for which it may be selected; both inclusive.
+    gpus
+        One for each rank, in order.
+    """
+
+    name: str
+    kind: Kind
+    num_chunks_per_loop: int
+    num_channels: int
+    protocol: Protocol
+    in_place: bool
+    out_of_place: bool
+    min_bytes: int
+    max_bytes: int
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def num_threadblocks(self) -> int:
+        """Most threadblocks on one GPU."""
+        return max(len(gpu.threadblocks) for gpu in self.gpus)
+
+    @property
+    def num_steps(self) -> int:
+        """Most steps in one threadblock."""
+        return max((len(tb.steps) for gpu in self.gpus for tb in gpu.threadblocks), default=0)

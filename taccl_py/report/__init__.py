@@ -1,0 +1,1 @@
+"""Say it: tables and JSON records."""

@@ -1,0 +1,131 @@
+"""Facts about the runtimes that load MSCCL XML: limits, spellings, buffer geometry. Data only; no behaviour.
+
+Read from the sources of microsoft/msccl b23e9cd (``legacy``, NCCL 2.12), Azure/msccl-executor-nccl c6f6b36 (``executor``,
+NCCL 2.23) and ROCm/rccl 0cbce2a (``rccl``, NCCL 2.21): ``src/include/msccl/msccl_struct.h``, ``msccl_parser.cc`` (or
+``src/graph/topo.cc``), ``msccl_kernel*.h``, ``devcomm.h`` and ``init.cc`` of each. The lowering keeps these limits and the
+judge tests them; neither takes the other's word for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.collective import Kind
+
+MAX_XML_NODES = 4095  # MAX_NODES 4096, the document itself takes one
+MAX_XML_CHILDREN = 1024  # MAX_SUBS; not checked by any runtime, overflows
+MAX_XML_ATTRIBUTES = 16  # MAX_ATTR_COUNT; later ones are dropped
+MAX_XML_VALUE = 255  # value buffers have 256 bytes and are not checked
+MAX_NAME = 63  # MSCCL_MAX_ALGO_NAME
+MAX_COUNT = 71  # MSCCL_MAX_COUNT 72, exclusive
+MAX_DEPENDENCY_THREADBLOCK = 127  # depid is an int8
+MAX_REDUCE_CHAIN = 15  # MSCCL_MAX_REDUCE_FUSION 16; a chain of 16 drops its destination in Simple
+MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
+MAX_OFFSET = 32767  # int16
+LOOP_LIMIT = 65536  # MSCCL_MAX_ITER
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One runtime.
+
+    Attributes
+    ----------
+    name, title
+        Short name for options, long name for people.
+    max_channels
+        Channels 0..max-1 exist.
+    max_threadblocks
+        Most threadblocks on a GPU that the parser accepts.
+    resident_threadblocks
+        Most that certainly run at the same time (SMs or CUs of the smallest GPU that it is used with); more can hang.
+    max_steps
+        Steps of one threadblock in a default build.
+    fused
+        Whether the fused receive operations (rcs, rrs, rrc, rrcs) can run.
+    collectives
+        Spelling of each collective that it can select.
+    payload_bytes
+        Bytes that one FIFO operation carries, for each protocol.
+    fifo_slots
+        Operations that can be outstanding on a connection, for each protocol.
+    max_bytes_exclusive
+        Whether ``maxBytes`` itself is outside of the range.
+    max_bytes_zero
+        What ``maxBytes="0"`` means: ``unlimited`` or ``never``.
+    checks_chunk_counts
+        Whether i_chunks and o_chunks must fit nchunksperloop exactly.
+    """
+
+    name: str
+    title: str
+    max_channels: int
+    max_threadblocks: int
+    resident_threadblocks: int
+    max_steps: int
+    fused: bool
+    collectives: dict[Kind, str]
+    payload_bytes: dict[str, int]
+    fifo_slots: dict[str, int]
+    max_bytes_exclusive: bool
+    max_bytes_zero: str
+    checks_chunk_counts: bool
+
+
+_COMMON = {
+    Kind.ALLREDUCE: "allreduce",
+    Kind.ALLGATHER: "allgather",
+    Kind.ALLTOALL: "alltoall",
+    Kind.BROADCAST: "broadcast",
+    Kind.REDUCE: "reduce",
+}
+_MODERN = {**_COMMON, Kind.REDUCESCATTER: "reducescatter", Kind.GATHER: "gather", Kind.SCATTER: "scatter"}
+_NVIDIA_PAYLOAD = {"Simple": 2097152, "LL": 32768, "LL128": 576000}
+_FIFO_SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
+
+EXECUTOR = Runtime(
+    name="executor",
+    title="MSCCL executor for NCCL",
+    max_channels=32,
+    max_threadblocks=1024,
+    resident_threadblocks=108,
+    max_steps=64,
+    fused=True,
+    collectives=_MODERN,
+    payload_bytes=_NVIDIA_PAYLOAD,
+    fifo_slots=_FIFO_SLOTS,
+    max_bytes_exclusive=False,
+    max_bytes_zero="unlimited",
+    checks_chunk_counts=False,
+)
+RCCL = Runtime(
+    name="rccl",
+    title="RCCL",
+    max_channels=32,
+    max_threadblocks=64,
+    resident_threadblocks=64,
+    max_steps=64,
+    fused=False,
+    collectives=_MODERN,
+    payload_bytes={"Simple": 2097152, "LL": 16384, "LL128": 50176},
+    fifo_slots=_FIFO_SLOTS,
+    max_bytes_exclusive=False,
+    max_bytes_zero="unlimited",
+    checks_chunk_counts=False,
+)
+LEGACY = Runtime(
+    name="legacy",
+    title="legacy MSCCL",
+    max_channels=32,
+    max_threadblocks=216,
+    resident_threadblocks=108,
+    max_steps=256,
+    fused=True,
+    collectives={**_COMMON, Kind.REDUCESCATTER: "reduce_scatter", Kind.GATHER: "custom", Kind.SCATTER: "custom"},
+    payload_bytes=_NVIDIA_PAYLOAD,
+    fifo_slots=_FIFO_SLOTS,
+    max_bytes_exclusive=True,
+    max_bytes_zero="never",
+    checks_chunk_counts=True,
+)
+RUNTIMES = {runtime.name: runtime for runtime in (EXECUTOR, RCCL, LEGACY)}

@@ -1,0 +1,1 @@
+"""The answer: who sends which chunks over which link when."""

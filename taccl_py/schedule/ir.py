@@ -1,0 +1,173 @@
+"""Schedule: the timed messages that implement a collective on a topology.
+
+A *message* carries one or more chunks over one link as one piece: it pays alpha once. Therefore its chunks must be
+neighbours, in the same order, in the buffers at both ends. Where a rank keeps a chunk is fixed by these rules, first
+match wins (`Schedule.address`):
+
+1. a chunk listed in ``scratch[rank]`` is in the scratch buffer, at its position in that list;
+2. a chunk that the rank wants is in the output buffer, where the collective says;
+3. otherwise it is the rank's own contribution, in the input buffer, where the collective says.
+
+Local copies between these places (input to output, input or scratch to output) cost nothing in the model; lowering makes
+them real steps and keeps them off the critical path where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from taccl_py.collective import Address, Buffer, Collective
+from taccl_py.topology.model import Topology
+from taccl_py.units import algbw_gbps
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Chunks that cross one link together.
+
+    Attributes
+    ----------
+    link
+        Index into ``topology.links``.
+    chunks
+        Chunk numbers in buffer order.
+    start_us
+        When the message begins to occupy its link and ports.
+    end_us
+        When it has arrived and can be used.
+    reduce
+        True if the receiver adds it to what it holds of these chunks, False if it stores it.
+    """
+
+    link: int
+    chunks: tuple[int, ...]
+    start_us: float
+    end_us: float
+    reduce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a schedule was made; written into its file, never used to compute anything.
+
+    Attributes
+    ----------
+    engine, solver, sketch
+        Names; the sketch is empty when none was given.
+    seed
+        Random seed.
+    status
+        ``optimal``, ``optimal-in-class`` or ``feasible`` (README, "Words").
+    bound_us, bound_reason
+        Best proven lower bound on the time of any schedule for the problem, and what it comes from.
+    """
+
+    engine: str
+    solver: str
+    sketch: str
+    seed: int
+    status: str
+    bound_us: float
+    bound_reason: str
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Timed messages that implement a collective.
+
+    Attributes
+    ----------
+    topology, collective
+        The machine and what must move on it.
+    chunk_bytes
+        Size of one chunk for which the times hold.
+    messages
+        Sorted by (start, link, chunks).
+    scratch
+        For every rank, the chunks that it keeps in scratch, in the order in which they lie there.
+    origin
+        Provenance, or None.
+    """
+
+    topology: Topology
+    collective: Collective
+    chunk_bytes: float
+    messages: tuple[Message, ...]
+    scratch: tuple[tuple[int, ...], ...]
+    origin: Origin | None = None
+
+    def __post_init__(self) -> None:
+        """Put the messages into their one order."""
+        object.__setattr__(self, "messages", sort_messages(self.messages))
+
+    @property
+    def makespan_us(self) -> float:
+        """Time at which the last message has arrived."""
+        return max((message.end_us for message in self.messages), default=0.0)
+
+    @property
+    def size_bytes(self) -> float | None:
+        """Size as nccl-tests counts it; None on a machine whose costs are per chunk."""
+        return None if self.topology.chunk_costs else self.chunk_bytes * self.collective.chunks_per_size
+
+    @property
+    def algbw_gbps(self) -> float | None:
+        """Algorithm bandwidth, or None where there is no size."""
+        size = self.size_bytes
+        return None if size is None or not self.messages else algbw_gbps(size, self.makespan_us)
+
+    @property
+    def busbw_gbps(self) -> float | None:
+        """Bus bandwidth, or None where there is no size."""
+        algbw = self.algbw_gbps
+        return None if algbw is None else algbw * self.collective.busbw_factor
+
+    @cached_property
+    def scratch_index(self) -> tuple[dict[int, int], ...]:
+        """Position of every scratch chunk, per rank."""
+        return tuple({chunk: index for index, chunk in enumerate(chunks)} for chunks in self.scratch)
+
+    def address(self, chunk: int, rank: int) -> Address | None:
+        """Where the rank keeps the chunk (the rules are in the module's text), or None if it never has it."""
+        index = self.scratch_index[rank].get(chunk)
+        if index is not None:
+            return Address(Buffer.SCRATCH, index)
+        return self.collective.output_address(chunk, rank) or self.collective.input_address(chunk, rank)
+
+    def with_origin(self, origin: Origin) -> Schedule:
+        """Return the same schedule with its provenance."""
+        return replace(self, origin=origin)
+
+    @property
+    def num_steps(self) -> int:
+        """Longest chain of messages that wait for each other's data (a synchronous runtime's step count)."""
+        depth_at: dict[tuple[int, int], int] = {}
+        longest = 0
+        for message in self.messages:
+            link = self.topology.links[message.link]
+            depth = 1 + max(depth_at.get((chunk, link.src), 0) for chunk in message.chunks)
+            longest = max(longest, depth)
+            for chunk in message.chunks:
+                key = (chunk, link.dst)
+                depth_at[key] = max(depth_at.get(key, 0), depth)
+        return longest
+
+    def __str__(self) -> str:
+        """Text form: one line for each message."""
+        kind = self.collective.kind
+        lines = [f"{kind} on {self.topology.name}: {len(self.messages)} messages, {self.makespan_us:.6g} us"]
+        for message in self.messages:
+            link = self.topology.links[message.link]
+            verb = "reduce" if message.reduce else "copy"
+            chunks = ",".join(map(str, message.chunks))
+            lines.append(
+                f"{message.start_us:12.4f} {message.end_us:12.4f}  {link.src:3d} -> {link.dst:<3d} {verb} {chunks}"
+            )
+        return "\n".join(lines) + "\n"
+
+
+def sort_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Messages in the order that files and text use."""
+    return tuple(sorted(messages, key=lambda m: (m.start_us, m.link, m.chunks)))

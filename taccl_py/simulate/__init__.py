@@ -1,0 +1,1 @@
+"""How long? Event-driven replay of schedules and programs."""

@@ -1,0 +1,1 @@
+"""What the user knows: links to use, relays, symmetry, chunking."""

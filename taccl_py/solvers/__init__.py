@@ -1,0 +1,1 @@
+"""Mathematics only: knows nothing of collectives."""

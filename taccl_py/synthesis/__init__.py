@@ -1,0 +1,1 @@
+"""How to move it: engines that turn a problem into a schedule."""

@@ -1,0 +1,247 @@
+"""Topology: directed links between ranks, and the ports that links share.
+
+The cost model, used by every part of the program that prints a microsecond:
+
+* A message of ``n`` bytes on link ``l`` occupies the link for ``alpha + beta * n`` from its start, and every port of the
+  link for the port's own ``alpha + beta * n`` from the same start. A link and a port serve one message at a time.
+* The message has arrived when the slowest of them is done, plus the link's ``latency_us`` (propagation that occupies
+  nothing).
+
+A port whose beta is smaller than the betas of its links therefore lets several links through, one staggered behind the
+other, at its own rate: a NIC or a trunk is shared when it is used and free when it is not. A switch is an egress and an
+ingress port per rank.
+
+Resources are numbered: link ``l`` is resource ``l``, port ``p`` is resource ``len(links) + p``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from taccl_py.errors import InputError
+from taccl_py.units import BYTES_PER_MB
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Something that links share and take turns on: a NIC, a switch port, a PCIe uplink.
+
+    Attributes
+    ----------
+    name
+        Name for people, unique in its topology.
+    alpha_us, beta_us_per_mb
+        Time that a message occupies the port: ``alpha_us + beta_us_per_mb * megabytes``.
+    """
+
+    name: str
+    alpha_us: float
+    beta_us_per_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One directed way from one rank to another.
+
+    Attributes
+    ----------
+    src, dst
+        Ranks.
+    alpha_us, beta_us_per_mb
+        Time that a message occupies the link: ``alpha_us + beta_us_per_mb * megabytes``.
+    latency_us
+        Propagation after that, which occupies nothing.
+    ports
+        Indices of the ports that it shares, the sender's side first.
+    """
+
+    src: int
+    dst: int
+    alpha_us: float
+    beta_us_per_mb: float
+    latency_us: float = 0.0
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine: ranks 0..R-1, links, ports.
+
+    Attributes
+    ----------
+    name
+        Name for people and file names.
+    source
+        Where the figures come from.
+    node_of
+        Node of every rank.
+    ports, links
+        See `Port` and `Link`; links are sorted by (src, dst).
+    symmetry
+        Generators (rank permutations) believed to be automorphisms; engines check them before use.
+    chunk_costs
+        True for TACCL profiles, whose costs are for one chunk of an unstated size: beta is then the cost of one chunk,
+        a chunk counts as 1 MB, and times are in the profile's own unit.
+
+    Raises
+    ------
+    InputError
+        If a link or a port is impossible.
+    """
+
+    name: str
+    source: str
+    node_of: tuple[int, ...]
+    ports: tuple[Port, ...]
+    links: tuple[Link, ...]
+    symmetry: tuple[tuple[int, ...], ...] = ()
+    chunk_costs: bool = False
+
+    def __post_init__(self) -> None:
+        """Sort the links and check that everything refers to something."""
+        object.__setattr__(self, "links", tuple(sorted(self.links, key=lambda link: (link.src, link.dst))))
+        if not self.node_of:
+            raise InputError(f"topology {self.name}: it has no ranks")
+        if len({port.name for port in self.ports}) != len(self.ports):
+            raise InputError(f"topology {self.name}: two ports have one name")
+        for link in self.links:
+            self._check_link(link)
+
+    def _check_link(self, link: Link) -> None:
+        name = f"topology {self.name}: link {link.src}->{link.dst}"
+        for rank in (link.src, link.dst):
+            if not 0 <= rank < self.num_ranks:
+                raise InputError(f"{name}: rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}")
+        if link.src == link.dst:
+            raise InputError(f"{name}: a link joins two different ranks")
+        if any(not 0 <= port < len(self.ports) for port in link.ports):
+            raise InputError(f"{name}: names a port that does not exist")
+        if link.alpha_us == 0 and link.beta_us_per_mb == 0:
+            raise InputError(f"{name}: alpha and beta are both 0; give the link a cost")
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.node_of)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(set(self.node_of))
+
+    @property
+    def num_resources(self) -> int:
+        """Number of links and ports."""
+        return len(self.links) + len(self.ports)
+
+    @cached_property
+    def node_ranks(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks of every node, in order of node number."""
+        return tuple(
+            tuple(rank for rank, node in enumerate(self.node_of) if node == wanted)
+            for wanted in sorted(set(self.node_of))
+        )
+
+    @cached_property
+    def local_rank(self) -> tuple[int, ...]:
+        """Position of every rank inside its node."""
+        local = [0] * self.num_ranks
+        for ranks in self.node_ranks:
+            for position, rank in enumerate(ranks):
+                local[rank] = position
+        return tuple(local)
+
+    @cached_property
+    def links_between(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Link indices for every (src, dst) that is connected; several when links are parallel."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for index, link in enumerate(self.links):
+            found.setdefault((link.src, link.dst), []).append(index)
+        return {pair: tuple(indices) for pair, indices in found.items()}
+
+    @cached_property
+    def lane(self) -> tuple[int, ...]:
+        """Position of every link among its parallel links."""
+        lanes = [0] * len(self.links)
+        for indices in self.links_between.values():
+            for position, index in enumerate(indices):
+                lanes[index] = position
+        return tuple(lanes)
+
+    @cached_property
+    def resources_of(self) -> tuple[tuple[int, ...], ...]:
+        """Resources that a message on each link occupies: the link itself, then its ports."""
+        first_port = len(self.links)
+        return tuple((i, *(first_port + port for port in link.ports)) for i, link in enumerate(self.links))
+
+    @cached_property
+    def resource_cost(self) -> tuple[tuple[float, float], ...]:
+        """(alpha_us, beta_us_per_mb) of every resource."""
+        costs = [(link.alpha_us, link.beta_us_per_mb) for link in self.links]
+        return tuple(costs + [(port.alpha_us, port.beta_us_per_mb) for port in self.ports])
+
+    def resource_name(self, resource: int) -> str:
+        """Name of a resource for people."""
+        if resource < len(self.links):
+            link = self.links[resource]
+            lane = f" (lane {self.lane[resource]})" if len(self.links_between[link.src, link.dst]) > 1 else ""
+            return f"link {link.src}->{link.dst}{lane}"
+        return self.ports[resource - len(self.links)].name
+
+    def occupancy_us(self, resource: int, size_bytes: float) -> float:
+        """Time that a message of `size_bytes` occupies a resource."""
+        alpha_us, beta_us_per_mb = self.resource_cost[resource]
+        return alpha_us + beta_us_per_mb * size_bytes / BYTES_PER_MB
+
+    def message_us(self, link: int, size_bytes: float) -> float:
+        """Time from the start of a message to its arrival."""
+        slowest = max(self.occupancy_us(resource, size_bytes) for resource in self.resources_of[link])
+        return slowest + self.links[link].latency_us
+
+    def reversed(self) -> Topology:
+        """Return the machine with every link turned around; a combining collective is the other one run backwards on it."""
+        links = tuple(Link(k.dst, k.src, k.alpha_us, k.beta_us_per_mb, k.latency_us, k.ports[::-1]) for k in self.links)
+        return Topology(self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs)
+
+    def reversed_link(self) -> tuple[int, ...]:
+        """For every link of this topology, the index of the same link in `reversed`."""
+        order = sorted(range(len(self.links)), key=lambda i: (self.links[i].dst, self.links[i].src))
+        index_of = [0] * len(order)
+        for position, link in enumerate(order):
+            index_of[link] = position
+        return tuple(index_of)
+
+    def subset(self, ranks: Sequence[int]) -> Topology:
+        """Return the machine that a process group sees: only these ranks (renumbered in the order given) and the links among them.
+
+        Raises
+        ------
+        InputError
+            If a rank does not exist.
+        """
+        for rank in ranks:
+            if not 0 <= rank < self.num_ranks:
+                raise InputError(f"rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}")
+        new = {rank: index for index, rank in enumerate(ranks)}
+        nodes = {node: index for index, node in enumerate(dict.fromkeys(self.node_of[r] for r in ranks))}
+        kept = [k for k in self.links if k.src in new and k.dst in new]
+        used = sorted({port for link in kept for port in link.ports})
+        port_index = {port: index for index, port in enumerate(used)}
+        links = tuple(
+            Link(
+                new[k.src], new[k.dst], k.alpha_us, k.beta_us_per_mb, k.latency_us,
+                tuple(port_index[port] for port in k.ports),
+            )
+            for k in kept
+        )  # fmt: skip
+        symmetry = tuple(
+            tuple(new[image[rank]] for rank in ranks)
+            for image in self.symmetry
+            if all(image[rank] in new for rank in ranks)
+        )
+        return Topology(
+            self.name, self.source, tuple(nodes[self.node_of[r]] for r in ranks),
+            tuple(self.ports[port] for port in used), links, symmetry, self.chunk_costs,
+        )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Sizes, times and rates: the only place where text becomes a quantity and a quantity becomes text.
+
+Units inside the program are always bytes, microseconds and GB/s, with 1 MB = 10^6 bytes and 1 GB = 10^9 bytes.
+Beta is microseconds per megabyte, so a bandwidth in GB/s is ``1000 / beta``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from taccl_py.errors import InputError
+
+BYTES_PER_MB = 1_000_000
+
+_SIZE_UNITS = {
+    "": 1, "b": 1,
+    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}  # fmt: skip
+_SIZE_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``1MiB`` (2^20), ``1MB`` (10^6) or ``1M`` (2^20, as nccl-tests reads it).
+
+    Raises
+    ------
+    InputError
+        If the text is not a positive size of a whole number of bytes.
+    """
+    match = _SIZE_TEXT.fullmatch(text)
+    unit = _SIZE_UNITS.get(match.group(2).lower()) if match else None
+    if match is None or unit is None:
+        raise InputError(f"{text!r} is not a size; write for example 4096, 64KiB, 1MB or 1G")
+    size = float(match.group(1)) * unit
+    if size < 1 or size != math.floor(size):
+        raise InputError(f"{text!r} is not a positive whole number of bytes")
+    return int(size)
+
+
+def format_size(size_bytes: float) -> str:
+    """Shortest exact-looking text of a size: ``1MiB``, ``1MB``, ``4096B``, ``1.5GiB``."""
+    whole = int(size_bytes)
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if whole >= factor and whole % factor == 0:
+            return f"{whole // factor}{unit}"
+    for factor, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.4g}{unit}"
+    return f"{size_bytes:.4g}B"
+
+
+def format_time(time_us: float) -> str:
+    """Time with three to four significant digits and its unit: ``929.8 us``, ``12.34 ms``."""
+    if time_us < 1_000:
+        return f"{time_us:.4g} us"
+    if time_us < 1_000_000:
+        return f"{time_us / 1_000:.4g} ms"
+    return f"{time_us / 1_000_000:.4g} s"
+
+
+def format_rate(rate_gbps: float) -> str:
+    """Bandwidth in GB/s with three significant digits."""
+    return f"{rate_gbps:.3g} GB/s"
+
+
+def format_gap(gap: float) -> str:
+    """Relative gap as a percentage."""
+    return f"{100 * gap:.2f} %"
+
+
+def algbw_gbps(size_bytes: float, time_us: float) -> float:
+    """Algorithm bandwidth as nccl-tests counts it: the whole buffer divided by the time."""
+    return size_bytes / time_us / 1_000
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Ranks of a list such as ``0-7`` or ``0,2,4-6``, in the order written, without repetition.
+
+    Raises
+    ------
+    InputError
+        If the text is not such a list or names a rank twice.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
+        if match is None:
+            raise InputError(f"{text!r} is not a list of ranks; write for example 0-7 or 0,2,4-6")
+        first = int(match.group(1))
+        last = int(match.group(2)) if match.group(2) else first
+        if last < first:
+            raise InputError(f"{part.strip()!r} counts down; write the smaller rank first")
+        ranks.extend(range(first, last + 1))
+    if len(set(ranks)) != len(ranks):
+        raise InputError(f"{text!r} names a rank twice")
+    return tuple(ranks)
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Compact text of a list of ranks, the inverse of `parse_ranks`."""
+    parts: list[str] = []
+    start = previous = None
+    for rank in [*ranks, None]:
+        if start is not None and rank is not None and previous is not None and rank == previous + 1:
+            previous = rank
+            continue
+        if start is not None:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = rank
+    return ",".join(parts)
