@@ -201,7 +201,7 @@ class Topology:
         return slowest + self.links[link].latency_us
 
     def reversed(self) -> Topology:
-        """Return the machine with every link turned around; a combining collective is the other one run backwards on it."""
+        """Return the machine with every link turned around."""
         links = tuple(Link(k.dst, k.src, k.alpha_us, k.beta_us_per_mb, k.latency_us, k.ports[::-1]) for k in self.links)
         return Topology(self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs)
 
@@ -214,7 +214,7 @@ class Topology:
         return tuple(index_of)
 
     def subset(self, ranks: Sequence[int]) -> Topology:
-        """Return the machine that a process group sees: only these ranks (renumbered in the order given) and the links among them.
+        """Return the machine that a process group sees: these ranks, renumbered in the order given, and their links.
 
         Raises
         ------
