@@ -64,6 +64,8 @@ def parse_json(text: str, path: str) -> Any:
         raise InputError(
             f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})", path=path
         ) from None
+    except ValueError as error:  # a number with thousands of digits
+        raise InputError(f"holds a number that cannot be read ({error})", path=path) from None
     except RecursionError:
         raise InputError("is nested too deeply", path=path) from None
 
@@ -139,10 +141,17 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        return f"the number {value}"
+        return f"the number {value}" if abs(value) < 1e30 else "a huge number"
     if isinstance(value, str):
         return f"the text {value!r}" if len(value) < 40 else "a text"
     return "a list" if isinstance(value, list) else "an object"
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer too large for a float
+        return False
 
 
 class Fields:
@@ -212,7 +221,7 @@ class Fields:
         if default is not None and not self.has(key):
             return default
         value = self.raw(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             self.fail(key, f"found {_kind(value)}, a finite number is needed")
         if above is not None and not value > above:
             self.fail(key, f"found {value}, a number above {above:g} is needed")
@@ -264,7 +273,7 @@ class Fields:
         for i, item in enumerate(self.items(key, default)):
             yield Fields(item, self.path, f"{self.pointer}/{key}/{i}")
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return all keys; for objects that are maps, where every key is meaningful."""
         self._asked.update(self._value)
         return list(self._value)

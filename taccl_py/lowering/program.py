@@ -104,7 +104,8 @@ class Program:
     kind
         Collective.
     num_chunks_per_loop
-        Chunks of the larger of input and output (MSCCL's nchunksperloop).
+        Chunks that the runtime divides a call's size by (MSCCL's nchunksperloop): those of the larger of input and output,
+        but of one rank's share for Gather and Scatter, whose size the runtimes count per rank.
     num_channels
         Channels 0..n-1 are used.
     protocol
@@ -137,3 +138,32 @@ class Program:
     def num_steps(self) -> int:
         """Most steps in one threadblock."""
         return max((len(tb.steps) for gpu in self.gpus for tb in gpu.threadblocks), default=0)
+
+    def __str__(self) -> str:
+        """Text form: one line for each step."""
+        places = [text for used, text in ((self.in_place, "in place"), (self.out_of_place, "out of place")) if used]
+        lines = [
+            f"{self.name}: {self.kind}, {self.protocol}, {self.num_channels} channels, {self.num_chunks_per_loop} chunks, "
+            f"{' and '.join(places) or 'nowhere'}, {self.min_bytes}..{self.max_bytes} bytes"
+        ]
+        for gpu in self.gpus:
+            sizes = f"input {gpu.input_chunks}, output {gpu.output_chunks}, scratch {gpu.scratch_chunks}"
+            lines.append(f"rank {gpu.rank}: {sizes}")
+            for number, tb in enumerate(gpu.threadblocks):
+                peers = [f"from {tb.recv_peer}"] if tb.recv_peer >= 0 else []
+                peers += [f"to {tb.send_peer}"] if tb.send_peer >= 0 else []
+                lines.append(f"  threadblock {number}: {' '.join(peers) or 'local'}, channel {tb.channel}")
+                lines.extend(f"    {index:2d} {_step_text(step)}" for index, step in enumerate(tb.steps))
+        return "\n".join(lines) + "\n"
+
+
+def _step_text(step: Step) -> str:
+    """Op, what it reads and writes, what it waits for (``@threadblock.step``), and ``!`` if somebody waits for it."""
+    cells = f"{_cells_text(step.src, step.count)} > {_cells_text(step.dst, step.count)}" if step.count else ""
+    wait = f"@{step.depends_on[0]}.{step.depends_on[1]}" if step.depends_on else ""
+    return f"{step.op:4s} {cells:19s} {wait:6s}{'!' if step.has_dependent else ''}".rstrip()
+
+
+def _cells_text(first: Address, count: int) -> str:
+    last = f"-{first.offset + count - 1}" if count > 1 else ""
+    return f"{first.buffer}{first.offset}{last}"

@@ -16,6 +16,7 @@ Resources are numbered: link ``l`` is resource ``l``, port ``p`` is resource ``l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,6 +107,8 @@ class Topology:
             raise InputError(f"topology {self.name}: it has no ranks")
         if len({port.name for port in self.ports}) != len(self.ports):
             raise InputError(f"topology {self.name}: two ports have one name")
+        for port in self.ports:
+            self._check_cost(f"topology {self.name}: port {port.name}", port.alpha_us, port.beta_us_per_mb)
         for link in self.links:
             self._check_link(link)
 
@@ -118,8 +121,17 @@ class Topology:
             raise InputError(f"{name}: a link joins two different ranks")
         if any(not 0 <= port < len(self.ports) for port in link.ports):
             raise InputError(f"{name}: names a port that does not exist")
+        if len(set(link.ports)) != len(link.ports):
+            raise InputError(f"{name}: names a port twice")
         if link.alpha_us == 0 and link.beta_us_per_mb == 0:
             raise InputError(f"{name}: alpha and beta are both 0; give the link a cost")
+        self._check_cost(name, link.alpha_us, link.beta_us_per_mb, link.latency_us)
+
+    @staticmethod
+    def _check_cost(name: str, *costs: float) -> None:
+        for cost in costs:
+            if not (math.isfinite(cost) and cost >= 0):
+                raise InputError(f"{name}: found the cost {cost}, a finite number of at least 0 is needed")
 
     @property
     def num_ranks(self) -> int:

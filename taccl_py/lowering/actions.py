@@ -1,0 +1,203 @@
+"""Actions: what ranks do, before it is decided which threadblock does it.
+
+An *action* becomes one step; a forward (an arrival and a send) may become one step out of two actions. Actions are kept in
+one list for all ranks, in the order of time of `taccl_py.lowering.order`; `Action.order` is the place in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from taccl_py.collective import Address, Buffer
+from taccl_py.lowering.program import Op
+from taccl_py.runtimes import MAX_COUNT
+
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Neighbouring cells of one buffer of a rank."""
+
+    buffer: Buffer
+    first: int
+    count: int
+
+    @property
+    def address(self) -> Address:
+        """First cell."""
+        return Address(self.buffer, self.first)
+
+    @property
+    def end(self) -> int:
+        """Offset after the last cell."""
+        return self.first + self.count
+
+    def part(self, offset: int, count: int) -> Cells:
+        """Return `count` of these cells from `offset` on."""
+        return Cells(self.buffer, self.first + offset, count)
+
+    def scaled(self, factor: int) -> Cells:
+        """Return the same cells when every one of them is cut into `factor`."""
+        return Cells(self.buffer, self.first * factor, self.count * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that one rank does.
+
+    Attributes
+    ----------
+    order
+        Place in the order of time of all ranks.
+    rank
+        Who.
+    op
+        The step that it becomes.
+    reads
+        Cells read in memory (the local operand of a reducing receive), or None.
+    writes
+        Cells written, or None. `Op.REDUCE` reads them too.
+    arrives, leaves
+        Transfer that it takes from and gives to a connection, or `NONE`.
+    beside
+        Transfer whose receiving threadblock must do this too, or `NONE` for local work that may be done anywhere.
+    ready_us
+        By the schedule, when it can be done at the earliest; for an arrival, when the last byte is there.
+    busy_us
+        By the schedule, how long its threadblock is busy with it: while the message leaves; for an arrival, while it comes
+        in, which ends with `ready_us` at the earliest.
+    """
+
+    order: int
+    rank: int
+    op: Op
+    reads: Cells | None
+    writes: Cells | None
+    arrives: int = NONE
+    leaves: int = NONE
+    beside: int = NONE
+    ready_us: float = 0.0
+    busy_us: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Number of cells that it works on."""
+        cells = self.writes or self.reads
+        return cells.count if cells else 0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it neither takes nor gives a transfer."""
+        return self.arrives == NONE and self.leaves == NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What one sending step gives to one receiving step: a message, or one instance's part or a piece of it.
+
+    Attributes
+    ----------
+    message
+        Index into ``schedule.messages``.
+    instance
+        Which of the instances carries it.
+    link, src, dst
+        The link and its ends.
+    count
+        Cells.
+    start_us
+        When the message starts.
+    """
+
+    message: int
+    instance: int
+    link: int
+    src: int
+    dst: int
+    count: int
+    start_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that the ranks do, in cells of the final size.
+
+    Attributes
+    ----------
+    actions
+        In the order of time.
+    transfers
+        Numbered as in `Action.arrives` and `Action.leaves`.
+    """
+
+    actions: tuple[Action, ...]
+    transfers: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """One instance's part of a run of cells, or a piece of it."""
+
+    instance: int
+    offset: int
+    count: int
+
+
+def cut_actions(actions: tuple[Action, ...], messages: tuple[Transfer, ...], instances: int) -> Work:
+    """Cut every chunk into `instances` cells, and every action into one for each instance and at most `MAX_COUNT` cells.
+
+    A message's cells are cut into as many neighbouring parts as there are instances, equal at both ends, so that each
+    part is still one transfer. Local work is cut in the same way.
+
+    Parameters
+    ----------
+    actions
+        Actions whose transfers are whole messages and whose cells are chunks.
+    messages
+        One transfer for each message, in chunks.
+    instances
+        Number of instances, at least 1.
+    """
+    transfers: list[Transfer] = []
+    first_of: list[int] = []
+    for message in messages:
+        first_of.append(len(transfers))
+        transfers.extend(
+            replace(message, instance=part.instance, count=part.count) for part in _parts(message.count, instances)
+        )
+    cut: list[Action] = []
+    for action in actions:
+        for index, piece in enumerate(_parts(action.count, instances)):
+            cut.append(_slice_of(action, piece, len(cut), instances, first_of, index))
+    return Work(tuple(cut), tuple(transfers))
+
+
+def _slice_of(action: Action, piece: _Slice, order: int, instances: int, first_of: list[int], index: int) -> Action:
+    def cells(whole: Cells | None) -> Cells | None:
+        return whole.scaled(instances).part(piece.offset, piece.count) if whole else None
+
+    def transfer(message: int) -> int:
+        return first_of[message] + index if message != NONE else NONE
+
+    return Action(
+        order, action.rank, action.op, cells(action.reads), cells(action.writes), transfer(action.arrives),
+        transfer(action.leaves), transfer(action.beside), action.ready_us, action.busy_us,
+    )  # fmt: skip
+
+
+def _parts(count: int, instances: int) -> list[_Slice]:
+    """Instances' parts of ``count * instances`` cells, each in pieces that a step can carry."""
+    return [
+        _Slice(instance, instance * count + piece.offset, piece.count)
+        for instance in range(instances)
+        for piece in _pieces(count)
+    ]
+
+
+def _pieces(count: int) -> list[_Slice]:
+    """Nearly equal pieces of at most `MAX_COUNT` cells."""
+    number = -(-count // MAX_COUNT)
+    ends = [count * index // number for index in range(number + 1)]
+    return [_Slice(0, first, end - first) for first, end in pairwise(ends)]

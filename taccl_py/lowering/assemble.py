@@ -1,0 +1,132 @@
+"""Drafts -> program: numbers for threadblocks and steps, nops for further dependencies, sizes of buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from taccl_py.collective import Address, Buffer
+from taccl_py.lowering.actions import NONE, Action, Cells
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.dependencies import Dependencies
+from taccl_py.lowering.program import Gpu, Op, Step, Threadblock
+from taccl_py.lowering.threadblocks import Draft, find_receivers, find_senders
+from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
+
+_NO_SOURCE = Address(Buffer.INPUT, -1)
+_NO_TARGET = Address(Buffer.OUTPUT, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Threadblock and step of an action."""
+
+    threadblock: int
+    step: int
+
+
+def count_steps(draft: Draft, dependencies: Dependencies) -> int:
+    """Steps of a threadblock, nops included."""
+    waits = dependencies.waits
+    return len(draft.actions) + sum(max(0, len(waits.get(action.order, ())) - 1) for action in draft.actions)
+
+
+def assemble_gpus(
+    drafts: tuple[tuple[Draft, ...], ...],
+    dependencies: Dependencies,
+    geometry: Geometry,
+    scratch_cells: tuple[int, ...],
+) -> tuple[Gpu, ...]:
+    """Write every rank's threadblocks down.
+
+    Parameters
+    ----------
+    drafts
+        Threadblocks by rank, on their final cells.
+    dependencies
+        Between these threadblocks.
+    geometry
+        Sizes of the buffers.
+    scratch_cells
+        Scratch cells of every rank.
+    """
+    assembler = _Assembler(drafts, dependencies)
+    gpus: list[Gpu] = []
+    for rank, of_rank in enumerate(drafts):
+        used = {cells.buffer for draft in of_rank for a in draft.actions for cells in (a.reads, a.writes) if cells}
+        gpus.append(
+            Gpu(
+                rank,
+                geometry.declared(Buffer.INPUT, rank, used=Buffer.INPUT in used),
+                geometry.declared(Buffer.OUTPUT, rank, used=Buffer.OUTPUT in used),
+                scratch_cells[rank],
+                assembler.threadblocks(of_rank),
+            )
+        )
+    return tuple(gpus)
+
+
+class _Assembler:
+    """Writes steps; the addresses of the other side are for people."""
+
+    def __init__(self, drafts: tuple[tuple[Draft, ...], ...], dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._senders = find_senders(drafts)
+        self._receivers = find_receivers(drafts)
+
+    def threadblocks(self, drafts: tuple[Draft, ...]) -> tuple[Threadblock, ...]:
+        """Return the threadblocks of one rank."""
+        numbered = self._numbered(drafts)
+        places: dict[int, _Place] = {}
+        for number, draft in enumerate(numbered):
+            step = 0
+            for action in draft.actions:
+                step += max(0, len(self._dependencies.waits.get(action.order, ())) - 1)
+                places[action.order] = _Place(number, step)
+                step += 1
+        return tuple(
+            Threadblock(
+                draft.send_peer,
+                draft.recv_peer,
+                draft.channel,
+                tuple(step for action in draft.actions for step in self._steps(action, places)),
+            )
+            for draft in numbered
+        )
+
+    def _numbered(self, drafts: tuple[Draft, ...]) -> tuple[Draft, ...]:
+        """Threadblocks in the order of their numbers; those that others wait for need the small ones."""
+        if len(drafts) <= MAX_DEPENDENCY_THREADBLOCK + 1:
+            return drafts
+        targets = {target for waits in self._dependencies.waits.values() for target in waits}
+        return tuple(sorted(drafts, key=lambda draft: not any(action.order in targets for action in draft.actions)))
+
+    def _steps(self, action: Action, places: dict[int, _Place]) -> Iterator[Step]:
+        """Nops for all dependencies but the last, then the step itself."""
+        waits = sorted(
+            (places[target].threadblock, places[target].step)
+            for target in self._dependencies.waits.get(action.order, ())
+        )
+        for threadblock, step in waits[:-1]:
+            yield Step(Op.NOP, _NO_SOURCE, _NO_TARGET, 0, (threadblock, step))
+        source = action.reads or self._far(self._senders.get(action.arrives), action.writes)
+        target = action.writes or self._far(self._receivers.get(action.leaves), action.reads)
+        if action.op in (Op.RECV, Op.RECV_COPY_SEND):
+            source = self._far(self._senders.get(action.arrives), action.writes)
+        yield Step(
+            action.op,
+            source.address if source else _NO_SOURCE,
+            target.address if target else _NO_TARGET,
+            action.count,
+            waits[-1] if waits else None,
+            action.order in self._dependencies.flagged,
+        )
+
+    @staticmethod
+    def _far(action: Action | None, near: Cells | None) -> Cells | None:
+        """Cells of the other side of a transfer; the near ones where there are none."""
+        if action is None:
+            return near
+        if action.leaves != NONE and action.op is Op.SEND:
+            return action.reads or near
+        return action.writes or action.reads or near

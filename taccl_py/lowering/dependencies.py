@@ -1,0 +1,167 @@
+"""Which steps wait for which: from the accesses to memory cells, without what is certain anyway.
+
+An action must come after the last writer of every cell that it reads or writes, and a writer after all readers of what it
+overwrites; input and output cells that are the same memory in place count as one cell. Of these, only those are kept that do
+not follow from the order of steps in threadblocks, from other dependencies, or from messages (what was done before a message
+was given to its connection is done when the message is taken from it). That needs a clock for every action: how many
+actions of each threadblock are certainly done.
+
+A step of several cells can be carried out in several operations (and its peer may get the first of them before the last one is
+read), so a message of several cells only tells what was done before its sending step began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.lowering.actions import NONE, Action
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.memory import Memory
+from taccl_py.lowering.program import Op
+from taccl_py.lowering.threadblocks import Draft, find_senders
+from taccl_py.runtimes import MAX_REDUCE_CHAIN
+
+_CLOCK_BUDGET = 60_000_000
+_Clock = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """Result of `find_dependencies`; actions are named by `Action.order`.
+
+    Attributes
+    ----------
+    waits
+        For each action that waits: for which actions of other threadblocks, in their order.
+    flagged
+        Actions that must raise their threadblock's flag.
+    frees_source
+        Whether somebody waits for a pure send, that is, until what it reads may be overwritten by other data.
+    """
+
+    waits: dict[int, tuple[int, ...]]
+    flagged: frozenset[int]
+    frees_source: bool
+
+
+def find_dependencies(drafts: tuple[tuple[Draft, ...], ...], geometry: Geometry, *, aliased: bool) -> Dependencies:
+    """Find the dependencies between the threadblocks of every rank.
+
+    Parameters
+    ----------
+    drafts
+        Threadblocks by rank.
+    geometry
+        Knows which cells are the same memory in place.
+    aliased
+        Whether the call may be in place.
+    """
+    clocks = _Clocks(drafts)
+    memory = Memory(geometry, aliased=aliased)
+    everything = sorted((a for rank in drafts for draft in rank for a in draft.actions), key=lambda a: a.order)
+    by_order = {action.order: action for action in everything}
+    waits: dict[int, tuple[int, ...]] = {}
+    frees_source = False
+    for action in everything:
+        found = clocks.add(action, memory.access(action))
+        if found:
+            waits[action.order] = tuple(sorted(found))
+            frees_source = frees_source or any(by_order[target].op is Op.SEND for target in found)
+    flagged = {target for targets in waits.values() for target in targets}
+    flagged.update(list(_chain_breaks(drafts, waits, flagged)))
+    return Dependencies(waits, frozenset(flagged), frees_source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """Where an action stands: the column of its threadblock in a clock, and its position."""
+
+    column: int
+    position: int
+
+
+class _Clocks:
+    """For every action, how many actions of each threadblock are done when it begins, and when it has ended.
+
+    Clocks cover the threadblocks of all ranks, or, for programs too large for that, those of the action's own rank; then
+    nothing is concluded from messages.
+    """
+
+    def __init__(self, drafts: tuple[tuple[Draft, ...], ...]) -> None:
+        self._seat: dict[int, _Seat] = {}
+        self._orders: dict[int, tuple[int, ...]] = {}
+        num_actions = sum(len(draft.actions) for rank in drafts for draft in rank)
+        self._across = num_actions * sum(map(len, drafts)) <= _CLOCK_BUDGET
+        self._width: list[int] = []
+        self._column_of: dict[int, int] = {}
+        column = 0
+        for rank in drafts:
+            column = column if self._across else 0
+            for draft in rank:
+                for position, action in enumerate(draft.actions):
+                    self._seat[action.order] = _Seat(column, position)
+                    self._orders[action.order] = (draft.actions[position - 1].order,) if position else ()
+                column += 1
+            self._width.append(column)
+        if self._across:
+            self._width = [column] * len(drafts)
+        self._sender = find_senders(drafts) if self._across else {}
+        self._begin: dict[int, _Clock] = {}
+        self._end: dict[int, _Clock] = {}
+
+    def add(self, action: Action, before: list[int]) -> list[int]:
+        """Give the action its clocks and return those of `before` (latest first) that it has to wait for."""
+        order = action.order
+        clock: _Clock = np.zeros(self._width[action.rank], dtype=np.int32)
+        for previous in self._orders[order]:
+            np.maximum(clock, self._end[previous], out=clock)
+        sender = self._sender.get(action.arrives) if action.arrives != NONE else None
+        if sender is not None:
+            at_once = sender.count == 1
+            np.maximum(clock, (self._end if at_once else self._begin)[sender.order], out=clock)
+        needed: list[int] = []
+        for target in before:
+            seat = self._seat[target]
+            if clock[seat.column] <= seat.position:
+                needed.append(target)
+                np.maximum(clock, self._end[target], out=clock)
+        self._begin[order] = clock
+        clock = clock.copy()
+        if sender is not None:
+            np.maximum(clock, self._end[sender.order], out=clock)
+        clock[self._seat[order].column] = self._seat[order].position + 1
+        self._end[order] = clock
+        return needed
+
+
+def _chain_breaks(
+    drafts: tuple[tuple[Draft, ...], ...], waits: dict[int, tuple[int, ...]], flagged: set[int]
+) -> Iterator[int]:
+    """Reductions that must raise a flag so that the runtime does not merge the next one into them.
+
+    Runtimes merge reductions into one destination that follow each other without flags. That is wrong when they differ in
+    length, and at 16 of them.
+    """
+    for draft in (draft for rank in drafts for draft in rank):
+        length = 1
+        for before, action in pairwise(draft.actions):
+            if not _would_merge(before, action) or action.order in waits or before.order in flagged:
+                length = 1
+            elif before.count != action.count or length >= MAX_REDUCE_CHAIN:
+                length = 1
+                yield before.order
+            else:
+                length += 1
+
+
+def _would_merge(before: Action, action: Action) -> bool:
+    if before.op is not Op.REDUCE or action.op is not Op.REDUCE:
+        return False
+    if before.writes is None or action.writes is None or before.reads is None or action.reads is None:
+        return False
+    return before.writes.address == action.writes.address and before.reads.buffer is action.reads.buffer

@@ -1,0 +1,100 @@
+"""Who uses what an action makes: forwards, readers, and until when a receive can wait without holding anybody up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.collective import Buffer
+from taccl_py.lowering.actions import NONE, Action, Cells, Work
+from taccl_py.lowering.program import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Facts about every action, by `Action.order`.
+
+    Attributes
+    ----------
+    source
+        For a send: the one action that made exactly the cells that it sends, or `NONE`.
+    readers
+        Actions that read in memory what it writes; ``len(actions)`` stands for the user, who reads the output at the end.
+    deadline_us
+        Time up to which it may be put off by the schedule: a send must not wait; a receive may until somebody needs the
+        data or the next message of its link is there.
+    """
+
+    source: tuple[int, ...]
+    readers: tuple[tuple[int, ...], ...]
+    deadline_us: tuple[float, ...]
+
+
+def trace_flow(work: Work, makespan_us: float) -> Flow:
+    """Follow the data through the memories of all ranks.
+
+    Parameters
+    ----------
+    work
+        What the ranks do.
+    makespan_us
+        Time at which the schedule ends.
+    """
+    tracer = _Tracer(len(work.actions))
+    for action in work.actions:
+        tracer.follow(action)
+    tracer.finish()
+    deadline_us = [makespan_us if action.arrives != NONE else action.ready_us for action in work.actions]
+    last_on: dict[tuple[int, int], int] = {}
+    for action in work.actions:
+        for reader in tracer.readers[action.order]:
+            if reader < len(work.actions):
+                deadline_us[action.order] = min(deadline_us[action.order], work.actions[reader].ready_us)
+        if action.arrives != NONE:
+            transfer = work.transfers[action.arrives]
+            before = last_on.get((transfer.link, transfer.instance))
+            if before is not None:
+                deadline_us[before] = min(deadline_us[before], action.ready_us)
+            last_on[transfer.link, transfer.instance] = action.order
+    return Flow(tuple(tracer.source), tuple(map(tuple, tracer.readers)), tuple(deadline_us))
+
+
+class _Tracer:
+    """Knows who wrote every cell last."""
+
+    def __init__(self, num_actions: int) -> None:
+        self.source = [NONE] * num_actions
+        self.readers: list[list[int]] = [[] for _ in range(num_actions)]
+        self._user = num_actions
+        self._writer: dict[tuple[int, Buffer, int], int] = {}
+        self._extent: list[Cells | None] = [None] * num_actions
+
+    def follow(self, action: Action) -> None:
+        """Take in one action, in the order of time."""
+        if action.reads is not None:
+            makers = self._read(action, action.reads)
+            if action.op is Op.SEND and len(makers) == 1 and NONE not in makers:
+                (maker,) = makers
+                if self._extent[maker] == action.reads:
+                    self.source[action.order] = maker
+        if action.writes is not None:
+            if action.op is Op.REDUCE:
+                self._read(action, action.writes)
+            self._extent[action.order] = action.writes
+            for offset in range(action.writes.first, action.writes.end):
+                self._writer[action.rank, action.writes.buffer, offset] = action.order
+
+    def finish(self) -> None:
+        """Let the user read the output."""
+        for (_, buffer, _), maker in self._writer.items():
+            if buffer is Buffer.OUTPUT and self._user not in self.readers[maker]:
+                self.readers[maker].append(self._user)
+
+    def _read(self, action: Action, cells: Cells) -> dict[int, None]:
+        """Note the reading, and return who made the cells (in order, without repetition)."""
+        makers: dict[int, None] = {}
+        for offset in range(cells.first, cells.end):
+            makers[self._writer.get((action.rank, cells.buffer, offset), NONE)] = None
+        for maker in makers:
+            if maker != NONE and (not self.readers[maker] or self.readers[maker][-1] != action.order):
+                self.readers[maker].append(action.order)
+        return makers

@@ -1,0 +1,131 @@
+"""Homes: the cell in which a rank keeps each chunk that it receives or has to join with received ones.
+
+The home is where `Schedule.address` says, with two exceptions. Nothing is ever written to the input, so a chunk that the
+schedule would keep there gets a scratch cell. And when the call may be in place, a chunk must not be written to an output
+cell while the own chunk in the same memory is still to be read: such chunks, and all that travel in one message with them,
+live in scratch and are copied to the output later. Neighbours stay neighbours in both cases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.collective import Address, Buffer
+from taccl_py.errors import InputError
+from taccl_py.lowering.actions import Cells
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.survey import START, Survey, Use, Way
+from taccl_py.schedule.ir import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Where ranks keep chunks; lists are indexed by rank.
+
+    Attributes
+    ----------
+    address_of
+        Home of each chunk that has one.
+    shadowed
+        Output cell that a chunk is kept away from, for the chunks that live in scratch because of that.
+    scratch_chunks
+        Scratch cells given out.
+    """
+
+    address_of: tuple[dict[int, Address], ...]
+    shadowed: tuple[dict[int, Address], ...]
+    scratch_chunks: tuple[int, ...]
+
+    def cells(self, rank: int, chunks: tuple[int, ...], message: int) -> Cells:
+        """Return the homes of a message's chunks as one run of cells.
+
+        Raises
+        ------
+        InputError
+            If they are not neighbours.
+        """
+        homes = self.address_of[rank]
+        first = homes[chunks[0]]
+        for step, chunk in enumerate(chunks):
+            if homes[chunk] != Address(first.buffer, first.offset + step):
+                raise InputError(
+                    f"message {message} carries chunks that are not neighbours in the buffers of rank {rank}; send them "
+                    "in messages of their own"
+                )
+        return Cells(first.buffer, first.offset, len(chunks))
+
+
+def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, *, aliased: bool) -> Homes:
+    """Give every chunk that needs one its home.
+
+    Raises
+    ------
+    InputError
+        If a rank receives a chunk that it has no place for.
+    """
+    uses_of: list[list[Use]] = [[] for _ in range(schedule.collective.num_ranks)]
+    for use in survey.uses:
+        if use.way is not Way.SEND or not use.straight:
+            uses_of[use.rank].append(use)
+    address_of: list[dict[int, Address]] = []
+    shadowed: list[dict[int, Address]] = []
+    scratch_chunks: list[int] = []
+    for rank, uses in enumerate(uses_of):
+        homes = {chunk: _listed_home(schedule, chunk, rank) for use in uses for chunk in use.chunks}
+        used = len(schedule.scratch[rank])
+        strays = sorted((c for c, home in homes.items() if home.buffer is Buffer.INPUT), key=lambda c: homes[c])
+        for chunk in strays:
+            homes[chunk] = Address(Buffer.SCRATCH, used)
+            used += 1
+        early = _early_chunks(schedule, survey, geometry, rank, homes, uses) if aliased else set()
+        shadows = {chunk: homes[chunk] for chunk in sorted(early, key=lambda c: homes[c])}
+        for chunk in shadows:
+            homes[chunk] = Address(Buffer.SCRATCH, used)
+            used += 1
+        address_of.append(homes)
+        shadowed.append(shadows)
+        scratch_chunks.append(used)
+    return Homes(tuple(address_of), tuple(shadowed), tuple(scratch_chunks))
+
+
+def _listed_home(schedule: Schedule, chunk: int, rank: int) -> Address:
+    """Where the schedule says that the chunk is kept."""
+    address = schedule.address(chunk, rank)
+    if address is None:
+        raise InputError(
+            f"rank {rank} receives {schedule.collective.describe_chunk(chunk)}, which it does not want, and has no place "
+            f"for it; list the chunk in scratch[{rank}] of the schedule"
+        )
+    return address
+
+
+def _early_chunks(
+    schedule: Schedule, survey: Survey, geometry: Geometry, rank: int, homes: dict[int, Address], uses: list[Use]
+) -> set[int]:
+    """Chunks that would overwrite an own chunk which is still to be read, and all that travel with them."""
+    last_read: dict[int, int] = {}
+    own_at: dict[int, int] = {}
+    for own, event in survey.last_read[rank].items():
+        address = schedule.collective.input_address(own, rank)
+        if address is not None:
+            last_read[address.offset], own_at[address.offset] = event, own
+    early: set[int] = set()
+    for use in uses:
+        for chunk in use.chunks if use.way is not Way.SEND else ():
+            home = homes[chunk]
+            if home.buffer is not Buffer.OUTPUT:
+                continue
+            # Aliases of whole chunks: the first of the chunk's cells stands for all.
+            under = geometry.input_under(rank, home.offset * geometry.instances)
+            offset = START if under is None else under // geometry.instances
+            if own_at.get(offset, chunk) != chunk and last_read[offset] > use.event:
+                early.add(chunk)
+    grown = bool(early)
+    while grown:
+        grown = False
+        for use in uses:
+            inside = sum(chunk in early for chunk in use.chunks)
+            if 0 < inside < len(use.chunks):
+                early.update(use.chunks)
+                grown = True
+    return early

@@ -1,0 +1,276 @@
+"""Schedule -> program for one runtime: the passes, in order.
+
+::
+
+    order_events        starts and arrivals in one order of time
+    place_messages      -> actions on buffer cells: receives, sends, local copies
+    cut_actions         -> instances, steps of bounded length
+    sequence_actions    one message at a time on every connection
+    trace_flow          who forwards and who reads what an action makes
+    assign_channels     transfers -> channels
+    draft_threadblocks  actions -> threadblocks, forwards fused
+    pack_scratch        as few scratch cells as cost nothing
+    find_dependencies   who waits for whom
+    (revise)            too long, or can stop: decide otherwise and draft again
+    assemble_gpus       numbers, nops, buffer sizes
+    require_limits      nothing leaves that the runtime would not run
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from taccl_py.errors import InputError, LoweringError
+from taccl_py.lowering.actions import Action, cut_actions
+from taccl_py.lowering.assemble import assemble_gpus
+from taccl_py.lowering.buffers import Flags, Geometry, Placement, placement_flags
+from taccl_py.lowering.channels import ChannelRules, assign_channels
+from taccl_py.lowering.dependencies import find_dependencies
+from taccl_py.lowering.flow import trace_flow
+from taccl_py.lowering.limits import require_limits, require_name
+from taccl_py.lowering.memory import Memory
+from taccl_py.lowering.order import Event, order_events
+from taccl_py.lowering.place import place_messages, whole_transfers
+from taccl_py.lowering.program import Program, Protocol
+from taccl_py.lowering.protocol import (
+    ProtocolChoice,
+    choose_protocol,
+    flag_is_early,
+    largest_size_bytes,
+    largest_size_with,
+)
+from taccl_py.lowering.revise import Attempt, Decisions, least_cells_per_operation, loosen, shorten, stuck_with
+from taccl_py.lowering.scratch import pack_scratch
+from taccl_py.lowering.sequence import sequence_actions
+from taccl_py.lowering.survey import PlacementRules
+from taccl_py.lowering.threadblocks import ThreadblockRules, draft_threadblocks
+from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
+from taccl_py.schedule.ir import Schedule
+
+__all__ = ["LoweringOptions", "Placement", "lower"]
+
+_MAX_ATTEMPTS = 60
+_FEWEST_SLOTS = 2  # of any protocol of any runtime; a ring of fused steps needs them
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringOptions:
+    """What the user decides about the program.
+
+    Attributes
+    ----------
+    runtime
+        For which runtime.
+    placement
+        How the user's buffers may lie. The legacy runtime knows one placement for each file; ``both`` means in place there
+        (out of place for AllToAll).
+    protocol
+        None chooses by size.
+    instances
+        Into how many parts every chunk is cut, each carried by threadblocks of its own.
+    min_bytes, max_bytes
+        Sizes, as the runtime counts them, for which the program may be used; both inclusive. None is the largest size for
+        which it is safe.
+    name
+        None makes one from collective and machine.
+    max_threadblocks
+        Most threadblocks on a GPU; None is what certainly runs at the same time.
+    """
+
+    runtime: Runtime
+    placement: Placement = Placement.BOTH
+    protocol: Protocol | None = None
+    instances: int = 1
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    name: str | None = None
+    max_threadblocks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is decided before the first attempt and never again, but for the protocol."""
+
+    schedule: Schedule
+    options: LoweringOptions
+    flags: Flags
+    geometry: Geometry
+    events: tuple[Event, ...]
+    choice: ProtocolChoice
+
+    @property
+    def slots(self) -> int:
+        """Operations that a connection holds."""
+        return self.options.runtime.fifo_slots[self.choice.protocol]
+
+
+def lower(schedule: Schedule, options: LoweringOptions) -> Program:
+    """Make the program that carries out a schedule.
+
+    Parameters
+    ----------
+    schedule
+        A schedule to which the judge does not object.
+    options
+        The runtime and the user's wishes.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InputError
+        If an option is impossible, or the schedule is not valid.
+    """
+    runtime = options.runtime
+    _require_options(options)
+    name = options.name or _default_name(schedule)
+    require_name(name, schedule.collective.kind, runtime)
+    case = _Case(
+        schedule,
+        options,
+        placement_flags(options.placement, runtime, schedule.collective.kind),
+        Geometry(schedule.collective, options.instances, runtime.checks_chunk_counts),
+        order_events(schedule),
+        choose_protocol(schedule, options.protocol, runtime),
+    )
+    case, attempt = _settle(case)
+    program = Program(
+        name=name,
+        kind=schedule.collective.kind,
+        num_chunks_per_loop=case.geometry.chunks_per_loop,
+        num_channels=attempt.num_channels,
+        protocol=case.choice.protocol,
+        in_place=case.flags.in_place,
+        out_of_place=case.flags.out_of_place,
+        min_bytes=options.min_bytes,
+        max_bytes=_max_bytes(case, attempt),
+        gpus=assemble_gpus(attempt.drafts, attempt.dependencies, case.geometry, attempt.scratch_cells),
+    )
+    require_limits(program, runtime)
+    return program
+
+
+def _require_options(options: LoweringOptions) -> None:
+    if options.instances < 1:
+        raise InputError(f"there must be at least 1 instance, found {options.instances}", field="instances")
+    if options.max_threadblocks is not None and options.max_threadblocks < 1:
+        raise InputError(
+            f"at least 1 threadblock is needed, found {options.max_threadblocks}", field="max_threadblocks"
+        )
+    if options.min_bytes < 0:
+        raise InputError(f"the smallest size cannot be {options.min_bytes} bytes", field="min_bytes")
+    if options.max_bytes is not None and options.max_bytes < max(1, options.min_bytes):
+        raise InputError(
+            f"the largest size ({options.max_bytes} bytes) must be at least 1 and the smallest ({options.min_bytes})",
+            field="max_bytes",
+        )
+
+
+def _default_name(schedule: Schedule) -> str:
+    """Name of collective and machine, in signs that a file can hold."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
+
+
+def _settle(case: _Case) -> tuple[_Case, Attempt]:
+    """Draft until everything fits."""
+    runtime = case.options.runtime
+    decisions = Decisions()
+    for _ in range(_MAX_ATTEMPTS):
+        attempt = _attempt(case, decisions)
+        better: Decisions | None = shorten(attempt, decisions, runtime)
+        if better == decisions:
+            choice = _other_choice(case, attempt)
+            if choice != case.choice:
+                case = replace(case, choice=choice)
+                continue
+            better = _unblock(case, attempt, decisions)
+        if better is None or better == decisions:
+            return case, attempt
+        decisions = better
+    raise LoweringError(
+        f"the steps cannot be shared out so that no threadblock has more than the {runtime.max_steps} that {runtime.title} "
+        "allows; use fewer instances, or a schedule with fewer messages",
+        runtime=runtime.name,
+        limit="max_steps",
+    )
+
+
+def _attempt(case: _Case, decisions: Decisions) -> Attempt:
+    """Draft the program once."""
+    runtime, options, geometry = case.options.runtime, case.options, case.geometry
+    num_ranks = case.schedule.collective.num_ranks
+    aliased = case.flags.in_place
+    identical = options.placement is Placement.IN_PLACE
+    rules = PlacementRules(aliased, identical, runtime.fused, decisions.staged)
+    actions: tuple[Action, ...] = place_messages(case.schedule, case.events, geometry, rules)
+    work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
+    work = sequence_actions(work, Memory(geometry, aliased=aliased))
+    flow = trace_flow(work, case.schedule.makespan_us)
+    channel_rules = ChannelRules(runtime, options.instances, decisions.spread)
+    channels = assign_channels(work, flow, case.schedule.topology, channel_rules)
+    block_rules = ThreadblockRules(
+        runtime,
+        min(options.max_threadblocks or runtime.resident_threadblocks, runtime.max_threadblocks),
+        decisions.local,
+        options.instances,
+        decisions.apart,
+    )
+    drafts = draft_threadblocks(work, flow, channels, num_ranks, block_rules)
+    reuse = not flag_is_early(runtime, case.choice.protocol)
+    packed = tuple(pack_scratch(of_rank, work.transfers, reuse=reuse) for of_rank in drafts)
+    drafts = tuple(rank.drafts for rank in packed)
+    return Attempt(
+        drafts,
+        tuple(rank.scratch_cells for rank in packed),
+        find_dependencies(drafts, geometry, aliased=aliased),
+        work.transfers,
+        1 + max(channels, default=0),
+    )
+
+
+def _other_choice(case: _Case, attempt: Attempt) -> ProtocolChoice:
+    """Return the protocol, or another one if its flags come too early for this program."""
+    runtime, choice = case.options.runtime, case.choice
+    if choice.asked or not attempt.dependencies.frees_source or not flag_is_early(runtime, choice.protocol):
+        return choice
+    return choose_protocol(case.schedule, None, runtime, barred=frozenset({choice.protocol}))
+
+
+def _unblock(case: _Case, attempt: Attempt, decisions: Decisions) -> Decisions | None:
+    """Return other decisions if the program can stop at a size at which it is to be used, or None."""
+    stuck = stuck_with(attempt, _FEWEST_SLOTS, MAX_COUNT)
+    if not stuck and _safe_bytes(case, attempt) < _wanted_bytes(case):
+        stuck = stuck_with(attempt, case.slots, 1)
+    return loosen(attempt, decisions, stuck) if stuck else None
+
+
+def _safe_bytes(case: _Case, attempt: Attempt) -> int:
+    """Largest size at which the program does not stop, and which the runtime can count."""
+    runtime, protocol = case.options.runtime, case.choice.protocol
+    cells = least_cells_per_operation(attempt, case.slots, runtime)
+    largest = largest_size_bytes(case.geometry, runtime, protocol)
+    return min(largest, largest_size_with(cells, case.geometry, runtime, protocol)) if cells > 1 else largest
+
+
+def _wanted_bytes(case: _Case) -> int:
+    """Largest size for which the program must be usable: the user's, else the one that the schedule was made for."""
+    if case.options.max_bytes is not None:
+        return case.options.max_bytes
+    made_for = 0 if case.schedule.topology.chunk_costs else case.geometry.bytes_per_call(case.schedule.chunk_bytes)
+    return max(case.options.min_bytes, int(made_for))
+
+
+def _max_bytes(case: _Case, attempt: Attempt) -> int:
+    safe = _safe_bytes(case, attempt)
+    if case.options.max_bytes is None and safe >= case.options.min_bytes:
+        return safe
+    asked = case.options.max_bytes or case.options.min_bytes
+    if asked > safe:
+        raise LoweringError(
+            f"{asked} bytes are asked for, but with protocol {case.choice.protocol} this program is safe on "
+            f"{case.options.runtime.title} up to {safe}; lower the size, or use another protocol or more chunks",
+            runtime=case.options.runtime.name,
+            limit="max_bytes",
+        )
+    return asked

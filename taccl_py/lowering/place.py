@@ -1,0 +1,236 @@
+"""Schedule -> actions: the steps that every rank has to do, in chunks, before they belong to threadblocks.
+
+Local copies are made real here: own chunks that travel with received ones, own chunks that stay (input to output), and
+chunks that are kept in scratch but wanted. Copies of own chunks come first of all, so that nobody has to wait for them; the
+others come as soon as the chunk is there and what it overwrites is used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from taccl_py.collective import Address, Buffer
+from taccl_py.errors import InputError
+from taccl_py.lowering.actions import NONE, Action, Cells, Transfer
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.homes import Homes, assign_homes
+from taccl_py.lowering.order import Event
+from taccl_py.lowering.program import Op
+from taccl_py.lowering.survey import START, PlacementRules, Survey, Use, Way, survey_messages
+from taccl_py.schedule.ir import Schedule
+
+_DURING, _AFTER = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Place of an action in the order of time: the event that it belongs to, during it or after it."""
+
+    event: int
+    phase: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A local copy of one chunk and the event after which it can be done."""
+
+    source: Address
+    target: Address
+    after: int
+
+
+def place_messages(
+    schedule: Schedule, events: tuple[Event, ...], geometry: Geometry, rules: PlacementRules
+) -> tuple[Action, ...]:
+    """Turn the messages into actions on cells of the size of a chunk; transfers are the messages.
+
+    Raises
+    ------
+    InputError
+        If the schedule sends what a rank does not hold, leaves out a wanted chunk, or has no place for a chunk.
+    """
+    survey = survey_messages(schedule, events, rules)
+    homes = assign_homes(schedule, survey, geometry, aliased=rules.aliased)
+    writer = _Writer(schedule, events, homes, rules)
+    for use in survey.uses:
+        writer.add_use(use)
+    wanted_by: list[list[int]] = [[] for _ in range(schedule.collective.num_ranks)]
+    for chunk, ranks in enumerate(schedule.collective.wanted):
+        for rank in ranks:
+            wanted_by[rank].append(chunk)
+    finisher = _Finisher(schedule, survey, homes, rules)
+    for rank, chunks in enumerate(wanted_by):
+        writer.add_copies(rank, finisher.copies(rank, chunks), NONE)
+    return writer.actions()
+
+
+def whole_transfers(schedule: Schedule) -> tuple[Transfer, ...]:
+    """One transfer for each message, in chunks."""
+    links = schedule.topology.links
+    return tuple(
+        Transfer(index, 0, m.link, links[m.link].src, links[m.link].dst, len(m.chunks), m.start_us)
+        for index, m in enumerate(schedule.messages)
+    )
+
+
+class _Writer:
+    """Collects actions with their moments and puts them into order."""
+
+    def __init__(self, schedule: Schedule, events: tuple[Event, ...], homes: Homes, rules: PlacementRules) -> None:
+        self._schedule = schedule
+        self._events = events
+        self._homes = homes
+        self._rules = rules
+        self._spare = list(homes.scratch_chunks)
+        self._found: list[tuple[int, int, int, Action]] = []
+
+    def actions(self) -> tuple[Action, ...]:
+        """Return all actions, numbered in the order of time."""
+        ordered = sorted(self._found, key=lambda item: item[:3])
+        return tuple(replace(item[3], order=order) for order, item in enumerate(ordered))
+
+    def add_use(self, use: Use) -> None:
+        """Add what one end of a message does."""
+        now = _Moment(use.event, _DURING)
+        message = self._schedule.messages[use.message]
+        link = self._schedule.topology.links[message.link]
+        busy_us = max(0.0, message.end_us - message.start_us - link.latency_us)
+        own = self._own_cells(use) if use.straight else None
+        beside = use.message if use.beside else NONE
+        self.add_copies(use.rank, self._fetches(use), beside)
+        if use.way is Way.SEND:
+            reads = own or self._home_cells(use)
+            self._add(now, Action(0, use.rank, Op.SEND, reads, None, leaves=use.message, busy_us=busy_us))
+            return
+        home = self._home_cells(use)
+        if use.way is Way.ADD:
+            op = Op.RECV_REDUCE_COPY
+            self._add(now, Action(0, use.rank, op, own or home, home, arrives=use.message, busy_us=busy_us))
+            return
+        direct = use.way in (Way.STORE, Way.ADD_OWN)
+        target = home if direct else self._spare_cells(use)
+        self._add(now, Action(0, use.rank, Op.RECV, None, target, arrives=use.message, busy_us=busy_us))
+        if use.way is Way.STORE_LATER:
+            self._add(now, Action(0, use.rank, Op.COPY, target, home))
+        elif use.way is not Way.STORE:
+            operand = own if use.way is Way.ADD_OWN else target
+            self._add(now, Action(0, use.rank, Op.REDUCE, operand, home, beside=beside))
+
+    def add_copies(self, rank: int, copies: Iterable[_Copy], beside: int) -> None:
+        """Add local copies, neighbours together."""
+        for run in _runs(copies):
+            moment = _Moment(run.after, _AFTER)
+            self._add(moment, Action(0, rank, Op.COPY, run.source, run.target, beside=beside))
+
+    def _add(self, moment: _Moment, action: Action) -> None:
+        time_us = self._events[moment.event].time_us if moment.event != START else 0.0
+        action = replace(action, ready_us=time_us)
+        self._found.append((moment.event, moment.phase, len(self._found), action))
+
+    def _own_cells(self, use: Use) -> Cells | None:
+        address = self._schedule.collective.input_address(use.chunks[0], use.rank)
+        return Cells(Buffer.INPUT, address.offset, len(use.chunks)) if address else None
+
+    def _home_cells(self, use: Use) -> Cells:
+        return self._homes.cells(use.rank, use.chunks, use.message)
+
+    def _spare_cells(self, use: Use) -> Cells:
+        first = self._spare[use.rank]
+        self._spare[use.rank] += len(use.chunks)
+        return Cells(Buffer.SCRATCH, first, len(use.chunks))
+
+    def _fetches(self, use: Use) -> Iterator[_Copy]:
+        for chunk in use.fetch:
+            source = self._schedule.collective.input_address(chunk, use.rank)
+            target = self._homes.address_of[use.rank][chunk]
+            if source is None or (self._rules.identical and target.buffer is Buffer.OUTPUT):
+                continue
+            yield _Copy(source, target, START)
+
+
+class _Finisher:
+    """Finds the copies that bring wanted chunks into the output: own ones, and those kept in scratch."""
+
+    def __init__(self, schedule: Schedule, survey: Survey, homes: Homes, rules: PlacementRules) -> None:
+        self._schedule = schedule
+        self._survey = survey
+        self._homes = homes
+        self._rules = rules
+
+    def copies(self, rank: int, chunks: Iterable[int]) -> Iterator[_Copy]:
+        """Yield the copies of one rank for the chunks that it wants."""
+        shadowed = self._homes.shadowed[rank]
+        free_at = _free_events(self._schedule, self._survey, rank) if shadowed else {}
+        for chunk in chunks:
+            target = self._schedule.collective.output_address(chunk, rank)
+            if target is None:
+                continue
+            if chunk in self._survey.last_arrival[rank]:
+                home = self._homes.address_of[rank][chunk]
+                after = max(self._survey.last_arrival[rank][chunk], free_at.get(target.offset, START))
+                if home != target:
+                    yield _Copy(home, target, after)
+            else:
+                yield from self._own(rank, chunk, target)
+
+    def _own(self, rank: int, chunk: int, target: Address) -> Iterator[_Copy]:
+        collective = self._schedule.collective
+        own = collective.input_address(chunk, rank)
+        if own is None:
+            raise InputError(
+                f"{collective.describe_chunk(chunk)} never comes to rank {rank}, which wants it; check the schedule"
+            )
+        home = self._homes.address_of[rank].get(chunk)
+        if self._rules.identical or (chunk in self._survey.fetched[rank] and home == target):
+            return
+        yield _Copy(own, target, START)
+
+
+def _free_events(schedule: Schedule, survey: Survey, rank: int) -> dict[int, int]:
+    """Event after which each output cell may be written, where the own chunk in the same memory is read late.
+
+    Only AllToAll has other chunks there, at the same offset.
+    """
+    found: dict[int, int] = {}
+    for own, event in survey.last_read[rank].items():
+        address = schedule.collective.input_address(own, rank)
+        if address is not None:
+            found[address.offset] = event
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Copies of neighbouring chunks as one."""
+
+    source: Cells
+    target: Cells
+    after: int
+
+
+def _runs(copies: Iterable[_Copy]) -> Iterator[_Run]:
+    """Join copies of neighbouring chunks; what is not there yet does not hold up what is."""
+    run: list[_Copy] = []
+    for copy in copies:
+        if run and not _follows(run[-1], copy):
+            yield _joined(run)
+            run = []
+        run.append(copy)
+    if run:
+        yield _joined(run)
+
+
+def _follows(before: _Copy, copy: _Copy) -> bool:
+    source = Address(before.source.buffer, before.source.offset + 1)
+    target = Address(before.target.buffer, before.target.offset + 1)
+    return before.after == copy.after and copy.source == source and copy.target == target
+
+
+def _joined(run: list[_Copy]) -> _Run:
+    source, target = run[0].source, run[0].target
+    return _Run(
+        Cells(source.buffer, source.offset, len(run)),
+        Cells(target.buffer, target.offset, len(run)),
+        run[0].after,
+    )

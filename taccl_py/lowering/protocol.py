@@ -1,0 +1,114 @@
+"""Which protocol, and for which sizes.
+
+Protocol latencies are NCCL's own tuning constants for a step of a ring (microseconds, LL / LL128 / Simple): 0.6 / 1.9 / 3.4 over
+NVLink, 2.7 / 4.0 / 14 over a network. LL sends a flag with every word (twice the bytes), LL128 sends 16 bytes for 15. They
+order the protocols by size; they are not measurements of a machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.collective import Kind
+from taccl_py.errors import LoweringError
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.program import Protocol
+from taccl_py.runtimes import LEGACY, LOOP_LIMIT, MAX_COUNT, RCCL, Runtime
+from taccl_py.schedule.ir import Schedule
+from taccl_py.units import BYTES_PER_MB
+
+_WIRE_BYTES = {Protocol.LL: 2.0, Protocol.LL128: 16 / 15, Protocol.SIMPLE: 1.0}
+_NEAR_US = {Protocol.LL: 0.6, Protocol.LL128: 1.9, Protocol.SIMPLE: 3.4}
+_FAR_US = {Protocol.LL: 2.7, Protocol.LL128: 4.0, Protocol.SIMPLE: 14.0}
+
+_MAX_BYTES = 1 << 40
+_LEGACY_MAX_BYTES = 1 << 32  # scratch is allocated once, for the largest size
+_LEGACY_MAX_COUNT = 1 << 31  # AllGather and Broadcast are counted in bytes, in an int
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolChoice:
+    """A protocol, and whether the user asked for it."""
+
+    protocol: Protocol
+    asked: bool
+
+
+def choose_protocol(
+    schedule: Schedule, asked: Protocol | None, runtime: Runtime, *, barred: frozenset[Protocol] = frozenset()
+) -> ProtocolChoice:
+    """Return the protocol that is asked for, or the one with the least time for all messages one by one.
+
+    Parameters
+    ----------
+    schedule
+        Its sizes are those for which the protocol is chosen.
+    asked
+        What the user asks for, or None.
+    runtime
+        For the error.
+    barred
+        Not chosen if there is another one.
+
+    Raises
+    ------
+    LoweringError
+        If the one that is asked for hangs.
+    """
+    no_simple = schedule.topology.num_nodes > 1 and schedule.collective.kind in (Kind.BROADCAST, Kind.REDUCE)
+    if asked is not None:
+        if asked is Protocol.SIMPLE and no_simple:
+            raise LoweringError(
+                f"{schedule.collective.kind} over several nodes hangs with protocol Simple: {runtime.title} counts the "
+                "operations of its network connections for another pipeline depth than it runs; use LL",
+                runtime=runtime.name,
+                limit="protocol",
+            )
+        return ProtocolChoice(asked, asked=True)
+    if schedule.topology.chunk_costs:
+        return ProtocolChoice(Protocol.LL if no_simple else Protocol.SIMPLE, asked=False)
+    possible = [Protocol.LL]
+    if schedule.topology.num_nodes == 1:
+        possible.append(Protocol.LL128)  # its 128-byte stores must arrive unbroken, which networks do not promise
+    if not no_simple:
+        possible.append(Protocol.SIMPLE)
+    allowed = [protocol for protocol in possible if protocol not in barred] or possible
+    return ProtocolChoice(min(allowed, key=lambda p: _total_us(schedule, p)), asked=False)
+
+
+def _total_us(schedule: Schedule, protocol: Protocol) -> float:
+    """Sum of the times of all messages: the protocol's latency for such a hop, and its bytes at the link's rate."""
+    topology = schedule.topology
+    total_us = 0.0
+    for message in schedule.messages:
+        link = topology.links[message.link]
+        near = topology.node_of[link.src] == topology.node_of[link.dst]
+        total_us += (_NEAR_US if near else _FAR_US)[protocol]
+        size_bytes = len(message.chunks) * schedule.chunk_bytes
+        total_us += _WIRE_BYTES[protocol] * link.beta_us_per_mb * size_bytes / BYTES_PER_MB
+    return total_us
+
+
+def flag_is_early(runtime: Runtime, protocol: Protocol) -> bool:
+    """Whether a threadblock may raise the flag of a send before all its threads have read what they send."""
+    return runtime.name == RCCL.name and protocol is Protocol.LL
+
+
+def largest_size_bytes(geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:
+    """Largest size, as the runtime counts it, for which its loop and its integers hold; inclusive."""
+    limit = geometry.chunks_per_loop * runtime.payload_bytes[protocol] * (LOOP_LIMIT - 1)
+    if runtime.name != LEGACY.name:
+        return min(limit, _MAX_BYTES)
+    counted_in_bytes = geometry.collective.kind in (Kind.ALLGATHER, Kind.BROADCAST)
+    return min(limit, (_LEGACY_MAX_COUNT if counted_in_bytes else _LEGACY_MAX_BYTES) - 1)
+
+
+def largest_size_with(cells: int, geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:
+    """Largest size for which one operation still carries `cells` cells."""
+    return geometry.chunks_per_loop * (runtime.payload_bytes[protocol] // cells)
+
+
+def cells_per_operation(size_bytes: int, geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:
+    """Cells that one operation carries in a call of that size."""
+    cell_bytes = -(-size_bytes // geometry.chunks_per_loop)
+    return min(MAX_COUNT, max(1, runtime.payload_bytes[protocol] // max(1, cell_bytes)))

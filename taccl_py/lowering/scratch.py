@@ -1,0 +1,172 @@
+"""Scratch cells: from a cell for every chunk that ever needs one to as few as can be had for nothing.
+
+Cells that one action uses together stay neighbours; such a *block* of cells moves as a whole. It takes the place of an older
+block if by the schedule's times everybody has finished with that one before the new one's first message starts, and if the
+new one's writer then has only one threadblock to wait for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from taccl_py.collective import Buffer
+from taccl_py.lowering.actions import NONE, Action, Cells, Transfer
+from taccl_py.lowering.threadblocks import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRank:
+    """Threadblocks of a rank on the cells that they really use, and how many scratch cells that takes."""
+
+    drafts: tuple[Draft, ...]
+    scratch_cells: int
+
+
+def pack_scratch(drafts: tuple[Draft, ...], transfers: tuple[Transfer, ...], *, reuse: bool) -> PackedRank:
+    """Move the scratch cells of one rank together.
+
+    Parameters
+    ----------
+    drafts
+        The rank's threadblocks.
+    transfers
+        For the times at which messages start.
+    reuse
+        Whether cells may serve one after the other.
+    """
+    accesses = sorted(_accesses(drafts, transfers), key=lambda a: (a.cells.first, a.cells.end, a.order))
+    blocks = sorted(_blocks(accesses), key=lambda block: (block.first_order, block.first))
+    place_of: dict[int, int] = {}
+    free: list[_Slot] = []
+    used = 0
+    for block in blocks:
+        slot = _best_slot(free, block) if reuse else None
+        if slot is None:
+            slot = _Slot(used, block.cells, block)
+            used += block.cells
+        else:
+            free.remove(slot)
+        free.append(_Slot(slot.first, slot.cells, block))
+        place_of[block.first] = slot.first
+    moves = _Moves(sorted(block.first for block in blocks), place_of)
+    moved = tuple(replace(d, actions=tuple(moves.action(action) for action in d.actions)) for d in drafts)
+    return PackedRank(moved, used)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An action touches scratch cells."""
+
+    cells: Cells
+    order: int
+    draft: int
+    writes: bool
+    begin_us: float
+    end_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Scratch cells that must stay neighbours, and the time during which they are needed.
+
+    `last_draft` is the threadblock that uses them last, or `NONE` if several do.
+    """
+
+    first: int
+    cells: int
+    first_order: int
+    last_order: int
+    begin_us: float
+    end_us: float
+    last_draft: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Cells that a block has, for the next one."""
+
+    first: int
+    cells: int
+    block: _Block
+
+
+def _accesses(drafts: tuple[Draft, ...], transfers: tuple[Transfer, ...]) -> Iterator[_Access]:
+    for index, draft in enumerate(drafts):
+        for action in draft.actions:
+            begin_us = transfers[action.arrives].start_us if action.arrives != NONE else action.ready_us
+            end_us = action.ready_us + (action.busy_us if action.leaves != NONE else 0.0)
+            for cells in (action.reads, action.writes):
+                if cells is not None and cells.buffer is Buffer.SCRATCH:
+                    yield _Access(cells, action.order, index, cells is action.writes, begin_us, end_us)
+
+
+def _blocks(accesses: list[_Access]) -> Iterator[_Block]:
+    """Accesses that overlap, directly or by way of others."""
+    group: list[_Access] = []
+    end = 0
+    for access in accesses:
+        if group and access.cells.first >= end:
+            yield _block(group)
+            group = []
+        end = max(end, access.cells.end) if group else access.cells.end
+        group.append(access)
+    if group:
+        yield _block(group)
+
+
+def _block(group: list[_Access]) -> _Block:
+    last = {access.draft for access in group if not _is_read_later(access, group)}
+    first = group[0].cells.first
+    return _Block(
+        first=first,
+        cells=max(access.cells.end for access in group) - first,
+        first_order=min(access.order for access in group),
+        last_order=max(access.order for access in group),
+        begin_us=min(access.begin_us for access in group),
+        end_us=max(access.end_us for access in group),
+        last_draft=last.pop() if len(last) == 1 else NONE,
+    )
+
+
+def _is_read_later(access: _Access, group: list[_Access]) -> bool:
+    """Whether what it writes is read by others, so that who waits for them has waited for it."""
+    return access.writes and any(
+        not other.writes
+        and other.order > access.order
+        and other.cells.first <= access.cells.first
+        and other.cells.end >= access.cells.end
+        for other in group
+    )
+
+
+def _best_slot(free: list[_Slot], block: _Block) -> _Slot | None:
+    """Smallest place that is large enough and free in time."""
+    found = [
+        slot
+        for slot in free
+        if slot.cells >= block.cells
+        and slot.block.last_draft != NONE
+        and slot.block.end_us <= block.begin_us
+        and slot.block.last_order < block.first_order
+    ]
+    return min(found, key=lambda slot: (slot.cells, slot.block.end_us, slot.first), default=None)
+
+
+class _Moves:
+    """Where the cells of blocks have gone."""
+
+    def __init__(self, firsts: list[int], place_of: dict[int, int]) -> None:
+        self._firsts = firsts
+        self._place_of = place_of
+
+    def action(self, action: Action) -> Action:
+        """Return the action on its new cells."""
+        return replace(action, reads=self._cells(action.reads), writes=self._cells(action.writes))
+
+    def _cells(self, cells: Cells | None) -> Cells | None:
+        if cells is None or cells.buffer is not Buffer.SCRATCH:
+            return cells
+        first = self._firsts[bisect_right(self._firsts, cells.first) - 1]
+        return Cells(Buffer.SCRATCH, self._place_of[first] + cells.first - first, cells.count)

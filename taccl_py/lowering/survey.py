@@ -1,0 +1,218 @@
+"""What each message means for its two ranks: where it is sent from, how it is taken in, what must be copied before.
+
+A rank's own contribution lies in its input; everything else that it holds lies in the chunk's *home* (output or scratch,
+`taccl_py.lowering.homes`). A message of own contributions alone goes straight from the input if they are neighbours
+there. Any other message goes from home, and own contributions in it are *fetched* (copied) to their homes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from taccl_py.collective import Buffer
+from taccl_py.errors import InputError
+from taccl_py.lowering.order import Event
+from taccl_py.schedule.ir import Schedule
+
+START = -1
+
+
+class Way(Enum):
+    """How a message is sent or taken in."""
+
+    SEND = auto()
+    STORE = auto()
+    STORE_LATER = auto()  # into spare scratch first, home when the home is free
+    ADD = auto()  # one fused step: local operand plus what arrives, stored at home
+    ADD_OWN = auto()  # store at home, then add the own contribution from the input
+    ADD_ARRIVED = auto()  # store in spare scratch, then add that to the home
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One end of a message.
+
+    Attributes
+    ----------
+    event, message, rank
+        Place in the order of time, which message, whose end.
+    chunks
+        The message's chunks.
+    way
+        What happens.
+    straight
+        Whether all of it is the rank's own contribution and can be read in the input as one piece.
+    fetch
+        Own chunks that must be copied home before.
+    beside
+        Whether the local work of it must be done by the threadblock that receives.
+    """
+
+    event: int
+    message: int
+    rank: int
+    chunks: tuple[int, ...]
+    way: Way
+    straight: bool
+    fetch: tuple[int, ...] = ()
+    beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRules:
+    """What placing has to respect.
+
+    Attributes
+    ----------
+    aliased
+        Input and output may be the same memory.
+    identical
+        They certainly are.
+    fused
+        The runtime has steps that receive and add.
+    staged
+        Messages that must not wait for the home of their chunks to become free: they arrive in spare scratch.
+    """
+
+    aliased: bool
+    identical: bool
+    fused: bool
+    staged: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Everything that placing must know before it gives out cells; lists are indexed by rank.
+
+    Attributes
+    ----------
+    uses
+        In the order of time.
+    last_arrival
+        Event at which a chunk arrives for the last time.
+    last_read
+        Event at which an own chunk is read in the input for the last time.
+    fetched
+        Own chunks that are copied home for a message.
+    """
+
+    uses: tuple[Use, ...]
+    last_arrival: tuple[dict[int, int], ...]
+    last_read: tuple[dict[int, int], ...]
+    fetched: tuple[frozenset[int], ...]
+
+
+def survey_messages(schedule: Schedule, events: tuple[Event, ...], rules: PlacementRules) -> Survey:
+    """Find out what each message means for its two ranks.
+
+    Raises
+    ------
+    InputError
+        If a rank sends a chunk that it does not hold.
+    """
+    surveyor = _Surveyor(schedule, rules)
+    uses = tuple(surveyor.use(index, event) for index, event in enumerate(events))
+    return Survey(
+        uses,
+        tuple(surveyor.last_arrival),
+        tuple(surveyor.last_read),
+        tuple(frozenset(chunks) for chunks in surveyor.fetched),
+    )
+
+
+class _Surveyor:
+    """Walks through the events, knowing which chunks have come to which rank."""
+
+    def __init__(self, schedule: Schedule, rules: PlacementRules) -> None:
+        self._schedule = schedule
+        self._rules = rules
+        num_ranks = schedule.collective.num_ranks
+        self.last_arrival: list[dict[int, int]] = [{} for _ in range(num_ranks)]
+        self.last_read: list[dict[int, int]] = [{} for _ in range(num_ranks)]
+        self.fetched: list[set[int]] = [set() for _ in range(num_ranks)]
+        self._additions: dict[tuple[int, int], int] = {}
+        for message in schedule.messages:
+            dst = schedule.topology.links[message.link].dst
+            for chunk in message.chunks if message.reduce else ():
+                self._additions[chunk, dst] = self._additions.get((chunk, dst), 0) + 1
+
+    def use(self, index: int, event: Event) -> Use:
+        """Return what the event means, and remember what it changes."""
+        message = self._schedule.messages[event.message]
+        link = self._schedule.topology.links[message.link]
+        rank = link.dst if event.arrives else link.src
+        chunks = message.chunks
+        straight = self._straight(rank, chunks)
+        way = self._way_in(event.message, rank, straight) if event.arrives else Way.SEND
+        if way is Way.SEND or way is Way.ADD:
+            self._require_held(event.message, rank, chunks)
+        fetch: tuple[int, ...] = ()
+        if way is Way.ADD_ARRIVED or (way in (Way.SEND, Way.ADD) and not straight):
+            fetch = tuple(c for c in chunks if c not in self.last_arrival[rank] and c not in self.fetched[rank])
+        self._remember(index, rank, chunks, way, straight and way is not Way.ADD_ARRIVED)
+        for chunk in fetch:
+            self.fetched[rank].add(chunk)
+            self.last_read[rank].setdefault(chunk, START)
+        beside = (
+            way in (Way.ADD_OWN, Way.ADD_ARRIVED)
+            and event.message not in self._rules.staged
+            and straight
+            and len(fetch) in (0, len(chunks))
+            and all(self._additions[chunk, rank] == 1 for chunk in chunks)
+        )
+        return Use(index, event.message, rank, chunks, way, straight, fetch, beside)
+
+    def _remember(self, index: int, rank: int, chunks: tuple[int, ...], way: Way, reads_input: bool) -> None:
+        arrives = way is not Way.SEND
+        for chunk in chunks:
+            if reads_input and way not in (Way.STORE, Way.STORE_LATER):
+                self.last_read[rank][chunk] = index
+            if arrives:
+                self.last_arrival[rank][chunk] = index
+
+    def _straight(self, rank: int, chunks: tuple[int, ...]) -> bool:
+        """Whether the chunks are own contributions, untouched so far, that lie one after the other in the input."""
+        arrived = self.last_arrival[rank]
+        collective = self._schedule.collective
+        first = collective.input_address(chunks[0], rank)
+        if first is None:
+            return False
+        for step, chunk in enumerate(chunks):
+            address = collective.input_address(chunk, rank)
+            if chunk in arrived or address is None or address.offset != first.offset + step:
+                return False
+        return True
+
+    def _require_held(self, message: int, rank: int, chunks: tuple[int, ...]) -> None:
+        collective = self._schedule.collective
+        for chunk in chunks:
+            if chunk not in self.last_arrival[rank] and collective.input_address(chunk, rank) is None:
+                raise InputError(
+                    f"message {message} takes {collective.describe_chunk(chunk)} from rank {rank}, which does not hold "
+                    "it then; check the schedule"
+                )
+
+    def _way_in(self, index: int, rank: int, straight: bool) -> Way:
+        message = self._schedule.messages[index]
+        staged = index in self._rules.staged
+        if not message.reduce:
+            return Way.STORE_LATER if staged else Way.STORE
+        if self._rules.fused and not staged:
+            return Way.ADD
+        if straight and not staged and self._own_apart(rank, message.chunks):
+            return Way.ADD_OWN
+        return Way.ADD_ARRIVED
+
+    def _own_apart(self, rank: int, chunks: tuple[int, ...]) -> bool:
+        """Whether what arrives may be stored at home before the own contribution is added to it.
+
+        The home must be other memory than the input. A sum in the output must have one writer: runtimes without fused
+        steps do not promise that a threadblock sees what another one has just written there when it reads it with `re`.
+        """
+        for chunk in chunks:
+            home = self._schedule.address(chunk, rank)
+            shared = self._rules.aliased or self._additions[chunk, rank] > 1
+            if shared and home is not None and home.buffer is Buffer.OUTPUT:
+                return False
+        return True

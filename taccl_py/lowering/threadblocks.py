@@ -1,0 +1,339 @@
+"""Actions -> threadblocks.
+
+At first every connection has a threadblock at each end, and local work has its own. Then a receiving and a sending one of a
+rank become one where that saves work (a forward becomes a fused step, or at least needs no flag) and by the schedule's own
+times holds nothing up. At last, if there are more than can run at the same time, those that lose least are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from taccl_py.errors import LoweringError
+from taccl_py.lowering.actions import NONE, Action, Work
+from taccl_py.lowering.flow import Flow
+from taccl_py.lowering.order import TOLERANCE
+from taccl_py.lowering.program import Op
+from taccl_py.runtimes import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Names the threadblock of a rank that receives from one peer and sends to another."""
+
+    rank: int
+    recv_peer: int
+    send_peer: int
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A threadblock in the making: actions in the order of time; -1 for no peer."""
+
+    rank: int
+    recv_peer: int
+    send_peer: int
+    channel: int
+    actions: tuple[Action, ...]
+
+    @property
+    def joint(self) -> Joint:
+        """Its name, if it has both peers."""
+        return Joint(self.rank, self.recv_peer, self.send_peer, self.channel)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it has no peers."""
+        return self.recv_peer == NONE and self.send_peer == NONE
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it has both peers."""
+        return self.recv_peer != NONE and self.send_peer != NONE
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadblockRules:
+    """What threadblocks depend on.
+
+    Attributes
+    ----------
+    runtime
+        Has the limits and knows whether there are fused steps.
+    max_threadblocks
+        Most threadblocks on a GPU.
+    local
+        Threadblocks for local work, for the ranks that need more than `local_default`.
+    local_default
+        Threadblocks for local work on the other ranks, if there is so much to do.
+    apart
+        Joints that have turned out to be bad; if they cannot be avoided, at least nothing is fused in them.
+    """
+
+    runtime: Runtime
+    max_threadblocks: int
+    local: dict[int, int]
+    local_default: int
+    apart: frozenset[Joint]
+
+
+def draft_threadblocks(
+    work: Work, flow: Flow, channels: tuple[int, ...], num_ranks: int, rules: ThreadblockRules
+) -> tuple[tuple[Draft, ...], ...]:
+    """Return the threadblocks of every rank, by rank.
+
+    Raises
+    ------
+    LoweringError
+        If a rank needs more threadblocks than can run at the same time.
+    """
+    of_rank: list[list[Action]] = [[] for _ in range(num_ranks)]
+    for action in work.actions:
+        of_rank[action.rank].append(action)
+    joiner = _Joiner(work, flow, rules)
+    result: list[tuple[Draft, ...]] = []
+    for rank, actions in enumerate(of_rank):
+        drafts = [*_connection_drafts(work, channels, rank, actions), *_local_drafts(rules, rank, actions)]
+        drafts = joiner.fit(rank, joiner.join_forwards(drafts))
+        result.append(tuple(sorted(drafts, key=lambda d: (d.is_local, d.channel, d.recv_peer, d.send_peer))))
+    return tuple(result)
+
+
+def _connection_drafts(work: Work, channels: tuple[int, ...], rank: int, actions: list[Action]) -> Iterator[Draft]:
+    """One threadblock for each end of a connection."""
+    receiving: dict[tuple[int, int], list[Action]] = {}
+    sending: dict[tuple[int, int], list[Action]] = {}
+    for action in actions:
+        arrives = max(action.arrives, action.beside)
+        if arrives != NONE:
+            receiving.setdefault((work.transfers[arrives].src, channels[arrives]), []).append(action)
+        elif action.leaves != NONE:
+            sending.setdefault((work.transfers[action.leaves].dst, channels[action.leaves]), []).append(action)
+    for (peer, channel), found in receiving.items():
+        yield Draft(rank, peer, NONE, channel, tuple(found))
+    for (peer, channel), found in sending.items():
+        yield Draft(rank, NONE, peer, channel, tuple(found))
+
+
+def _local_drafts(rules: ThreadblockRules, rank: int, actions: list[Action]) -> Iterator[Draft]:
+    """Local work, what touches the same cells in the same threadblock as long as there are enough such groups."""
+    local = [action for action in actions if action.is_local and action.beside == NONE]
+    groups = _linked_groups(local)
+    number = rules.local.get(rank, 0) or min(rules.local_default, len(groups))
+    if number > len(groups):
+        # A group is too long for one threadblock: cut the whole in the order of time.
+        ends = [len(local) * index // number for index in range(number + 1)]
+        groups = [local[first:end] for first, end in pairwise(ends)]
+    for index in range(number):
+        found = sorted((a for group in groups[index::number] for a in group), key=lambda a: a.order)
+        if found:
+            yield Draft(rank, NONE, NONE, 0, tuple(found))
+
+
+def _linked_groups(local: list[Action]) -> list[list[Action]]:
+    """Local actions that write overlapping cells, together; groups in the order of their first action."""
+    by_place = sorted(local, key=lambda a: (a.writes.buffer, a.writes.first) if a.writes else ("", 0))
+    groups: list[list[Action]] = []
+    buffer, end = None, 0
+    for action in by_place:
+        cells = action.writes
+        if cells is None:
+            continue
+        if groups and cells.buffer is buffer and cells.first < end:
+            groups[-1].append(action)
+            end = max(end, cells.end)
+        else:
+            groups.append([action])
+            buffer, end = cells.buffer, cells.end
+    return sorted(groups, key=lambda group: min(action.order for action in group))
+
+
+class _Joiner:
+    """Joins threadblocks of one rank."""
+
+    def __init__(self, work: Work, flow: Flow, rules: ThreadblockRules) -> None:
+        self._actions = work.actions
+        self._flow = flow
+        self._rules = rules
+
+    def join_forwards(self, drafts: list[Draft]) -> list[Draft]:
+        """Join receivers and senders between which messages are forwarded, those with most forwards first."""
+        maker_of = {a.order: i for i, draft in enumerate(drafts) if draft.recv_peer != NONE for a in draft.actions}
+        forwards: dict[tuple[int, int], int] = {}
+        for index, draft in enumerate(drafts):
+            for action in draft.actions if draft.send_peer != NONE else ():
+                maker = maker_of.get(self._flow.source[action.order])
+                if maker is not None:
+                    forwards[maker, index] = forwards.get((maker, index), 0) + 1
+        taken: dict[int, Draft] = {}
+        gone: set[int] = set()
+        for (first, second), _ in sorted(forwards.items(), key=lambda item: (-item[1], item[0])):
+            if first in taken or second in gone or not self._may_join(drafts[first], drafts[second]):
+                continue
+            joined = self._join(drafts[first], drafts[second])
+            if joined.joint not in self._rules.apart and self._delay_us(joined.actions) <= 0:
+                taken[first] = joined
+                gone.add(second)
+        return [taken.get(index, draft) for index, draft in enumerate(drafts) if index not in gone]
+
+    def fit(self, rank: int, drafts: list[Draft]) -> list[Draft]:
+        """Join until there are few enough.
+
+        Raises
+        ------
+        LoweringError
+            If no two can be joined any more.
+        """
+        limit = self._rules.max_threadblocks
+        while len(drafts) > limit:
+            surplus = len(drafts) - limit
+            pairs = self._harmless_pairs(drafts, surplus) or self._least_harmful_pairs(drafts, surplus)
+            if not pairs:
+                raise LoweringError(
+                    f"rank {rank} needs {len(drafts)} threadblocks at once and may have {limit} on "
+                    f"{self._rules.runtime.title}; use fewer instances, or a schedule with fewer peers or messages",
+                    runtime=self._rules.runtime.name,
+                    limit="threadblocks",
+                )
+            merged = {pair.first: self._join(drafts[pair.first], drafts[pair.second]) for pair in pairs}
+            gone = {pair.second for pair in pairs}
+            drafts = [merged.get(index, draft) for index, draft in enumerate(drafts) if index not in gone]
+        return drafts
+
+    def _harmless_pairs(self, drafts: list[Draft], number: int) -> list[_Pair]:
+        """At most so many disjoint pairs that can be joined without holding anything up, the first that are found."""
+        used: set[int] = set()
+        found: list[_Pair] = []
+        for first in range(len(drafts)):
+            if len(found) == number:
+                break
+            for second in range(first + 1, len(drafts)):
+                pair = self._pair(drafts, first, second) if not used & {first, second} else None
+                if pair is not None and pair.delay_us <= 0:
+                    found.append(pair)
+                    used.update((first, second))
+                    break
+        return found
+
+    def _least_harmful_pairs(self, drafts: list[Draft], number: int) -> list[_Pair]:
+        """At most so many disjoint pairs, those that lose least first."""
+        every = [self._pair(drafts, i, j) for i in range(len(drafts)) for j in range(i + 1, len(drafts))]
+        used: set[int] = set()
+        found: list[_Pair] = []
+        for pair in sorted((p for p in every if p is not None), key=lambda p: (p.delay_us, p.first, p.second)):
+            if len(found) < number and not used & {pair.first, pair.second}:
+                found.append(pair)
+                used.update((pair.first, pair.second))
+        return found
+
+    def _pair(self, drafts: list[Draft], first: int, second: int) -> _Pair | None:
+        one, other = drafts[first], drafts[second]
+        if not self._may_join(one, other):
+            return None
+        actions = sorted((*one.actions, *other.actions), key=lambda action: action.order)
+        return _Pair(self._delay_us(actions), first, second)
+
+    def _may_join(self, one: Draft, other: Draft) -> bool:
+        if len(one.actions) + len(other.actions) > self._rules.runtime.max_steps:
+            return False
+        if one.is_local or other.is_local:
+            return True
+        free = NONE in (one.recv_peer, other.recv_peer) and NONE in (one.send_peer, other.send_peer)
+        return free and one.channel == other.channel
+
+    def _join(self, one: Draft, other: Draft) -> Draft:
+        """Join two threadblocks, with fused steps where something is forwarded as it arrives."""
+        actions = sorted((*one.actions, *other.actions), key=lambda action: action.order)
+        joined = Draft(
+            one.rank,
+            max(one.recv_peer, other.recv_peer),
+            max(one.send_peer, other.send_peer),
+            max(one.channel, other.channel),
+            tuple(actions),
+        )
+        fuse = self._rules.runtime.fused and joined.joint not in self._rules.apart
+        return replace(joined, actions=self._fused(actions)) if fuse else joined
+
+    def _fused(self, actions: list[Action]) -> tuple[Action, ...]:
+        """Let arrivals pass on what they get; the order of sends on their connection stays as it is."""
+        present = {action.order: action for action in actions}
+        passed: dict[int, Action] = {}
+        last = NONE
+        for action in actions:
+            if action.leaves == NONE or action.arrives != NONE:
+                last = action.order if action.leaves != NONE else last
+                continue
+            maker = present.get(self._flow.source[action.order])
+            if maker is not None and last < maker.order not in passed and self._may_pass(maker, action):
+                passed[maker.order] = action
+                last = maker.order
+            else:
+                last = action.order
+        sent = {action.order for action in passed.values()}
+        return tuple(
+            self._forward(action, passed[action.order]) if action.order in passed else action
+            for action in actions
+            if action.order not in sent
+        )
+
+    def _may_pass(self, arrival: Action, send: Action) -> bool:
+        """Whether one step may do both: it ends only when the message has left, and others may need the data before."""
+        if arrival.arrives == NONE or arrival.leaves != NONE:
+            return False
+        left_us = send.ready_us + send.busy_us
+        return all(
+            reader == send.order or reader == len(self._actions) or left_us <= self._latest_us(reader)
+            for reader in self._flow.readers[arrival.order]
+        )
+
+    def _latest_us(self, order: int) -> float:
+        """Time at which an action must begin, with what counts as the same moment."""
+        time_us = self._deadline_us(self._actions[order])
+        return time_us + TOLERANCE * time_us
+
+    def _forward(self, arrival: Action, send: Action) -> Action:
+        """One step out of an arrival and the send of the same cells."""
+        keeps = self._flow.readers[arrival.order] != (send.order,)
+        op, writes = Op.RECV_COPY_SEND, arrival.writes
+        if arrival.op is Op.RECV_REDUCE_COPY:
+            op = Op.RECV_REDUCE_COPY_SEND if keeps else Op.RECV_REDUCE_SEND
+            writes = arrival.writes if keeps else None
+        return replace(arrival, op=op, writes=writes, leaves=send.leaves, busy_us=send.busy_us)
+
+    def _delay_us(self, actions: Iterable[Action]) -> float:
+        """Sum of the delays by which steps are held up by the steps before them, by the schedule's times."""
+        now_us, total_us = 0.0, 0.0
+        for action in actions:
+            # A pure arrival is worked on while it comes in; one that is passed on is worked on when it is there.
+            early_us = action.busy_us if action.arrives != NONE and action.leaves == NONE else 0.0
+            now_us = max(now_us, action.ready_us - early_us)
+            late_us = now_us - self._deadline_us(action)
+            if late_us > TOLERANCE * now_us:
+                total_us += late_us
+            now_us += action.busy_us
+        return total_us
+
+    def _deadline_us(self, action: Action) -> float:
+        return max(action.ready_us, self._flow.deadline_us[action.order])
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two threadblocks that could be one, and what that would cost."""
+
+    delay_us: float
+    first: int
+    second: int
+
+
+def find_senders(drafts: Iterable[Iterable[Draft]]) -> dict[int, Action]:
+    """Sending action of every transfer."""
+    return {a.leaves: a for rank in drafts for draft in rank for a in draft.actions if a.leaves != NONE}
+
+
+def find_receivers(drafts: Iterable[Iterable[Draft]]) -> dict[int, Action]:
+    """Receiving action of every transfer."""
+    return {a.arrives: a for rank in drafts for draft in rank for a in draft.actions if a.arrives != NONE}

@@ -1,0 +1,193 @@
+"""Schedule files: JSON that carries its own topology, so that a schedule can be judged and replayed years later.
+
+The form, version 1, with one line for each message::
+
+    {
+      "format": "taccl-schedule",
+      "version": 1,
+      "collective": {"kind": "allgather", "num_ranks": 4, "chunks_per_rank": 1, "root": 0},
+      "chunk_bytes": 65536.0,
+      "topology": {... the expanded form of a topology file ...},
+      "origin": {"engine": ..., "solver": ..., "sketch": ..., "seed": ..., "status": ...,
+                 "bound_us": ..., "bound_reason": ...},
+      "scratch": [[], [0, 3], [], []],
+      "messages": [
+        {"link": 5, "chunks": [0, 1], "start_us": 0.0, "end_us": 2.5, "reduce": false},
+        ...
+      ]
+    }
+
+``origin`` is null where it is not known. Numbers are written so that they read back as the same numbers. Reading
+refuses what is not such a file; whether the messages make sense is for the judge to say.
+"""
+
+from __future__ import annotations
+
+import json
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import InputError
+from taccl_py.jsonio import Fields, canonical_json, parse_json
+from taccl_py.schedule.ir import Message, Origin, Schedule
+from taccl_py.topology.files import topology_from_fields, topology_to_json
+from taccl_py.topology.model import Topology
+
+FORMAT = "taccl-schedule"
+VERSION = 1
+
+
+def write_schedule(schedule: Schedule) -> str:
+    """Return the text of a schedule's file; equal schedules have equal texts.
+
+    Raises
+    ------
+    ValueError
+        If a time or a size is not finite; JSON has no such numbers.
+    """
+    collective, origin = schedule.collective, schedule.origin
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "collective": {
+            "kind": collective.kind.value,
+            "num_ranks": collective.num_ranks,
+            "chunks_per_rank": collective.chunks_per_rank,
+            "root": collective.root,
+        },
+        "chunk_bytes": float(schedule.chunk_bytes),
+        "topology": topology_to_json(schedule.topology),
+        "origin": None if origin is None else _origin_to_json(origin),
+        "scratch": [list(chunks) for chunks in schedule.scratch],
+    }
+    rows = ",\n".join("    " + _message_line(message) for message in schedule.messages)
+    messages = f"[\n{rows}\n  ]" if rows else "[]"
+    # The canonical form would spread a message over several lines as soon as it is long; files are read by message.
+    return canonical_json(head).removesuffix("\n}\n") + f',\n  "messages": {messages}\n}}\n'
+
+
+def _origin_to_json(origin: Origin) -> dict[str, str | int | float]:
+    return {
+        "engine": origin.engine,
+        "solver": origin.solver,
+        "sketch": origin.sketch,
+        "seed": origin.seed,
+        "status": origin.status,
+        "bound_us": float(origin.bound_us),
+        "bound_reason": origin.bound_reason,
+    }
+
+
+def _message_line(message: Message) -> str:
+    fields = {
+        "link": message.link,
+        "chunks": list(message.chunks),
+        "start_us": float(message.start_us),
+        "end_us": float(message.end_us),
+        "reduce": message.reduce,
+    }
+    return json.dumps(fields, allow_nan=False)
+
+
+def read_schedule(text: str, path: str) -> Schedule:
+    """Schedule of a file's text; times in microseconds, sizes in bytes.
+
+    Parameters
+    ----------
+    text
+        What the file holds.
+    path
+        Its name, for error messages.
+
+    Raises
+    ------
+    InputError
+        If the text is not a schedule file of a version that is understood, or refers to what does not exist.
+    """
+    fields = Fields(parse_json(text, path), path)
+    if fields.text("format") != FORMAT:
+        fields.fail("format", f"found {fields.text('format')!r}, a schedule file has {FORMAT!r}")
+    if fields.integer("version") != VERSION:
+        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    topology = topology_from_fields(fields.object("topology"))
+    collective = _read_collective(fields.object("collective"), topology)
+    schedule = Schedule(
+        topology=topology,
+        collective=collective,
+        chunk_bytes=fields.number("chunk_bytes", above=0.0),
+        messages=tuple(_read_message(item, topology, collective) for item in fields.objects("messages")),
+        scratch=_read_scratch(fields, collective),
+        origin=None if fields.raw("origin") is None else _read_origin(fields.object("origin")),
+    )
+    fields.finish()
+    return schedule
+
+
+def _read_collective(fields: Fields, topology: Topology) -> Collective:
+    kind = Kind(fields.choice("kind", tuple(Kind)))
+    num_ranks = fields.integer("num_ranks")
+    if num_ranks != topology.num_ranks:
+        fields.fail(
+            "num_ranks", f"found {num_ranks}, but the topology has {topology.num_ranks} ranks; they must be equal"
+        )
+    chunks_per_rank = fields.integer("chunks_per_rank", least=1)
+    root = fields.integer("root", least=0)
+    fields.finish()
+    try:
+        return Collective(kind, num_ranks, chunks_per_rank, root)
+    except InputError as error:
+        fields.fail("", error.what)
+
+
+def _read_scratch(fields: Fields, collective: Collective) -> tuple[tuple[int, ...], ...]:
+    lists = fields.items("scratch")
+    if len(lists) != collective.num_ranks:
+        fields.fail("scratch", f"found {len(lists)} lists, one for each of the {collective.num_ranks} ranks is needed")
+    # The lists have no names of their own; their numbers stand for them, so that an error names the rank.
+    by_rank = Fields({str(rank): chunks for rank, chunks in enumerate(lists)}, fields.path, f"{fields.pointer}/scratch")
+    return tuple(_read_chunks(by_rank, str(rank), collective) for rank in range(collective.num_ranks))
+
+
+def _read_message(fields: Fields, topology: Topology, collective: Collective) -> Message:
+    link = fields.integer("link", least=0)
+    if link >= len(topology.links):
+        fields.fail("link", f"found {link}, but the topology has links 0..{len(topology.links) - 1}")
+    chunks = _read_chunks(fields, "chunks", collective)
+    if not chunks:
+        fields.fail("chunks", "found no chunk; name what the message carries or leave the message out")
+    message = Message(
+        link=link,
+        chunks=chunks,
+        start_us=fields.number("start_us", least=None),
+        end_us=fields.number("end_us", least=None),
+        reduce=fields.boolean("reduce"),
+    )
+    fields.finish()
+    return message
+
+
+def _read_chunks(fields: Fields, key: str, collective: Collective) -> tuple[int, ...]:
+    chunks = tuple(fields.integers(key, least=0))
+    for place, chunk in enumerate(chunks):
+        if chunk >= collective.num_chunks:
+            fields.fail(f"{key}/{place}", f"found {chunk}, but chunks are 0..{collective.num_chunks - 1}")
+    return chunks
+
+
+def _read_origin(fields: Fields) -> Origin:
+    origin = Origin(
+        engine=_text(fields, "engine"),
+        solver=_text(fields, "solver"),
+        sketch=_text(fields, "sketch"),
+        seed=fields.integer("seed"),
+        status=_text(fields, "status"),
+        bound_us=fields.number("bound_us", least=None),
+        bound_reason=_text(fields, "bound_reason"),
+    )
+    fields.finish()
+    return origin
+
+
+def _text(fields: Fields, key: str) -> str:
+    """Text that must be there and may be empty."""
+    fields.raw(key)
+    return fields.text(key, "")

@@ -1,0 +1,135 @@
+"""Where chunks lie: choose scratch places so that as many planned batches as possible are contiguous at both ends.
+
+A planner says which chunks it would like to send together. Whether they can be one message depends on the buffers: input
+and output places are fixed by the collective, the order in scratch is free. `choose_scratch` fixes that order rank by rank
+and `contiguous_runs` cuts every batch into runs that are neighbours, in one order, at both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from taccl_py.collective import Address, Buffer, Collective
+from taccl_py.topology.model import Topology
+
+Scratch = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A planned message: a batch of chunks on a link, with the planner's times (any unit, only their order counts)."""
+
+    link: int
+    chunks: tuple[int, ...]
+    start: float
+    end: float
+    reduce: bool = False
+
+
+def place_of(collective: Collective, index: dict[int, int], chunk: int, rank: int) -> Address | None:
+    """Address of a chunk by the rules of `taccl_py.schedule.ir`, given the rank's scratch positions."""
+    position = index.get(chunk)
+    if position is not None:
+        return Address(Buffer.SCRATCH, position)
+    return collective.output_address(chunk, rank) or collective.input_address(chunk, rank)
+
+
+def choose_scratch(topology: Topology, collective: Collective, drafts: Sequence[Draft]) -> Scratch:
+    """Scratch list of every rank.
+
+    A chunk that a rank receives and does not want must be there. Chunks that have another place join them when a batch
+    holds both kinds and would otherwise be cut. Among a few natural orders the one that cuts least is taken.
+    """
+    batches: list[list[tuple[int, ...]]] = [[] for _ in range(collective.num_ranks)]
+    needed: list[set[int]] = [set() for _ in range(collective.num_ranks)]
+    for draft in drafts:
+        link = topology.links[draft.link]
+        for chunk in draft.chunks:
+            if link.dst not in collective.wanted[chunk]:
+                needed[link.dst].add(chunk)
+        if len(draft.chunks) > 1:
+            batches[link.src].append(draft.chunks)
+            batches[link.dst].append(draft.chunks)
+    orders = _orders(collective)
+    return tuple(
+        _best_list(collective, rank, needed[rank], batches[rank], orders) for rank in range(collective.num_ranks)
+    )
+
+
+def _orders(collective: Collective) -> tuple[Callable[[int], tuple[int, int, int]], ...]:
+    """Sort keys for scratch: by final rank then origin, by origin then final rank, and by number."""
+
+    def sink(chunk: int) -> int:
+        wanted = collective.wanted[chunk]
+        return wanted[0] if len(wanted) == 1 else 0
+
+    def origin(chunk: int) -> int:
+        return 0 if collective.reduces else collective.source[chunk]
+
+    return (
+        lambda chunk: (sink(chunk), origin(chunk), chunk),
+        lambda chunk: (origin(chunk), sink(chunk), chunk),
+        lambda chunk: (0, 0, chunk),
+    )
+
+
+def _best_list(
+    collective: Collective,
+    rank: int,
+    needed: set[int],
+    batches: list[tuple[int, ...]],
+    orders: tuple[Callable[[int], tuple[int, int, int]], ...],
+) -> tuple[int, ...]:
+    if not batches:
+        return tuple(sorted(needed))
+    mixed = needed.union(*[batch for batch in batches if needed.intersection(batch)])
+    candidates = [tuple(sorted(chunks, key=order)) for chunks in (needed, mixed) for order in orders]
+
+    def cuts(candidate: tuple[int, ...]) -> tuple[int, int]:
+        index = {chunk: position for position, chunk in enumerate(candidate)}
+        total = 0
+        for batch in batches:
+            places = sorted(place for chunk in batch if (place := place_of(collective, index, chunk, rank)) is not None)
+            total += sum(not _adjacent(one, two) for one, two in pairwise(places))
+        return total, len(candidate)
+
+    return min(candidates, key=cuts)
+
+
+def _adjacent(one: Address, two: Address) -> bool:
+    return one.buffer == two.buffer and two.offset == one.offset + 1
+
+
+def contiguous_runs(
+    topology: Topology, collective: Collective, scratch: Scratch, drafts: Sequence[Draft]
+) -> list[Draft]:
+    """Cut batches where their chunks are not neighbours, in the same order, at both ends.
+
+    The runs of a batch keep its times and follow each other in buffer order.
+    """
+    index = [{chunk: position for position, chunk in enumerate(chunks)} for chunks in scratch]
+    result = []
+    for draft in drafts:
+        if len(draft.chunks) == 1:
+            result.append(draft)
+            continue
+        link = topology.links[draft.link]
+        places = []
+        for chunk in draft.chunks:
+            here = place_of(collective, index[link.src], chunk, link.src)
+            there = place_of(collective, index[link.dst], chunk, link.dst)
+            if here is None or there is None:
+                raise ValueError(f"chunk {chunk} has no place on link {link.src}->{link.dst}")
+            places.append((here, there, chunk))
+        places.sort()
+        run = [places[0][2]]
+        for (here, there, _), (next_here, next_there, chunk) in pairwise(places):
+            if _adjacent(here, next_here) and _adjacent(there, next_there):
+                run.append(chunk)
+                continue
+            result.append(Draft(draft.link, tuple(run), draft.start, draft.end, draft.reduce))
+            run = [chunk]
+        result.append(Draft(draft.link, tuple(run), draft.start, draft.end, draft.reduce))
+    return result

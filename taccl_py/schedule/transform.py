@@ -1,0 +1,83 @@
+"""Schedules from schedules: combining collectives are routed ones run backwards, and AllReduce is two of them in a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.topology.model import Topology
+
+_COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
+
+
+def drafts_of(schedule: Schedule, offset: float = 0.0) -> list[Draft]:
+    """The messages of a schedule as a plan, all times shifted by `offset`."""
+    return [Draft(m.link, m.chunks, m.start_us + offset, m.end_us + offset, m.reduce) for m in schedule.messages]
+
+
+def backwards(schedule: Schedule, topology: Topology) -> list[Draft]:
+    """Plan of the combining collective: every message the other way, at the mirrored time, adding instead of storing.
+
+    Parameters
+    ----------
+    schedule
+        A Broadcast or AllGather on ``topology.reversed()``.
+    topology
+        The machine that the combining collective runs on.
+    """
+    original = [0] * len(topology.links)
+    for link, turned in enumerate(topology.reversed_link()):
+        original[turned] = link
+    end = schedule.makespan_us
+    return [Draft(original[m.link], m.chunks, end - m.end_us, end - m.start_us, reduce=True) for m in schedule.messages]
+
+
+def combining(schedule: Schedule, topology: Topology) -> Schedule:
+    """Reduce from a Broadcast, or ReduceScatter from an AllGather, on the reversed machine."""
+    collective = replace(schedule.collective, kind=_COMBINED[schedule.collective.kind])
+    return build_schedule(topology, collective, schedule.chunk_bytes, backwards(schedule, topology))
+
+
+def allreduce(gather: Schedule, reversed_gather: Schedule) -> Schedule:
+    """AllReduce: the reversed AllGather backwards, then the AllGather; a chunk starts out as soon as its sum is complete.
+
+    Parameters
+    ----------
+    gather
+        AllGather on the machine.
+    reversed_gather
+        AllGather on the reversed machine.
+    """
+    topology = gather.topology
+    collective = Collective(Kind.ALLREDUCE, gather.collective.num_ranks, gather.collective.chunks_per_rank)
+    first = backwards(reversed_gather, topology)
+    second = drafts_of(gather, offset=reversed_gather.makespan_us)
+    return build_schedule(topology, collective, gather.chunk_bytes, [*first, *second])
+
+
+def mirrored(schedule: Schedule) -> Schedule | None:
+    """The same schedule on the reversed machine, or None if that machine differs from this one.
+
+    Every message keeps its ranks and its times; ports are the other machine's own.
+    """
+    topology = schedule.topology
+    turned = topology.reversed()
+    link_of = []
+    for index, link in enumerate(topology.links):
+        lanes = turned.links_between.get((link.src, link.dst), ())
+        lane = topology.lane[index]
+        if lane >= len(lanes) or not _same_cost(topology, index, turned, lanes[lane]):
+            return None
+        link_of.append(lanes[lane])
+    drafts = [Draft(link_of[m.link], m.chunks, m.start_us, m.end_us, m.reduce) for m in schedule.messages]
+    copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, drafts)
+    return copy if copy.makespan_us <= schedule.makespan_us * (1 + 1e-9) else None
+
+
+def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bool:
+    costs = sorted(one.resource_cost[r] for r in one.resources_of[link])
+    others = sorted(other.resource_cost[r] for r in other.resources_of[other_link])
+    return costs == others and one.links[link].latency_us == other.links[other_link].latency_us

@@ -1,0 +1,156 @@
+"""Who may use which link and port when: requests that want several resources at once, served in their order.
+
+A request starts when all its resources are free. Among those that could start the earliest request goes first, and a
+request that still waits for one resource does not keep others from the rest: nothing stands idle that somebody could
+use.
+
+Every waiting request is filed under one of the resources that it finds busy. When that resource becomes free the
+requests filed there are tried in order until it is taken again, so a request is looked at only when its case may have
+changed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from taccl_py.topology.model import Topology
+
+# Times that are equal but for rounding are one moment, lest rounding decide who goes first.
+SAME_MOMENT = 1e-12
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Request:
+    """A message that wants to start.
+
+    Attributes
+    ----------
+    time_us
+        When it was made.
+    rank, threadblock
+        Who made it; decides between requests of one moment.
+    link
+        Link to use.
+    size_bytes
+        Size of the message.
+    owner
+        Index by which the caller knows who asked.
+    """
+
+    time_us: float
+    rank: int
+    threadblock: int
+    link: int = field(compare=False)
+    size_bytes: float = field(compare=False)
+    owner: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A request that has started.
+
+    Attributes
+    ----------
+    request
+        The request.
+    start_us
+        When.
+    link_free_us
+        When it leaves its link.
+    arrival_us
+        When its data have arrived.
+    """
+
+    request: Request
+    start_us: float
+    link_free_us: float
+    arrival_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A moment in which a resource that somebody waits for becomes free."""
+
+    time_us: float
+    resource: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What was decided in one moment: the requests that start, and when to ask again."""
+
+    grants: tuple[Grant, ...]
+    alarms: tuple[Alarm, ...]
+
+
+class Arbiter:
+    """State of all links and ports of a topology."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._resources = [tuple(dict.fromkeys(resources)) for resources in topology.resources_of]
+        self._busy_until_us = [0.0] * topology.num_resources
+        # A resource has requests filed under it only while it is busy, and then an alarm is set for its end.
+        self._filed: list[list[Request]] = [[] for _ in range(topology.num_resources)]
+        self._grants: list[Grant] = []
+        self._alarms: list[Alarm] = []
+
+    def settle(self, now_us: float, fresh: Sequence[Request], freed: Sequence[int]) -> Settlement:
+        """Start every request that can start now.
+
+        Parameters
+        ----------
+        now_us
+            The present moment, in microseconds; it never goes back.
+        fresh
+            Requests made in this moment.
+        freed
+            Resources whose alarms have gone off, each once.
+        """
+        limit_us = now_us + SAME_MOMENT * now_us
+        # Each candidate is the first of its queue: a fresh request, or the first one filed under a free resource.
+        candidates = [(request, -1) for request in fresh]
+        candidates += [(self._filed[resource][0], resource) for resource in freed if self._filed[resource]]
+        heapq.heapify(candidates)
+        while candidates:
+            request, place = heapq.heappop(candidates)
+            if place >= 0:
+                if self._busy_until_us[place] > limit_us:
+                    continue
+                heapq.heappop(self._filed[place])
+            last_free = max(self._resources[request.link], key=self._busy_until_us.__getitem__)
+            if self._busy_until_us[last_free] > limit_us:
+                self._file(request, last_free)
+            else:
+                self._start(request, max(now_us, self._busy_until_us[last_free]))
+            if place >= 0 and self._filed[place] and self._busy_until_us[place] <= limit_us:
+                heapq.heappush(candidates, (self._filed[place][0], place))
+        settlement = Settlement(tuple(self._grants), tuple(self._alarms))
+        self._grants.clear()
+        self._alarms.clear()
+        return settlement
+
+    def _file(self, request: Request, resource: int) -> None:
+        if not self._filed[resource]:
+            self._alarms.append(Alarm(self._busy_until_us[resource], resource))
+        heapq.heappush(self._filed[resource], request)
+
+    def _start(self, request: Request, start_us: float) -> None:
+        longest_us = 0.0
+        for resource in self._resources[request.link]:
+            occupancy_us = self._topology.occupancy_us(resource, request.size_bytes)
+            longest_us = max(longest_us, occupancy_us)
+            self._busy_until_us[resource] = start_us + occupancy_us
+            if self._filed[resource]:
+                self._alarms.append(Alarm(start_us + occupancy_us, resource))
+        latency_us = self._topology.links[request.link].latency_us
+        self._grants.append(
+            Grant(
+                request=request,
+                start_us=start_us,
+                link_free_us=self._busy_until_us[request.link],
+                arrival_us=start_us + longest_us + latency_us,
+            )
+        )

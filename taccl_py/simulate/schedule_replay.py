@@ -1,0 +1,162 @@
+"""Replay of a schedule at any size: its decisions are kept, its times are computed again.
+
+The decisions of a schedule are the order in which messages take turns on each link and each port, and for each message
+the arrivals that it waits for: those of its chunks at its sender that have happened by its start. With these fixed a
+message starts as soon as all that it waits for is done, so a replay at the schedule's own size is never slower than the
+schedule itself.
+
+An arrival that a message does not wait for is no part of what it carries, however early another size makes it happen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from taccl_py.errors import InputError
+from taccl_py.schedule.ir import Schedule
+from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
+
+# What schedules may be off by, relative to the duration of a message, when they say that one comes after another.
+_TOLERANCE = 1e-6
+_ULPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A time that depends on the chunk size: ``fixed_us + us_per_mb * megabytes of one chunk``."""
+
+    fixed_us: float
+    us_per_mb: float
+
+    def at(self, chunk_mb: float) -> float:
+        """Time in microseconds."""
+        return self.fixed_us + self.us_per_mb * chunk_mb
+
+    def plus(self, other: Line) -> Line:
+        """Return the time of one after the other."""
+        return Line(self.fixed_us + other.fixed_us, self.us_per_mb + other.us_per_mb)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a replay.
+
+    Attributes
+    ----------
+    link
+        Index into ``topology.links``.
+    num_chunks
+        Chunks that it carries.
+    waits_for
+        Messages that must have arrived before it starts, as indices.
+    resources
+        Links and ports that it occupies.
+    occupancies
+        How long it occupies each of `resources`.
+    latency_us
+        From the end of the longest occupancy to the arrival.
+    """
+
+    link: int
+    num_chunks: int
+    waits_for: tuple[int, ...]
+    resources: tuple[int, ...]
+    occupancies: tuple[Line, ...]
+    latency_us: float
+
+
+def decisions(schedule: Schedule) -> tuple[Turn, ...]:
+    """Return what a schedule decides about each of its messages.
+
+    The order is that of ``schedule.messages``. It keeps every order of a valid schedule: a message comes after those
+    before it on its link and ports, and after those that it waits for.
+    """
+    topology = schedule.topology
+    arrived: dict[tuple[int, int], list[int]] = {}
+    turns: list[Turn] = []
+    for index, message in enumerate(schedule.messages):
+        link = topology.links[message.link]
+        waits_for = {
+            other
+            for chunk in message.chunks
+            for other in arrived.get((chunk, link.src), ())
+            if _arrived_by(schedule, other, message.start_us)
+        }
+        for chunk in message.chunks:
+            arrived.setdefault((chunk, link.dst), []).append(index)
+        size = len(message.chunks)
+        resources = tuple(dict.fromkeys(topology.resources_of[message.link]))
+        costs = [topology.resource_cost[resource] for resource in resources]
+        occupancies = tuple(Line(alpha_us, beta_us_per_mb * size) for alpha_us, beta_us_per_mb in costs)
+        turns.append(Turn(message.link, size, tuple(sorted(waits_for)), resources, occupancies, link.latency_us))
+    return tuple(turns)
+
+
+def _arrived_by(schedule: Schedule, index: int, time_us: float) -> bool:
+    message = schedule.messages[index]
+    slack_us = _TOLERANCE * (message.end_us - message.start_us) + _ULPS * math.ulp(message.end_us)
+    return message.end_us - slack_us <= time_us
+
+
+def require_costs_by_size(topology: Topology) -> None:
+    """Refuse machines whose costs hold for one size only.
+
+    Raises
+    ------
+    InputError
+        If the topology's costs are for one chunk of an unstated size.
+    """
+    if topology.chunk_costs:
+        raise InputError(
+            f"the costs of topology {topology.name} are for one chunk of an unstated size, so times for other sizes are "
+            "not known; use a topology with alpha and beta"
+        )
+
+
+def replay_schedule(schedule: Schedule, chunk_bytes: float) -> Timeline:
+    """Replay the decisions of a valid schedule with chunks of another size.
+
+    Parameters
+    ----------
+    schedule
+        A schedule to which the judge does not object.
+    chunk_bytes
+        Size of one chunk, whole or not.
+
+    Raises
+    ------
+    InputError
+        If the size is not positive, or the machine's costs are for one chunk and the size is not the schedule's own.
+    """
+    if not (math.isfinite(chunk_bytes) and chunk_bytes > 0):
+        raise InputError(f"a chunk of {chunk_bytes} bytes cannot be replayed; the size must be finite and above 0")
+    topology = schedule.topology
+    if chunk_bytes != schedule.chunk_bytes:
+        require_costs_by_size(topology)
+    chunk_mb = chunk_bytes / BYTES_PER_MB
+    free_us = [0.0] * topology.num_resources
+    arrival_us: list[float] = []
+    transfers: list[Transfer] = []
+    for index, turn in enumerate(decisions(schedule)):
+        start_us = max([free_us[r] for r in turn.resources] + [arrival_us[other] for other in turn.waits_for])
+        longest_us = 0.0
+        for resource, occupancy in zip(turn.resources, turn.occupancies, strict=True):
+            occupancy_us = occupancy.at(chunk_mb)
+            free_us[resource] = start_us + occupancy_us
+            longest_us = max(longest_us, occupancy_us)
+        end_us = start_us + longest_us + turn.latency_us
+        arrival_us.append(end_us)
+        link = topology.links[turn.link]
+        transfers.append(
+            Transfer(turn.link, link.src, link.dst, start_us, end_us, turn.num_chunks * chunk_bytes, message=index)
+        )
+    collective = schedule.collective
+    return Timeline(
+        makespan_us=max(arrival_us, default=0.0),
+        transfers=sort_transfers(transfers),
+        size_bytes=None if topology.chunk_costs else chunk_bytes * collective.chunks_per_size,
+        busbw_factor=collective.busbw_factor,
+    )

@@ -1,0 +1,91 @@
+"""Timeline: what a replay found, as records that tables, plots and traces are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.units import algbw_gbps
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Data that crossed one link as one piece.
+
+    Attributes
+    ----------
+    link
+        Index into ``topology.links``.
+    src, dst
+        Ranks of that link.
+    start_us
+        When it began to occupy its link and ports.
+    end_us
+        When it had arrived.
+    size_bytes
+        What crossed the link.
+    message
+        Index of the schedule's message, or -1 when a program was replayed.
+    threadblock, step
+        Threadblock of rank `src` and its step that sent, or -1 when a schedule was replayed.
+    """
+
+    link: int
+    src: int
+    dst: int
+    start_us: float
+    end_us: float
+    size_bytes: float
+    message: int = -1
+    threadblock: int = -1
+    step: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All transfers of one run.
+
+    Attributes
+    ----------
+    makespan_us
+        Time at which the last rank is done.
+    transfers
+        Sorted by (start, link, end).
+    size_bytes
+        Size of the collective as nccl-tests counts it; None on a machine whose costs are per chunk.
+    busbw_factor
+        Bus bandwidth over algorithm bandwidth.
+    """
+
+    makespan_us: float
+    transfers: tuple[Transfer, ...]
+    size_bytes: float | None
+    busbw_factor: float
+
+    @property
+    def algbw_gbps(self) -> float | None:
+        """Algorithm bandwidth in GB/s, or None where there is no size or nothing moved."""
+        if self.size_bytes is None or self.makespan_us <= 0:
+            return None
+        return algbw_gbps(self.size_bytes, self.makespan_us)
+
+    @property
+    def busbw_gbps(self) -> float | None:
+        """Bus bandwidth in GB/s, or None where there is no algorithm bandwidth."""
+        algbw = self.algbw_gbps
+        return None if algbw is None else algbw * self.busbw_factor
+
+    def __str__(self) -> str:
+        """Text form: one line for each transfer."""
+        lines = [f"{len(self.transfers)} transfers, {self.makespan_us:.6g} us"]
+        for move in self.transfers:
+            what = f"message {move.message}" if move.message >= 0 else f"tb {move.threadblock} step {move.step}"
+            lines.append(
+                f"{move.start_us:12.4f} {move.end_us:12.4f}  {move.src:3d} -> {move.dst:<3d} "
+                f"{move.size_bytes:.6g} bytes, {what}"
+            )
+        return "\n".join(lines) + "\n"
+
+
+def sort_transfers(transfers: list[Transfer]) -> tuple[Transfer, ...]:
+    """Transfers in the order that timelines use."""
+    return tuple(sorted(transfers, key=lambda move: (move.start_us, move.link, move.end_us)))

@@ -1,0 +1,109 @@
+"""OR-tools CP-SAT, run with limits, interrupts and progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from taccl_py.errors import PackageMissing
+from taccl_py.solvers.limits import Limits, run_interruptibly
+
+
+class Status(StrEnum):
+    """How a solve ended."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a solve.
+
+    Attributes
+    ----------
+    status
+        See `Status`.
+    objective, bound
+        Of the objective, in its own unit; the objective is None without a solution.
+    seconds, work
+        Wall-clock time, and CP-SAT's deterministic time.
+    value
+        Value of a variable in the best solution.
+    """
+
+    status: Status
+    objective: float | None
+    bound: float
+    seconds: float
+    work: float
+    value: Callable[[Any], int]
+
+
+def import_cp_model() -> Any:
+    """OR-tools' module, imported when it is needed.
+
+    Raises
+    ------
+    PackageMissing
+        If OR-tools is not installed.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise PackageMissing(f"OR-tools cannot be imported ({error})", "pip install ortools") from None
+    return cp_model
+
+
+def solve_cp(model: Any, limits: Limits, on_progress: Callable[[float, float], None] | None = None) -> Outcome:
+    """Minimize a CpModel.
+
+    Parameters
+    ----------
+    model
+        A ``cp_model.CpModel`` with an objective.
+    limits
+        When to stop.
+    on_progress
+        Called with (objective, bound) at every better solution.
+    """
+    cp_model = import_cp_model()
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.max_time_in_seconds = limits.seconds
+    if limits.work is not None:
+        parameters.max_deterministic_time = limits.work
+    # One worker: parallel search is not deterministic, and its interleaved mode aborts the process when it is stopped early.
+    parameters.num_workers = 1
+    parameters.random_seed = limits.seed
+    parameters.catch_sigint_signal = False
+
+    class Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
+        def on_solution_callback(self) -> None:
+            if on_progress is not None:
+                on_progress(self.objective_value, self.best_objective_bound)
+
+    statuses: list[int] = []
+    start = time.monotonic()
+    run_interruptibly(lambda: statuses.append(solver.solve(model, Watcher())), limits.stop, solver.stop_search)
+    if statuses[0] == cp_model.MODEL_INVALID:
+        raise ValueError(f"the model is invalid: {model.validate()}")
+    status = {
+        cp_model.OPTIMAL: Status.OPTIMAL,
+        cp_model.FEASIBLE: Status.FEASIBLE,
+        cp_model.INFEASIBLE: Status.INFEASIBLE,
+    }.get(statuses[0], Status.UNKNOWN)
+    found = status in (Status.OPTIMAL, Status.FEASIBLE)
+    return Outcome(
+        status,
+        solver.objective_value if found else None,
+        solver.best_objective_bound,
+        time.monotonic() - start,
+        float(solver.response_proto.deterministic_time),
+        lambda variable: int(solver.value(variable)),
+    )

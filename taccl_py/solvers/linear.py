@@ -1,0 +1,230 @@
+"""Mixed-integer linear programs through PuLP: any solver that PuLP finds, with limits, warm start, bound and progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from taccl_py.errors import InputError, PackageMissing
+from taccl_py.solvers.cp_sat import Status
+from taccl_py.solvers.limits import Limits, run_interruptibly
+
+# Solver names of ours and the PuLP classes that provide them, the in-process one first, with the way to get one.
+_PROVIDERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "highs": (("HiGHS", "HiGHS_CMD"), "pip install 'highspy<1.15'"),
+    "cbc": (("PULP_CBC_CMD", "COIN_CMD"), "pip install pulp (it brings CBC)"),
+    "scip": (("SCIP_PY", "SCIP_CMD", "FSCIP_CMD"), "pip install 'taccl-py[scip]'"),
+    "gurobi": (("GUROBI", "GUROBI_CMD"), "pip install 'taccl-py[gurobi]' and a licence"),
+    "cplex": (("CPLEX_PY", "CPLEX_CMD"), "install CPLEX and its Python package"),
+    "glpk": (("GLPK_CMD", "PYGLPK"), "install glpsol (package glpk-utils)"),
+    "xpress": (("XPRESS_PY", "XPRESS"), "install FICO Xpress"),
+    "mosek": (("MOSEK",), "pip install mosek and a licence"),
+    "copt": (("COPT", "COPT_CMD"), "pip install coptpy and a licence"),
+}
+LINEAR_SOLVERS = tuple(_PROVIDERS)
+
+
+@dataclass(frozen=True)
+class LinearOutcome:
+    """Result of a linear solve.
+
+    Attributes
+    ----------
+    status
+        See `Status`.
+    objective
+        Of the best solution, or None.
+    bound
+        Proven bound on the objective (minus infinity if the solver tells none).
+    seconds
+        Wall-clock time.
+    """
+
+    status: Status
+    objective: float | None
+    bound: float
+    seconds: float
+
+
+@dataclass
+class LinearModel:
+    """A minimization problem, gathered by the models and handed to PuLP once.
+
+    Variables are PuLP variables; rows are ``sum(coefficient * variable) (<=, >=, =) right``.
+    """
+
+    name: str
+    pulp: Any = field(init=False)
+    problem: Any = field(init=False)
+    start: dict[Any, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Import PuLP and begin an empty problem."""
+        self.pulp = _import_pulp()
+        self.problem = self.pulp.LpProblem(self.name, self.pulp.LpMinimize)
+
+    def binary(self, name: str) -> Any:
+        """Return a new 0/1 variable."""
+        return self.pulp.LpVariable(name, cat=self.pulp.LpBinary)
+
+    def real(self, name: str, low: float, high: float | None) -> Any:
+        """Return a new continuous variable."""
+        return self.pulp.LpVariable(name, low, high)
+
+    def at_least(self, terms: Iterable[tuple[Any, float]], right: float) -> None:
+        """Add the row: sum of terms >= right."""
+        self._row(terms, self.pulp.LpConstraintGE, right)
+
+    def at_most(self, terms: Iterable[tuple[Any, float]], right: float) -> None:
+        """Add the row: sum of terms <= right."""
+        self._row(terms, self.pulp.LpConstraintLE, right)
+
+    def equal(self, terms: Iterable[tuple[Any, float]], right: float) -> None:
+        """Add the row: sum of terms = right."""
+        self._row(terms, self.pulp.LpConstraintEQ, right)
+
+    def _row(self, terms: Iterable[tuple[Any, float]], sense: int, right: float) -> None:
+        summed: dict[Any, float] = {}
+        for variable, coefficient in terms:
+            summed[variable] = summed.get(variable, 0.0) + coefficient
+        expression = self.pulp.LpAffineExpression(summed)
+        self.problem.addConstraint(self.pulp.LpConstraint(expression, sense, rhs=right))
+
+    def minimize(self, terms: Iterable[tuple[Any, float]]) -> None:
+        """Set the objective."""
+        self.problem.setObjective(self.pulp.LpAffineExpression(dict(terms)))
+
+    def set_start(self, values: Mapping[Any, float]) -> None:
+        """Give a warm start; solvers without one ignore it."""
+        self.start.update(values)
+
+    def solve(
+        self, solver: str, limits: Limits, on_progress: Callable[[float, float], None] | None = None
+    ) -> LinearOutcome:
+        """Solve and leave the best solution in the variables.
+
+        Raises
+        ------
+        PackageMissing
+            If the solver is not installed.
+        """
+        provider = find_solver(solver)
+        for variable, value in self.start.items():
+            variable.setInitialValue(value, check=False)
+        begun = time.monotonic()
+        if provider == "HiGHS":
+            status, bound = _solve_highs(self, limits, on_progress)
+        else:
+            status, bound = _solve_other(self, provider, limits)
+        found = status in (Status.OPTIMAL, Status.FEASIBLE)
+        objective = float(self.pulp.value(self.problem.objective) or 0.0) if found else None
+        if status is Status.OPTIMAL and objective is not None:
+            bound = max(bound, objective - 1e-9 * max(1.0, abs(objective)))
+        return LinearOutcome(status, objective, bound, time.monotonic() - begun)
+
+
+def _import_pulp() -> Any:
+    try:
+        import pulp
+    except ImportError as error:
+        raise PackageMissing(f"PuLP cannot be imported ({error})", "pip install pulp") from None
+    return pulp
+
+
+def find_solver(name: str) -> str:
+    """PuLP class that provides a solver by our name, or by PuLP's own.
+
+    Raises
+    ------
+    InputError
+        If nobody knows the name.
+    PackageMissing
+        If it is known but not installed.
+    """
+    pulp = _import_pulp()
+    known = pulp.listSolvers()
+    by_lower = {solver.lower(): solver for solver in known}
+    if name.lower() in _PROVIDERS:
+        classes, remedy = _PROVIDERS[name.lower()]
+    elif name.lower() in by_lower:
+        classes, remedy = (by_lower[name.lower()],), f"install the solver that PuLP calls {by_lower[name.lower()]}"
+    else:
+        raise InputError(f"{name!r} is not a solver; use cp-sat, {', '.join(_PROVIDERS)} or a PuLP solver name")
+    available = set(pulp.listSolvers(onlyAvailable=True))
+    for candidate in classes:
+        if candidate in available:
+            return candidate
+    raise PackageMissing(f"solver {name} is not installed", remedy)
+
+
+def _solve_other(model: LinearModel, provider: str, limits: Limits) -> tuple[Status, float]:
+    """Run a solver that PuLP drives; a command-line one gets the user's interrupt itself and answers with its best."""
+    pulp = model.pulp
+    options: dict[str, Any] = {"msg": False, "timeLimit": limits.seconds}
+    if provider in ("PULP_CBC_CMD", "COIN_CMD"):
+        options |= {"threads": limits.workers, "warmStart": bool(model.start)}
+        options["options"] = [f"randomSeed {limits.seed}", f"randomCbcSeed {limits.seed}"]
+    try:
+        model.problem.solve(pulp.getSolver(provider, **options))
+    except pulp.PulpSolverError as error:
+        raise PackageMissing(
+            f"solver {provider} failed: {error}", "check its installation or use --solver highs"
+        ) from None
+    status = {
+        pulp.LpSolutionOptimal: Status.OPTIMAL,
+        pulp.LpSolutionIntegerFeasible: Status.FEASIBLE,
+        pulp.LpSolutionInfeasible: Status.INFEASIBLE,
+    }.get(model.problem.sol_status, Status.UNKNOWN)
+    return status, float("-inf")
+
+
+def _solve_highs(
+    model: LinearModel, limits: Limits, on_progress: Callable[[float, float], None] | None
+) -> tuple[Status, float]:
+    """HiGHS in this process through PuLP's own interface, with its callbacks for progress and interrupts."""
+    import highspy
+
+    pulp = model.pulp
+    kinds = highspy.cb.HighsCallbackType
+
+    def watch(kind: Any, _message: str, out: Any, into: Any, _data: Any) -> None:
+        if kind == kinds.kCallbackMipImprovingSolution and on_progress is not None:
+            on_progress(out.objective_function_value, out.mip_dual_bound)
+        elif kind in (kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt) and limits.stop.is_set():
+            into.user_interrupt = True
+
+    solver = pulp.HiGHS(
+        msg=False,
+        timeLimit=limits.seconds,
+        threads=1,
+        gapRel=1e-9,
+        random_seed=limits.seed,
+        callbackTuple=(watch, None),
+        callbacksToActivate=[
+            kinds.kCallbackMipImprovingSolution,
+            kinds.kCallbackMipInterrupt,
+            kinds.kCallbackSimplexInterrupt,
+        ],
+    )
+    solver.createAndConfigureSolver(model.problem)
+    solver.buildSolverModel(model.problem)
+    highs = model.problem.solverModel
+    variables = model.problem.variables()
+    if model.start:
+        solution = highspy.HighsSolution()
+        solution.col_value = [float(model.start.get(variable, 0.0)) for variable in variables]
+        highs.setSolution(solution)
+    run_interruptibly(highs.run, limits.stop, lambda: None)
+    info = highs.getInfo()
+    ended = highs.getModelStatus()
+    values = list(highs.getSolution().col_value)
+    if ended == highspy.HighsModelStatus.kInfeasible:
+        return Status.INFEASIBLE, float("inf")
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible or not values:
+        return Status.UNKNOWN, float("-inf")
+    for variable, value in zip(variables, values, strict=True):
+        variable.varValue = value
+    optimal = ended == highspy.HighsModelStatus.kOptimal
+    return (Status.OPTIMAL if optimal else Status.FEASIBLE), float(info.mip_dual_bound)

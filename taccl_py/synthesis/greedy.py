@@ -1,0 +1,234 @@
+"""Greedy: event-driven list scheduling on a quotient, the start of every other stage and its fallback.
+
+Two rules, both perturbed in restarts:
+
+* *urgent*: chunks travel alone; at every moment the waiting arcs are served in order of how far their chunk still has to go
+  (the critical-path rule of list scheduling, TACCL's ``to_travel``). Good where beta rules.
+* *efficient*: neighbours travel together; at every moment the free link with the most progress per microsecond goes first,
+  and a link may hold back until enough chunks have gathered. Good where alpha rules: recursive doubling and
+  gather-relay-scatter patterns come out of it by themselves.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Collection, Mapping
+
+from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.plan import Batch, Plan, chains
+from taccl_py.synthesis.quotient import Quotient
+from taccl_py.synthesis.routes import Routes
+
+
+def urgent_plan(
+    quotient: Quotient,
+    grid: Grid,
+    routes: Routes,
+    *,
+    arcs: Collection[int] | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> Plan | None:
+    """Plan in which every chunk travels alone.
+
+    Parameters
+    ----------
+    quotient, grid, routes
+        The problem.
+    arcs
+        Arcs that may be used; None for all. With a tree for every chunk this only decides the order.
+    jitter
+        Relative random change of the priorities.
+    seed
+        Of the jitter.
+
+    Returns
+    -------
+    Plan or None
+        None if some wanted state was not reached (the arcs given do not lead there, or a poor choice blocked a relay).
+    """
+    return _UrgentRun(quotient, grid, routes, arcs, jitter, random.Random(seed)).plan()
+
+
+def efficient_plan(
+    quotient: Quotient, grid: Grid, routes: Routes, joins: Mapping[int, int], *, jitter: float = 0.0, seed: int = 0
+) -> Plan | None:
+    """Plan in which neighbours travel together.
+
+    Parameters
+    ----------
+    quotient, grid, routes
+        The problem.
+    joins
+        Arcs that may share alpha with their predecessor.
+    jitter
+        Relative random change of the scores; above 0, links also hold back at random.
+    seed
+        Of the jitter.
+
+    Returns
+    -------
+    Plan or None
+        None if some wanted state was not reached.
+    """
+    return _EfficientRun(quotient, grid, routes, joins, jitter, random.Random(seed)).plan()
+
+
+class _Run:
+    """State that both rules share: what is free, what has been entered, what is still wanted."""
+
+    def __init__(self, quotient: Quotient, grid: Grid, routes: Routes) -> None:
+        self.q, self.grid, self.routes = quotient, grid, routes
+        self.heads = quotient.head.tolist()
+        self.free = [0] * (int(quotient.resource_orbit.max()) + 1 if len(quotient.resource_orbit) else 0)
+        self.entered = [bool(held) for held in quotient.source]
+        self.wanted = int(quotient.required.sum())
+        self.arrivals = [(0, state) for state in range(quotient.num_states) if quotient.source[state]]
+        self.events = [0]
+        self.batches: list[Batch] = []
+        self.after: dict[int, list[int]] = {}
+        for own, other in routes.own_first_pairs:
+            self.after.setdefault(other, []).append(own)
+
+    def next_moment(self) -> int:
+        """Advance to the next event."""
+        now = heapq.heappop(self.events)
+        while self.events and self.events[0] <= now:
+            heapq.heappop(self.events)
+        return now
+
+    def arrived(self, now: int) -> list[int]:
+        """States that have come to hold by now, once each."""
+        states = []
+        while self.arrivals and self.arrivals[0][0] <= now:
+            states.append(heapq.heappop(self.arrivals)[1])
+        return states
+
+    def is_free(self, arc: int, now: int) -> bool:
+        return all(self.free[resource] <= now for resource in self.q.resources[arc])
+
+    def may_go(self, run: tuple[int, ...]) -> bool:
+        """Whether the own chunks that have to go over the link before a run, or with it, have done so."""
+        return all(own in run or self.entered[self.heads[own]] for arc in run for own in self.after.get(arc, ()))
+
+    def start(self, arcs: tuple[int, ...], now: int) -> None:
+        """Send arcs of one link as one message."""
+        first, more = arcs[0], len(arcs) - 1
+        grid = self.grid
+        own = grid.alpha[first] + grid.beta[first]
+        for resource, units in zip(self.q.resources[first], grid.occupancy[first], strict=True):
+            self.free[resource] = now + units + more * (grid.beta[first] if units == own else units)
+            heapq.heappush(self.events, self.free[resource])
+        end = now + grid.duration(first) + more * grid.beta[first]
+        heapq.heappush(self.events, end)
+        for arc in arcs:
+            head = self.heads[arc]
+            self.entered[head] = True
+            self.wanted -= bool(self.q.required[head])
+            heapq.heappush(self.arrivals, (end, head))
+        self.batches.append(Batch(arcs, float(now), float(end)))
+
+
+class _UrgentRun(_Run):
+    def __init__(
+        self,
+        quotient: Quotient,
+        grid: Grid,
+        routes: Routes,
+        arcs: Collection[int] | None,
+        jitter: float,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(quotient, grid, routes)
+        usable = set(range(quotient.num_arcs)) if arcs is None else set(arcs)
+        self.out = [
+            [a for a in leaving if a in usable and (arcs is not None or routes.remaining[self.heads[a]])]
+            for leaving in routes.out
+        ]
+        rank = [routes.remaining[self.heads[a]] * (1 + jitter * rng.random()) for a in range(quotient.num_arcs)]
+        self.priority = [(-rank[a], grid.duration(a), a) for a in range(quotient.num_arcs)]
+
+    def plan(self) -> Plan | None:
+        waiting: set[int] = set()
+        while self.wanted and self.events:
+            now = self.next_moment()
+            for state in self.arrived(now):
+                waiting.update(self.out[state])
+            for arc in sorted(waiting, key=self.priority.__getitem__):
+                if self.entered[self.heads[arc]]:
+                    waiting.discard(arc)
+                elif self.is_free(arc, now) and not any(own in waiting for own in self.after.get(arc, ())):
+                    self.start((arc,), now)
+                    waiting.discard(arc)
+        return None if self.wanted else tuple(self.batches)
+
+
+class _EfficientRun(_Run):
+    def __init__(
+        self,
+        quotient: Quotient,
+        grid: Grid,
+        routes: Routes,
+        joins: Mapping[int, int],
+        jitter: float,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(quotient, grid, routes)
+        self.joins, self.jitter, self.rng = joins, jitter, rng
+        self.on_link: dict[int, list[int]] = {}
+        for arc in range(quotient.num_arcs):
+            if routes.remaining[self.heads[arc]] and not quotient.source[self.heads[arc]]:
+                self.on_link.setdefault(int(quotient.link_orbit[arc]), []).append(arc)
+        self.link_of = {arc: link for link, arcs in self.on_link.items() for arc in arcs}
+        self.patience = {link: self._patience(len(arcs)) for link, arcs in self.on_link.items()}
+        self.liking = {link: 1 + jitter * rng.random() for link in self.on_link}
+        self.ready: dict[int, set[int]] = {link: set() for link in self.on_link}
+
+    def _patience(self, most: int) -> int:
+        """How many chunks a link waits for (fewer when fewer are left): none without jitter, else a random share."""
+        if not self.jitter:
+            return 1
+        return max(1, self.rng.choice((1, 1, most // 4, most // 2, most)))
+
+    def plan(self) -> Plan | None:
+        while self.wanted and self.events:
+            now = self.next_moment()
+            for state in self.arrived(now):
+                for arc in self.routes.out[state]:
+                    if arc in self.link_of:
+                        self.ready[self.link_of[arc]].add(arc)
+            while (run := self._best_run(now)) is not None:
+                self.start(run, now)
+        return None if self.wanted else tuple(self.batches)
+
+    def _best_run(self, now: int) -> tuple[int, ...] | None:
+        best: tuple[float, tuple[int, ...]] | None = None
+        for link, ready in self.ready.items():
+            if not ready or not self.is_free(self.on_link[link][0], now):
+                continue
+            ready.difference_update([arc for arc in ready if self.entered[self.heads[arc]]])
+            if not ready or (len(ready) < self.patience[link] and len(ready) < self._left(link)):
+                continue
+            for run in self._runs(sorted(ready)):
+                score = self._score(link, run)
+                if best is None or score > best[0]:
+                    best = (score, run)
+        return best[1] if best else None
+
+    def _runs(self, ready: list[int]) -> list[tuple[int, ...]]:
+        """Runs that may go; where own chunks must lead, also runs of the arcs that nothing holds back."""
+        runs = chains(ready, self.joins)
+        if not self.after:
+            return runs
+        leading = [arc for arc in ready if self.may_go((arc,))]
+        return [run for run in dict.fromkeys([*runs, *chains(leading, self.joins)]) if self.may_go(run)]
+
+    def _left(self, link: int) -> int:
+        return sum(not self.entered[self.heads[arc]] for arc in self.on_link[link])
+
+    def _score(self, link: int, run: tuple[int, ...]) -> float:
+        cost = self.grid.alpha[run[0]] + len(run) * self.grid.beta[run[0]]
+        worth = sum(self.routes.remaining[self.heads[arc]] for arc in run)
+        noise = 1 + self.jitter * self.rng.random() if self.jitter else 1.0
+        return float(worth / max(cost, 1) * self.liking[link] * noise)

@@ -1,0 +1,256 @@
+"""Engine ``milp``: TACCL's method on the symmetry quotient.
+
+Routing, ordering, contiguity and exact times (Shah et al., TACCL, NSDI'23, section 5), with two families of solvers:
+
+* a linear solver through PuLP (HiGHS, CBC, SCIP, Gurobi, ...): routing MILP, list scheduling with restarts, contiguity MILP;
+* CP-SAT: the three stages as one model with exact order (no-overlap), which proves much more.
+
+Where alpha counts, both also solve the synchronous-step model, which batches chunks into few messages. Everything starts
+from a greedy schedule and stops at the lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import LimitReached
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import allreduce, combining, mirrored
+from taccl_py.sketch.model import Sketch
+from taccl_py.solvers.cp_sat import Status
+from taccl_py.solvers.limits import Deadline
+from taccl_py.solvers.linear import find_solver
+from taccl_py.synthesis.bounds import Bound, allreduce_bound, lower_bound
+from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis
+from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
+from taccl_py.synthesis.models.cp_joint import solve_joint
+from taccl_py.synthesis.models.cp_steps import fewest_steps, solve_steps
+from taccl_py.synthesis.models.linear_contiguity import solve_contiguity
+from taccl_py.synthesis.models.linear_routing import solve_routing
+from taccl_py.synthesis.models.linear_steps import solve_linear_steps
+from taccl_py.synthesis.models.policy import PolicyTerms
+from taccl_py.synthesis.neighbourhood import improve, regroup
+from taccl_py.synthesis.plan import Plan, plan_end
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.quotient import Quotient
+from taccl_py.synthesis.search import TOLERANCE, Search
+from taccl_py.topology.model import Topology
+
+CP_SAT = "cp-sat"
+_FEWEST_RESTARTS, _MOST_RESTARTS, _RESTART_ARCS = 2, 40, 40_000
+_ORDERINGS = 200
+_EXTRA_STEPS = 2
+# A size is small when alpha is at least this share of what one chunk costs on some link.
+_SMALL_SIZE = 0.2
+# Work of one CP-SAT solve in its deterministic time; about the same number of seconds on two cores.
+_WORK_JOINT = 0.6
+_WORK_STEPS = 0.5
+_WORK_POLICY = 0.2
+# Rounds of neighbourhood search: fewer the more arcs.
+_FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_ARCS = 10, 100, 40_000
+
+
+def synthesize_milp(
+    topology: Topology,
+    collective: Collective,
+    sketch: Sketch | None,
+    chunk_bytes: float,
+    options: Options,
+    events: Events,
+) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
+    solver = choose_solver(options.solver)
+    run = _Run(topology, sketch, chunk_bytes, solver, options, events)
+    dual = collective.dual()
+    if collective.kind is Kind.ALLREDUCE:
+        gather = Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank)
+        schedule, bound, in_class = run.allreduce(gather)
+    elif dual is not None:
+        routed, bound, in_class = run.routed(topology.reversed(), dual, "")
+        schedule = combining(routed, topology)
+    else:
+        schedule, bound, in_class = run.routed(topology, collective, "")
+    optimal = schedule.makespan_us <= bound.time_us * (1 + TOLERANCE)
+    proof = Proof.OPTIMAL if optimal else Proof.IN_CLASS if in_class else Proof.FEASIBLE
+    return Synthesis(schedule, bound, proof, solver, run.stage_seconds)
+
+
+def choose_solver(name: str) -> str:
+    """Solver for a name from the command line; ``auto`` is CP-SAT where OR-tools is installed, else HiGHS.
+
+    Raises
+    ------
+    InputError, PackageMissing
+        If the solver is unknown or not installed.
+    """
+    if name == "auto":
+        return CP_SAT if find_spec("ortools") else "highs"
+    if name != CP_SAT:
+        find_solver(name)
+    return name
+
+
+class _Run:
+    """One call of the engine: options, the common deadline and the timings of all stages."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        sketch: Sketch | None,
+        chunk_bytes: float,
+        solver: str,
+        options: Options,
+        events: Events,
+    ) -> None:
+        self.topology, self.sketch, self.chunk_bytes = topology, sketch, chunk_bytes
+        self.solver, self.options, self.events = solver, options, events
+        self.deadline = Deadline(options.limits.seconds)
+        self.stage_seconds: dict[str, float] = {}
+
+    def allreduce(self, gather: Collective) -> tuple[Schedule, Bound, bool]:
+        """ReduceScatter and AllGather; one search serves both where the machine is the same backwards."""
+        schedule, _, _ = self.routed(self.topology, gather, "")
+        backward = mirrored(schedule)
+        if backward is None:
+            backward, _, _ = self.routed(self.topology.reversed(), gather, "reduce: ")
+        return allreduce(schedule, backward), allreduce_bound(self.topology, gather, self.chunk_bytes), False
+
+    def routed(self, topology: Topology, collective: Collective, prefix: str) -> tuple[Schedule, Bound, bool]:
+        """Best schedule of a routed collective, its bound, and whether its class is closed."""
+        problem = Problem.build(topology, collective, self.sketch, self.chunk_bytes)
+        bound = lower_bound(problem)
+        search = Search.of(Quotient.of(problem), bound, self.options.limits, self.deadline, self.events)
+        _start(search)
+        if search.best is None and problem.generators:
+            search = Search.of(
+                Quotient.of(problem.without_symmetry()), bound, self.options.limits, self.deadline, self.events
+            )
+            _start(search)
+        if search.best is None:
+            raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
+        stages = _CP_STAGES if self.solver == CP_SAT else _LINEAR_STAGES
+        for stage in stages:
+            stage(search, self.solver)
+        for name, seconds in search.stage_seconds.items():
+            key = prefix + name
+            self.stage_seconds[key] = self.stage_seconds.get(key, 0.0) + seconds
+        return search.best, bound, search.proven
+
+
+def _start(search: Search) -> None:
+    """Greedy schedules, which everything else improves: both rules, with perturbed restarts, cheaper ones the more arcs."""
+    q, grid, routes = search.quotient, search.grid, search.routes
+    restarts = max(_FEWEST_RESTARTS, min(_MOST_RESTARTS, _RESTART_ARCS // max(1, q.num_arcs)))
+    with search.stage("greedy"):
+        for i in range(restarts):
+            if search.done and search.best is not None:
+                return
+            jitter, seed = (0.3 if i else 0.0), search.limits.seed + i
+            search.offer(urgent_plan(q, grid, routes, jitter=jitter, seed=seed))
+            if search.joins:
+                search.offer(efficient_plan(q, grid, routes, search.joins, jitter=jitter, seed=seed))
+
+
+def _is_small(search: Search) -> bool:
+    """Whether alpha is a large part of the cost of a chunk on some link."""
+    grid = search.grid
+    return any(a > 0 and a >= _SMALL_SIZE * (a + b) for a, b in zip(grid.alpha, grid.beta, strict=True))
+
+
+def _cp_alone(search: Search, _solver: str) -> None:
+    """Joint routing, order and times with one chunk in a message."""
+    if search.done or (_is_small(search) and search.joins):
+        return
+    with search.stage("routing and order"):
+        task = search.task(joins=False)
+        plan, outcome = solve_joint(task, search.limits_for(0.6, _WORK_JOINT), search.best_plan, search.progress())
+        search.offer(plan)
+        search.proven = outcome.status is Status.OPTIMAL and not search.joins
+
+
+def _cp_steps(search: Search, _solver: str) -> None:
+    """Synchronous steps, for small sizes; tried from the fewest steps up."""
+
+    def solve(steps: int) -> Plan | None:
+        return solve_steps(search.task(joins=True), steps, search.limits_for(0.3, _WORK_STEPS), search.progress())[0]
+
+    _steps(search, solve)
+
+
+def _cp_contiguity(search: Search, _solver: str) -> None:
+    """Contiguity with fixed routes and order, then everything at once in small parts."""
+    if search.done:
+        return
+    with search.stage("contiguity"):
+        if search.joins:
+            regroup(search)
+        rounds = _ROUND_ARCS // max(1, search.quotient.num_arcs)
+        improve(search, max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, rounds)))
+
+
+def _cp_policy(search: Search, _solver: str) -> None:
+    """Among schedules as fast as the incumbent, serve the sketch's policy (few or many pairs, even or uneven links)."""
+    policy = PolicyTerms.of(search.quotient)
+    if not policy.active or search.limits.stop.is_set() or search.best_plan is None:
+        return
+    with search.stage("policy"):
+        joins = any(len(batch.arcs) > 1 for batch in search.best_plan)
+        limits = search.limits_for(1.0, _WORK_POLICY)
+        plan, _ = solve_joint(search.task(joins), limits, search.best_plan, policy=policy)
+        search.prefer(plan, policy)
+
+
+def _steps(search: Search, solve: Callable[[int], Plan | None]) -> None:
+    if not _is_small(search):
+        return
+    fewest = fewest_steps(search.task(joins=True))
+    with search.stage("steps"):
+        for steps in range(fewest, fewest + _EXTRA_STEPS + 1):
+            if search.done:
+                return
+            search.offer(solve(steps))
+
+
+def _linear_routing(search: Search, solver: str) -> None:
+    """Stages 1 and 2: routing MILP, then list scheduling of its routes with restarts."""
+    if search.done:
+        return
+    with search.stage("routing"):
+        policy = PolicyTerms.of(search.quotient)
+        task = search.task(joins=False)
+        limits = search.limits_for(0.5, None)
+        arcs, _ = solve_routing(task, policy, solver, limits, search.best_plan, None)
+    if arcs is None:
+        return
+    with search.stage("ordering"):
+        q, grid, routes = search.quotient, search.grid, search.routes
+        plans = [urgent_plan(q, grid, routes, arcs=arcs)]
+        plans += [urgent_plan(q, grid, routes, arcs=arcs, jitter=0.3, seed=i) for i in range(_ORDERINGS)]
+        found = [plan for plan in plans if plan is not None]
+        search.offer(min(found, key=plan_end) if found else None)
+
+
+def _linear_contiguity(search: Search, solver: str) -> None:
+    """Stage 3: contiguity and exact times in the incumbent's order."""
+    if search.done or not search.joins:
+        return
+    alone = tuple(batch for batch in search.best_plan or () if len(batch.arcs) == 1)
+    if len(alone) != len(search.best_plan or ()):
+        return
+    with search.stage("contiguity"):
+        plan, _ = solve_contiguity(search.task(joins=True), alone, solver, search.limits_for(0.5, None), None)
+        search.offer(plan)
+
+
+def _linear_steps(search: Search, solver: str) -> None:
+    """Synchronous steps by MILP, for small sizes."""
+    _steps(
+        search,
+        lambda steps: solve_linear_steps(search.task(joins=True), steps, solver, search.limits_for(0.3, None), None)[0],
+    )
+
+
+_CP_STAGES = (_cp_alone, _cp_steps, _cp_contiguity, _cp_policy)
+_LINEAR_STAGES = (_linear_routing, _linear_contiguity, _linear_steps)

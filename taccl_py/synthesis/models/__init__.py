@@ -1,0 +1,1 @@
+"""Exact models over a quotient, one file each; engines choose among them."""

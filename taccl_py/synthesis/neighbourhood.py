@@ -1,0 +1,94 @@
+"""Large-neighbourhood search: improve a plan by solving small parts of it exactly, over and over.
+
+A part is a handful of states (the arrivals of some chunks, at some ranks, around some time, or at random) that may be entered
+anew; everything else keeps its route and its order but not its times. Two parts are solved side by side in every round and
+the better answer is kept, so the search uses two cores and is deterministic.
+"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from taccl_py.synthesis.models.cp_joint import Focus, solve_joint
+from taccl_py.synthesis.plan import Plan, on_grid, plan_end
+from taccl_py.synthesis.search import Search
+
+_PARALLEL = 2
+_SMALLEST_PART = 6
+# Open arcs of a part: more make a round slow to build and to solve.
+_LARGEST_PART_ARCS = 400
+# Deterministic time of one part.
+_WORK_OF_PART = 0.1
+
+
+def improve(search: Search, rounds: int) -> None:
+    """Spend up to `rounds` rounds on the incumbent of a search."""
+    if search.best_plan is None:
+        return
+    rng = random.Random(search.limits.seed)
+    size = float(_SMALLEST_PART)
+    plan = search.best_plan
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        for number in range(rounds):
+            if search.done:
+                return
+            parts = [_part(search, plan, rng, round(size)) for _ in range(_PARALLEL)]
+            seeds = [number * _PARALLEL + i for i in range(_PARALLEL)]
+            answers = list(pool.map(lambda job: _solve(search, job[0], job[1]), zip(parts, seeds, strict=True)))
+            better = min((a for a in answers if a is not None), key=lambda a: _quality(search, a), default=None)
+            if better is None or _quality(search, better) >= _quality(search, plan):
+                size += 0.5
+                continue
+            plan = better
+            search.offer(plan)
+
+
+def regroup(search: Search) -> None:
+    """Decide again which neighbours share alpha, with the incumbent's routes and order (TACCL's contiguity stage)."""
+    if search.best_plan is None:
+        return
+    plan = _solve(
+        search, Focus(search.best_plan, frozenset(), regroup=True), search.limits.seed, work=10 * _WORK_OF_PART
+    )
+    search.offer(plan)
+
+
+def _solve(search: Search, focus: Focus, seed: int, work: float = _WORK_OF_PART) -> Plan | None:
+    task = replace(search.task(joins=True), upper=round(plan_end(focus.plan)))
+    task = replace(task, lower=min(task.lower, task.upper))
+    limits = replace(search.limits_for(1.0, work), seed=seed)
+    plan, _ = solve_joint(task, limits, focus.plan, focus=focus)
+    return None if plan is None else on_grid(search.quotient, search.grid, search.joins, plan)
+
+
+def _quality(search: Search, plan: Plan) -> tuple[float, float]:
+    required, heads = search.quotient.required, search.quotient.head
+    return plan_end(plan), sum(batch.end for batch in plan for arc in batch.arcs if required[heads[arc]])
+
+
+def _part(search: Search, plan: Plan, rng: random.Random, size: int) -> Focus:
+    """Choose states that belong together in one of four ways, as many as `size` and the limit on arcs allow."""
+    q = search.quotient
+    heads = q.head.tolist()
+    states = [heads[arc] for batch in plan for arc in batch.arcs]
+    way = rng.randrange(4)
+    if way == 0:  # around a time
+        first = rng.randrange(len(states))
+        order = states[first:] + states[:first][::-1]
+    elif way == 1:
+        order = rng.sample(states, len(states))
+    else:  # whole chunks, or whole ranks
+        key = search.chunk_of if way == 2 else search.rank_of
+        groups = sorted({key[state] for state in states})
+        place = {group: index for index, group in enumerate(rng.sample(groups, len(groups)))}
+        order = sorted(states, key=lambda state: place[key[state]])
+    free: set[int] = set()
+    arcs = 0
+    for state in order:
+        if len(free) >= size or arcs > _LARGEST_PART_ARCS:
+            break
+        free.add(state)
+        arcs += len(search.routes.into[state])
+    return Focus(plan, frozenset(free))

@@ -1,0 +1,193 @@
+"""Which links each chunk may use: the sketch's restrictions as named masks, and evidence when they leave no way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.collective import Collective
+from taccl_py.errors import Infeasible
+from taccl_py.sketch.model import Sketch
+from taccl_py.topology.model import Topology
+
+Mask = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+UNREACHED = np.int64(1 << 40)
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """One field of the sketch and what it leaves: ``keeps`` broadcasts to [chunk, link]."""
+
+    field: str
+    what: str
+    keeps: Mask
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Arrays that all restrictions look at.
+
+    Attributes
+    ----------
+    source
+        Source rank, [chunk].
+    wanted
+        Whether a rank wants a chunk that it does not start with, [chunk, rank].
+    src, dst
+        Ends of the links, [link].
+    """
+
+    topology: Topology
+    collective: Collective
+    source: IntArray
+    wanted: Mask
+    src: IntArray
+    dst: IntArray
+
+    @staticmethod
+    def of(topology: Topology, collective: Collective) -> Reach:
+        """Build the arrays."""
+        source = np.array(collective.source, dtype=np.int64)
+        wanted = np.zeros((collective.num_chunks, collective.num_ranks), dtype=bool)
+        for chunk, ranks in enumerate(collective.wanted):
+            wanted[chunk, list(ranks)] = True
+        wanted[np.arange(collective.num_chunks), source] = False
+        src = np.array([link.src for link in topology.links], dtype=np.int64)
+        dst = np.array([link.dst for link in topology.links], dtype=np.int64)
+        return Reach(topology, collective, source, wanted, src, dst)
+
+    def hops_from_source(self, allowed: Mask) -> IntArray:
+        """Fewest links from the source of a chunk to a rank over allowed links, [chunk, rank]."""
+        start = np.zeros_like(self.wanted)
+        start[np.arange(len(self.source)), self.source] = True
+        return self._hops(start, allowed, self.src, self.dst)
+
+    def hops_to_wanted(self, allowed: Mask) -> IntArray:
+        """Fewest links from a rank to a rank that wants the chunk, [chunk, rank]."""
+        return self._hops(self.wanted, allowed, self.dst, self.src)
+
+    @staticmethod
+    def _hops(start: Mask, allowed: Mask, tail: IntArray, head: IntArray) -> IntArray:
+        hops: IntArray = np.where(start, 0, UNREACHED)
+        front: Mask = start.copy()
+        step = 0
+        while bool(front.any()):
+            step += 1
+            reached = np.zeros_like(start)
+            for link in np.flatnonzero((allowed & front[:, tail]).any(axis=0)):
+                reached[:, head[link]] |= front[:, tail[link]] & allowed[:, link]
+            front = np.asarray(reached & (hops == UNREACHED), dtype=bool)
+            hops[front] = step
+        return hops
+
+
+def allowed_links(topology: Topology, collective: Collective, sketch: Sketch | None) -> Mask:
+    """Links that each chunk may use and that can be of use, [chunk, link].
+
+    A chunk wanted by one rank keeps to the fewest hops that its restrictions allow (on the links that are left, so a
+    mandatory relay is never cut off); every other chunk may use every link that leads on to a rank that wants it.
+
+    Raises
+    ------
+    Infeasible
+        Naming the chunk, the rank and the restriction that took the last way.
+    """
+    reach = Reach.of(topology, collective)
+    allowed = _physical(reach)
+    hops = reach.hops_from_source(allowed)
+    _require_reached(reach, hops, None)
+    for restriction in _restrictions(reach, sketch) if sketch else ():
+        allowed = allowed & restriction.keeps
+        hops = reach.hops_from_source(allowed)
+        _require_reached(reach, hops, restriction)
+    onward = reach.hops_to_wanted(allowed)
+    allowed = allowed & (hops[:, reach.src] < UNREACHED) & (onward[:, reach.dst] < UNREACHED)
+    single = reach.wanted.sum(axis=1) == 1
+    if single.any():
+        shortest = np.where(reach.wanted, hops, 0).max(axis=1)
+        through = hops[:, reach.src] + 1 + onward[:, reach.dst]
+        allowed &= ~single[:, None] | (through <= shortest[:, None])
+    useless = ~reach.wanted.any(axis=1)
+    allowed[np.flatnonzero(useless)] = False
+    return allowed
+
+
+def _physical(reach: Reach) -> Mask:
+    """A chunk never comes back to its source, nor leaves the only rank that wants it."""
+    allowed: Mask = reach.dst[None, :] != reach.source[:, None]
+    single = reach.wanted.sum(axis=1) == 1
+    sink = reach.wanted.argmax(axis=1)
+    leaves_sink = single[:, None] & np.asarray(reach.src[None, :] == sink[:, None])
+    return np.asarray(allowed & ~leaves_sink)
+
+
+def _restrictions(reach: Reach, sketch: Sketch) -> Iterator[Restriction]:
+    """Every restriction of the sketch, in the order in which evidence should name them."""
+    topology = reach.topology
+    node = np.array(topology.node_of, dtype=np.int64)
+    local = np.array(topology.local_rank, dtype=np.int64)
+    inside = node[reach.src] == node[reach.dst]
+    if sketch.links is not None:
+        listed = np.array([v in sketch.links.get(u, ()) for u, v in _local_pairs(reach, local)])
+        yield Restriction("intra_node.links", "lists the links inside a node", (listed | ~inside)[None, :])
+    if topology.num_nodes == 1:
+        return
+    if sketch.connections is not None:
+        listed = np.array([sketch.connected(u, v) for u, v in _local_pairs(reach, local)])
+        yield Restriction("inter_node.connections", "lists who sends between nodes", (listed | inside)[None, :])
+    if sketch.relays is not None:
+        senders = np.zeros((len(local), len(local)), dtype=bool)  # [rank of origin, sender]
+        for rank in range(len(local)):
+            for sender in sketch.senders_of(int(local[rank])) or ():
+                senders[rank, topology.node_ranks[node[rank]][sender]] = True
+        yield Restriction(
+            "inter_node.relays",
+            "says who sends a rank's chunks out of its node",
+            inside[None, :] | senders[reach.source][:, reach.src],
+        )
+    if sketch.connections is not None or sketch.relays is not None:
+        yield Restriction(
+            "inter_node",
+            "sends chunks straight from their own node to each node that wants them",
+            _straight(reach, node),
+        )
+
+
+def _local_pairs(reach: Reach, local: IntArray) -> list[tuple[int, int]]:
+    return list(zip(local[reach.src].tolist(), local[reach.dst].tolist(), strict=True))
+
+
+def _straight(reach: Reach, node: IntArray) -> Mask:
+    """Between nodes a chunk goes only from its own node to a node that wants it."""
+    wanted_in = np.zeros((len(reach.source), int(node.max()) + 1), dtype=bool)
+    for rank in range(len(node)):
+        wanted_in[:, node[rank]] |= reach.wanted[:, rank]
+    own = node[reach.source]
+    leaves_own = node[reach.src][None, :] == own[:, None]
+    enters_wanted = wanted_in[:, node[reach.dst]] & (node[reach.dst][None, :] != own[:, None])
+    inside = (node[reach.src] == node[reach.dst])[None, :]
+    return np.asarray(inside | (leaves_own & enters_wanted))
+
+
+def _require_reached(reach: Reach, hops: IntArray, restriction: Restriction | None) -> None:
+    missing = np.argwhere(reach.wanted & (hops == UNREACHED))
+    if not len(missing):
+        return
+    chunk, rank = int(missing[0][0]), int(missing[0][1])
+    name = reach.collective.describe_chunk(chunk)
+    if restriction is None:
+        raise Infeasible(
+            f"{name} cannot get from rank {reach.source[chunk]} to rank {rank}: "
+            f"{reach.topology.name} has no path of links between them",
+            chunk=chunk, rank=rank, restriction="topology",
+        )  # fmt: skip
+    raise Infeasible(
+        f"{name} cannot get from rank {reach.source[chunk]} to rank {rank}: the last way is taken by the sketch's field "
+        f"{restriction.field}, which {restriction.what}; allow a way there ({len(missing)} such chunks and ranks in all)",
+        chunk=chunk, rank=rank, restriction=restriction.field,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""Distances and neighbourhoods on a quotient, in units of its grid; shared by greedy, bounds and models."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.quotient import Quotient
+
+FAR = 1 << 60
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Static facts about the quotient's graph of states.
+
+    Attributes
+    ----------
+    out, into
+        Arcs that leave and that enter a state, [state].
+    earliest
+        Least time at which a state can hold when nothing is in the way (FAR if never), [state].
+    hops
+        Fewest arcs from a source, [state].
+    remaining
+        Longest of the shortest ways from a state to a wanted state that is best reached through it, [state].
+    own_first_pairs
+        (own, other) arcs of one link: if both are used, other starts no earlier than own.
+    """
+
+    out: tuple[tuple[int, ...], ...]
+    into: tuple[tuple[int, ...], ...]
+    earliest: tuple[int, ...]
+    hops: tuple[int, ...]
+    remaining: tuple[int, ...]
+    own_first_pairs: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(quotient: Quotient, grid: Grid) -> Routes:
+        """Compute them."""
+        out: list[list[int]] = [[] for _ in range(quotient.num_states)]
+        into: list[list[int]] = [[] for _ in range(quotient.num_states)]
+        for arc, (tail, head) in enumerate(zip(quotient.tail.tolist(), quotient.head.tolist(), strict=True)):
+            out[tail].append(arc)
+            into[head].append(arc)
+        heads = quotient.head.tolist()
+        cost = [grid.duration(arc) for arc in range(quotient.num_arcs)]
+        sources = [state for state in range(quotient.num_states) if quotient.source[state]]
+        earliest = _dijkstra(sources, out, heads, cost)
+        hops = _dijkstra(sources, out, heads, [1] * quotient.num_arcs)
+        return Routes(
+            tuple(map(tuple, out)), tuple(map(tuple, into)), tuple(earliest), tuple(hops),
+            tuple(_remaining(quotient, out, heads, cost, earliest)), tuple(_own_first_pairs(quotient)),
+        )  # fmt: skip
+
+
+def _dijkstra(sources: list[int], out: list[list[int]], heads: list[int], cost: list[int]) -> list[int]:
+    distance = [FAR] * len(out)
+    queue = []
+    for state in sources:
+        distance[state] = 0
+        queue.append((0, state))
+    while queue:
+        far, state = heapq.heappop(queue)
+        if far > distance[state]:
+            continue
+        for arc in out[state]:
+            candidate = far + cost[arc]
+            if candidate < distance[heads[arc]]:
+                distance[heads[arc]] = candidate
+                heapq.heappush(queue, (candidate, heads[arc]))
+    return distance
+
+
+def _remaining(
+    quotient: Quotient, out: list[list[int]], heads: list[int], cost: list[int], earliest: list[int]
+) -> list[int]:
+    """Walk the shortest-path arcs backwards in order of distance; a wanted state itself counts 1, a useless one 0."""
+    remaining = [1 if quotient.required[state] else 0 for state in range(quotient.num_states)]
+    for state in sorted(range(quotient.num_states), key=lambda s: -earliest[s]):
+        if earliest[state] >= FAR:
+            continue
+        for arc in out[state]:
+            head = heads[arc]
+            if remaining[head] and earliest[state] + cost[arc] == earliest[head]:
+                remaining[state] = max(remaining[state], remaining[head] + cost[arc])
+    return remaining
+
+
+def _own_first_pairs(quotient: Quotient) -> list[tuple[int, int]]:
+    problem = quotient.problem
+    if problem.sketch is None or not problem.sketch.own_first:
+        return []
+    topology, source = problem.topology, problem.collective.source
+    by_link: dict[int, tuple[list[int], list[int]]] = {}
+    for arc in range(quotient.num_arcs):
+        chunk, index = quotient.members(arc)[0]
+        link = topology.links[index]
+        if topology.node_of[link.src] != topology.node_of[link.dst]:
+            own, other = by_link.setdefault(int(quotient.link_orbit[arc]), ([], []))
+            (own if source[chunk] == link.src else other).append(arc)
+    return [(mine, theirs) for own, other in by_link.values() for mine in own for theirs in other]

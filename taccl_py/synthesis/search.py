@@ -1,0 +1,157 @@
+"""Search: the state that the stages of an engine share while they look for better plans of one quotient."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from taccl_py.schedule.ir import Schedule
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.synthesis.adjacency import predecessors
+from taccl_py.synthesis.bounds import Bound
+from taccl_py.synthesis.engine import Events
+from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.models.policy import PolicyTerms
+from taccl_py.synthesis.models.task import Task
+from taccl_py.synthesis.plan import Plan, lift, on_grid, plan_end
+from taccl_py.synthesis.quotient import Quotient
+from taccl_py.synthesis.routes import Routes
+
+# A schedule this close to its bound is optimal; the rest is floating point.
+TOLERANCE = 1e-9
+# The grid resolves times up to this multiple of the bound; greedy schedules of small sizes can be far above it.
+_HORIZON = 200.0
+
+
+@dataclass
+class Search:
+    """Incumbent, bound, limits and timings.
+
+    Attributes
+    ----------
+    quotient, grid, routes
+        The problem and its costs in whole units.
+    joins
+        Predecessors of arcs that may share alpha (see `taccl_py.synthesis.adjacency`); empty where alpha is 0 anyway.
+    bound
+        Best lower bound.
+    limits, deadline
+        What the caller allows.
+    events
+        Where progress goes.
+    best, best_plan
+        Incumbent schedule, and the plan that it came from, timed on the grid.
+    proven
+        Whether a solver closed the class of symmetric schedules.
+    stage_seconds
+        Wall-clock time by stage.
+    """
+
+    quotient: Quotient
+    grid: Grid
+    routes: Routes
+    joins: dict[int, int]
+    bound: Bound
+    limits: Limits
+    deadline: Deadline
+    events: Events
+    best: Schedule | None = None
+    best_plan: Plan | None = None
+    proven: bool = False
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(quotient: Quotient, bound: Bound, limits: Limits, deadline: Deadline, events: Events) -> Search:
+        """Begin a search."""
+        grid = Grid.of(quotient, max(bound.time_us, 1e-6) * _HORIZON)
+        joins = predecessors(quotient) if any(grid.alpha) else {}
+        events.bound(bound.time_us)
+        return Search(quotient, grid, Routes.of(quotient, grid), joins, bound, limits, deadline, events)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing better exists, or no time is left, or the user said stop."""
+        return self.is_optimal or self.deadline.left <= 0 or self.limits.stop.is_set()
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the incumbent equals the bound."""
+        return self.best is not None and self.best.makespan_us <= self.bound.time_us * (1 + TOLERANCE)
+
+    @property
+    def lower(self) -> int:
+        """Bound in units, rounded down."""
+        return int(self.bound.time_us * self.grid.units_per_us * (1 - TOLERANCE))
+
+    @property
+    def upper(self) -> int:
+        """Time of the incumbent's plan in units."""
+        return round(plan_end(self.best_plan or ()))
+
+    def task(self, joins: bool) -> Task:
+        """What a model gets to solve now."""
+        predecessor = self.joins if joins else {}
+        return Task(self.quotient, self.grid, self.routes, predecessor, min(self.lower, self.upper), self.upper)
+
+    @cached_property
+    def chunk_of(self) -> list[int]:
+        """Some chunk of every state's orbit, [state]."""
+        return [chunk for chunk, _ in self._representatives]
+
+    @cached_property
+    def rank_of(self) -> list[int]:
+        """The rank that goes with it, [state]."""
+        return [rank for _, rank in self._representatives]
+
+    @cached_property
+    def _representatives(self) -> list[tuple[int, int]]:
+        links = self.quotient.problem.topology.links
+        found = [(-1, -1)] * self.quotient.num_states
+        for arc in range(self.quotient.num_arcs):
+            chunk, link = self.quotient.members(arc)[0]
+            found[int(self.quotient.head[arc])] = (chunk, links[link].dst)
+        return found
+
+    def offer(self, plan: Plan | None) -> bool:
+        """Time a plan (made on the grid) exactly on the full problem, keep it if it is better, and say whether it was."""
+        if plan is None or (self.best_plan is not None and plan_end(plan) > plan_end(self.best_plan)):
+            return False
+        schedule = lift(self.quotient, plan)
+        key = (round(schedule.makespan_us, 9), len(schedule.messages))
+        if self.best is not None and key >= (round(self.best.makespan_us, 9), len(self.best.messages)):
+            return False
+        self.best = schedule
+        self.best_plan = on_grid(self.quotient, self.grid, self.joins, plan)
+        self.events.incumbent(schedule.makespan_us)
+        return True
+
+    def prefer(self, plan: Plan | None, policy: PolicyTerms) -> None:
+        """Take a plan that serves a sketch's policy better and is not slower."""
+        if plan is None or self.best is None or self.best_plan is None:
+            return
+        task = self.task(joins=True)
+        schedule = lift(self.quotient, plan)
+        as_fast = schedule.makespan_us <= self.best.makespan_us * (1 + TOLERANCE)
+        if as_fast and policy.value(task, plan) < policy.value(task, self.best_plan):
+            self.best, self.best_plan = schedule, on_grid(self.quotient, self.grid, self.joins, plan)
+
+    def limits_for(self, share: float, work: float | None) -> Limits:
+        """Limits of one solve: a share of the time left, and an amount of work."""
+        return replace(self.limits.within(self.deadline.left * share, work))
+
+    def progress(self) -> Callable[[float, float], None]:
+        """Return a callback that reports a solver's objective in microseconds."""
+        return lambda objective, _bound: self.events.incumbent(objective / self.grid.units_per_us)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage and announce it."""
+        self.events.stage(name)
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun

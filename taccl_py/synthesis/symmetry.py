@@ -1,0 +1,114 @@
+"""Symmetry: rank permutations under which machine, collective and restrictions stay the same.
+
+A generator is checked before it is used; what fails is named. Engines then work on orbits (`taccl_py.synthesis.quotient`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.collective import Collective
+from taccl_py.topology.model import Topology
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """A verified automorphism: the image of every rank, chunk, link and port."""
+
+    rank: tuple[int, ...]
+    chunk: IntArray
+    link: IntArray
+    port: IntArray
+
+
+def image_of_links(topology: Topology, image: tuple[int, ...]) -> tuple[IntArray, IntArray] | str:
+    """Images of links and ports when rank r is renamed ``image[r]``, or a sentence saying why that is no automorphism."""
+    links = np.full(len(topology.links), -1, dtype=np.int64)
+    ports = np.full(len(topology.ports), -1, dtype=np.int64)
+    for index, link in enumerate(topology.links):
+        src, dst = image[link.src], image[link.dst]
+        lanes = topology.links_between.get((src, dst), ())
+        lane = topology.lane[index]
+        if lane >= len(lanes):
+            return f"link {link.src}->{link.dst} would become {src}->{dst}, which does not exist"
+        other = topology.links[lanes[lane]]
+        if _cost(topology, index) != _cost(topology, lanes[lane]):
+            return f"link {link.src}->{link.dst} would become {src}->{dst}, which costs something else"
+        links[index] = lanes[lane]
+        for mine, theirs in zip(link.ports, other.ports, strict=True):
+            if ports[mine] not in (-1, theirs):
+                return f"port {topology.ports[mine].name!r} would have to become two ports"
+            ports[mine] = theirs
+    used = ports[ports >= 0]
+    if len(np.unique(used)) != len(used):
+        return "two ports would become one"
+    idle = np.flatnonzero(ports < 0)
+    ports[idle] = idle
+    return links, ports
+
+
+def _cost(topology: Topology, index: int) -> tuple[tuple[float, float], ...]:
+    costs = tuple(topology.resource_cost[resource] for resource in topology.resources_of[index])
+    return ((topology.links[index].latency_us, 0.0), *costs)
+
+
+def make_generator(
+    topology: Topology, collective: Collective, allowed: NDArray[np.bool_], image: tuple[int, ...]
+) -> Generator | str:
+    """Verify one generator.
+
+    Parameters
+    ----------
+    topology, collective
+        The problem.
+    allowed
+        Which links a chunk may use, [chunk, link].
+    image
+        Image of every rank.
+
+    Returns
+    -------
+    Generator or str
+        The generator, or a sentence saying what it does not preserve. An empty sentence means that it moves the root, so
+        that it is no symmetry of this collective although it is one of the machine.
+    """
+    mapped = image_of_links(topology, image)
+    if isinstance(mapped, str):
+        return mapped
+    links, ports = mapped
+    chunks = [collective.permuted_chunk(chunk, image) for chunk in range(collective.num_chunks)]
+    if any(chunk is None for chunk in chunks):
+        return ""
+    chunk_image = np.array(chunks, dtype=np.int64)
+    differs = np.argwhere(allowed != allowed[np.ix_(chunk_image, links)])
+    if len(differs):
+        chunk, link = int(differs[0][0]), topology.links[int(differs[0][1])]
+        return (
+            f"it does not preserve what the sketch allows {collective.describe_chunk(chunk)} on {link.src}->{link.dst}"
+        )
+    return Generator(image, chunk_image, links, ports)
+
+
+def orbit_labels(size: int, images: list[IntArray]) -> IntArray:
+    """Smallest element of every element's orbit under the group that the permutations generate.
+
+    Minima are spread by repeated squaring of each permutation, so a cyclic group of order m costs log m passes.
+    """
+    labels = np.arange(size, dtype=np.int64)
+    while True:
+        before = labels.copy()
+        for image in images:
+            power = image
+            while True:
+                spread = np.minimum(labels, labels[power])
+                power = power[power]
+                if np.array_equal(spread, labels):
+                    break
+                labels = spread
+        if np.array_equal(before, labels):
+            return labels

@@ -1,0 +1,125 @@
+"""Topologies by name: the ones that come with the program, formulas, and files.
+
+The shipped files lie inside the package where it is installed from a wheel, and beside it in a checkout.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from taccl_py.errors import InputError
+from taccl_py.topology.files import is_taccl_profile, read_template, read_topology
+from taccl_py.topology.machines import SHAPES, formula_topology, is_formula
+from taccl_py.topology.model import Topology
+
+__all__ = ["TopologyEntry", "data_dir", "is_taccl_profile", "list_topologies", "load_topology"]
+
+_COUNTED = re.compile(r"(.+)-x([0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyEntry:
+    """One shipped topology.
+
+    Attributes
+    ----------
+    name
+        Name for `load_topology`.
+    description
+        One sentence.
+    ranks_per_node
+        Ranks of one node.
+    multi_node
+        Whether it has NICs, so that more than one node can be asked for.
+    """
+
+    name: str
+    description: str
+    ranks_per_node: int
+    multi_node: bool
+
+
+def data_dir(kind: Literal["topologies", "sketches"]) -> Path:
+    """Folder of the shipped files of one kind.
+
+    Raises
+    ------
+    InputError
+        If the installation is not complete.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "_data" / kind, package.parent / kind):
+        if folder.is_dir():
+            return folder
+    raise InputError(f"the {kind} that come with the program are missing; install it again", path=str(package))
+
+
+def list_topologies() -> tuple[TopologyEntry, ...]:
+    """Return the shipped topologies, in order of name.
+
+    Raises
+    ------
+    InputError
+        If a shipped file was damaged.
+    """
+    entries = []
+    for name, path in _shipped().items():
+        template = read_template(path)
+        entries.append(TopologyEntry(name, template.description, template.num_ranks, bool(template.nics)))
+    return tuple(entries)
+
+
+def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
+    """Return the machine of a shipped name (``ndv2``, ``ndv2-x2``), a formula (``ring:8``) or a file.
+
+    Parameters
+    ----------
+    name_or_path
+        First of these that fits: a shipped name; a shipped name, ``-x`` and a number of nodes; a formula; a path.
+    nodes
+        Number of nodes, for machines that are described by their node (None: as the name says, else 1).
+
+    Raises
+    ------
+    InputError
+        If there is no such machine, if its file is wrong, or if it cannot have so many nodes.
+    """
+    shipped = _shipped()
+    if name_or_path in shipped:
+        return read_topology(shipped[name_or_path], nodes)
+    counted = _COUNTED.fullmatch(name_or_path)
+    if counted and counted.group(1) in shipped:
+        if nodes not in (None, int(counted.group(2))):
+            raise InputError(f"{name_or_path!r} and {nodes} nodes contradict each other; leave one of them out")
+        return read_topology(shipped[counted.group(1)], int(counted.group(2)))
+    path = Path(name_or_path)
+    if path.suffix == ".json" or path.name != name_or_path:
+        return read_topology(path, nodes)
+    if is_formula(name_or_path):
+        if nodes not in (None, 1):
+            raise InputError(
+                f"{name_or_path!r} is a whole machine of one node and is not multiplied; leave the number of nodes out, "
+                "or write a topology file with a node, its nics and a network"
+            )
+        return formula_topology(name_or_path)
+    if path.is_file():
+        return read_topology(path, nodes)
+    raise _unknown(name_or_path, list(shipped))
+
+
+def _shipped() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(data_dir("topologies").glob("*.json"))}
+
+
+def _unknown(name: str, shipped: list[str]) -> InputError:
+    near = difflib.get_close_matches(name.lower(), [*shipped, *(shape.name for shape in SHAPES)], 3, 0.5)
+    examples = {shape.name: shape.example for shape in SHAPES}
+    hint = f"; did you mean {' or '.join(examples.get(word, word) for word in near)}?" if near else ";"
+    return InputError(
+        f"{name!r} is not a topology{hint} 'taccl topo list' shows the shipped ones ({', '.join(shipped)}), "
+        f"formulas are such as {SHAPES[0].example}, a file ends in .json"
+    )

@@ -1,0 +1,396 @@
+"""TACCL's own topology profiles, read unchanged.
+
+A profile says what one chunk costs on each link of a node and between nodes, for a chunk size that it does not state; which
+ranks are linked between nodes, and which share a switch, is said by the sketch. The result of `profile_topology` therefore
+has ``chunk_costs`` set, and its times are in the profile's own unit.
+
+TACCL names the kind of the machine on its command line. It follows from the fields: two betas are NDv2 (the hybrid cube
+mesh of a DGX-1), one beta is a machine in which every pair is linked (DGX2, HubAndSpoke), matrices are a custom machine.
+
+Costs are taken as they stand and never rounded: on a link inside the node alpha is ``invbw - beta``, so that one chunk costs
+``invbw``; between nodes alpha is ``remote_alpha`` and beta is ``remote_beta`` times the share of a NIC that TACCL gives to a
+link, ``connections / nics_per_node``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from taccl_py.errors import InputError
+from taccl_py.jsonio import Fields, read_json
+from taccl_py.topology.files import require_connected
+from taccl_py.topology.model import Link, Topology
+from taccl_py.topology.template import Cost, PortTable, repeat_symmetry
+
+NDV2_RANKS = 8
+_NDV2_FAST = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
+_NDV2_SLOW = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileLink:
+    """Parallel links from one local rank to another.
+
+    Attributes
+    ----------
+    src, dst
+        Local ranks.
+    cost
+        Cost of one chunk on one of them, in the profile's unit: alpha, and beta for each chunk.
+    width
+        How many there are.
+    """
+
+    src: int
+    dst: int
+    cost: Cost
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRemote:
+    """What the profile says of links between nodes.
+
+    Attributes
+    ----------
+    cost
+        Cost of one chunk on a NIC that nobody shares, in the profile's unit.
+    nics_per_node
+        NICs of a node.
+    """
+
+    cost: Cost
+    nics_per_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class TacclProfile:
+    """A topology profile of TACCL.
+
+    Attributes
+    ----------
+    name
+        Name given in the file.
+    num_ranks
+        GPUs of a node.
+    links
+        Links inside the node.
+    remote
+        Links between nodes, or None if the profile says nothing of them.
+    """
+
+    name: str
+    num_ranks: int
+    links: tuple[ProfileLink, ...]
+    remote: ProfileRemote | None
+
+
+def read_profile(path: Path) -> TacclProfile:
+    """Return the profile of a file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not such a profile.
+    """
+    return profile_from_fields(Fields(read_json(path), str(path)))
+
+
+def profile_from_fields(fields: Fields) -> TacclProfile:
+    """Return the profile of a JSON object.
+
+    Raises
+    ------
+    InputError
+        If a field is missing, wrong or unknown.
+    """
+    name = fields.text("name")
+    num_ranks = fields.integer("gpus_per_node", least=1)
+    fields.number("alpha")  # TACCL asks for it; what a chunk costs follows from beta and invbw
+    if any(fields.has(key) for key in ("links", "betas", "invbws")):
+        links = _custom_links(fields, num_ranks)
+        default_nics = None
+    else:
+        links, default_nics = _listed_links(fields, num_ranks)
+    remote = _remote(fields, default_nics)
+    fields.finish()
+    return TacclProfile(name, num_ranks, links, remote)
+
+
+def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ...], int | None]:
+    """Links of a profile with lists, and the NICs that TACCL assumes where the kind of the machine decides them."""
+    if not fields.has("node_betas_list") and not fields.has("node_invbws_list"):
+        fields.fail(
+            "node_betas_list", "is missing; give node_betas_list and node_invbws_list, or links, betas and invbws"
+        )
+    betas, invbws = fields.numbers("node_betas_list"), fields.numbers("node_invbws_list")
+    if len(betas) not in (1, 2):
+        fields.fail(
+            "node_betas_list",
+            f"found {len(betas)} costs; 1 is for DGX2 and HubAndSpoke, 2 are for NDv2, else use matrices",
+        )
+    if len(invbws) != len(betas):
+        fields.fail("node_invbws_list", f"found {len(invbws)} costs, but node_betas_list has {len(betas)}")
+    costs = [
+        _link_cost(fields, f"node_invbws_list/{place}", beta, invbw)
+        for place, (beta, invbw) in enumerate(zip(betas, invbws, strict=True))
+    ]
+    ranks = range(num_ranks)
+    if len(costs) == 1:
+        return tuple(ProfileLink(src, dst, costs[0]) for src in ranks for dst in ranks if src != dst), None
+    if num_ranks != NDV2_RANKS:
+        fields.fail("gpus_per_node", f"found {num_ranks}, but two betas are TACCL's NDv2, which has {NDV2_RANKS} GPUs")
+    pairs = [(pair, costs[0]) for pair in _NDV2_FAST] + [(pair, costs[1]) for pair in _NDV2_SLOW]
+    both_ways = [(src, dst, cost) for (one, two), cost in pairs for src, dst in ((one, two), (two, one))]
+    return tuple(ProfileLink(src, dst, cost) for src, dst, cost in both_ways), 1
+
+
+def _custom_links(fields: Fields, num_ranks: int) -> tuple[ProfileLink, ...]:
+    widths = _matrix(fields, "links", num_ranks)
+    betas, invbws = _matrix(fields, "betas", num_ranks), _matrix(fields, "invbws", num_ranks)
+    links = []
+    for dst in range(num_ranks):
+        for src in range(num_ranks):
+            width, place = widths[dst][src], f"{dst}/{src}"
+            if width != int(width):
+                fields.fail(f"links/{place}", f"found {width}, a number of parallel links is whole")
+            if not width:
+                continue
+            if src == dst:
+                fields.fail(f"links/{place}", f"found {width:g}, but a rank has no link to itself; write 0")
+            cost = _link_cost(fields, f"invbws/{place}", betas[dst][src], invbws[dst][src])
+            links.append(ProfileLink(src, dst, cost, int(width)))
+    return tuple(links)
+
+
+def _matrix(fields: Fields, key: str, size: int) -> list[list[float]]:
+    rows = fields.items(key)
+    if len(rows) != size:
+        fields.fail(key, f"found {len(rows)} rows, one for each of the {size} GPUs is needed")
+    matrix = []
+    for place, row in enumerate(rows):
+        numbers = Fields({str(place): row}, fields.path, f"{fields.pointer}/{key}").numbers(str(place))
+        if len(numbers) != size:
+            fields.fail(f"{key}/{place}", f"found {len(numbers)} numbers, one for each of the {size} GPUs is needed")
+        matrix.append(numbers)
+    return matrix
+
+
+def _link_cost(fields: Fields, key: str, beta: float, invbw: float) -> Cost:
+    if invbw < beta:
+        fields.fail(key, f"found {invbw:g}, less than its beta {beta:g}; invbw is alpha + beta, the cost of one chunk")
+    if invbw == 0:
+        fields.fail(key, "alpha and beta are both 0; give the link a cost")
+    # In decimal, as in the file: 17.38 - 14.38 is 3, where the difference of the nearest binary fractions is not.
+    return Cost(float(Decimal(repr(invbw)) - Decimal(repr(beta))), beta)
+
+
+def _remote(fields: Fields, default_nics: int | None) -> ProfileRemote | None:
+    given = [key for key in ("nics_per_node", "remote_alpha", "remote_beta", "remote_invbw") if fields.has(key)]
+    if not given:
+        return None
+    if default_nics is not None:
+        nics = fields.integer("nics_per_node", default_nics, least=1)
+    else:
+        nics = fields.integer("nics_per_node", least=1)
+    cost = Cost(fields.number("remote_alpha"), fields.number("remote_beta"))
+    if fields.has("remote_invbw"):
+        fields.number("remote_invbw")  # TACCL computes it again from the other two
+    if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
+        fields.fail("remote_beta", "remote_alpha and remote_beta are both 0; give the links between nodes a cost")
+    return ProfileRemote(cost, nics)
+
+
+def profile_topology(
+    profile: TacclProfile,
+    *,
+    nodes: int,
+    connections: Mapping[int, Sequence[int]],
+    switches: Sequence[Sequence[int]],
+) -> Topology:
+    """Return the machine that a profile and the words of a sketch stand for.
+
+    Parameters
+    ----------
+    profile
+        Costs, for one chunk.
+    nodes
+        Number of nodes.
+    connections
+        For each local rank that sends to other nodes, the local ranks there that it sends to. Each connection exists
+        between every two nodes, in both directions: reductions run backwards over it, at the same cost. Of no importance
+        when there is one node.
+    switches
+        Sets of local ranks that share a switch, any two of them disjoint or equal. k equal sets make k parallel links of
+        each pair, beta / k each, and each of them with its own ports. A port is as fast as its fastest link.
+
+    Raises
+    ------
+    InputError
+        If the connections or the switches do not fit the profile, or if some rank cannot reach another.
+    """
+    if nodes < 1:
+        raise InputError(f"found {nodes} nodes, at least 1 is needed")
+    groups = _switch_groups(profile, switches)
+    machine = _Machine(profile, groups)
+    for node in range(nodes):
+        machine.add_node(node)
+    if nodes > 1:
+        machine.join(nodes, _checked(profile, connections))
+    topology = Topology(
+        name=profile.name if nodes == 1 else f"{profile.name}-x{nodes}",
+        source=f"the TACCL profile {profile.name}: costs of one chunk, in the profile's own unit",
+        node_of=tuple(node for node in range(nodes) for _ in range(profile.num_ranks)),
+        ports=machine.table.ports,
+        links=tuple(machine.links),
+        symmetry=repeat_symmetry((), profile.num_ranks, nodes),
+        chunk_costs=True,
+    )
+    require_connected(topology)
+    return topology
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    pairs: tuple[_Connection, ...]
+    num_declared: int
+
+
+def _checked(profile: TacclProfile, connections: Mapping[int, Sequence[int]]) -> _Connections:
+    """Declared connections, then the reverse ones that are not declared themselves."""
+    declared: list[_Connection] = []
+    for sender, receivers in connections.items():
+        for receiver in receivers:
+            for rank in (sender, receiver):
+                _check_rank(profile, rank, f"the connection {sender} -> {receiver}")
+            pair = _Connection(sender, receiver)
+            if pair in declared:
+                raise InputError(f"the connection {sender} -> {receiver} is declared twice; remove one")
+            declared.append(pair)
+    if not declared:
+        raise InputError("no connection between the nodes is declared; name senders and their receivers")
+    known = set(declared)
+    backward = [_Connection(pair.dst, pair.src) for pair in declared]
+    return _Connections((*declared, *(pair for pair in backward if pair not in known)), len(declared))
+
+
+def _check_rank(profile: TacclProfile, rank: int, what: str) -> None:
+    if not 0 <= rank < profile.num_ranks:
+        raise InputError(
+            f"{what}: rank {rank} does not exist, {profile.name} has the local ranks 0..{profile.num_ranks - 1}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _SwitchGroup:
+    """Equal switches: the numbers that the sketch gives them, and the local ranks that they join."""
+
+    numbers: tuple[int, ...]
+    ranks: frozenset[int]
+
+
+def _switch_groups(profile: TacclProfile, switches: Sequence[Sequence[int]]) -> tuple[_SwitchGroup, ...]:
+    numbers_of: dict[frozenset[int], list[int]] = {}
+    for number, ranks in enumerate(switches):
+        for rank in ranks:
+            _check_rank(profile, rank, f"switch {number}")
+        members = frozenset(ranks)
+        if len(members) != len(ranks):
+            raise InputError(f"switch {number} names a rank twice; name it once")
+        if len(members) < 2:
+            raise InputError(f"switch {number} joins {len(members)} rank(s); a switch needs at least two")
+        for other, earlier in numbers_of.items():
+            if members != other and members & other:
+                raise InputError(
+                    f"switches {earlier[0]} and {number} share rank {min(members & other)} but not all ranks; "
+                    "two switches join the same ranks or have none in common"
+                )
+        numbers_of.setdefault(members, []).append(number)
+    return tuple(_SwitchGroup(tuple(numbers), ranks) for ranks, numbers in numbers_of.items())
+
+
+class _Machine:
+    """Collects the links and ports of a machine."""
+
+    def __init__(self, profile: TacclProfile, groups: Sequence[_SwitchGroup]) -> None:
+        self.profile = profile
+        self.table = PortTable()
+        self.links: list[Link] = []
+        self._group_of = {rank: group for group in groups for rank in group.ranks}
+        self._port_cost = self._fastest_links()
+
+    def _group(self, link: ProfileLink) -> _SwitchGroup | None:
+        """Return the switches that join the two ranks, or None if the link is a plain one."""
+        group = self._group_of.get(link.src)
+        return group if group is not None and link.dst in group.ranks else None
+
+    def _fastest_links(self) -> dict[str, Cost]:
+        """Cost of every switch port, by its name within the node: that of the fastest link that shares it."""
+        fastest: dict[str, Cost] = {}
+        for link in self.profile.links:
+            group = self._group(link)
+            if group is None:
+                continue
+            cost = _split(link.cost, group)
+            for key in (f"{link.src} out", f"{link.dst} in"):
+                other = fastest.get(key, cost)
+                fastest[key] = Cost(min(cost.alpha_us, other.alpha_us), min(cost.beta_us_per_mb, other.beta_us_per_mb))
+        return fastest
+
+    def add_node(self, node: int) -> None:
+        """Add the links inside one node."""
+        base = node * self.profile.num_ranks
+        for link in self.profile.links:
+            group = self._group(link)
+            cost = _split(link.cost, group)
+            for number in (None,) if group is None else group.numbers:
+                ports = () if number is None else self._switch_ports(node, link, number)
+                parallel = Link(base + link.src, base + link.dst, cost.alpha_us, cost.beta_us_per_mb, ports=ports)
+                self.links.extend([parallel] * link.width)
+
+    def _switch_ports(self, node: int, link: ProfileLink, number: int) -> tuple[int, ...]:
+        base = node * self.profile.num_ranks
+        out, into = self._port_cost[f"{link.src} out"], self._port_cost[f"{link.dst} in"]
+        return (
+            self.table.index(f"node {node} rank {base + link.src} switch {number} out", out),
+            self.table.index(f"node {node} rank {base + link.dst} switch {number} in", into),
+        )
+
+    def join(self, nodes: int, connections: _Connections) -> None:
+        """Add the links between every two nodes."""
+        cost = self._remote_cost(nodes, connections.num_declared)
+        num_ranks = self.profile.num_ranks
+        for here in range(nodes):
+            for there in (node for node in range(nodes) if node != here):
+                for pair in connections.pairs:
+                    src, dst = here * num_ranks + pair.src, there * num_ranks + pair.dst
+                    ports: tuple[int, ...] = ()
+                    if nodes > 2:  # with two nodes no two remote links of a rank lead to different nodes
+                        ports = (
+                            self.table.index(f"node {here} rank {src} remote out", cost),
+                            self.table.index(f"node {there} rank {dst} remote in", cost),
+                        )
+                    self.links.append(Link(src, dst, cost.alpha_us, cost.beta_us_per_mb, ports=ports))
+
+    def _remote_cost(self, nodes: int, num_declared: int) -> Cost:
+        remote = self.profile.remote
+        if remote is None:
+            raise InputError(
+                f"the profile {self.profile.name} has no nics_per_node, remote_alpha and remote_beta, which {nodes} nodes "
+                "need; add them, or use 1 node"
+            )
+        share = num_declared / remote.nics_per_node
+        return Cost(remote.cost.alpha_us, remote.cost.beta_us_per_mb * share)
+
+
+def _split(cost: Cost, group: _SwitchGroup | None) -> Cost:
+    return cost if group is None else Cost(cost.alpha_us, cost.beta_us_per_mb / len(group.numbers))

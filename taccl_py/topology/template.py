@@ -1,0 +1,372 @@
+"""One node of a machine, written once, and the machine that any number of such nodes make.
+
+A template says what a node has: direct links, switches, NICs, and further ports that links share. `instantiate` turns it
+into a `Topology`, by these rules:
+
+* A switch joins each of its ranks to each other one. All links leaving a rank share the rank's port *out*, all links
+  reaching it share its port *in*; links and ports have the switch's cost.
+* A NIC and every further port are full duplex: a port *out* and a port *in*, which do not disturb each other.
+* Between nodes there is a link from rank u to rank v for every NIC that serves u and every NIC that serves v. Its cost is
+  the larger alpha and the larger beta of the two NICs; it shares, in this order, what lies between u and its NIC, that
+  NIC's port out, the other NIC's port in, and what lies between that NIC and v.
+
+A port that no link shares is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from taccl_py.errors import InputError
+from taccl_py.topology.model import Link, Port, Topology
+
+MAX_LINKS = 5_000_000  # about 2 GB of records; more is a typing error rather than a machine
+
+
+class Side(StrEnum):
+    """The two directions of a full duplex port, as seen from its node."""
+
+    OUT = "out"
+    IN = "in"
+
+    @property
+    def opposite(self) -> Side:
+        """The other direction."""
+        return Side.IN if self is Side.OUT else Side.OUT
+
+
+class Reach(StrEnum):
+    """Which ranks of two nodes the network joins."""
+
+    ALL = "all"
+    RAIL = "rail"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time that a message occupies something: ``alpha_us + beta_us_per_mb * megabytes``."""
+
+    alpha_us: float
+    beta_us_per_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class PortSide:
+    """One direction of a further port of the node, by the port's name."""
+
+    port: str
+    side: Side
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLink:
+    """One directed link inside the node.
+
+    Attributes
+    ----------
+    src, dst
+        Local ranks.
+    cost
+        Time that a message occupies it.
+    latency_us
+        Propagation after that, which occupies nothing.
+    ports
+        Directions of further ports that it shares, the sender's side first.
+    """
+
+    src: int
+    dst: int
+    cost: Cost
+    latency_us: float = 0.0
+    ports: tuple[PortSide, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodePort:
+    """A full duplex port that is neither a switch's nor a NIC's: a PCIe uplink, for instance."""
+
+    name: str
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSwitch:
+    """A switch inside the node.
+
+    Attributes
+    ----------
+    name
+        Name, unique in the node.
+    ranks
+        Local ranks that it joins.
+    cost
+        Cost of each of its links and of each of its ports.
+    multicast, reduce
+        Whether the device can copy a message to several ranks, or add messages of several ranks. Said for people: a
+        `Topology` has no field for it.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    cost: Cost
+    multicast: bool = False
+    reduce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network port of the node.
+
+    Attributes
+    ----------
+    name
+        Name, unique in the node.
+    ranks
+        Local ranks that use it.
+    cost
+        Cost of each of its two directions.
+    via
+        For a local rank, names of the further ports between it and the NIC, the rank's side first.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    cost: Cost
+    via: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What joins the nodes.
+
+    Attributes
+    ----------
+    reach
+        Whether a rank reaches every rank of another node, or only the one with its own local number.
+    latency_us
+        Propagation between nodes, which occupies nothing.
+    """
+
+    reach: Reach = Reach.ALL
+    latency_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTemplate:
+    """One node of a machine.
+
+    Attributes
+    ----------
+    name, description, source
+        Name of the machine, one sentence about it, and where its figures come from.
+    num_ranks
+        Ranks of a node; local ranks are 0..num_ranks-1.
+    links, switches, nics, ports
+        What the node has.
+    symmetry
+        Permutations of the local ranks that leave links and switches as they are. Where there are several nodes, those
+        that would make the NICs others are not used.
+    network
+        What joins the nodes; of no importance without NICs.
+    """
+
+    name: str
+    description: str
+    source: str
+    num_ranks: int
+    links: tuple[NodeLink, ...] = ()
+    switches: tuple[NodeSwitch, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    ports: tuple[NodePort, ...] = ()
+    symmetry: tuple[tuple[int, ...], ...] = ()
+    network: Network = Network()
+
+    @property
+    def num_local_links(self) -> int:
+        """Links inside one node."""
+        return len(self.links) + sum(len(switch.ranks) * (len(switch.ranks) - 1) for switch in self.switches)
+
+    @property
+    def num_links_between(self) -> int:
+        """Links from one node to one other."""
+        serving = [sum(rank in nic.ranks for nic in self.nics) for rank in range(self.num_ranks)]
+        return sum(n * n for n in serving) if self.network.reach is Reach.RAIL else sum(serving) ** 2
+
+
+class PortTable:
+    """Ports by name, numbered in the order in which links first ask for them."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+        self._ports: list[Port] = []
+
+    def index(self, name: str, cost: Cost) -> int:
+        """Return the number of the port with this name, made at the first call.
+
+        Parameters
+        ----------
+        name
+            Name for people.
+        cost
+            Its cost; of no importance when the port exists.
+        """
+        if name not in self._index:
+            self._index[name] = len(self._ports)
+            self._ports.append(Port(name, cost.alpha_us, cost.beta_us_per_mb))
+        return self._index[name]
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All of them, in the order of their numbers."""
+        return tuple(self._ports)
+
+
+def instantiate(template: NodeTemplate, nodes: int = 1) -> Topology:
+    """Return the machine of so many equal nodes.
+
+    Rank ``node * num_ranks + local`` is local rank ``local`` of the node. The symmetry of the result is the template's,
+    applied in every node at once, and, for several nodes, their rotation.
+
+    Parameters
+    ----------
+    template
+        The node.
+    nodes
+        How many of them, at least 1.
+
+    Raises
+    ------
+    InputError
+        If there cannot be so many nodes, or if the template refers to a rank that it does not have.
+    """
+    if nodes < 1:
+        raise InputError(f"found {nodes} nodes, at least 1 is needed")
+    if nodes > 1 and not template.nics:
+        raise InputError(f"{template.name} has no NICs that could join {nodes} nodes; ask for 1 node")
+    num_links = nodes * template.num_local_links + nodes * (nodes - 1) * template.num_links_between
+    if num_links > MAX_LINKS:
+        raise InputError(
+            f"{nodes} nodes of {template.name} have {num_links} links, more than {MAX_LINKS}; use fewer nodes"
+        )
+    local = template.symmetry if nodes == 1 else tuple(g for g in template.symmetry if _keeps_nics(template, g))
+    builder = _Builder(template)
+    for node in range(nodes):
+        builder.add_node(node)
+    for here in range(nodes):
+        for there in range(nodes):
+            if here != there:
+                builder.join(here, there)
+    return Topology(
+        name=template.name if nodes == 1 else f"{template.name}-x{nodes}",
+        source=template.source,
+        node_of=tuple(node for node in range(nodes) for _ in range(template.num_ranks)),
+        ports=builder.table.ports,
+        links=tuple(builder.links),
+        symmetry=repeat_symmetry(local, template.num_ranks, nodes),
+    )
+
+
+def repeat_symmetry(local: tuple[tuple[int, ...], ...], num_ranks: int, nodes: int) -> tuple[tuple[int, ...], ...]:
+    """Generators of the symmetry of equal nodes: each local one in all nodes at once, then the rotation of the nodes.
+
+    Parameters
+    ----------
+    local
+        Permutations of the local ranks.
+    num_ranks
+        Ranks of a node.
+    nodes
+        Number of nodes; one node is not rotated.
+    """
+    total = nodes * num_ranks
+    everywhere = tuple(
+        tuple(node * num_ranks + image[rank] for node in range(nodes) for rank in range(num_ranks)) for image in local
+    )
+    rotation = tuple((rank + num_ranks) % total for rank in range(total))
+    return everywhere if nodes == 1 else (*everywhere, rotation)
+
+
+def _keeps_nics(template: NodeTemplate, image: tuple[int, ...]) -> bool:
+    """Whether renaming local rank r to ``image[r]`` makes each NIC, with what lies before it, one of the NICs."""
+    cost_of = {port.name: port.cost for port in template.ports}
+    new_name: dict[str, str] = {}
+    taken: set[int] = set()
+    for nic in template.nics:
+        ranks = {image[rank] for rank in nic.ranks}
+        match = next((i for i, other in enumerate(template.nics) if i not in taken and set(other.ranks) == ranks), None)
+        if match is None or template.nics[match].cost != nic.cost:
+            return False
+        taken.add(match)
+        for rank in nic.ranks:
+            old, new = nic.via.get(rank, ()), template.nics[match].via.get(image[rank], ())
+            if len(old) != len(new):
+                return False
+            for port, other_port in zip(old, new, strict=True):
+                if new_name.setdefault(port, other_port) != other_port or cost_of[port] != cost_of[other_port]:
+                    return False
+    return True
+
+
+class _Builder:
+    """Collects the links and ports of a machine."""
+
+    def __init__(self, template: NodeTemplate) -> None:
+        self.template = template
+        self.table = PortTable()
+        self.links: list[Link] = []
+        self._cost_of = {port.name: port.cost for port in template.ports}
+        self._serving = [[nic for nic in template.nics if rank in nic.ranks] for rank in range(template.num_ranks)]
+
+    def add_node(self, node: int) -> None:
+        """Add the links inside one node."""
+        base = node * self.template.num_ranks
+        for link in self.template.links:
+            ports = tuple(self._further(node, use.port, use.side) for use in link.ports)
+            cost = link.cost
+            self.links.append(
+                Link(base + link.src, base + link.dst, cost.alpha_us, cost.beta_us_per_mb, link.latency_us, ports)
+            )
+        for switch in self.template.switches:
+            self._add_switch(node, switch)
+
+    def _add_switch(self, node: int, switch: NodeSwitch) -> None:
+        base = node * self.template.num_ranks
+        cost = switch.cost
+        for src in switch.ranks:
+            for dst in switch.ranks:
+                if src == dst:
+                    continue
+                ports = (
+                    self.table.index(f"node {node} rank {base + src} {switch.name} {Side.OUT}", cost),
+                    self.table.index(f"node {node} rank {base + dst} {switch.name} {Side.IN}", cost),
+                )
+                self.links.append(Link(base + src, base + dst, cost.alpha_us, cost.beta_us_per_mb, ports=ports))
+
+    def join(self, here: int, there: int) -> None:
+        """Add the links from one node to another."""
+        num_ranks = self.template.num_ranks
+        rail = self.template.network.reach is Reach.RAIL
+        for src in range(num_ranks):
+            for dst in (src,) if rail else range(num_ranks):
+                for sender in self._serving[src]:
+                    for receiver in self._serving[dst]:
+                        ports = (*self._way_out(here, src, sender), *self._way_in(there, dst, receiver))
+                        self._add_remote(here * num_ranks + src, there * num_ranks + dst, sender, receiver, ports)
+
+    def _add_remote(self, src: int, dst: int, sender: Nic, receiver: Nic, ports: tuple[int, ...]) -> None:
+        alpha_us = max(sender.cost.alpha_us, receiver.cost.alpha_us)
+        beta_us_per_mb = max(sender.cost.beta_us_per_mb, receiver.cost.beta_us_per_mb)
+        self.links.append(Link(src, dst, alpha_us, beta_us_per_mb, self.template.network.latency_us, ports))
+
+    def _way_out(self, node: int, rank: int, nic: Nic) -> tuple[int, ...]:
+        before = (self._further(node, name, Side.OUT) for name in nic.via.get(rank, ()))
+        return (*before, self.table.index(f"node {node} {nic.name} {Side.OUT}", nic.cost))
+
+    def _way_in(self, node: int, rank: int, nic: Nic) -> tuple[int, ...]:
+        after = (self._further(node, name, Side.IN) for name in reversed(nic.via.get(rank, ())))
+        return (self.table.index(f"node {node} {nic.name} {Side.IN}", nic.cost), *after)
+
+    def _further(self, node: int, name: str, side: Side) -> int:
+        return self.table.index(f"node {node} {name} {side}", self._cost_of[name])

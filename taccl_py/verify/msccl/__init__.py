@@ -1,0 +1,8 @@
+"""The judge of MSCCL XML: will a file load, run without hanging and races, and give the right answer.
+
+It is trusted: it shares no code with what makes such files, reads the text itself, and executes it symbolically.
+"""
+
+from taccl_py.verify.msccl.judge import ProgramFacts, ProgramVerdict, judge_program
+
+__all__ = ["ProgramFacts", "ProgramVerdict", "judge_program"]

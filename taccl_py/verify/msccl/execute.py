@@ -1,0 +1,214 @@
+"""Does the program end: program counters, bounded queues and flags, without data.
+
+An operation may run when the operations whose flags it waits for are done; it moves its messages one by one, each needing
+a message in its inbound queue and room in its outbound queue. All these conditions stay true once they are, so one run in
+any order decides: where it gets stuck every run gets stuck, and going on from there with longer queues gives the same as
+having started with them. A program that ends with one chunk in each message ends with any number of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from taccl_py.verify.msccl.findings import place
+from taccl_py.verify.msccl.geometry import operations_of
+from taccl_py.verify.msccl.operations import Operation, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How far a program comes.
+
+    Attributes
+    ----------
+    capacity
+        Shortest queue length with which it ends, None when it never does.
+    order
+        Operations in the order in which they were completed.
+    """
+
+    capacity: int | None
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """Threadblocks that wait for each other, or in vain: where the first is, and the sentence."""
+
+    where: str
+    what: str
+
+
+def least_capacity(plan: Plan, chunks_per_message: int) -> Execution:
+    """Shortest queues with which the program ends when a message carries at most that many chunks."""
+    machine = Machine(plan, chunks_per_message, capacity=1)
+    machine.run()
+    while not machine.ended and machine.lengthen_queues():
+        machine.run()
+    return Execution(machine.capacity if machine.ended else None, tuple(machine.order))
+
+
+def ends(plan: Plan, chunks_per_message: int, capacity: int) -> bool:
+    """Whether the program ends with queues of that length."""
+    machine = Machine(plan, chunks_per_message, capacity)
+    machine.run()
+    return machine.ended
+
+
+def find_circles(plan: Plan, chunks_per_message: int, capacity: int | None) -> tuple[Circle, ...]:
+    """Who waits for whom when the program does not end; `capacity` None stands for queues without limit."""
+    machine = Machine(plan, chunks_per_message, capacity or 1)
+    machine.run()
+    while capacity is None and not machine.ended and machine.lengthen_queues():
+        machine.run()
+    return tuple(machine.circles())
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    """What a threadblock waits for, and the threadblock that would have to act (None when nobody can)."""
+
+    what: str
+    block: int | None
+
+
+class Machine:
+    """The state of all threadblocks."""
+
+    def __init__(self, plan: Plan, chunks_per_message: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.order: list[int] = []
+        self._plan = plan
+        self._messages = [
+            1 if op.inbound is None and op.outbound is None else operations_of(op.step.count, chunks_per_message)
+            for op in plan.operations
+        ]
+        self._moved = [0] * len(plan.operations)
+        self._done = [False] * len(plan.operations)
+        self._position = [0] * len(plan.blocks)
+        self._queued = [0] * len(plan.connections)
+        self._waiting: dict[int, list[int]] = {}
+        self._without_room: list[int] = []
+        self._ready = deque(range(len(plan.blocks)))
+        self._is_ready = [True] * len(plan.blocks)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every operation is done."""
+        return len(self.order) == len(self._plan.operations)
+
+    def run(self) -> None:
+        """Let everybody go on until nobody can."""
+        while self._ready:
+            block = self._ready.popleft()
+            self._is_ready[block] = False
+            self._advance(block)
+
+    def lengthen_queues(self) -> bool:
+        """Make all queues longer by one; return whether anybody waited for that."""
+        self.capacity += 1
+        waiting, self._without_room = self._without_room, []
+        for block in waiting:
+            self._wake(block)
+        return bool(waiting)
+
+    def circles(self) -> Iterator[Circle]:
+        """Every circle of waiting threadblocks, and every threadblock that waits in vain, once each."""
+        seen: set[int] = set()
+        for start in range(len(self._plan.blocks)):
+            path: list[int] = []
+            block: int | None = start
+            while block is not None and block not in seen and self._current(block) is not None:
+                seen.add(block)
+                path.append(block)
+                block = self._obstacle(block).block
+            if block in path:
+                circle = path[path.index(block) :]
+                first = circle.index(min(circle))
+                yield self._describe(circle[first:] + circle[:first], "each waits for the next one for ever")
+            elif path and (block is None or self._current(block) is None):
+                yield self._describe(path[-1:], "which never comes")
+
+    def _advance(self, block: int) -> None:
+        operations = self._plan.blocks[block].operations
+        while self._position[block] < len(operations):
+            operation = operations[self._position[block]]
+            if not self._may_start(operation) or not self._move(operation):
+                return
+            self._position[block] += 1
+            self._done[operation.index] = True
+            self.order.append(operation.index)
+            for waiter in self._waiting.pop(operation.index, ()):
+                self._wake(waiter)
+
+    def _may_start(self, operation: Operation) -> bool:
+        for wait in operation.waits:
+            if wait.operation is None:
+                return False
+            if not self._done[wait.operation]:
+                self._waiting.setdefault(wait.operation, []).append(operation.block)
+                return False
+        return True
+
+    def _move(self, operation: Operation) -> bool:
+        """Move as many messages as possible; return whether all have been."""
+        index, inbound, outbound = operation.index, operation.inbound, operation.outbound
+        count = self._messages[index] - self._moved[index]
+        if inbound is not None:
+            count = min(count, self._queued[inbound])
+        if outbound is not None:
+            count = min(count, self.capacity - self._queued[outbound])
+        if count > 0:
+            self._moved[index] += count
+            if inbound is not None:
+                self._queued[inbound] -= count
+                self._wake(self._plan.senders[inbound])
+            if outbound is not None:
+                self._queued[outbound] += count
+                self._wake(self._plan.receivers[outbound])
+        ended = self._moved[index] == self._messages[index]
+        if not ended and outbound is not None and self._queued[outbound] == self.capacity:
+            self._without_room.append(operation.block)
+        return ended
+
+    def _wake(self, block: int) -> None:
+        if not self._is_ready[block]:
+            self._is_ready[block] = True
+            self._ready.append(block)
+
+    def _current(self, block: int) -> Operation | None:
+        operations = self._plan.blocks[block].operations
+        return operations[self._position[block]] if self._position[block] < len(operations) else None
+
+    def _obstacle(self, block: int) -> _Obstacle:
+        operation = self._current(block)
+        if operation is None:
+            raise ValueError("a threadblock that has ended waits for nothing")
+        for wait in operation.waits:
+            owner = self._plan.blocks[wait.block].id
+            if wait.operation is None:
+                return _Obstacle(f"for step {wait.step} of tb {owner}, at or after which no flag is raised", None)
+            if not self._done[wait.operation]:
+                return _Obstacle(f"for the flag of step {wait.step} of tb {owner}", wait.block)
+        inbound, outbound = operation.inbound, operation.outbound
+        if inbound is not None and self._queued[inbound] == 0:
+            return _Obstacle(f"for data from gpu {self._plan.connections[inbound].src}", self._plan.senders[inbound])
+        if outbound is None:
+            raise ValueError("a threadblock that can go on waits for nothing")
+        return _Obstacle(f"for room towards gpu {self._plan.connections[outbound].dst}", self._plan.receivers[outbound])
+
+    def _describe(self, circle: list[int], ending: str) -> Circle:
+        parts = []
+        for position, block in enumerate(circle):
+            operation = self._current(block)
+            if operation is None:
+                raise ValueError("a threadblock that has ended waits for nothing")
+            owner = self._plan.blocks[block]
+            name = place(owner.gpu, owner.id, operation.step.index)
+            parts.append(f"{name if position else 'it'} waits {self._obstacle(block).what}")
+            if position == 0:
+                where = name
+        shown = parts if len(parts) <= 8 else [*parts[:6], f"and so on over {len(parts) - 7} more", parts[-1]]
+        return Circle(where, f"{', '.join(shown)}; {ending}")

@@ -1,0 +1,276 @@
+"""The whole judgement of one file, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.collective import Kind
+from taccl_py.errors import Violation
+from taccl_py.runtimes import LEGACY, MAX_COUNT, RCCL, Runtime
+from taccl_py.verify.msccl.execute import Execution, ends, find_circles, least_capacity
+from taccl_py.verify.msccl.findings import Findings
+from taccl_py.verify.msccl.geometry import Geometry, Placement, operations_of, size_of_split
+from taccl_py.verify.msccl.grammar import Algorithm, parse_algorithm
+from taccl_py.verify.msccl.operations import Plan, make_plan
+from taccl_py.verify.msccl.races import RaceCheck, find_races
+from taccl_py.verify.msccl.rules import check_algorithm, check_connections, check_gpus, find_geometry, largest_size
+from taccl_py.verify.msccl.semantics import check_contents, find_root, make_setting
+from taccl_py.verify.msccl.step_rules import check_steps
+from taccl_py.verify.msccl.text import read_document
+
+MAX_CELLS = 1 << 23  # chunks of all buffers of all ranks that the judge is ready to follow
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFacts:
+    """What a file is.
+
+    Attributes
+    ----------
+    name, protocol
+        As written.
+    kind
+        The collective; None for a legacy custom file whose collective nobody named.
+    num_ranks, num_chunks_per_loop, num_channels
+        ``ngpus``, ``nchunksperloop``, ``nchannels``.
+    in_place, out_of_place
+        For which placements of the user's buffers the runtime may select it.
+    min_bytes, max_bytes
+        Sizes for which the runtime may select it, both inclusive; ``max_bytes`` None means no limit.
+    safe_max_bytes
+        Largest size at which the queues of the runtime are long enough; None means no limit, 0 that no size is safe or
+        that it is not known because the file could not be executed.
+    root
+        Root that the program works for (rooted collectives), found by executing it; else None.
+    max_threadblocks, max_steps
+        Most threadblocks on a GPU, most steps (nops included) in a threadblock.
+    scratch_chunks
+        Most chunks of scratch on a GPU.
+    fifo_depth
+        Shortest queues with which the program ends at every size, in operations; None when it never ends or could not
+        be executed.
+    """
+
+    name: str
+    kind: Kind | None
+    num_ranks: int
+    num_chunks_per_loop: int
+    protocol: str
+    num_channels: int
+    in_place: bool
+    out_of_place: bool
+    min_bytes: int
+    max_bytes: int | None
+    safe_max_bytes: int | None
+    root: int | None
+    max_threadblocks: int
+    max_steps: int
+    scratch_chunks: int
+    fifo_depth: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramVerdict:
+    """What the judge says.
+
+    Attributes
+    ----------
+    facts
+        What the file is, or None when its ``algo`` element cannot be read.
+    violations
+        All objections, sorted; empty for a file that loads, ends and is right.
+    notes
+        Harmless observations, sorted.
+    """
+
+    facts: ProgramFacts | None
+    violations: tuple[Violation, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is executed: a file without structural mistakes, and for which placements (True: in place)."""
+
+    algorithm: Algorithm
+    geometry: Geometry
+    runtime: Runtime
+    placements: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What executing the program told."""
+
+    root: int | None = None
+    safe_max_bytes: int | None = 0
+    fifo_depth: int | None = None
+
+
+def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None) -> ProgramVerdict:
+    """Decide whether a text is an MSCCL algorithm file that a runtime loads and runs without hanging and rightly.
+
+    Parameters
+    ----------
+    text
+        The file. Any text is judged; nothing is raised.
+    runtime
+        Where it is to run.
+    kind
+        The collective; needed for legacy ``coll="custom"``, compared otherwise.
+    root
+        The root rank that a rooted collective is for; compared with the one that the program works for.
+    """
+    findings = Findings()
+    algorithm = parse_algorithm(read_document(text, findings), runtime, findings)
+    if algorithm is None:
+        return ProgramVerdict(None, findings.violations(), findings.notes())
+    geometry = find_geometry(algorithm, runtime, kind, findings)
+    check_algorithm(algorithm, runtime, findings)
+    check_gpus(algorithm, geometry, runtime, findings)
+    check_steps(algorithm, geometry, runtime, findings)
+    check_connections(algorithm, findings, compare_counts=not findings.broken)
+    placements = _placements(algorithm, runtime, findings)
+    run = _Run()
+    if geometry is not None and not findings.broken and _is_small_enough(algorithm, geometry, findings):
+        run = _execute(_Case(algorithm, geometry, runtime, placements), root, findings)
+    facts = _facts(
+        algorithm, None if geometry is None else geometry.kind, placements, largest_size(algorithm, runtime), run
+    )
+    return ProgramVerdict(facts, findings.violations(), findings.notes())
+
+
+def _is_small_enough(algorithm: Algorithm, geometry: Geometry, findings: Findings) -> bool:
+    scratch = sum(gpu.scratch_chunks for gpu in algorithm.gpus)
+    cells = geometry.num_ranks * (geometry.input_chunks + geometry.output_chunks) + scratch
+    if cells > MAX_CELLS:
+        what = f"its buffers have {cells} chunks together; the judge follows at most {MAX_CELLS}, so use fewer chunks"
+        findings.violation("", "not-judged", what)
+    return cells <= MAX_CELLS
+
+
+def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
+    plan = make_plan(case.algorithm)
+    whole = least_capacity(plan, MAX_COUNT)
+    if whole.capacity is None:
+        for circle in find_circles(plan, MAX_COUNT, None):
+            findings.violation(circle.where, "deadlock", circle.what)
+        return _Run()
+    single = least_capacity(plan, 1)
+    slots = case.runtime.fifo_slots[case.algorithm.protocol]
+    safe_max_bytes: int | None = None
+    if whole.capacity > slots:
+        safe_max_bytes = 0
+        for circle in find_circles(plan, MAX_COUNT, slots):
+            what = f"{_slots_text(case)}, and the program needs {whole.capacity}: {circle.what}"
+            findings.violation(circle.where, "fifo-deadlock", what)
+    elif single.capacity is None or single.capacity > slots:
+        safe_max_bytes = _check_largest_size(case, plan, slots, findings)
+    return _Run(_check_placements(case, plan, whole, root, findings), safe_max_bytes, single.capacity)
+
+
+def _slots_text(case: _Case) -> str:
+    slots = case.runtime.fifo_slots[case.algorithm.protocol]
+    return f"{case.algorithm.protocol} keeps at most {slots} unread operations on a connection"
+
+
+def _check_largest_size(case: _Case, plan: Plan, slots: int, findings: Findings) -> int:
+    """Largest size for which the runtime's queues are long enough; objects when the file may be used above it."""
+    algorithm = case.algorithm
+    chunks = _smallest_safe_split(plan, slots)
+    payload = case.runtime.payload_bytes[algorithm.protocol]
+    safe_bytes = size_of_split(algorithm.num_chunks_per_loop, payload, chunks)
+    highest = largest_size(algorithm, case.runtime)
+    if highest is None or highest > safe_bytes:
+        reasons = [f"{circle.where}: {circle.what}" for circle in find_circles(plan, chunks - 1, slots)]
+        allowed = safe_bytes + 1 if case.runtime.max_bytes_exclusive else safe_bytes
+        what = (
+            f"maxBytes={algorithm.max_bytes} is too large; at most {allowed}. {_slots_text(case)}, and above {safe_bytes}"
+            f" bytes one operation carries fewer than {chunks} chunks: {'; '.join(reasons[:1])}"
+        )
+        findings.violation("", "max-bytes-unsafe", what)
+    return safe_bytes
+
+
+def _smallest_safe_split(plan: Plan, slots: int) -> int:
+    """Fewest chunks per operation down to which the program ends; whole steps are known to be safe."""
+    counts = sorted({op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None})
+    safe = max(counts, default=1)
+    tried = [1] * len(counts)
+    while safe > 1:
+        split = [operations_of(count, safe - 1) for count in counts]
+        if split != tried and not ends(plan, safe - 1, slots):
+            break
+        tried = split
+        safe -= 1
+    return safe
+
+
+def _check_placements(
+    case: _Case, plan: Plan, whole: Execution, asked_root: int | None, findings: Findings
+) -> int | None:
+    """Contents and races for every placement that the file declares; returns the root that was found."""
+    if not case.placements:
+        return None
+    algorithm, geometry = case.algorithm, case.geometry
+    unknown = make_setting(algorithm, geometry, Placement(case.placements[0], None))
+    root = find_root(plan, whole.order, unknown, asked_root)
+    if asked_root is not None and root is not None and root != asked_root:
+        findings.violation("", "wrong-root", f"the program works for root {root}, and root {asked_root} was asked for")
+    settings = [make_setting(algorithm, geometry, Placement(in_place, root)) for in_place in case.placements]
+    separate = [Findings() for _ in settings]
+    for setting, found in zip(settings, separate, strict=True):
+        check_contents(plan, whole.order, setting, found)
+    checks = [RaceCheck(plan, setting, found) for setting, found in zip(settings, separate, strict=True)]
+    find_races(plan, whole.order, checks)
+    if case.runtime.name == RCCL.name and any(check.input_handovers for check in checks):
+        findings.note(
+            "some steps read from the input buffer what another threadblock wrote there; this runtime orders memory"
+            " between threadblocks only for the output and scratch"
+        )
+    _merge(separate, [setting.placement for setting in settings], findings)
+    return root
+
+
+def _placements(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> tuple[bool, ...]:
+    """Placements that must work, out of place first; the legacy runtime refuses AllToAll in place."""
+    if runtime.name == LEGACY.name and algorithm.collective == "alltoall":
+        if algorithm.placed_in:
+            findings.note("the legacy runtime does not look at inplace for alltoall: it always runs out of place")
+        return (False,)
+    declared = ((False, algorithm.placed_out), (True, algorithm.placed_in))
+    return tuple(in_place for in_place, used in declared if used)
+
+
+def _merge(separate: list[Findings], placements: list[Placement], findings: Findings) -> None:
+    """Take over what was found in each placement; say in which one when it is not all of them."""
+    found = [set(each.violations()) for each in separate]
+    for placement, violations in zip(placements, found, strict=True):
+        for violation in violations:
+            everywhere = all(violation in others for others in found)
+            prefix = "" if everywhere else f"{placement.text}, "
+            findings.violation(violation.where, violation.rule, f"{prefix}{violation.what}")
+
+
+def _facts(
+    algorithm: Algorithm, kind: Kind | None, placements: tuple[bool, ...], max_bytes: int | None, run: _Run
+) -> ProgramFacts:
+    blocks = [tb for gpu in algorithm.gpus for tb in gpu.threadblocks]
+    return ProgramFacts(
+        name=algorithm.name,
+        kind=kind,
+        num_ranks=algorithm.num_ranks,
+        num_chunks_per_loop=algorithm.num_chunks_per_loop,
+        protocol=algorithm.protocol,
+        num_channels=algorithm.num_channels,
+        in_place=True in placements,
+        out_of_place=False in placements,
+        min_bytes=algorithm.min_bytes,
+        max_bytes=max_bytes,
+        safe_max_bytes=run.safe_max_bytes,
+        root=run.root,
+        max_threadblocks=max((len(gpu.threadblocks) for gpu in algorithm.gpus), default=0),
+        max_steps=max((len(tb.steps) for tb in blocks), default=0),
+        scratch_chunks=max((gpu.scratch_chunks for gpu in algorithm.gpus), default=0),
+        fifo_depth=run.fifo_depth,
+    )

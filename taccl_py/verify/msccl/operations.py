@@ -1,0 +1,249 @@
+"""Steps to operations: what the kernel runs after the runtime has dropped nops and fused reductions.
+
+The parser of the runtimes keeps a list of dependencies that nops have collected for the next step; it merges a ``re`` into
+the one before when both have the same destination and source buffer, the later one has no dependency of its own and
+the earlier one does not raise the flag; and it stops merging when a threadblock's sixteenth ``re`` has been read, and only
+then. The kernel counts steps again while it runs. A flag holds that count, so the place where it can differ from ``s``
+matters: a nop without dependency is not counted, and a dependency that a fused reduction swallowed is counted later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from taccl_py.collective import Address
+from taccl_py.verify.msccl.grammar import NOP, REDUCE, Algorithm, Dependency, Step, Threadblock
+
+FUSION_LIMIT = 16  # MSCCL_MAX_REDUCE_FUSION
+
+
+@dataclass(frozen=True, slots=True)
+class FusedStep:
+    """One operation of a threadblock, still in the words of the file.
+
+    Attributes
+    ----------
+    steps
+        The step, or the chain of ``re`` steps that became one.
+    collected
+        Dependencies of the nops before it and its own, in file order.
+    swallowed
+        Nops with a dependency inside a chain; the operation does not wait for them.
+    flag
+        What the kernel writes into the threadblock's flag when it is done: its own count of steps.
+    """
+
+    steps: tuple[Step, ...]
+    collected: tuple[Dependency, ...]
+    swallowed: tuple[Step, ...]
+    flag: int
+
+    @property
+    def last(self) -> Step:
+        """The step whose count and flag bit the operation keeps."""
+        return self.steps[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedThreadblock:
+    """Operations of one threadblock, and the dependencies of trailing nops, which nobody waits for."""
+
+    operations: tuple[FusedStep, ...]
+    dropped: tuple[Dependency, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A dependency of an operation: `operation` is the first one whose flag ends the wait, None when there is none."""
+
+    block: int
+    step: int
+    operation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of the kernel.
+
+    Attributes
+    ----------
+    index, block
+        Position among all operations of the file, and the threadblock's among all threadblocks.
+    step
+        The step of the file (the last of a chain).
+    chain
+        Sources of a reduction chain, otherwise empty.
+    inbound, outbound
+        Connection that a message is taken from, or given to; None without one.
+    """
+
+    index: int
+    block: int
+    step: Step
+    chain: tuple[Address, ...]
+    waits: tuple[Wait, ...]
+    inbound: int | None
+    outbound: int | None
+
+    @property
+    def reads(self) -> tuple[Address, ...]:
+        """First cells of the ranges that it reads."""
+        if self.chain:
+            return (self.step.target, *self.chain)
+        return (self.step.source,) if self.step.does.reads else ()
+
+    @property
+    def writes(self) -> tuple[Address, ...]:
+        """First cells of the ranges that it writes."""
+        return (self.step.target,) if self.step.does.writes else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One threadblock with its operations; `gpu` and `id` as in the file."""
+
+    gpu: int
+    id: int
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Connection:
+    """One FIFO."""
+
+    src: int
+    dst: int
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that runs.
+
+    Attributes
+    ----------
+    blocks
+        All threadblocks, by GPU and id.
+    operations
+        All operations, numbered along the threadblocks.
+    connections, senders, receivers
+        The FIFOs and the threadblock at each end.
+    """
+
+    blocks: tuple[Block, ...]
+    operations: tuple[Operation, ...]
+    connections: tuple[Connection, ...]
+    senders: tuple[int, ...]
+    receivers: tuple[int, ...]
+
+
+def fuse(threadblock: Threadblock) -> FusedThreadblock:
+    """Operations that the runtime makes of a threadblock's steps."""
+    drafts: list[_Chain] = []
+    pending: list[Dependency] = []
+    nops: list[Step] = []
+    last_reduction: Step | None = None
+    num_reductions = 0
+    for step in threadblock.steps:
+        if step.depends_on is not None:
+            pending.append(step.depends_on)
+        if step.type == NOP:
+            nops += [step] if step.depends_on is not None else []
+            continue
+        if last_reduction is not None and step.depends_on is None and _same_chain(last_reduction, step):
+            drafts[-1].steps.append(step)
+            drafts[-1].swallowed.extend(nops)
+        else:
+            drafts.append(_Chain([step], pending, []))
+            pending = []
+        nops = []
+        last_reduction = None
+        if step.type == REDUCE:
+            num_reductions += 1
+            last_reduction = None if step.flags or num_reductions == FUSION_LIMIT else step
+    operations = []
+    counter = 0
+    for chain in drafts:
+        counter += max(len(chain.collected) - 1, 0) + len(chain.steps) - 1
+        operations.append(FusedStep(tuple(chain.steps), tuple(chain.collected), tuple(chain.swallowed), counter))
+        counter += 1
+    return FusedThreadblock(tuple(operations), tuple(pending))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """A `FusedStep` that still grows."""
+
+    steps: list[Step]
+    collected: list[Dependency]
+    swallowed: list[Step]
+
+
+def make_plan(algorithm: Algorithm) -> Plan:
+    """Plan of an algorithm whose threadblocks, peers and dependencies have been found to exist."""
+    gpus = sorted(algorithm.gpus, key=lambda gpu: gpu.id)
+    draft = _Draft([(gpu.id, tb) for gpu in gpus for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id)])
+    blocks = tuple(Block(gpu, tb.id, draft.operations(block)) for block, (gpu, tb) in enumerate(draft.owners))
+    return Plan(
+        blocks=blocks,
+        operations=tuple(operation for block in blocks for operation in block.operations),
+        connections=draft.connections,
+        senders=tuple(draft.sending[connection] for connection in draft.connections),
+        receivers=tuple(draft.receiving[connection] for connection in draft.connections),
+    )
+
+
+class _Draft:
+    """Numbers of everything that a plan refers to."""
+
+    def __init__(self, owners: list[tuple[int, Threadblock]]) -> None:
+        self.owners = owners
+        self.sending = {
+            Connection(g, tb.send_peer, tb.channel): b for b, (g, tb) in enumerate(owners) if tb.send_peer >= 0
+        }
+        self.receiving = {
+            Connection(tb.recv_peer, g, tb.channel): b for b, (g, tb) in enumerate(owners) if tb.recv_peer >= 0
+        }
+        self.connections = tuple(sorted(connection for connection in self.sending if connection in self.receiving))
+        self._number = {connection: index for index, connection in enumerate(self.connections)}
+        self._block_of = {(gpu, tb.id): block for block, (gpu, tb) in enumerate(owners)}
+        self._fused = [fuse(tb).operations for _, tb in owners]
+        self._first: list[int] = []
+        self._flagged: list[list[int]] = []
+        self._flags: list[list[int]] = []
+        total = 0
+        for operations in self._fused:
+            flagged = [index for index, operation in enumerate(operations) if operation.last.flags]
+            self._first.append(total)
+            self._flagged.append([total + index for index in flagged])
+            self._flags.append([operations[index].flag for index in flagged])
+            total += len(operations)
+
+    def operations(self, block: int) -> tuple[Operation, ...]:
+        """Operations of one threadblock with their waits and connections."""
+        gpu, tb = self.owners[block]
+        inbound = self._number.get(Connection(tb.recv_peer, gpu, tb.channel))
+        outbound = self._number.get(Connection(gpu, tb.send_peer, tb.channel))
+        return tuple(
+            Operation(
+                index=self._first[block] + index,
+                block=block,
+                step=fused.last,
+                chain=tuple(step.source for step in fused.steps) if fused.last.type == REDUCE else (),
+                waits=tuple(self._wait(gpu, dependency) for dependency in fused.collected),
+                inbound=inbound if fused.last.does.receives else None,
+                outbound=outbound if fused.last.does.sends else None,
+            )
+            for index, fused in enumerate(self._fused[block])
+        )
+
+    def _wait(self, gpu: int, dependency: Dependency) -> Wait:
+        target = self._block_of[gpu, dependency.threadblock]
+        position = bisect_left(self._flags[target], dependency.step)
+        flagged = self._flagged[target]
+        return Wait(target, dependency.step, flagged[position] if position < len(flagged) else None)
+
+
+def _same_chain(first: Step, second: Step) -> bool:
+    return second.type == REDUCE and first.target == second.target and first.source.buffer == second.source.buffer

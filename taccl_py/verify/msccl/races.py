@@ -1,0 +1,123 @@
+"""Are all accesses ordered: what happened before what, by program order, flags and messages.
+
+For every operation the set of operations that certainly came before it is kept as the bits of one whole number, as long as
+somebody may still ask for it. A waiting threadblock knows of the first operation whose flag can end its wait and of
+everything before that; a receiver knows of everything before the send. That a sender found room says nothing: no runtime
+promises that the reader's work is visible then. Two accesses to one cell, one of them a write, must be ordered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from taccl_py.collective import Address, Buffer
+from taccl_py.verify.msccl.findings import Findings, place
+from taccl_py.verify.msccl.grammar import COPY
+from taccl_py.verify.msccl.operations import Operation, Plan
+from taccl_py.verify.msccl.semantics import Setting
+
+_NOBODY = -1
+
+
+class RaceCheck:
+    """Accesses to all cells in one setting, checked in the order of `find_races`.
+
+    Attributes
+    ----------
+    input_handovers
+        Operations that read through the input buffer what another threadblock wrote.
+    """
+
+    def __init__(self, plan: Plan, setting: Setting, findings: Findings) -> None:
+        self.input_handovers: list[int] = []
+        self._plan = plan
+        self._setting = setting
+        self._findings = findings
+        self._writer = [[_NOBODY] * region.num_cells for region in setting.regions]
+        self._readers: list[list[tuple[int, ...]]] = [[()] * region.num_cells for region in setting.regions]
+
+    def access(self, operation: Operation, before: int) -> None:
+        """Record an operation whose predecessors are the bits of `before`."""
+        gpu = self._plan.blocks[operation.block].gpu
+        for address in operation.reads:
+            self._read(operation, gpu, address, before)
+        for address in operation.writes:
+            if not self._keeps_cells(operation, gpu):
+                self._write(operation, gpu, address, before)
+
+    def _keeps_cells(self, operation: Operation, gpu: int) -> bool:
+        """Whether it copies cells onto themselves, which nobody who reads them meanwhile can notice."""
+        source, target = operation.step.source, operation.step.target
+        return operation.step.type == COPY and self._range(gpu, source, 1) == self._range(gpu, target, 1)
+
+    def _range(self, gpu: int, address: Address, count: int) -> slice:
+        start = self._setting.regions[gpu].base(address.buffer) + address.offset
+        return slice(start, start + count)
+
+    def _read(self, operation: Operation, gpu: int, address: Address, before: int) -> None:
+        cells = self._range(gpu, address, operation.step.count)
+        for writer in set(self._writer[gpu][cells]):
+            if writer == _NOBODY or self._plan.operations[writer].block == operation.block:
+                continue
+            if not before >> writer & 1:
+                self._report(operation, "reads", writer, "writes", address)
+            elif address.buffer is Buffer.INPUT:
+                self.input_handovers.append(operation.index)
+        readers = self._readers[gpu]
+        renewed = {old: self._with_reader(old, operation) for old in set(readers[cells])}
+        readers[cells] = [renewed[old] for old in readers[cells]]
+
+    def _write(self, operation: Operation, gpu: int, address: Address, before: int) -> None:
+        cells = self._range(gpu, address, operation.step.count)
+        writers, readers = self._writer[gpu], self._readers[gpu]
+        for writer in sorted(set(writers[cells])):
+            if writer != _NOBODY and writer != operation.index and not before >> writer & 1:
+                self._report(operation, "writes", writer, "writes", address)
+        for reader in sorted({reader for group in set(readers[cells]) for reader in group}):
+            if reader != operation.index and not before >> reader & 1:
+                self._report(operation, "writes", reader, "reads", address)
+        writers[cells] = [operation.index] * operation.step.count
+        readers[cells] = [()] * operation.step.count
+
+    def _with_reader(self, readers: tuple[int, ...], operation: Operation) -> tuple[int, ...]:
+        """Readers since the last write: of each threadblock the latest one stands for the earlier ones."""
+        others = [reader for reader in readers if self._plan.operations[reader].block != operation.block]
+        return (*others, operation.index)
+
+    def _report(self, operation: Operation, verb: str, other: int, others_verb: str, address: Address) -> None:
+        first, second = self._plan.operations[other], operation
+        block, other_block = self._plan.blocks[second.block], self._plan.blocks[first.block]
+        where = place(block.gpu, block.id, second.step.index)
+        what = (
+            f"it {verb} cells from {address.buffer}[{address.offset}] on that step {first.step.index} of tb"
+            f" {other_block.id} {others_verb}, and nothing orders the two; make one wait for the other"
+        )
+        self._findings.violation(where, "race", what)
+
+
+def find_races(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -> None:
+    """Run the checks over all operations in an order that respects queues and flags."""
+    waiters = Counter(wait.operation for operation in plan.operations for wait in set(operation.waits))
+    past_of_block = [0] * len(plan.blocks)
+    past_of_flag: dict[int, int] = {}
+    messages: list[deque[int]] = [deque() for _ in plan.connections]
+    for index in order:
+        operation = plan.operations[index]
+        before = past_of_block[operation.block]
+        for wait in set(operation.waits):
+            if wait.operation is not None:
+                before |= past_of_flag[wait.operation]
+                waiters[wait.operation] -= 1
+                if not waiters[wait.operation]:
+                    del past_of_flag[wait.operation]
+        if operation.inbound is not None:
+            before |= messages[operation.inbound].popleft()
+        for check in checks:
+            check.access(operation, before)
+        past = before | 1 << index
+        past_of_block[operation.block] = past
+        if waiters[index]:
+            past_of_flag[index] = past
+        if operation.outbound is not None:
+            messages[operation.outbound].append(past)

@@ -1,0 +1,438 @@
+"""Judge of schedules: decides from topology and collective alone whether a schedule's messages do the job.
+
+Nothing that the schedule claims is believed: message times are computed again from the cost model, places in the
+buffers from the collective and the scratch lists, and what every rank holds from the messages that have arrived.
+
+Rules of time. A message that starts in the moment in which another one ends comes after it: it may use the link, and it
+carries what has arrived. Two times are the same moment if they differ by less than `TOLERANCE` of the duration that
+separates them (and a few units in the last place, for schedules of many hours).
+
+Rules of data. In a routed collective a rank holds a chunk from its arrival on. In a combining collective a rank holds
+for every chunk a set of contributions, at first only its own; a message carries the set as it stands when the message
+starts, a reduce message adds it to the receiver's, any other message puts it in the place of the receiver's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from taccl_py.collective import Address, Buffer
+from taccl_py.errors import Violation
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.units import BYTES_PER_MB, format_ranks
+
+TOLERANCE = 1e-6
+_ULPS = 16
+
+
+def judge_schedule(schedule: Schedule) -> tuple[Violation, ...]:
+    """Return all objections to a schedule; none means that it is correct.
+
+    Objections to the whole come first, then those to messages in their order, then what is missing at the end. The
+    first one is therefore the nearest to the cause. A message that another objection made unusable (a link that does
+    not exist, say) is left out of the later checks; a message whose sender does not hold a chunk is taken to deliver
+    it all the same, so that one mistake does not draw a tail of others.
+
+    Rules: ``rank-count``, ``chunk-size``, ``bad-cost``, ``scratch-shape``, ``scratch-chunk``, ``scratch-twice``,
+    ``no-such-link``, ``no-chunks``, ``no-such-chunk``, ``chunk-twice``, ``bad-time``, ``wrong-duration``, ``overlap``,
+    ``no-place``, ``not-contiguous``, ``not-held``, ``redundant``, ``nothing-to-reduce``, ``double-count``, ``missing``,
+    ``incomplete-sum``.
+    """
+    report = _Report(schedule)
+    _check_scratch(schedule, report)
+    if _check_frame(schedule, report):
+        usable = _usable_messages(schedule, report)
+        _check_durations(schedule, usable, report)
+        _check_overlaps(schedule, usable, report)
+        _check_places(schedule, usable, report)
+        if schedule.collective.reduces:
+            _check_sums(schedule, usable, report)
+        else:
+            _check_copies(schedule, usable, report)
+    return report.violations()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Objection:
+    """One objection and its place in the order of all: 0 the whole, 1 a message, 2 a rank at the end."""
+
+    part: int
+    number: int
+    rule: str
+    what: str
+
+
+class _Report:
+    """Collects objections; saying the same thing twice is saying it once."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._found: set[_Objection] = set()
+
+    def whole(self, rule: str, what: str) -> None:
+        self._found.add(_Objection(0, 0, rule, what))
+
+    def message(self, index: int, rule: str, what: str) -> None:
+        self._found.add(_Objection(1, index, rule, what))
+
+    def rank(self, rank: int, rule: str, what: str) -> None:
+        self._found.add(_Objection(2, rank, rule, what))
+
+    def name(self, index: int) -> str:
+        """Name of a message for people."""
+        links = self._schedule.topology.links
+        link = self._schedule.messages[index].link
+        return (
+            f"message {index} ({links[link].src}->{links[link].dst})" if 0 <= link < len(links) else f"message {index}"
+        )
+
+    def violations(self) -> tuple[Violation, ...]:
+        return tuple(Violation(self._where(o), o.rule, o.what) for o in sorted(self._found))
+
+    def _where(self, objection: _Objection) -> str:
+        if objection.part == 0:
+            return ""
+        return self.name(objection.number) if objection.part == 1 else f"rank {objection.number}"
+
+
+def _check_frame(schedule: Schedule, report: _Report) -> bool:
+    """Topology, collective, chunk size and scratch lists fit each other; False if nothing more can be checked."""
+    collective, topology = schedule.collective, schedule.topology
+    usable = True
+    if collective.num_ranks != topology.num_ranks:
+        usable = False
+        report.whole(
+            "rank-count",
+            f"the collective has {collective.num_ranks} ranks and the topology {topology.num_ranks}; they must be equal",
+        )
+    size = schedule.chunk_bytes
+    if not (math.isfinite(size) and size > 0):
+        usable = False
+        report.whole("chunk-size", f"a chunk has {size} bytes; the size must be finite and above 0")
+    elif topology.chunk_costs and size != BYTES_PER_MB:
+        report.whole(
+            "chunk-size",
+            f"a chunk has {size:g} bytes, but the costs of this topology are for one chunk, which counts as "
+            f"{BYTES_PER_MB} bytes",
+        )
+    if len(schedule.scratch) != collective.num_ranks:
+        usable = False
+        report.whole(
+            "scratch-shape",
+            f"there are {len(schedule.scratch)} scratch lists; each of the {collective.num_ranks} ranks has one",
+        )
+    return _check_costs(schedule, report) and usable
+
+
+def _check_costs(schedule: Schedule, report: _Report) -> bool:
+    """Costs are times: finite and not negative; False if they are not, for nothing can be timed then."""
+    topology = schedule.topology
+    usable = True
+    for resource, (alpha_us, beta_us_per_mb) in enumerate(topology.resource_cost):
+        latency_us = topology.links[resource].latency_us if resource < len(topology.links) else 0.0
+        if not all(math.isfinite(cost) and cost >= 0 for cost in (alpha_us, beta_us_per_mb, latency_us)):
+            usable = False
+            report.whole(
+                "bad-cost",
+                f"{topology.resource_name(resource)} has alpha {alpha_us} us, beta {beta_us_per_mb} us/MB, latency "
+                f"{latency_us} us; costs must be finite and at least 0",
+            )
+    return usable
+
+
+def _check_scratch(schedule: Schedule, report: _Report) -> None:
+    """Scratch lists name chunks that exist, each once."""
+    num_chunks = schedule.collective.num_chunks
+    for rank, chunks in enumerate(schedule.scratch):
+        for chunk, times in Counter(chunks).items():
+            if not 0 <= chunk < num_chunks:
+                report.whole(
+                    "scratch-chunk", f"rank {rank} keeps chunk {chunk} in scratch, but chunks are 0..{num_chunks - 1}"
+                )
+            if times > 1:
+                report.whole("scratch-twice", f"rank {rank} lists chunk {chunk} in scratch {times} times; list it once")
+
+
+def _usable_messages(schedule: Schedule, report: _Report) -> tuple[int, ...]:
+    """Indices of the messages that name existing links and chunks and have possible times."""
+    num_links, num_chunks = len(schedule.topology.links), schedule.collective.num_chunks
+    usable: list[int] = []
+    for index, message in enumerate(schedule.messages):
+        sound = True
+        if not 0 <= message.link < num_links:
+            sound = False
+            report.message(index, "no-such-link", f"uses link {message.link}, but links are 0..{num_links - 1}")
+        if not message.chunks:
+            sound = False
+            report.message(index, "no-chunks", "carries no chunk; leave the message out")
+        for chunk in message.chunks:
+            if not 0 <= chunk < num_chunks:
+                sound = False
+                report.message(index, "no-such-chunk", f"carries chunk {chunk}, but chunks are 0..{num_chunks - 1}")
+        if len(set(message.chunks)) < len(message.chunks):
+            sound = False
+            report.message(index, "chunk-twice", f"carries a chunk twice: {_numbers(message.chunks)}")
+        if not (math.isfinite(message.start_us) and math.isfinite(message.end_us)):
+            sound = False
+            report.message(index, "bad-time", f"goes from {message.start_us} to {message.end_us} us; times are finite")
+        elif message.start_us < 0:
+            report.message(index, "bad-time", f"starts at {_time(message.start_us)}; a schedule starts at 0")
+        if sound:
+            usable.append(index)
+    return tuple(usable)
+
+
+def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+    """A message takes what the cost model says, no less and no more."""
+    for index in usable:
+        message = schedule.messages[index]
+        right = schedule.topology.message_us(message.link, len(message.chunks) * schedule.chunk_bytes)
+        found = message.end_us - message.start_us
+        # A cost too large for a float is infinite, and so would be the slack.
+        if not math.isfinite(right) or abs(found - right) > _slack_us(right, message.end_us):
+            report.message(
+                index,
+                "wrong-duration",
+                f"takes {_time(found)} from {_time(message.start_us)} to {_time(message.end_us)}; "
+                f"{len(message.chunks)} x {schedule.chunk_bytes:g} bytes take {_time(right)} on this link",
+            )
+
+
+def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+    """A link and a port serve one message at a time, each for its own occupancy from the start of the message."""
+    topology = schedule.topology
+    users: dict[int, list[int]] = {}
+    for index in usable:
+        # A set would do, were it not for its order.
+        for resource in dict.fromkeys(topology.resources_of[schedule.messages[index].link]):
+            users.setdefault(resource, []).append(index)
+    for resource in sorted(users):
+        holder, busy_until_us, free_from_us = -1, 0.0, -math.inf
+        for index in users[resource]:
+            message = schedule.messages[index]
+            if message.start_us < free_from_us:
+                report.message(
+                    index,
+                    "overlap",
+                    f"starts at {_time(message.start_us)}, when {topology.resource_name(resource)} is busy with "
+                    f"{report.name(holder)} until {_time(busy_until_us)}; start it then or later",
+                )
+            occupancy_us = topology.occupancy_us(resource, len(message.chunks) * schedule.chunk_bytes)
+            end_us = message.start_us + occupancy_us
+            if end_us - _slack_us(occupancy_us, end_us) > free_from_us:
+                holder, busy_until_us = index, end_us
+                free_from_us = end_us - _slack_us(occupancy_us, end_us)
+
+
+def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+    """Every chunk that arrives has a place to be stored, and the chunks of a message are neighbours at both ends."""
+    places = _Places(schedule)
+    for index in usable:
+        message = schedule.messages[index]
+        link = schedule.topology.links[message.link]
+        for chunk in message.chunks:
+            place = places.of(chunk, link.dst)
+            if place is None or place.buffer is Buffer.INPUT:
+                report.message(
+                    index,
+                    "no-place",
+                    f"brings {schedule.collective.describe_chunk(chunk)} to rank {link.dst}, which does not want it and "
+                    f"has no place for it; list it in scratch[{link.dst}]",
+                )
+        for rank, end in ((link.src, "sender"), (link.dst, "receiver")):
+            found = [places.of(chunk, rank) for chunk in message.chunks]
+            if not _are_neighbours(found):
+                lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found)
+                report.message(
+                    index,
+                    "not-contiguous",
+                    f"carries chunks {_numbers(message.chunks)}, which lie at {lie} on the {end} (rank {rank}); chunks of "
+                    "one message must be neighbours in its order, or go in messages of their own",
+                )
+
+
+class _Places:
+    """Where ranks keep chunks: in scratch if listed there, else in the output if wanted, else in the input."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._collective = schedule.collective
+        self._scratch = [{chunk: place for place, chunk in enumerate(chunks)} for chunks in schedule.scratch]
+
+    def of(self, chunk: int, rank: int) -> Address | None:
+        """Return the place, or None if the rank never has the chunk."""
+        place = self._scratch[rank].get(chunk)
+        if place is not None:
+            return Address(Buffer.SCRATCH, place)
+        output = self._collective.output_address(chunk, rank)
+        return output if output is not None else self._collective.input_address(chunk, rank)
+
+
+def _are_neighbours(places: list[Address | None]) -> bool:
+    """Whether the places follow each other in one buffer; a place that does not exist is the matter of other rules."""
+    known = [place for place in places if place is not None]
+    if len(known) < len(places) or not known:
+        return True
+    first = known[0]
+    return all(place.buffer is first.buffer and place.offset == first.offset + step for step, place in enumerate(known))
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """Something that changes or uses what ranks hold; arrivals come before starts of the same moment."""
+
+    time_us: float
+    is_start: bool
+    index: int
+
+
+def _events(schedule: Schedule, usable: tuple[int, ...]) -> Iterator[_Event]:
+    """Starts and arrivals in the order of time."""
+    found: list[_Event] = []
+    for index in usable:
+        message = schedule.messages[index]
+        found.append(_Event(message.start_us, True, index))
+        found.append(_Event(_arrival_us(message), False, index))
+    return iter(sorted(found, key=lambda event: (event.time_us, event.is_start, event.index)))
+
+
+def _arrival_us(message: Message) -> float:
+    """Earliest time at which the message counts as arrived; never before its own start."""
+    slack_us = _slack_us(abs(message.end_us - message.start_us), message.end_us)
+    return max(message.end_us - slack_us, message.start_us)
+
+
+def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+    """Routed: a rank sends only what it holds, receives nothing twice, and ends with all that it wants."""
+    collective = schedule.collective
+    held: list[set[int]] = [set() for _ in range(collective.num_ranks)]
+    for chunk, source in enumerate(collective.source):
+        held[source].add(chunk)
+    arrivals = _arrivals(schedule, usable)
+    for event in _events(schedule, usable):
+        message = schedule.messages[event.index]
+        link = schedule.topology.links[message.link]
+        if event.is_start:
+            if message.reduce:
+                report.message(
+                    event.index,
+                    "nothing-to-reduce",
+                    f"is a reduce message; {collective.kind} sums nothing, it must copy",
+                )
+            for chunk in message.chunks:
+                if chunk not in held[link.src]:
+                    later = [t for t in arrivals.get((chunk, link.src), ()) if t > message.start_us]
+                    when = f"gets it only at {_time(min(later))}; start it then or later" if later else "never gets it"
+                    report.message(
+                        event.index,
+                        "not-held",
+                        f"starts at {_time(message.start_us)} with {collective.describe_chunk(chunk)}, "
+                        f"which rank {link.src} does not hold then: it {when}",
+                    )
+            continue
+        for chunk in message.chunks:
+            if chunk in held[link.dst]:
+                report.message(
+                    event.index,
+                    "redundant",
+                    f"brings {collective.describe_chunk(chunk)} to rank {link.dst} at {_time(message.end_us)}, "
+                    "which holds it already; leave it out",
+                )
+            held[link.dst].add(chunk)
+    for chunk, wanting in enumerate(collective.wanted):
+        for rank in wanting:
+            if chunk not in held[rank]:
+                report.rank(
+                    rank, "missing", f"{collective.describe_chunk(chunk)} never arrives; some message must bring it"
+                )
+
+
+def _arrivals(schedule: Schedule, usable: tuple[int, ...]) -> dict[tuple[int, int], list[float]]:
+    """Times at which each chunk arrives at each rank, by (chunk, rank)."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for index in usable:
+        message = schedule.messages[index]
+        for chunk in message.chunks:
+            found.setdefault((chunk, schedule.topology.links[message.link].dst), []).append(message.end_us)
+    return found
+
+
+class _Sums:
+    """Contributions that every rank holds of every chunk, as bit masks of ranks."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.complete = (1 << num_ranks) - 1
+        self._held: list[dict[int, int]] = [{} for _ in range(num_ranks)]
+        self._carried: dict[int, tuple[int, ...]] = {}
+
+    def held(self, chunk: int, rank: int) -> int:
+        """Return what the rank holds; at first its own contribution."""
+        return self._held[rank].get(chunk, 1 << rank)
+
+    def store(self, chunk: int, rank: int, contributions: int) -> None:
+        self._held[rank][chunk] = contributions
+
+    def load(self, index: int, message: Message, src: int) -> tuple[int, ...]:
+        """Return what a message carries: what its sender held when first asked, which is at its start."""
+        carried = self._carried.get(index)
+        if carried is None:
+            carried = self._carried[index] = tuple(self.held(chunk, src) for chunk in message.chunks)
+        return carried
+
+
+def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+    """Combining: no contribution is counted twice, and those who want a sum end with every contribution in it."""
+    collective = schedule.collective
+    sums = _Sums(collective.num_ranks)
+    for event in _events(schedule, usable):
+        message = schedule.messages[event.index]
+        link = schedule.topology.links[message.link]
+        carried = sums.load(event.index, message, link.src)
+        if event.is_start:
+            continue
+        for chunk, contributions in zip(message.chunks, carried, strict=True):
+            held = sums.held(chunk, link.dst)
+            where = f"{collective.describe_chunk(chunk)} on rank {link.dst} at {_time(message.end_us)}"
+            if message.reduce:
+                if contributions & held:
+                    report.message(
+                        event.index,
+                        "double-count",
+                        f"adds to {where} the contributions of ranks {_ranks(contributions)}; those of ranks "
+                        f"{_ranks(contributions & held)} are in it already and would count twice",
+                    )
+                sums.store(chunk, link.dst, held | contributions)
+                continue
+            if held in (sums.complete, contributions):
+                state = "complete" if held == sums.complete else "the same partial sum"
+                report.message(event.index, "redundant", f"stores {where}, which is {state} already; leave it out")
+            sums.store(chunk, link.dst, contributions)
+    for chunk, wanting in enumerate(collective.wanted):
+        for rank in wanting:
+            absent = sums.complete & ~sums.held(chunk, rank)
+            if absent:
+                report.rank(
+                    rank,
+                    "incomplete-sum",
+                    f"{collective.describe_chunk(chunk)} ends without the contributions of ranks {_ranks(absent)}; "
+                    "some message must bring them",
+                )
+
+
+def _slack_us(duration_us: float, at_us: float) -> float:
+    """Difference up to which two times, `duration_us` after one another, count as one moment."""
+    return TOLERANCE * duration_us + _ULPS * math.ulp(at_us)
+
+
+def _time(time_us: float) -> str:
+    return f"{time_us:.9g} us"
+
+
+def _numbers(chunks: Iterable[int]) -> str:
+    return ", ".join(map(str, chunks))
+
+
+def _ranks(mask: int) -> str:
+    return format_ranks([rank for rank in range(mask.bit_length()) if mask >> rank & 1])

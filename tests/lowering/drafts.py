@@ -1,0 +1,44 @@
+"""Short ways to write actions and threadblocks down for tests."""
+
+from taccl_py.collective import Buffer
+from taccl_py.lowering.actions import NONE, Action, Cells, Transfer
+from taccl_py.lowering.program import Op
+from taccl_py.lowering.threadblocks import Draft
+
+
+def cells(text):
+    """Cells of a text such as ``o3`` or ``s0-4``."""
+    if not text:
+        return None
+    first, _, last = text[1:].partition("-")
+    return Cells(Buffer(text[0]), int(first), int(last or first) - int(first) + 1)
+
+
+def act(order, op, reads="", writes="", *, rank=0, arrives=NONE, leaves=NONE, ready_us=0.0, busy_us=0.0):
+    return Action(
+        order, rank, op, cells(reads), cells(writes), arrives, leaves, ready_us=ready_us, busy_us=busy_us
+    )  # fmt: skip
+
+
+def send(order, reads, transfer, **kwargs):
+    return act(order, Op.SEND, reads, leaves=transfer, **kwargs)
+
+
+def recv(order, writes, transfer, **kwargs):
+    return act(order, Op.RECV, "", writes, arrives=transfer, **kwargs)
+
+
+def copy(order, reads, writes, **kwargs):
+    return act(order, Op.COPY, reads, writes, **kwargs)
+
+
+def add(order, reads, writes, **kwargs):
+    return act(order, Op.REDUCE, reads, writes, **kwargs)
+
+
+def draft(*actions, recv_peer=NONE, send_peer=NONE, channel=0):
+    return Draft(actions[0].rank, recv_peer, send_peer, channel, actions)
+
+
+def transfer(src, dst, *, link=0, count=1, message=0, start_us=0.0, instance=0):
+    return Transfer(message, instance, link, src, dst, count, start_us)

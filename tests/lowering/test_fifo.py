@@ -1,0 +1,56 @@
+from taccl_py.lowering.fifo import FifoModel, find_stuck
+from taccl_py.lowering.program import Op
+from tests.lowering.drafts import act, draft, recv, send, transfer
+
+
+def exchange(count):
+    """Two ranks, one threadblock each: both send before they receive."""
+    cells = f"0-{count - 1}" if count > 1 else "0"
+    drafts = tuple(
+        (
+            draft(
+                send(10 * rank, f"i{cells}", rank, rank=rank),
+                recv(10 * rank + 1, f"o{cells}", 1 - rank, rank=rank),
+                recv_peer=1 - rank, send_peer=1 - rank,
+            ),
+        )
+        for rank in (0, 1)
+    )  # fmt: skip
+    return drafts, {}, (transfer(0, 1, count=count), transfer(1, 0, count=count))
+
+
+def stuck(program, slots, cells_per_operation):
+    return [action.order for action in find_stuck(*program, FifoModel(slots, cells_per_operation))]
+
+
+def test_an_exchange_needs_room_for_a_whole_step():
+    assert stuck(exchange(1), 1, 1) == []
+    assert stuck(exchange(4), 3, 1) == [0, 10]
+    assert stuck(exchange(4), 4, 1) == []
+    assert stuck(exchange(4), 2, 2) == []
+    assert stuck(exchange(4), 1, 2) == [0, 10]
+
+
+def test_a_ring_of_fused_steps_needs_room_for_two():
+    drafts = tuple(
+        (
+            draft(
+                send(10 * r, "i0", r, rank=r),
+                act(10 * r + 1, Op.RECV_COPY_SEND, "", "o0", rank=r, arrives=(r - 1) % 3, leaves=3 + r),
+                recv(10 * r + 2, "o1", 3 + (r - 1) % 3, rank=r),
+                recv_peer=(r - 1) % 3, send_peer=(r + 1) % 3,
+            ),
+        )
+        for r in range(3)
+    )  # fmt: skip
+    transfers = tuple(transfer(r, (r + 1) % 3) for r in range(3)) * 2
+    assert stuck((drafts, {}, transfers), 1, 99) == [1, 11, 21]
+    assert stuck((drafts, {}, transfers), 2, 99) == []
+
+
+def test_waiting_for_each_other_in_a_circle_is_found():
+    drafts = ((draft(recv(0, "s0", 0), recv_peer=1), draft(send(1, "s0", 1), send_peer=1)),)
+    transfers = (transfer(1, 0), transfer(0, 1))
+    other = ((draft(recv(2, "s0", 1, rank=1), send(3, "s0", 0, rank=1), recv_peer=0, send_peer=0)),)
+    assert stuck(((*drafts, other), {1: (0,)}, transfers), 9, 9) == [0, 1, 2]
+    assert stuck(((*drafts, other), {0: (1,)}, transfers), 9, 9) == []

@@ -1,0 +1,139 @@
+from dataclasses import replace
+
+import pytest
+
+from taccl_py.collective import Buffer, Collective, Kind
+from taccl_py.errors import InputError
+from taccl_py.lowering.actions import Cells
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.order import order_events
+from taccl_py.lowering.place import place_messages
+from taccl_py.lowering.program import Op
+from taccl_py.lowering.survey import PlacementRules
+from tests.lowering import cases
+
+APART = PlacementRules(aliased=False, identical=False, fused=True)
+EITHER = PlacementRules(aliased=True, identical=False, fused=True)
+PLAIN = PlacementRules(aliased=True, identical=False, fused=False)
+
+
+def place(schedule, rules=APART):
+    geometry = Geometry(schedule.collective, 1, exact=False)
+    return place_messages(schedule, order_events(schedule), geometry, rules)
+
+
+def on(actions, rank, *ops):
+    return [a for a in actions if a.rank == rank and (not ops or a.op in ops)]
+
+
+def inputs(first, count=1):
+    return Cells(Buffer.INPUT, first, count)
+
+
+def outputs(first, count=1):
+    return Cells(Buffer.OUTPUT, first, count)
+
+
+def scratch(first, count=1):
+    return Cells(Buffer.SCRATCH, first, count)
+
+
+def test_first_contribution_is_added_to_the_input_and_later_ones_to_the_sum():
+    actions = place(cases.tree_reduce())
+    adds = on(actions, 0, Op.RECV_REDUCE_COPY)
+    assert [(a.reads, a.writes) for a in adds] == [(inputs(0), outputs(0)), (outputs(0), outputs(0))]
+    adds = on(actions, 1, Op.RECV_REDUCE_COPY)
+    assert [(a.reads, a.writes) for a in adds] == [(inputs(0), scratch(0)), (scratch(0), scratch(0))]
+
+
+def test_without_fused_steps_a_sum_of_two_is_made_of_a_copy_and_what_arrives_beside_it():
+    actions = on(place(cases.tree_reduce(), PLAIN), 0)
+    assert [(a.op, a.reads, a.writes) for a in actions] == [
+        (Op.COPY, inputs(0), outputs(0)),
+        (Op.RECV, None, scratch(0)),
+        (Op.REDUCE, scratch(0), outputs(0)),
+        (Op.RECV, None, scratch(1)),
+        (Op.REDUCE, scratch(1), outputs(0)),
+    ]
+
+
+def test_without_fused_steps_what_arrives_alone_is_stored_and_the_own_contribution_added():
+    apart = replace(PLAIN, aliased=False)
+    chain = cases.Planner(cases.machine(2, [(1, 0)]), Collective(Kind.REDUCE, 2))
+    chain.send(1, 0, 0, reduce=True)
+    actions = on(place(chain.schedule(), apart), 0)
+    assert [(a.op, a.reads, a.writes, a.beside) for a in actions] == [
+        (Op.RECV, None, outputs(0), -1),
+        (Op.REDUCE, inputs(0), outputs(0), 0),
+    ]
+
+
+def test_a_sum_that_the_schedule_would_keep_in_the_input_gets_scratch():
+    schedule = cases.tree_reduce(2)
+    schedule = replace(schedule, scratch=((),) * 7)
+    adds = on(place(schedule), 1, Op.RECV_REDUCE_COPY)
+    assert [a.writes for a in adds] == [scratch(0, 2), scratch(0, 2)]
+
+
+def test_a_wanted_chunk_that_is_kept_in_scratch_is_copied_to_the_output():
+    schedule = replace(cases.chain_broadcast(2, 2), scratch=((), (1, 0)))
+    actions = on(place(schedule), 1)
+    assert [(a.op, a.reads, a.writes) for a in actions] == [
+        (Op.RECV, None, scratch(1)),
+        (Op.COPY, scratch(1), outputs(0)),
+        (Op.RECV, None, scratch(0)),
+        (Op.COPY, scratch(0), outputs(1)),
+    ]
+
+
+def test_own_chunks_that_are_no_neighbours_in_the_input_are_copied_to_where_they_are():
+    plan = cases.Planner(cases.full(3), Collective(Kind.SCATTER, 3), scratch=[[2, 1], [2, 1], []])
+    plan.send(0, 1, 2, 1)
+    plan.send(1, 2, 2)
+    actions = place(plan.schedule())
+    assert [(a.op, a.reads, a.writes) for a in on(actions, 0)] == [
+        (Op.COPY, inputs(2), scratch(0)),
+        (Op.COPY, inputs(1), scratch(1)),
+        (Op.COPY, inputs(0), outputs(0)),
+        (Op.SEND, scratch(0, 2), None),
+    ]
+    assert (Op.COPY, scratch(1), outputs(0)) in [(a.op, a.reads, a.writes) for a in on(actions, 1)]
+
+
+def test_early_chunks_and_all_that_travel_with_them_are_kept_from_the_output_in_place():
+    """One message brings chunks (1->0, parts 0 and 1); only the cell of part 1 is still needed."""
+    plan = cases.Planner(cases.full(2), Collective(Kind.ALLTOALL, 2, 2))
+    plan.send(0, 1, 2)
+    plan.send(1, 0, 4, 5, not_before_us=50.0)
+    plan.send(0, 1, 3, not_before_us=100.0)
+    actions = on(place(plan.schedule(), EITHER), 0)
+    assert [(a.op, a.reads, a.writes) for a in actions[2:]] == [
+        (Op.RECV, None, scratch(0, 2)),
+        (Op.COPY, scratch(0), outputs(2)),
+        (Op.SEND, inputs(3), None),
+        (Op.COPY, scratch(1), outputs(3)),
+    ]
+    assert on(place(plan.schedule(), APART), 0, Op.RECV)[0].writes == outputs(2, 2)
+
+
+def test_staged_messages_arrive_in_spare_scratch():
+    schedule = cases.recursive_doubling(2)
+    staged = replace(APART, staged=frozenset({0}))
+    receiver = schedule.topology.links[schedule.messages[0].link].dst
+    actions = on(place(schedule, staged), receiver)
+    assert [a.op for a in actions] == [Op.COPY, Op.SEND, Op.RECV, Op.REDUCE]
+    assert [a.writes for a in actions if a.op is Op.RECV] == [scratch(0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda s: replace(s, messages=s.messages[1:]), "does not hold"),
+        (lambda s: replace(s, messages=s.messages[:1]), "never comes to rank 0"),
+        (lambda s: replace(s, scratch=((), (), ())), "has no place"),
+        (lambda s: replace(s, scratch=((), (5, 4, 3, 2), ())), "not neighbours"),
+    ],
+)
+def test_schedules_that_cannot_be_carried_out_are_refused(change, what):
+    with pytest.raises(InputError, match=what):
+        place(change(cases.relay_gather()))

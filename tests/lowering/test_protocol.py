@@ -1,0 +1,84 @@
+from dataclasses import replace
+
+import pytest
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import LoweringError
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.program import Protocol
+from taccl_py.lowering.protocol import choose_protocol, largest_size_bytes, largest_size_with
+from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
+from tests.lowering import cases
+
+
+def chosen(schedule, asked=None, **kwargs):
+    return choose_protocol(schedule, asked, EXECUTOR, **kwargs).protocol
+
+
+def sized(schedule, chunk_bytes):
+    return replace(schedule, chunk_bytes=chunk_bytes)
+
+
+def test_on_one_node_the_protocol_grows_with_the_size():
+    """1 us/MB: LL's second copy of the bytes costs what it saves over LL128 (1.3 us) at about 1.4 MB."""
+    schedule = cases.ring_allgather(4)
+    assert chosen(sized(schedule, 1.3e6)) is Protocol.LL
+    assert chosen(sized(schedule, 1.5e6)) is Protocol.LL128
+    assert chosen(sized(schedule, 22.4e6)) is Protocol.LL128
+    assert chosen(sized(schedule, 22.6e6)) is Protocol.SIMPLE
+
+
+def test_between_nodes_there_is_no_ll128_and_ll_saves_more():
+    schedule = cases.ring_allgather(4, nodes=(0, 1, 2, 3))
+    assert chosen(sized(schedule, 11.2e6)) is Protocol.LL
+    assert chosen(sized(schedule, 11.4e6)) is Protocol.SIMPLE
+
+
+def test_a_barred_protocol_is_chosen_only_if_there_is_no_other():
+    schedule = sized(cases.ring_allgather(4), 1.0)
+    assert chosen(schedule, barred=frozenset({Protocol.LL})) is Protocol.LL128
+    assert chosen(schedule, barred=frozenset(Protocol)) is Protocol.LL
+
+
+@pytest.mark.parametrize(
+    "schedule", [cases.chain_broadcast(3, nodes=(0, 0, 1)), cases.tree_reduce(nodes=(0, 0, 1) * 2 + (1,))]
+)
+def test_simple_is_never_used_for_broadcast_and_reduce_over_several_nodes(schedule):
+    assert chosen(sized(schedule, 1e9)) is Protocol.LL
+    with pytest.raises(LoweringError, match="over several nodes hangs") as caught:
+        chosen(schedule, Protocol.SIMPLE)
+    assert caught.value.limit == "protocol"
+    assert chosen(schedule, Protocol.LL128) is Protocol.LL128
+
+
+def test_simple_is_used_for_broadcast_on_one_node_when_it_is_asked_for():
+    assert chosen(cases.chain_broadcast(3), Protocol.SIMPLE) is Protocol.SIMPLE
+
+
+def test_machines_without_sizes_get_simple():
+    schedule = cases.ring_allgather(4)
+    schedule = replace(schedule, topology=replace(schedule.topology, chunk_costs=True))
+    assert chosen(schedule) is Protocol.SIMPLE
+    schedule = cases.chain_broadcast(3, nodes=(0, 0, 1))
+    schedule = replace(schedule, topology=replace(schedule.topology, chunk_costs=True))
+    assert chosen(schedule) is Protocol.LL
+
+
+def test_largest_size_keeps_the_loop_within_its_limit():
+    geometry = Geometry(Collective(Kind.ALLREDUCE, 4, 1), 2, exact=False)
+    assert largest_size_bytes(geometry, EXECUTOR, Protocol.LL) == 8 * 32768 * 65535
+    assert largest_size_bytes(geometry, RCCL, Protocol.LL) == 8 * 16384 * 65535
+    assert largest_size_bytes(geometry, EXECUTOR, Protocol.SIMPLE) == 8 * (1 << 21) * 65535
+    assert largest_size_bytes(replace(geometry, instances=3), EXECUTOR, Protocol.SIMPLE) == 1 << 40
+
+
+def test_largest_size_of_legacy_is_what_scratch_and_counts_can_bear():
+    reduction = Geometry(Collective(Kind.ALLREDUCE, 4, 1), 1, exact=True)
+    assert largest_size_bytes(reduction, LEGACY, Protocol.SIMPLE) == (1 << 32) - 1
+    gather = Geometry(Collective(Kind.ALLGATHER, 4, 1), 1, exact=True)
+    assert largest_size_bytes(gather, LEGACY, Protocol.SIMPLE) == (1 << 31) - 1
+
+
+def test_sizes_up_to_which_an_operation_carries_several_cells():
+    geometry = Geometry(Collective(Kind.ALLREDUCE, 4, 1), 1, exact=False)
+    assert largest_size_with(3, geometry, EXECUTOR, Protocol.LL) == 4 * (32768 // 3)

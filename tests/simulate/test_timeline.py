@@ -1,0 +1,33 @@
+import pytest
+
+from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
+
+
+def test_bandwidths_are_those_of_nccl_tests():
+    timeline = Timeline(makespan_us=1000.0, transfers=(), size_bytes=8e6, busbw_factor=1.75)
+    assert timeline.algbw_gbps == pytest.approx(8.0)
+    assert timeline.busbw_gbps == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize(("size_bytes", "makespan_us"), [(None, 10.0), (8e6, 0.0)])
+def test_there_is_no_bandwidth_without_a_size_or_a_time(size_bytes, makespan_us):
+    timeline = Timeline(makespan_us, (), size_bytes, 1.0)
+    assert timeline.algbw_gbps is None
+    assert timeline.busbw_gbps is None
+
+
+def test_transfers_are_sorted_by_start_and_link():
+    moves = [Transfer(link, 0, 1, start, start + 1.0, 8.0) for start, link in ((2.0, 0), (0.0, 3), (0.0, 1))]
+    assert [(move.start_us, move.link) for move in sort_transfers(moves)] == [(0.0, 1), (0.0, 3), (2.0, 0)]
+
+
+def test_the_text_has_a_line_for_each_transfer_and_says_what_it_was():
+    moves = (
+        Transfer(0, 0, 1, 0.0, 1.5, 4096.0, message=12),
+        Transfer(0, 0, 1, 1.5, 3.0, 4096.0, threadblock=2, step=5),
+    )
+    assert str(Timeline(3.0, moves, 8192.0, 1.0)) == (
+        "2 transfers, 3 us\n"
+        "      0.0000       1.5000    0 -> 1   4096 bytes, message 12\n"
+        "      1.5000       3.0000    0 -> 1   4096 bytes, tb 2 step 5\n"
+    )

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taccl_py.errors import InputError
+from taccl_py.topology.machines import SHAPES, formula_topology, is_formula
+from taccl_py.topology.model import Topology
+
+IsAutomorphism = Callable[[Topology, tuple[int, ...]], bool]
+
+
+def neighbours(topology: Topology, rank: int) -> set[int]:
+    return {dst for src, dst in topology.links_between if src == rank}
+
+
+@pytest.mark.parametrize(
+    ("formula", "ranks", "links", "degrees"),
+    [
+        ("ring:8", 8, 16, {2}),
+        ("ring:3", 3, 6, {2}),
+        ("ring:2", 2, 2, {1}),
+        ("torus:4x4", 16, 64, {4}),
+        ("torus:4x4x4", 64, 384, {6}),
+        ("torus:2x3", 6, 18, {3}),
+        ("torus:2x2", 4, 8, {2}),
+        ("mesh:4x4", 16, 48, {2, 3, 4}),
+        ("mesh:5", 5, 8, {1, 2}),
+        ("mesh:2x2x2", 8, 24, {3}),
+        ("hypercube:3", 8, 24, {3}),
+        ("hypercube:1", 2, 2, {1}),
+        ("full:8", 8, 56, {7}),
+        ("switch:16", 16, 240, {15}),
+    ],
+)
+def test_shape_has_the_ranks_links_and_degrees_counted_by_hand(
+    formula: str, ranks: int, links: int, degrees: set[int]
+) -> None:
+    topology = formula_topology(formula)
+    assert (topology.num_ranks, len(topology.links), topology.num_nodes) == (ranks, links, 1)
+    assert set(Counter(link.src for link in topology.links).values()) == degrees
+    assert set(Counter(link.dst for link in topology.links).values()) == degrees
+    assert len(topology.links_between) == links, "no parallel links"
+
+
+def test_neighbours_are_those_of_the_shape() -> None:
+    assert neighbours(formula_topology("ring:5"), 0) == {1, 4}
+    assert neighbours(formula_topology("torus:3x4"), 0) == {1, 3, 4, 8}, "row by row: 4 is one row down, 8 one row up"
+    assert neighbours(formula_topology("mesh:3x4"), 0) == {1, 4}
+    assert neighbours(formula_topology("mesh:3x4"), 5) == {4, 6, 1, 9}
+    assert neighbours(formula_topology("hypercube:3"), 5) == {4, 7, 1}
+    assert neighbours(formula_topology("torus:2x3x4"), 0) == {1, 3, 4, 8, 12}
+
+
+def test_every_link_of_a_shape_goes_both_ways() -> None:
+    for shape in SHAPES:
+        topology = formula_topology(shape.example)
+        assert all((dst, src) in topology.links_between for src, dst in topology.links_between), shape.name
+
+
+def test_costs_are_the_defaults_unless_options_say_otherwise() -> None:
+    link = formula_topology("ring:4").links[0]
+    assert (link.alpha_us, link.beta_us_per_mb, link.latency_us, link.ports) == (0.5, 20.0, 0.0, ())
+    link = formula_topology("ring:4,alpha_us=0.7,beta_us_per_mb=40").links[0]
+    assert (link.alpha_us, link.beta_us_per_mb) == (0.7, 40.0)
+    link = formula_topology("mesh:2x2, beta_us_per_mb = 1e1").links[0]
+    assert (link.alpha_us, link.beta_us_per_mb) == (0.5, 10.0)
+
+
+def test_switch_gives_each_rank_one_port_out_and_one_in() -> None:
+    topology = formula_topology("switch:4,alpha_us=1,beta_us_per_mb=8")
+    assert len(topology.ports) == 8
+    assert {(port.alpha_us, port.beta_us_per_mb) for port in topology.ports} == {(1.0, 8.0)}
+    for one, two in itertools.combinations(topology.links, 2):
+        assert (one.ports[0] == two.ports[0]) == (one.src == two.src)
+        assert (one.ports[1] == two.ports[1]) == (one.dst == two.dst)
+        assert one.ports[0] != two.ports[1]
+
+
+@pytest.mark.parametrize(
+    ("formula", "group"),
+    [("ring:6", 6), ("torus:2x3", 6), ("torus:3x3x2", 18), ("hypercube:3", 8), ("full:5", 5), ("switch:4", 4)],
+)
+def test_symmetry_takes_every_rank_to_every_other_and_keeps_the_machine(
+    is_automorphism: IsAutomorphism, formula: str, group: int
+) -> None:
+    topology = formula_topology(formula)
+    assert all(is_automorphism(topology, image) for image in topology.symmetry)
+    reached = {0}
+    while new := {image[rank] for image in topology.symmetry for rank in reached} - reached:
+        reached |= new
+    assert len(reached) == topology.num_ranks == group
+
+
+def test_mesh_claims_no_symmetry() -> None:
+    assert formula_topology("mesh:3x3").symmetry == ()
+
+
+def test_check_of_symmetry_can_fail(is_automorphism: IsAutomorphism) -> None:
+    assert not is_automorphism(formula_topology("ring:4"), (1, 0, 2, 3))
+    assert not is_automorphism(formula_topology("mesh:3"), (1, 2, 0))
+    assert not is_automorphism(formula_topology("ring:4"), (0, 0, 1, 2))
+
+
+def test_name_can_be_a_file_name_and_the_source_is_honest() -> None:
+    topology = formula_topology("torus:4x4,alpha_us=1")
+    assert topology.name == "torus-4x4"
+    assert "torus:4x4,alpha_us=1" in topology.source
+    assert "assumed" in topology.source
+
+
+def test_each_shape_is_listed_with_an_example_that_works() -> None:
+    assert [shape.name for shape in SHAPES] == ["ring", "torus", "mesh", "hypercube", "full", "switch"]
+    for shape in SHAPES:
+        assert formula_topology(shape.example).num_ranks > 1
+        assert is_formula(shape.example)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(2, 5), min_size=1, max_size=3), st.booleans())
+def test_grid_links_change_one_coordinate_by_one(sides: list[int], closed: bool) -> None:
+    topology = formula_topology(f"{'torus' if closed else 'mesh'}:{'x'.join(map(str, sides))}")
+    places = list(itertools.product(*(range(side) for side in sides)))
+    assert topology.num_ranks == len(places) == math.prod(sides)
+    pairs = set()
+    for (src, here), (dst, there) in itertools.permutations(enumerate(places), 2):
+        steps = [(abs(a - b), side) for a, b, side in zip(here, there, sides, strict=True) if a != b]
+        if len(steps) == 1 and (steps[0][0] == 1 or (closed and steps[0][0] == steps[0][1] - 1)):
+            pairs.add((src, dst))
+    assert set(topology.links_between) == pairs
+
+
+@pytest.mark.parametrize(
+    ("formula", "words"),
+    [
+        ("rings:8", "did you mean ring? write for example ring:8"),
+        ("star:8", "has no known shape; write for example"),
+        ("ring:", "'' is not a size of a ring; write one whole number"),
+        ("ring:4x4", "'4x4' is not a size of a ring"),
+        ("ring:-4", "is not a size of a ring"),
+        ("ring:1", "found 1, a ring has at least 2 ranks"),
+        ("torus:4x", "write sides joined by x, as in 4x4"),
+        ("torus:4x1", "at least 2 ranks along each side"),
+        ("mesh:0", "found 0, a mesh has at least 2 ranks"),
+        ("hypercube:0", "found 0, a hypercube has at least 1 dimensions"),
+        ("hypercube:40", "more than 5000000 links; write a smaller size"),
+        ("full:3000", "more than 5000000 links"),
+        ("torus:1000x1000x1000", "more than 5000000 links"),
+        ("ring:" + "9" * 5000, "is not a size of a ring"),
+        ("ring:8,", "'' is not an option; write alpha_us or beta_us_per_mb"),
+        ("ring:8,beta=3", "'beta=3' is not an option"),
+        ("ring:8,alpha_us", "'alpha_us' is not an option"),
+        ("ring:8,alpha_us=fast", "'fast' is not a number"),
+        ("ring:8,alpha_us=-1", "a finite number of at least 0 is needed"),
+        ("ring:8,alpha_us=nan", "a finite number of at least 0 is needed"),
+        ("ring:8,beta_us_per_mb=inf", "a finite number of at least 0 is needed"),
+        ("ring:8,alpha_us=1,alpha_us=2", "alpha_us stands twice"),
+        ("ring:8,alpha_us=0,beta_us_per_mb=0", "alpha and beta are both 0"),
+        ("ring", "has no known shape"),
+    ],
+)
+def test_broken_formula_is_answered_with_what_is_allowed(formula: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        formula_topology(formula)
+    assert words in str(caught.value)
+
+
+def test_paths_and_names_are_no_formulas() -> None:
+    assert not any(is_formula(text) for text in ("ring", "a/ring:8", "ndv2-x2", "ring8.json", "", "C:\\ring.json"))
+    assert all(is_formula(text) for text in ("ring:8", "star:x", "ring:"))

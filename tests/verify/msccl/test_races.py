@@ -1,0 +1,68 @@
+"""Races: random programs whose outcome depends on the order of things are called racy."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from taccl_py.runtimes import EXECUTOR
+from taccl_py.verify.msccl import judge_program
+from tests.verify.msccl.brute_force import World, outcome
+from tests.verify.msccl.files import Attributes, File, add, make_file, step
+
+LENGTHS = {"i": 3, "o": 3, "s": 2}
+
+
+TRAFFIC = [  # who sends, who forwards or receives, who receives what was forwarded: (rank, threadblock)
+    ((0, 0), (1, 1), None), ((0, 0), (1, 1), (0, 1)), ((1, 1), (0, 1), None), ((1, 0), (0, 2), None),
+]  # fmt: skip
+
+
+def random_program(chance: random.Random) -> File:
+    """Two ranks, three threadblocks each, random steps that never get stuck, and random dependencies between them."""
+    file = make_file("allreduce", 2, 3, (3, 3, 2), inplace=chance.randint(0, 1), outofplace=1)
+    steps: dict[tuple[int, int], list[Attributes]] = {(rank, block): [] for rank in range(2) for block in range(3)}
+
+    def append(owner: tuple[int, int], kind: str, cnt: int) -> None:
+        src, dst = chance.choice("iooss"), chance.choice("ooss")
+        new = step(
+            kind, f"{src}{chance.randint(0, LENGTHS[src] - cnt)}", f"{dst}{chance.randint(0, LENGTHS[dst] - cnt)}", cnt
+        )
+        rank = owner[0]
+        others = [(b, k) for b in range(3) if b != owner[1] for k in range(len(steps[rank, b]))]
+        if others and chance.random() < 0.5:
+            depid, deps = chance.choice(others)
+            steps[rank, depid][deps]["hasdep"] = 1
+            new.update(depid=depid, deps=deps)
+        steps[owner].append(new)
+
+    for _ in range(chance.randint(3, 7)):
+        cnt = chance.randint(1, 2)
+        if chance.random() < 0.5:
+            sender, middle, receiver = chance.choice(TRAFFIC)
+            append(sender, "s", cnt)
+            if receiver is not None:
+                append(middle, chance.choice(["rcs", "rrs", "rrcs"]), cnt)
+            append(receiver or middle, chance.choice(["r", "rrc"]), cnt)
+        else:
+            append((chance.randrange(2), chance.randrange(3)), chance.choice(["cpy", "re"]), cnt)
+    for (rank, block), peers in {
+        (0, 0): (1, -1, 0), (0, 1): (-1, 1, 0), (0, 2): (-1, 1, 1), (1, 0): (0, -1, 1), (1, 1): (0, 0, 0), (1, 2): (-1, -1, 0)
+    }.items():  # fmt: skip
+        add(file, rank, peers[0], peers[1], steps[rank, block], peers[2])
+    return file
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(0, 10**6))
+def test_an_outcome_that_varies_is_called_a_race(seed: int) -> None:
+    file = random_program(random.Random(seed))
+    violations = judge_program(file.text(), EXECUTOR).violations
+    assume("reduce-chain-count" not in {violation.rule for violation in violations})
+    for in_place, other in ((False, "in place, "), (True, "out of place, ")):
+        if file.attributes["inplace" if in_place else "outofplace"]:
+            outcomes = {outcome(World(file, in_place, 8, 71), file, run) for run in range(12)}
+            racy = any(v.rule == "race" and not v.what.startswith(other) for v in violations)
+            assert racy or len(outcomes) == 1
