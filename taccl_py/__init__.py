@@ -12,3 +12,5 @@
                      .--------+--------.
                  verify/  simulate/  lowering/  ->  MSCCL XML
 """
+
+__version__ = "0.1.0"

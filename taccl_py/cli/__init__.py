@@ -1,1 +1,90 @@
-"""Ask for it: the command line."""
+"""Ask for it: the command line. Options become pipeline calls, results become tables or JSON.
+
+Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a runtime's limit, 6 a package is missing
+(`taccl_py.errors`). Data goes to stdout, progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from taccl_py import __version__
+from taccl_py.errors import TacclError
+
+_COMMANDS = {
+    "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
+    "check": ("taccl_py.cli.check:check", "Judge schedules and MSCCL XML files."),
+    "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML for a runtime."),
+    "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),
+    "topo": ("taccl_py.cli.topo:topo", "List and show topologies."),
+    "sketch": ("taccl_py.cli.sketch:sketch", "List, show and validate sketches."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when they are called, so that --help answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Names in the order of the work."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name][0].split(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="taccl")
+@click.option("--debug", is_flag=True, help="Show the traceback of errors.")
+def cli(debug: bool) -> None:
+    """Synthesize collective-communication algorithms for GPU clusters and lower them to MSCCL XML.
+
+    \b
+    Example:
+      taccl synth ndv2 allgather --nodes 2 --sketch sk-1 --size 16MB -o out/
+      taccl check out/schedule.json out/algorithm.xml
+
+    Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a limit of the runtime, 6 a package is missing.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line: the one place where an error becomes a line and an exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        result: Any = cli.main(args=arguments, prog_name="taccl", standalone_mode=False)
+    except TacclError as error:
+        if "--debug" in arguments:
+            raise
+        _complain(str(error))
+        sys.exit(error.exit_code)
+    except click.UsageError as error:
+        error.show(file=sys.stderr)
+        sys.exit(2)
+    except click.ClickException as error:
+        _complain(error.format_message())
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _complain(text: str) -> None:
+    click.echo(click.style("error: ", fg="red", bold=True) + text, err=True)

@@ -83,6 +83,7 @@ class _Writer:
         self._homes = homes
         self._rules = rules
         self._spare = list(homes.scratch_chunks)
+        self._spare_of: dict[int, Cells] = {}
         self._found: list[tuple[int, int, int, Action]] = []
 
     def actions(self) -> tuple[Action, ...]:
@@ -100,7 +101,7 @@ class _Writer:
         beside = use.message if use.beside else NONE
         self.add_copies(use.rank, self._fetches(use), beside)
         if use.way is Way.SEND:
-            reads = own or self._home_cells(use)
+            reads = self._spare_of.get(use.spare_of) or own or self._home_cells(use)
             self._add(now, Action(0, use.rank, Op.SEND, reads, None, leaves=use.message, busy_us=busy_us))
             return
         home = self._home_cells(use)
@@ -113,6 +114,9 @@ class _Writer:
         self._add(now, Action(0, use.rank, Op.RECV, None, target, arrives=use.message, busy_us=busy_us))
         if use.way is Way.STORE_LATER:
             self._add(now, Action(0, use.rank, Op.COPY, target, home))
+        elif use.way is Way.ADD_SPARE:
+            self._add(now, Action(0, use.rank, Op.REDUCE, own, target, beside=beside))
+            self.add_copies(use.rank, self._kept(use, target), NONE)
         elif use.way is not Way.STORE:
             operand = own if use.way is Way.ADD_OWN else target
             self._add(now, Action(0, use.rank, Op.REDUCE, operand, home, beside=beside))
@@ -138,7 +142,14 @@ class _Writer:
     def _spare_cells(self, use: Use) -> Cells:
         first = self._spare[use.rank]
         self._spare[use.rank] += len(use.chunks)
-        return Cells(Buffer.SCRATCH, first, len(use.chunks))
+        self._spare_of[use.message] = Cells(Buffer.SCRATCH, first, len(use.chunks))
+        return self._spare_of[use.message]
+
+    def _kept(self, use: Use, spare: Cells) -> Iterator[_Copy]:
+        for step, chunk in enumerate(use.chunks):
+            if chunk in use.keep:
+                source = Address(spare.buffer, spare.first + step)
+                yield _Copy(source, self._homes.address_of[use.rank][chunk], use.event)
 
     def _fetches(self, use: Use) -> Iterator[_Copy]:
         for chunk in use.fetch:

@@ -7,11 +7,12 @@ there. Any other message goes from home, and own contributions in it are *fetche
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from taccl_py.collective import Buffer
 from taccl_py.errors import InputError
+from taccl_py.lowering.actions import NONE
 from taccl_py.lowering.order import Event
 from taccl_py.schedule.ir import Schedule
 
@@ -27,6 +28,7 @@ class Way(Enum):
     ADD = auto()  # one fused step: local operand plus what arrives, stored at home
     ADD_OWN = auto()  # store at home, then add the own contribution from the input
     ADD_ARRIVED = auto()  # store in spare scratch, then add that to the home
+    ADD_SPARE = auto()  # store in spare scratch, then add the own contribution there; the sum is sent from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Use:
         Own chunks that must be copied home before.
     beside
         Whether the local work of it must be done by the threadblock that receives.
+    spare_of
+        For a send: the message in whose spare scratch the chunks are, or `NONE`.
+    keep
+        Chunks that must be copied from spare scratch to their homes.
     """
 
     event: int
@@ -57,6 +63,8 @@ class Use:
     straight: bool
     fetch: tuple[int, ...] = ()
     beside: bool = False
+    spare_of: int = NONE
+    keep: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +120,50 @@ def survey_messages(schedule: Schedule, events: tuple[Event, ...], rules: Placem
         If a rank sends a chunk that it does not hold.
     """
     surveyor = _Surveyor(schedule, rules)
-    uses = tuple(surveyor.use(index, event) for index, event in enumerate(events))
+    uses = [surveyor.use(index, event) for index, event in enumerate(events)]
+    if rules.aliased and not rules.identical:
+        _keep_sums_apart(uses, schedule)
     return Survey(
-        uses,
+        tuple(uses),
         tuple(surveyor.last_arrival),
         tuple(surveyor.last_read),
         tuple(frozenset(chunks) for chunks in surveyor.fetched),
     )
+
+
+def _keep_sums_apart(uses: list[Use], schedule: Schedule) -> None:
+    """Leave sums of two in spare scratch where that saves the copy of the own contribution to the output.
+
+    That is possible if the sum is only sent as it is, until another one takes its place or for good. A sum that is wanted
+    is copied to the output meanwhile.
+    """
+    of_rank: list[list[Use]] = [[] for _ in range(schedule.collective.num_ranks)]
+    for use in reversed(uses):
+        if use.way is Way.ADD_ARRIVED and use.beside:
+            _keep_sum_apart(use, of_rank[use.rank], uses)
+        of_rank[use.rank].append(use)
+
+
+def _keep_sum_apart(use: Use, later: list[Use], uses: list[Use]) -> None:
+    """Decide that for one message; `later` are the uses of its rank after it, latest first."""
+    chunks, replaced = set(use.chunks), set[int]()
+    senders: list[Use] = []
+    for other in reversed(later):
+        touched = chunks.intersection(other.chunks)
+        if not touched:
+            continue
+        if other.way in (Way.STORE, Way.STORE_LATER):
+            replaced |= touched
+        elif not touched <= replaced:
+            if other.way is not Way.SEND or other.chunks != use.chunks or replaced:
+                return
+            senders.append(other)
+    keep = tuple(chunk for chunk in use.chunks if chunk not in replaced)
+    if keep and not senders:
+        return  # the sum is all that is wanted: better to copy the own contribution while nothing has arrived yet
+    uses[use.event] = replace(use, way=Way.ADD_SPARE, fetch=(), keep=keep)
+    for other in senders:
+        uses[other.event] = replace(other, spare_of=use.message)
 
 
 class _Surveyor:

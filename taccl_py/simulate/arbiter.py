@@ -1,8 +1,9 @@
 """Who may use which link and port when: requests that want several resources at once, served in their order.
 
-A request starts when all its resources are free. Among those that could start the earliest request goes first, and a
-request that still waits for one resource does not keep others from the rest: nothing stands idle that somebody could
-use.
+A request starts when all its resources are free. Among those that could start, one whose receiver already waits for the
+data goes before one whose receiver is not there yet (its message would fill the connection's buffer and stall), then the
+earliest goes first. A request that still waits for one resource does not keep others from the rest: nothing stands idle that
+somebody could use.
 
 Every waiting request is filed under one of the resources that it finds busy. When that resource becomes free the
 requests filed there are tried in order until it is taken again, so a request is looked at only when its case may have
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from taccl_py.topology.model import Topology
 
@@ -27,6 +28,8 @@ class Request:
 
     Attributes
     ----------
+    early
+        Whether its receiver is not waiting for it yet.
     time_us
         When it was made.
     rank, threadblock
@@ -39,6 +42,7 @@ class Request:
         Index by which the caller knows who asked.
     """
 
+    early: bool
     time_us: float
     rank: int
     threadblock: int
@@ -94,6 +98,8 @@ class Arbiter:
         self._busy_until_us = [0.0] * topology.num_resources
         # A resource has requests filed under it only while it is busy, and then an alarm is set for its end.
         self._filed: list[list[Request]] = [[] for _ in range(topology.num_resources)]
+        # The valid entry of every owner whose request is filed, and where; promoting leaves an outdated entry behind.
+        self._waiting: dict[int, tuple[Request, int]] = {}
         self._grants: list[Grant] = []
         self._alarms: list[Alarm] = []
 
@@ -112,7 +118,7 @@ class Arbiter:
         limit_us = now_us + SAME_MOMENT * now_us
         # Each candidate is the first of its queue: a fresh request, or the first one filed under a free resource.
         candidates = [(request, -1) for request in fresh]
-        candidates += [(self._filed[resource][0], resource) for resource in freed if self._filed[resource]]
+        candidates += [(self._filed[resource][0], resource) for resource in freed if self._has_filed(resource)]
         heapq.heapify(candidates)
         while candidates:
             request, place = heapq.heappop(candidates)
@@ -120,22 +126,41 @@ class Arbiter:
                 if self._busy_until_us[place] > limit_us:
                     continue
                 heapq.heappop(self._filed[place])
+                del self._waiting[request.owner]
             last_free = max(self._resources[request.link], key=self._busy_until_us.__getitem__)
             if self._busy_until_us[last_free] > limit_us:
                 self._file(request, last_free)
             else:
                 self._start(request, max(now_us, self._busy_until_us[last_free]))
-            if place >= 0 and self._filed[place] and self._busy_until_us[place] <= limit_us:
+            if place >= 0 and self._busy_until_us[place] <= limit_us and self._has_filed(place):
                 heapq.heappush(candidates, (self._filed[place][0], place))
         settlement = Settlement(tuple(self._grants), tuple(self._alarms))
         self._grants.clear()
         self._alarms.clear()
         return settlement
 
+    def promote(self, owner: int) -> None:
+        """Take note that a receiver has begun to wait for the message of an owner, whose request may be waiting."""
+        if owner not in self._waiting:
+            return
+        request, resource = self._waiting[owner]
+        if request.early:
+            promoted = replace(request, early=False)
+            self._waiting[owner] = (promoted, resource)
+            heapq.heappush(self._filed[resource], promoted)
+
+    def _has_filed(self, resource: int) -> bool:
+        """Whether somebody waits for a resource; drops outdated entries from the front of its queue."""
+        queue = self._filed[resource]
+        while queue and self._waiting.get(queue[0].owner, (None, -1)) != (queue[0], resource):
+            heapq.heappop(queue)
+        return bool(queue)
+
     def _file(self, request: Request, resource: int) -> None:
-        if not self._filed[resource]:
+        if not self._has_filed(resource):
             self._alarms.append(Alarm(self._busy_until_us[resource], resource))
         heapq.heappush(self._filed[resource], request)
+        self._waiting[request.owner] = (request, resource)
 
     def _start(self, request: Request, start_us: float) -> None:
         longest_us = 0.0
@@ -143,7 +168,7 @@ class Arbiter:
             occupancy_us = self._topology.occupancy_us(resource, request.size_bytes)
             longest_us = max(longest_us, occupancy_us)
             self._busy_until_us[resource] = start_us + occupancy_us
-            if self._filed[resource]:
+            if self._has_filed(resource):
                 self._alarms.append(Alarm(start_us + occupancy_us, resource))
         latency_us = self._topology.links[request.link].latency_us
         self._grants.append(

@@ -11,7 +11,8 @@
 * A slot is taken from the moment in which the sender asks for its link until the receiving step has finished.
 * Local copies and reductions take no time.
 
-Requests for links and ports are served in the order of time, then rank, then threadblock (`taccl_py.simulate.arbiter`).
+Requests for links and ports are served in the order of time, then rank, then threadblock, but those whose receiver already
+waits for the data before the others (`taccl_py.simulate.arbiter`).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _Happening(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """State of the queue between two ranks on one channel; `arrived` messages wait for the receiver."""
+    """State of the queue between two ranks on one channel; `arrived` messages wait, `sending` blocks can fill it."""
 
     index: int
     src: int
@@ -95,6 +96,7 @@ class _Connection:
     taken: int = 0
     receivers: deque[_Block] = field(default_factory=deque)
     senders: deque[_Block] = field(default_factory=deque)
+    sending: list[_Block] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,8 +133,9 @@ class _Replay:
         self._end_us = 0.0
         self._events: list[tuple[float, _Happening, int]] = []
         self._ready: deque[_Block] = deque(self._blocks)
-        self._fresh: list[Request] = []
+        self._fresh: list[_Block] = []
         self._freed: list[int] = []
+        self._awaited: list[_Connection] = []
         self._transfers: list[Transfer] = []
 
     def run(self) -> Timeline:
@@ -174,6 +177,7 @@ class _Replay:
                     link=-1,
                 )
                 self._blocks.append(block)
+                block.sends_to.sending.append(block)
                 self._check_steps(block)
                 if any(step.op in _SENDS for step in block.steps):
                     block.link = self._link(block)
@@ -234,7 +238,12 @@ class _Replay:
         """Let every threadblock go as far as it can in this moment, then share out links and ports."""
         while self._ready:
             self._advance(self._ready.popleft())
-        settlement = self._arbiter.settle(self._now_us, self._fresh, self._freed)
+        for connection in self._awaited:
+            for sender in connection.sending:
+                self._arbiter.promote(sender.index)
+        self._awaited.clear()
+        fresh = [self._request(block) for block in self._fresh]
+        settlement = self._arbiter.settle(self._now_us, fresh, self._freed)
         self._fresh.clear()
         self._freed.clear()
         for alarm in settlement.alarms:
@@ -272,11 +281,12 @@ class _Replay:
                 if step.op in _RECEIVES:
                     if not block.receives_from.arrived:
                         block.receives_from.receivers.append(block)
+                        self._awaited.append(block.receives_from)
                         return
                     block.receives_from.arrived -= 1
                 block.phase = _Phase.SLOT
             if step.op in _SENDS:
-                self._ask_for_link(block, step)
+                self._ask_for_link(block)
                 return
             self._finish(block)
 
@@ -290,15 +300,19 @@ class _Replay:
         dependency.waiters.setdefault(target, []).append(block)
         return True
 
-    def _ask_for_link(self, block: _Block, step: Step) -> None:
+    def _ask_for_link(self, block: _Block) -> None:
         connection = block.sends_to
         if connection.taken >= self._slots:
             connection.senders.append(block)
             return
         connection.taken += 1
         block.phase = _Phase.SEND
-        size_bytes = step.count * self._chunk_bytes
-        self._fresh.append(Request(self._now_us, block.rank, block.number, block.link, size_bytes, block.index))
+        self._fresh.append(block)
+
+    def _request(self, block: _Block) -> Request:
+        size_bytes = block.steps[block.position].count * self._chunk_bytes
+        early = not block.sends_to.receivers
+        return Request(early, self._now_us, block.rank, block.number, block.link, size_bytes, block.index)
 
     def _finish(self, block: _Block) -> None:
         """End the present step: free the slot that it received from, and wake those who depend on it."""

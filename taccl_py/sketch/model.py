@@ -39,6 +39,12 @@ NODE = "node"
 MACHINE = "machine"
 
 
+def is_machine(topology_name: str, wanted: str) -> bool:
+    """Whether a topology's name (``ndv2-x2``, ``torus-4x4``) is that of a machine (``ndv2``, ``torus:4x4``)."""
+    plain = wanted.replace(":", "-")
+    return topology_name == plain or topology_name.rpartition("-x")[0] == plain
+
+
 @dataclass(frozen=True, slots=True)
 class SwitchGroup:
     """Local ranks that talk through one switch, and the policy for it."""
@@ -170,6 +176,8 @@ class Sketch:
         InputError
             Naming the field of the sketch.
         """
+        if self.topology and not is_machine(topology.name, self.topology):
+            self.refuse("topology", f"is written for {self.topology}, not for {topology.name}; use it there or edit a copy")
         sizes = {len(ranks) for ranks in topology.node_ranks}
         uses_local_ranks = self.switches or self.links or self.relays or isinstance(self.connections, Mapping)
         if uses_local_ranks and len(sizes) > 1:

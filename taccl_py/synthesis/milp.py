@@ -31,7 +31,7 @@ from taccl_py.synthesis.models.linear_contiguity import solve_contiguity
 from taccl_py.synthesis.models.linear_routing import solve_routing
 from taccl_py.synthesis.models.linear_steps import solve_linear_steps
 from taccl_py.synthesis.models.policy import PolicyTerms
-from taccl_py.synthesis.neighbourhood import improve, regroup
+from taccl_py.synthesis.neighbourhood import improve, regroup, serve_policy
 from taccl_py.synthesis.plan import Plan, plan_end
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
@@ -47,7 +47,7 @@ _SMALL_SIZE = 0.2
 # Work of one CP-SAT solve in its deterministic time; about the same number of seconds on two cores.
 _WORK_JOINT = 0.6
 _WORK_STEPS = 0.5
-_WORK_POLICY = 0.2
+_POLICY_ROUNDS = 12
 # Rounds of neighbourhood search: fewer the more arcs.
 _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_ARCS = 10, 100, 40_000
 
@@ -196,10 +196,7 @@ def _cp_policy(search: Search, _solver: str) -> None:
     if not policy.active or search.limits.stop.is_set() or search.best_plan is None:
         return
     with search.stage("policy"):
-        joins = any(len(batch.arcs) > 1 for batch in search.best_plan)
-        limits = search.limits_for(1.0, _WORK_POLICY)
-        plan, _ = solve_joint(search.task(joins), limits, search.best_plan, policy=policy)
-        search.prefer(plan, policy)
+        serve_policy(search, policy, _POLICY_ROUNDS)
 
 
 def _steps(search: Search, solve: Callable[[int], Plan | None]) -> None:

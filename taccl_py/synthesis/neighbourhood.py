@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from taccl_py.synthesis.models.cp_joint import Focus, solve_joint
+from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.plan import Plan, on_grid, plan_end
 from taccl_py.synthesis.search import Search
 
@@ -53,6 +54,32 @@ def regroup(search: Search) -> None:
         search, Focus(search.best_plan, frozenset(), regroup=True), search.limits.seed, work=10 * _WORK_OF_PART
     )
     search.offer(plan)
+
+
+def serve_policy(search: Search, policy: PolicyTerms, rounds: int) -> None:
+    """Among schedules as fast as the incumbent, look for one that serves a sketch's policy better, part by part."""
+    rng = random.Random(search.limits.seed)
+    for number in range(rounds):
+        plan = search.best_plan
+        if plan is None or search.deadline.left <= 0 or search.limits.stop.is_set():
+            return
+        focus = _rarest_pair(search, plan, number) if number % 2 == 0 else _part(search, plan, rng, _SMALLEST_PART)
+        task = replace(search.task(joins=True), upper=round(plan_end(plan)))
+        task = replace(task, lower=min(task.lower, task.upper))
+        limits = replace(search.limits_for(1.0, _WORK_OF_PART / 2), seed=number)
+        better, _ = solve_joint(task, limits, plan, focus=focus, policy=policy)
+        search.prefer(better, policy)
+
+
+def _rarest_pair(search: Search, plan: Plan, number: int) -> Focus:
+    """All that is sent over one of the links that carry least."""
+    heads = search.quotient.head.tolist()
+    entered: dict[int, list[int]] = {}
+    for batch in plan:
+        for arc in batch.arcs:
+            entered.setdefault(int(search.quotient.link_orbit[arc]), []).append(heads[arc])
+    order = sorted(entered.values(), key=lambda states: (len(states), states))
+    return Focus(plan, frozenset(order[number // 2 % len(order)]))
 
 
 def _solve(search: Search, focus: Focus, seed: int, work: float = _WORK_OF_PART) -> Plan | None:

@@ -170,6 +170,19 @@ def test_own_chunks_are_not_copied_when_the_call_is_certainly_in_place():
     assert not steps(program, Op.COPY)
 
 
+def test_own_chunks_that_travel_with_received_ones_are_where_they_belong_when_the_call_is_in_place():
+    plan = cases.Planner(cases.ring(3), Collective(Kind.ALLGATHER, 3))
+    plan.send(0, 1, 0)
+    plan.send(1, 2, 0, 1)
+    plan.send(2, 0, 1, 2)
+    plan.send(0, 1, 2)
+    copies = {
+        placement: len(steps(lower(plan.schedule(), options(placement=placement)), Op.COPY)) for placement in Placement
+    }
+    assert copies == {Placement.BOTH: 3, Placement.IN_PLACE: 0, Placement.OUT_OF_PLACE: 3}
+    execute(lower(plan.schedule(), options()), plan.schedule(), EXECUTOR)
+
+
 def test_own_chunks_that_travel_with_received_ones_are_copied_beside_them():
     program = lower(CASES["relay-gather"], options())
     (copy,) = [s for tb in program.gpus[1].threadblocks for s in tb.steps if s.op is Op.COPY]

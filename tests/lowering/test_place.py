@@ -68,6 +68,55 @@ def test_without_fused_steps_what_arrives_alone_is_stored_and_the_own_contributi
     ]
 
 
+def test_without_fused_steps_a_sum_that_is_only_passed_on_is_left_where_it_is_made():
+    actions = on(place(cases.ring_allreduce(3), PLAIN), 0)
+    assert [(a.op, a.reads, a.writes, a.beside >= 0) for a in actions] == [
+        (Op.SEND, inputs(2), None, False),
+        (Op.RECV, None, scratch(0), False),
+        (Op.REDUCE, inputs(1), scratch(0), True),
+        (Op.SEND, scratch(0), None, False),
+        (Op.RECV, None, scratch(1), False),
+        (Op.REDUCE, inputs(0), scratch(1), True),
+        (Op.COPY, scratch(1), outputs(0), False),
+        (Op.SEND, scratch(1), None, False),
+        (Op.RECV, None, outputs(2), False),
+        (Op.SEND, outputs(2), None, False),
+        (Op.RECV, None, outputs(1), False),
+    ]
+
+
+def test_a_sum_that_is_sent_on_with_others_is_not_left_where_it_is_made():
+    plan = cases.Planner(cases.full(2), Collective(Kind.ALLREDUCE, 2, 1))
+    plan.send(1, 0, 0, reduce=True)
+    plan.send(0, 1, 0, 1)
+    actions = on(place(plan.schedule(), PLAIN), 0)
+    assert (Op.REDUCE, scratch(0), outputs(0)) in [(a.op, a.reads, a.writes) for a in actions]
+    assert actions[-1].reads == outputs(0, 2)
+
+
+def test_a_sum_of_which_a_part_is_replaced_before_it_is_sent_is_not_left_where_it_is_made():
+    plan = cases.Planner(cases.full(2), Collective(Kind.ALLREDUCE, 2, 1))
+    plan.send(1, 0, 0, 1, reduce=True)
+    plan.send(1, 0, 0)
+    plan.send(0, 1, 0, 1)
+    actions = on(place(plan.schedule(), PLAIN), 0)
+    assert (Op.REDUCE, scratch(0, 2), outputs(0, 2)) in [(a.op, a.reads, a.writes) for a in actions]
+    assert actions[-1].reads == outputs(0, 2)
+
+
+def test_sums_of_which_only_a_part_is_still_in_the_input_are_made_anywhere():
+    """Chunk 1 has been copied beside chunk 0 before; the rest of the message must be copied for itself."""
+    plan = cases.Planner(cases.full(2), Collective(Kind.ALLREDUCE, 2, 2))
+    plan.send(1, 0, 0, reduce=True)
+    plan.send(0, 1, 0, 1, reduce=True)
+    plan.send(1, 0, 1, 2, reduce=True)
+    actions = on(place(plan.schedule(), PLAIN), 0)
+    assert [(a.op, a.writes, a.beside) for a in actions if a.writes == outputs(1, 2)] == [
+        (Op.REDUCE, outputs(1, 2), -1)
+    ]
+    assert (Op.COPY, outputs(2), -1) in [(a.op, a.writes, a.beside) for a in actions]
+
+
 def test_a_sum_that_the_schedule_would_keep_in_the_input_gets_scratch():
     schedule = cases.tree_reduce(2)
     schedule = replace(schedule, scratch=((),) * 7)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.scratch import pack_scratch
 from tests.lowering.drafts import act, cells, copy, draft, recv, send, transfer
@@ -35,15 +37,28 @@ def test_a_cell_is_not_used_again_while_it_is_read():
     assert used(packed) == [cells("s0"), cells("s1"), cells("s0"), cells("s1")]
 
 
+def test_a_cell_that_nobody_reads_is_free_when_its_message_is_there():
+    drafts = (
+        draft(recv(0, "s4", 0, ready_us=1.0, busy_us=1.0), recv(1, "s9", 1, ready_us=2.0, busy_us=1.0), recv_peer=1),
+    )
+    transfers = (transfer(1, 0, start_us=0.0), transfer(1, 0, start_us=1.0))
+    assert pack_scratch(drafts, transfers, reuse=True).scratch_cells == 1
+
+
 def test_without_reuse_cells_only_move_together():
     assert pack_scratch(*relay(1.0, 3.0), reuse=False).scratch_cells == 2
 
 
 def test_a_cell_that_two_threadblocks_read_last_is_not_used_again():
     (receiver, sender), transfers = relay(1.0, 3.0)
-    reader = draft(copy(4, "s4", "o0", ready_us=1.0))
-    order_first = draft(*[a for a in sender.actions], send_peer=2)
-    assert pack_scratch((receiver, order_first, reader), transfers, reuse=True).scratch_cells == 2
+    reader = draft(copy(1, "s4", "o0", ready_us=1.0))
+    both = (
+        draft(*(replace(a, order=2 * a.order) for a in receiver.actions), recv_peer=1),
+        draft(*(replace(a, order=2 * a.order) for a in sender.actions), send_peer=2),
+        reader,
+    )
+    assert pack_scratch(both[:2], transfers, reuse=True).scratch_cells == 1
+    assert pack_scratch(both, transfers, reuse=True).scratch_cells == 2
 
 
 def test_cells_that_are_used_together_stay_neighbours():

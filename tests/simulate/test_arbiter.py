@@ -50,7 +50,7 @@ def serve_slowly(topology, requests):
 def test_requests_of_one_link_are_served_in_the_order_of_time_rank_and_threadblock():
     topology = ring(3)
     order = [(0.0, 2, 0), (1.0, 0, 3), (1.0, 1, 2), (1.0, 1, 5)]
-    requests = [Request(t, r, tb, 0, MB, owner) for owner, (t, r, tb) in enumerate(order)]
+    requests = [Request(False, t, r, tb, 0, MB, owner) for owner, (t, r, tb) in enumerate(order)]
     assert serve(topology, requests[::-1]) == {0: 0.0, 1: 11.0, 2: 22.0, 3: 33.0}
 
 
@@ -66,18 +66,18 @@ def crossing():
 
 def test_a_request_that_waits_is_overtaken_on_a_resource_that_it_could_not_use_yet():
     """Rank 1 waits for P until 21; Q is free, so rank 2 takes it until 31, and rank 1 starts then."""
-    requests = [Request(0.0, rank, 0, rank, MB, rank) for rank in range(3)]
+    requests = [Request(False, 0.0, rank, 0, rank, MB, rank) for rank in range(3)]
     assert serve(crossing(), requests) == {0: 0.0, 2: 0.0, 1: 31.0}
 
 
 def test_a_request_is_not_overtaken_where_all_that_it_needs_is_free():
-    requests = [Request(0.0, rank, 0, rank, MB, rank) for rank in (1, 2)]
+    requests = [Request(False, 0.0, rank, 0, rank, MB, rank) for rank in (1, 2)]
     assert serve(crossing(), requests) == {1: 0.0, 2: 31.0}
 
 
 def test_a_grant_tells_when_the_link_is_free_and_when_the_data_are_there():
     topology = machine(2, [Link(0, 1, 1.0, 10.0, 0.25, (0,))], [Port("P", 2.0, 20.0)])
-    (grant,) = Arbiter(topology).settle(5.0, [Request(5.0, 0, 0, 0, 2 * MB, 9)], []).grants
+    (grant,) = Arbiter(topology).settle(5.0, [Request(False, 5.0, 0, 0, 0, 2 * MB, 9)], []).grants
     assert (grant.start_us, grant.link_free_us, grant.arrival_us) == (5.0, 26.0, 47.25)
     assert grant.request.owner == 9
 
@@ -85,16 +85,16 @@ def test_a_grant_tells_when_the_link_is_free_and_when_the_data_are_there():
 def test_a_port_without_a_cost_keeps_nobody_waiting():
     links = [Link(0, 2, 1.0, 10.0, ports=(0,)), Link(1, 2, 1.0, 10.0, ports=(0,))]
     topology = machine(3, links, [Port("backplane", 0.0, 0.0)])
-    requests = [Request(0.0, rank, tb, rank, MB, 2 * rank + tb) for rank in range(2) for tb in range(2)]
+    requests = [Request(False, 0.0, rank, tb, rank, MB, 2 * rank + tb) for rank in range(2) for tb in range(2)]
     assert serve(topology, requests) == {0: 0.0, 2: 0.0, 1: 11.0, 3: 11.0}
 
 
 def test_rounding_keeps_nobody_waiting():
     topology = machine(2, [Link(0, 1, 0.1, 10.0)])
     arbiter = Arbiter(topology)
-    arbiter.settle(0.2, [Request(0.2, 0, 0, 0, 0.0, 0)], [])
+    arbiter.settle(0.2, [Request(False, 0.2, 0, 0, 0, 0.0, 0)], [])
     assert 0.1 + 0.2 > 0.3
-    (grant,) = arbiter.settle(0.3, [Request(0.3, 0, 0, 0, 0.0, 1)], []).grants
+    (grant,) = arbiter.settle(0.3, [Request(False, 0.3, 0, 0, 0, 0.0, 1)], []).grants
     assert grant.start_us == 0.1 + 0.2
 
 
@@ -109,7 +109,7 @@ def test_starts_are_those_of_a_slow_arbiter_that_looks_at_everything_every_time(
     ]
     topology = machine(10, links, ports)
     requests = [
-        Request(float(rng.randrange(8)), links[link].src, owner, link, 1.0, owner)
+        Request(False, float(rng.randrange(8)), links[link].src, owner, link, 1.0, owner)
         for owner in range(rng.randrange(1, 30))
         for link in (rng.randrange(len(links)),)
     ]

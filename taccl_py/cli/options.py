@@ -1,0 +1,101 @@
+"""Options that several commands share, and what they become."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from taccl_py.collective import Kind, parse_kind
+from taccl_py.errors import InputError
+from taccl_py.lowering.lower import LoweringOptions, Placement
+from taccl_py.lowering.program import Protocol
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.units import parse_ranks, parse_size
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SizeType(click.ParamType):
+    """A size such as 1MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
+        """Parse, naming the option in errors."""
+        return value if isinstance(value, int) else _parse(lambda: parse_size(value), param)
+
+
+class RanksType(click.ParamType):
+    """A list of ranks such as 0-7."""
+
+    name = "ranks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:  # noqa: ARG002
+        """Parse, naming the option in errors."""
+        return value if isinstance(value, tuple) else _parse(lambda: parse_ranks(value), param)
+
+
+class KindType(click.ParamType):
+    """A collective."""
+
+    name = "collective"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:  # noqa: ARG002
+        """Parse, naming the argument in errors."""
+        return value if isinstance(value, Kind) else _parse(lambda: parse_kind(value), param)
+
+
+T = TypeVar("T")
+
+
+def _parse(parse: Callable[[], T], param: click.Parameter | None) -> T:
+    try:
+        return parse()
+    except InputError as error:
+        name = param.opts[0] if param is not None and param.opts else None
+        raise InputError(error.what, path="command line", field=name) from None
+
+
+SIZE, RANKS, KIND = SizeType(), RanksType(), KindType()
+
+
+def lowering_options(command: F) -> F:
+    """Options that say for what a program is made."""
+    decorators = [
+        click.option("--runtime", type=click.Choice(list(RUNTIMES)), default="executor", show_default=True,
+                     help="Runtime that will load the XML: MSCCL executor for NCCL, RCCL, or legacy MSCCL."),
+        click.option("--placement", type=click.Choice([str(p) for p in Placement]), default="both", show_default=True,
+                     help="Buffers for which the XML is right: in place, out of place, or both."),
+        click.option("--protocol", type=click.Choice(["auto", *map(str, Protocol)]), default="auto", show_default=True,
+                     help="NCCL protocol; auto chooses by the size of a chunk."),
+        click.option("--instances", type=click.IntRange(1, 32), default=1, show_default=True,
+                     help="Cut every chunk into this many parts with threadblocks of their own."),
+        click.option("--min-bytes", type=SIZE, default=None, help="Smallest size for which the runtime may use the XML."),
+        click.option("--max-bytes", type=SIZE, default=None, help="Largest size for which the runtime may use the XML."),
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def make_lowering_options(values: dict[str, Any]) -> LoweringOptions:
+    """Lowering options of parsed command-line values."""
+    return LoweringOptions(
+        runtime=RUNTIMES[values["runtime"]],
+        placement=Placement(values["placement"]),
+        protocol=None if values["protocol"] == "auto" else Protocol(values["protocol"]),
+        instances=values["instances"],
+        min_bytes=values["min_bytes"] or 0,
+        max_bytes=values["max_bytes"],
+    )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
+
+
+def echo_json(value: Any) -> None:
+    """Print a JSON value on stdout."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))

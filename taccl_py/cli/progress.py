@@ -1,0 +1,88 @@
+"""Live progress of a synthesis on stderr: stage, incumbent, bound, gap, elapsed. Quiet unless stderr is a terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from taccl_py.synthesis.engine import Events
+from taccl_py.units import format_gap, format_time
+
+
+class LiveEvents(Events):
+    """Keeps one line on a terminal up to date."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._stage = "starting"
+        self._incumbent: float | None = None
+        self._bound: float | None = None
+
+    def stage(self, name: str) -> None:
+        """Report that a stage begins."""
+        self._stage = name
+
+    def incumbent(self, time_us: float) -> None:
+        """Report a better schedule."""
+        if self._incumbent is None or time_us < self._incumbent:
+            self._incumbent = time_us
+
+    def bound(self, time_us: float) -> None:
+        """Report a better bound."""
+        self._bound = time_us
+
+    def line(self) -> str:
+        """Text of the line."""
+        parts = [f"{time.monotonic() - self._begun:5.1f} s", self._stage]
+        if self._incumbent is not None:
+            parts.append(f"best {format_time(self._incumbent)}")
+        if self._bound is not None:
+            parts.append(f"bound {format_time(self._bound)}")
+            if self._incumbent is not None and self._bound > 0:
+                parts.append(f"gap {format_gap(max(0.0, self._incumbent / self._bound - 1))}")
+        return "  ".join(parts)
+
+
+@contextmanager
+def watched(stop: threading.Event) -> Iterator[Events]:
+    """Progress for the time of a synthesis; the first Ctrl-C asks for the best answer so far, the second one ends.
+
+    Parameters
+    ----------
+    stop
+        Set by the first interrupt.
+    """
+    events = LiveEvents() if sys.stderr.isatty() else Events()
+    finished = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    painter = threading.Thread(target=_paint, args=(events, finished), daemon=True)
+    painter.start()
+    try:
+        yield events
+    finally:
+        signal.signal(signal.SIGINT, before)
+        finished.set()
+        painter.join()
+
+
+def _paint(events: Events, finished: threading.Event) -> None:
+    if not isinstance(events, LiveEvents):
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    with Live(console=console, transient=True, refresh_per_second=8) as live:
+        while not finished.wait(0.12):
+            live.update(events.line())

@@ -1,0 +1,240 @@
+"""The only module that knows the order of the stages: topology + sketch + collective -> schedule -> program -> text.
+
+Everything that leaves here has passed its judge; an objection is an error of ours and is raised as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from taccl_py.collective import ROOTED, Collective, Kind
+from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.jsonio import read_json
+from taccl_py.lowering.lower import LoweringOptions, lower
+from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
+from taccl_py.lowering.program import Program
+from taccl_py.runtimes import Runtime
+from taccl_py.schedule.ir import Origin, Schedule
+from taccl_py.simulate.program_replay import replay_program
+from taccl_py.simulate.timeline import Timeline
+from taccl_py.sketch.catalog import load_sketch
+from taccl_py.sketch.model import Sketch
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.engine import Events, Options, Synthesis
+from taccl_py.topology.catalog import is_taccl_profile, load_topology
+from taccl_py.topology.model import Topology
+from taccl_py.topology.taccl_profile import profile_topology, read_profile
+from taccl_py.units import BYTES_PER_MB, parse_size
+from taccl_py.verify.msccl import ProgramVerdict, judge_program
+from taccl_py.verify.schedule import judge_schedule
+
+DEFAULT_SIZE = "1MB"
+# Lowering orders the sends behind a port only when the replay would be slower than the schedule by more than this.
+_REPLAY_TOLERANCE = 0.002
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for.
+
+    Attributes
+    ----------
+    topology, sketch
+        Shipped name, formula or file; the sketch may be empty.
+    kind
+        Collective.
+    nodes
+        Number of nodes, or None for what sketch or topology say.
+    size_bytes
+        Size as nccl-tests counts it, or None for the default (and for TACCL profiles, which have none).
+    ranks
+        Process group, or None for all ranks.
+    root
+        Root rank of a rooted collective (a number within the process group).
+    chunks_per_rank
+        None for what the sketch says, else 1.
+    engine
+        Name of the engine.
+    options
+        Solver and limits.
+    """
+
+    topology: str
+    kind: Kind
+    sketch: str = ""
+    nodes: int | None = None
+    size_bytes: int | None = None
+    ranks: tuple[int, ...] | None = None
+    root: int = 0
+    chunks_per_rank: int | None = None
+    engine: str = "milp"
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A topology with the sketch that goes with it."""
+
+    topology: Topology
+    sketch: Sketch | None
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program that its judge accepts.
+
+    Attributes
+    ----------
+    program, text
+        The program and its XML.
+    verdict
+        What the judge found.
+    replay
+        Replay of the program under the schedule's cost model.
+    """
+
+    program: Program
+    text: str
+    verdict: ProgramVerdict
+    replay: Timeline
+
+
+def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> Machine:
+    """Topology and sketch by name or file; a TACCL profile takes nodes, connections and switches from its sketch.
+
+    Raises
+    ------
+    InputError
+        If one of them is wrong or they contradict each other.
+    """
+    hints = load_sketch(sketch, topology) if sketch else None
+    path = Path(topology)
+    if path.is_file() and is_taccl_profile(read_json(path)):
+        return _profile_machine(path, hints, nodes)
+    if nodes is None and hints is not None and hints.nodes and 1 not in hints.nodes and "-x" not in topology:
+        nodes = min(hints.nodes)
+    machine = load_topology(topology, nodes)
+    if hints is not None:
+        hints.check_fits(machine)
+    return Machine(machine, hints)
+
+
+def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> Machine:
+    if sketch is None:
+        raise InputError("is a TACCL profile, which needs a sketch for its nodes and connections; add --sketch", path=str(path))
+    if nodes is None and len(sketch.nodes) != 1:
+        raise InputError("the sketch leaves the number of nodes open; add --nodes", path=str(path))
+    count = nodes if nodes is not None else sketch.nodes[0]
+    if sketch.nodes and count not in sketch.nodes:
+        raise InputError(f"the sketch is for {sketch.nodes[0]} nodes; leave --nodes out", path=sketch.source, field="nnodes")
+    profile = read_profile(path)
+    local = range(profile.num_ranks)
+    connections: Mapping[int, list[int]] = {}
+    if count > 1:
+        found = {u: [v for v in local if sketch.connected(u, v)] for u in local}
+        connections = {u: receivers for u, receivers in found.items() if receivers}
+    switches = [group.ranks for group in sketch.switches]
+    topology = profile_topology(profile, nodes=count, connections=connections, switches=switches)
+    sketch = replace(sketch, topology="")
+    sketch.check_fits(topology)
+    return Machine(topology, sketch)
+
+
+def synthesize(request: Request, events: Events) -> Synthesis:
+    """Find and judge a schedule.
+
+    Raises
+    ------
+    TacclError
+        Input, synthesis and package errors; InvalidArtifact if the judge objects to what the engine made.
+    """
+    machine = load_machine(request.topology, request.sketch, request.nodes)
+    topology = machine.topology
+    if request.ranks is not None:
+        if machine.sketch is not None:
+            raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
+        topology = topology.subset(request.ranks)
+    collective = _collective(request, topology, machine.sketch)
+    chunk_bytes = _chunk_bytes(request, topology, collective)
+    engine = load_engine(request.engine)
+    synthesis = engine(topology, collective, machine.sketch, chunk_bytes, request.options, events)
+    origin = Origin(
+        engine=request.engine,
+        solver=synthesis.solver,
+        sketch=machine.sketch.name if machine.sketch else "",
+        seed=request.options.limits.seed,
+        status=str(synthesis.proof),
+        bound_us=synthesis.bound.time_us,
+        bound_reason=synthesis.bound.reason,
+    )
+    schedule = synthesis.schedule.with_origin(origin)
+    require_valid(schedule)
+    return replace(synthesis, schedule=schedule)
+
+
+def _collective(request: Request, topology: Topology, sketch: Sketch | None) -> Collective:
+    if request.root and request.kind not in ROOTED:
+        raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
+    chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else 1)
+    try:
+        return Collective(request.kind, topology.num_ranks, chunks, request.root)
+    except InputError as error:
+        raise InputError(error.what, path="command line") from None
+
+
+def _chunk_bytes(request: Request, topology: Topology, collective: Collective) -> float:
+    if topology.chunk_costs:
+        if request.size_bytes is not None:
+            raise InputError(
+                f"{topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --size out",
+                path="command line",
+                field="--size",
+            )
+        return float(BYTES_PER_MB)
+    size = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
+    return collective.chunk_bytes(size)
+
+
+def require_valid(schedule: Schedule) -> None:
+    """Raise InvalidArtifact if the judge objects to a schedule."""
+    violations = judge_schedule(schedule)
+    if violations:
+        raise InvalidArtifact("schedule", violations)
+
+
+def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
+    """Lower a schedule, judge the text, and replay it.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InvalidArtifact
+        If the judge objects to the text, or it does not read back as the program.
+    """
+    best = _lower_once(schedule, options)
+    slower = best.replay.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
+    if slower and schedule.topology.ports:
+        ordered = _lower_once(schedule, replace(options, port_order=True))
+        best = min(best, ordered, key=lambda lowered: lowered.replay.makespan_us)
+    return best
+
+
+def _lower_once(schedule: Schedule, options: LoweringOptions) -> Lowered:
+    runtime = options.runtime
+    program = lower(schedule, options)
+    text = emit_xml(program, runtime)
+    verdict = judge_program(text, runtime, kind=schedule.collective.kind, root=schedule.collective.root)
+    if verdict.violations:
+        raise InvalidArtifact("algorithm.xml", verdict.violations)
+    if parse_xml(text, "algorithm.xml", runtime) != program:
+        raise ValueError("the emitted text does not read back as the program")
+    return Lowered(program, text, verdict, _replay(program, schedule, options))
+
+
+def _replay(program: Program, schedule: Schedule, options: LoweringOptions) -> Timeline:
+    """Replay a program of a schedule at the schedule's size; every instance carries its part of each chunk."""
+    slots = options.runtime.fifo_slots[program.protocol]
+    return replay_program(program, schedule.topology, schedule.chunk_bytes / options.instances, fifo_slots=slots)

@@ -1,0 +1,132 @@
+"""Tables and JSON records of results; the same facts in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from taccl_py.pipeline import Lowered
+from taccl_py.synthesis.engine import Synthesis
+from taccl_py.units import format_gap, format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON object of a synthesis; keys are stable, other programs rely on them.
+
+    Times are microseconds, sizes bytes, rates GB/s (1 GB = 10^9 bytes). On machines whose costs are per chunk the size and
+    the rates are null and times are in the profile's own unit.
+    """
+    schedule = synthesis.schedule
+    collective, topology = schedule.collective, schedule.topology
+    origin = schedule.origin
+    result: dict[str, Any] = {
+        "collective": str(collective.kind),
+        "topology": topology.name,
+        "num_ranks": topology.num_ranks,
+        "num_nodes": topology.num_nodes,
+        "root": collective.root,
+        "chunks_per_rank": collective.chunks_per_rank,
+        "sketch": origin.sketch if origin else "",
+        "engine": engine,
+        "solver": synthesis.solver,
+        "seed": origin.seed if origin else 0,
+        "status": str(synthesis.proof),
+        "makespan_us": schedule.makespan_us,
+        "bound_us": synthesis.bound.time_us,
+        "bound_reason": synthesis.bound.reason,
+        "gap": synthesis.gap,
+        "size_bytes": schedule.size_bytes if schedule.size_bytes is None else round(schedule.size_bytes),
+        "algbw_gbps": schedule.algbw_gbps,
+        "busbw_gbps": schedule.busbw_gbps,
+        "messages": len(schedule.messages),
+        "steps": schedule.num_steps,
+    }
+    if lowered is not None:
+        program = lowered.program
+        result |= {
+            "replay_us": lowered.replay.makespan_us,
+            "threadblocks": program.num_threadblocks,
+            "threadblock_steps": program.num_steps,
+            "channels": program.num_channels,
+            "protocol": str(program.protocol),
+            "in_place": program.in_place,
+            "out_of_place": program.out_of_place,
+            "min_bytes": program.min_bytes,
+            "max_bytes": program.max_bytes,
+            "scratch_chunks": max(gpu.scratch_chunks for gpu in program.gpus),
+        }
+    return result | {"files": list(files)}
+
+
+def timed(result: dict[str, Any], synthesis: Synthesis) -> dict[str, Any]:
+    """Return a record with the wall-clock times of the solvers, which files leave out to stay the same from run to run."""
+    seconds = {name: round(value, 3) for name, value in synthesis.stage_seconds.items()}
+    return result | {"solver_seconds": round(sum(synthesis.stage_seconds.values()), 3), "stage_seconds": seconds}
+
+
+def summary_table(result: dict[str, Any]) -> Table:
+    """Table of a timed record."""
+    from rich.table import Table
+
+    size = result["size_bytes"]
+    what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks"
+    what += f", {format_size(size)}" if size is not None else ", times in the profile's unit"
+    table = Table(title=what, show_header=False, title_justify="left", min_width=46)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in _rows(result):
+        table.add_row(name, value)
+    return table
+
+
+def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    per_chunk = result["size_bytes"] is None
+
+    def time(value: float) -> str:
+        return f"{value:.6g}" if per_chunk else format_time(value)
+
+    rows = [("predicted time", time(result["makespan_us"]))]
+    if "replay_us" in result:
+        rows.append(("XML replayed", time(result["replay_us"])))
+    rows += [
+        ("lower bound", f"{time(result['bound_us'])}  ({result['bound_reason']})"),
+        ("gap", f"{format_gap(result['gap'])}  ({result['status']})"),
+    ]
+    if not per_chunk:
+        rows += [("algbw", format_rate(result["algbw_gbps"])), ("busbw", format_rate(result["busbw_gbps"]))]
+    rows.append(("steps", f"{result['steps']}  ({result['messages']} messages)"))
+    if "threadblocks" in result:
+        buffers = [name for name, on in (("in", result["in_place"]), ("out of", result["out_of_place"])) if on]
+        rows += [
+            ("threadblocks", f"{result['threadblocks']} a GPU, at most {result['threadblock_steps']} steps each"),
+            ("channels", f"{result['channels']}, protocol {result['protocol']}, {' and '.join(buffers)} place"),
+        ]
+    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.get("stage_seconds", {}).items())
+    if stages:
+        rows.append(("solver", f"{result['solver']}: {result['solver_seconds']:.2f} s  ({stages})"))
+    return rows
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Table with a header; numbers to the right is the caller's business."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table on stdout, as wide as its content where stdout is not a terminal."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200, highlight=False)
+    console.print(table)

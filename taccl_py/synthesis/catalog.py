@@ -1,0 +1,28 @@
+"""Engines by name, loaded when they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from taccl_py.errors import InputError
+from taccl_py.synthesis.engine import Engine
+
+_ENGINES = {
+    "milp": "taccl_py.synthesis.milp:synthesize_milp",
+}
+ENGINE_NAMES = tuple(_ENGINES)
+
+
+def load_engine(name: str) -> Engine:
+    """Engine by its name on the command line.
+
+    Raises
+    ------
+    InputError
+        If there is no such engine.
+    """
+    if name not in _ENGINES:
+        raise InputError(f"{name!r} is not an engine; use one of: {', '.join(ENGINE_NAMES)}")
+    module, function = _ENGINES[name].split(":")
+    engine: Engine = getattr(import_module(module), function)
+    return engine
