@@ -12,10 +12,9 @@ from pathlib import Path
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import read_json
-from taccl_py.lowering.lower import LoweringOptions, lower
+from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.program import Program
-from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
@@ -31,7 +30,7 @@ from taccl_py.verify.msccl import ProgramVerdict, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
 DEFAULT_SIZE = "1MB"
-# Lowering orders the sends behind a port only when the replay would be slower than the schedule by more than this.
+# Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
 
 
@@ -123,12 +122,16 @@ def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> M
 
 def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> Machine:
     if sketch is None:
-        raise InputError("is a TACCL profile, which needs a sketch for its nodes and connections; add --sketch", path=str(path))
+        raise InputError(
+            "is a TACCL profile, which needs a sketch for its nodes and connections; add --sketch", path=str(path)
+        )
     if nodes is None and len(sketch.nodes) != 1:
         raise InputError("the sketch leaves the number of nodes open; add --nodes", path=str(path))
     count = nodes if nodes is not None else sketch.nodes[0]
     if sketch.nodes and count not in sketch.nodes:
-        raise InputError(f"the sketch is for {sketch.nodes[0]} nodes; leave --nodes out", path=sketch.source, field="nnodes")
+        raise InputError(
+            f"the sketch is for {sketch.nodes[0]} nodes; leave --nodes out", path=sketch.source, field="nnodes"
+        )
     profile = read_profile(path)
     local = range(profile.num_ranks)
     connections: Mapping[int, list[int]] = {}
@@ -215,9 +218,11 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
         If the judge objects to the text, or it does not read back as the program.
     """
     best = _lower_once(schedule, options)
-    slower = best.replay.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
-    if slower and schedule.topology.ports:
-        ordered = _lower_once(schedule, replace(options, port_order=True))
+    for order in (PortOrder.SENDS, PortOrder.BOTH):
+        slower = best.replay.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
+        if not slower or not schedule.topology.ports:
+            break
+        ordered = _lower_once(schedule, replace(options, port_order=order))
         best = min(best, ordered, key=lambda lowered: lowered.replay.makespan_us)
     return best
 

@@ -18,7 +18,7 @@ from taccl_py.units import parse_ranks, parse_size
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class SizeType(click.ParamType):
+class SizeType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A size such as 1MiB."""
 
     name = "size"
@@ -28,7 +28,7 @@ class SizeType(click.ParamType):
         return value if isinstance(value, int) else _parse(lambda: parse_size(value), param)
 
 
-class RanksType(click.ParamType):
+class RanksType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A list of ranks such as 0-7."""
 
     name = "ranks"
@@ -38,7 +38,7 @@ class RanksType(click.ParamType):
         return value if isinstance(value, tuple) else _parse(lambda: parse_ranks(value), param)
 
 
-class KindType(click.ParamType):
+class KindType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A collective."""
 
     name = "collective"

@@ -12,9 +12,10 @@ read), so a message of several cells only tells what was done before its sending
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from taccl_py.lowering.buffers import Geometry
 from taccl_py.lowering.memory import Memory
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.threadblocks import Draft, find_senders
+from taccl_py.lowering.turns import latest_first
 from taccl_py.runtimes import MAX_REDUCE_CHAIN
 
 _CLOCK_BUDGET = 60_000_000
@@ -49,7 +51,13 @@ class Dependencies:
     frees_source: bool
 
 
-def find_dependencies(drafts: tuple[tuple[Draft, ...], ...], geometry: Geometry, *, aliased: bool) -> Dependencies:
+def find_dependencies(
+    drafts: tuple[tuple[Draft, ...], ...],
+    geometry: Geometry,
+    *,
+    aliased: bool,
+    turns: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+) -> Dependencies:
     """Find the dependencies between the threadblocks of every rank.
 
     Parameters
@@ -60,6 +68,8 @@ def find_dependencies(drafts: tuple[tuple[Draft, ...], ...], geometry: Geometry,
         Knows which cells are the same memory in place.
     aliased
         Whether the call may be in place.
+    turns
+        For a send, other sends of its rank that must leave before it (`taccl_py.lowering.turns`).
     """
     clocks = _Clocks(drafts)
     memory = Memory(geometry, aliased=aliased)
@@ -68,10 +78,11 @@ def find_dependencies(drafts: tuple[tuple[Draft, ...], ...], geometry: Geometry,
     waits: dict[int, tuple[int, ...]] = {}
     frees_source = False
     for action in everything:
-        found = clocks.add(action, memory.access(action))
+        needed = memory.access(action)
+        found = clocks.add(action, latest_first(needed, turns.get(action.order, ())))
         if found:
             waits[action.order] = tuple(sorted(found))
-            frees_source = frees_source or any(by_order[target].op is Op.SEND for target in found)
+            frees_source = frees_source or any(by_order[t].op is Op.SEND and t in needed for t in found)
     flagged = {target for targets in waits.values() for target in targets}
     flagged.update(list(_chain_breaks(drafts, waits, flagged)))
     return Dependencies(waits, frozenset(flagged), frees_source)

@@ -10,6 +10,7 @@
     assign_channels     transfers -> channels
     draft_threadblocks  actions -> threadblocks, forwards fused
     pack_scratch        as few scratch cells as cost nothing
+    find_turns          who goes first through a port, if that is wanted
     find_dependencies   who waits for whom
     (revise)            too long, or can stop: decide otherwise and draft again
     assemble_gpus       numbers, nops, buffer sizes
@@ -45,10 +46,11 @@ from taccl_py.lowering.scratch import pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
 from taccl_py.lowering.survey import PlacementRules
 from taccl_py.lowering.threadblocks import ThreadblockRules, draft_threadblocks
+from taccl_py.lowering.turns import PortOrder, find_turns
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
 
-__all__ = ["LoweringOptions", "Placement", "lower"]
+__all__ = ["LoweringOptions", "Placement", "PortOrder", "lower"]
 
 _MAX_ATTEMPTS = 60
 _FEWEST_SLOTS = 2  # of any protocol of any runtime; a ring of fused steps needs them
@@ -76,6 +78,8 @@ class LoweringOptions:
         None makes one from collective and machine.
     max_threadblocks
         Most threadblocks on a GPU; None is what certainly runs at the same time.
+    port_order
+        Which messages keep the schedule's order at the ports of their rank, at the price of waiting for each other.
     """
 
     runtime: Runtime
@@ -86,6 +90,7 @@ class LoweringOptions:
     max_bytes: int | None = None
     name: str | None = None
     max_threadblocks: int | None = None
+    port_order: PortOrder = PortOrder.FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +220,17 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
         decisions.local,
         options.instances,
         decisions.apart,
+        fuse=options.port_order is PortOrder.FREE,
     )
     drafts = draft_threadblocks(work, flow, channels, num_ranks, block_rules)
     reuse = not flag_is_early(runtime, case.choice.protocol)
     packed = tuple(pack_scratch(of_rank, work.transfers, reuse=reuse) for of_rank in drafts)
     drafts = tuple(rank.drafts for rank in packed)
+    turns = find_turns(drafts, work.transfers, case.schedule.topology, options.port_order)
     return Attempt(
         drafts,
         tuple(rank.scratch_cells for rank in packed),
-        find_dependencies(drafts, geometry, aliased=aliased),
+        find_dependencies(drafts, geometry, aliased=aliased, turns=turns),
         work.transfers,
         1 + max(channels, default=0),
     )

@@ -71,6 +71,9 @@ class ThreadblockRules:
         Threadblocks for local work on the other ranks, if there is so much to do.
     apart
         Joints that have turned out to be bad; if they cannot be avoided, at least nothing is fused in them.
+    fuse
+        Whether forwards become fused steps. A fused step can be told to wait only before it receives, so where sends wait
+        for their turn at a port, fusing would hold up what arrives.
     """
 
     runtime: Runtime
@@ -78,6 +81,7 @@ class ThreadblockRules:
     local: dict[int, int]
     local_default: int
     apart: frozenset[Joint]
+    fuse: bool = True
 
 
 def draft_threadblocks(
@@ -254,7 +258,7 @@ class _Joiner:
             max(one.channel, other.channel),
             tuple(actions),
         )
-        fuse = self._rules.runtime.fused and joined.joint not in self._rules.apart
+        fuse = self._rules.fuse and self._rules.runtime.fused and joined.joint not in self._rules.apart
         return replace(joined, actions=self._fused(actions)) if fuse else joined
 
     def _fused(self, actions: list[Action]) -> tuple[Action, ...]:

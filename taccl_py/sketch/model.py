@@ -177,7 +177,9 @@ class Sketch:
             Naming the field of the sketch.
         """
         if self.topology and not is_machine(topology.name, self.topology):
-            self.refuse("topology", f"is written for {self.topology}, not for {topology.name}; use it there or edit a copy")
+            self.refuse(
+                "topology", f"is written for {self.topology}, not for {topology.name}; use it there or edit a copy"
+            )
         sizes = {len(ranks) for ranks in topology.node_ranks}
         uses_local_ranks = self.switches or self.links or self.relays or isinstance(self.connections, Mapping)
         if uses_local_ranks and len(sizes) > 1:

@@ -1,0 +1,83 @@
+"""Turns: the order in which a rank's messages pass a port that only this rank uses.
+
+Threadblocks run at the same time, so messages to and from different peers compete for the rank's own ports and may pass them
+in another order than the schedule's. Where that matters, every send waits for the one before it (its flag is raised when its
+data have left), and every receive for the one before it (so that of two senders the one whose message is awaited goes first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from taccl_py.lowering.actions import NONE, Transfer
+from taccl_py.lowering.threadblocks import Draft
+from taccl_py.topology.model import Topology
+
+
+class PortOrder(StrEnum):
+    """Which messages keep the schedule's order at their rank's ports."""
+
+    FREE = "free"
+    SENDS = "sends"
+    BOTH = "both"
+
+
+def find_turns(
+    drafts: Sequence[Sequence[Draft]], transfers: Sequence[Transfer], topology: Topology, wanted: PortOrder
+) -> dict[int, tuple[int, ...]]:
+    """For every send (and receive), those of its rank that directly precede it on a port; actions are named by their order.
+
+    Parameters
+    ----------
+    drafts
+        Threadblocks by rank.
+    transfers
+        What the actions send and receive.
+    topology
+        Knows the ports.
+    wanted
+        Which messages take turns.
+    """
+    turns: dict[int, tuple[int, ...]] = {}
+    if wanted is not PortOrder.FREE:
+        _add_turns(turns, drafts, transfers, topology, sending=True)
+    if wanted is PortOrder.BOTH:
+        _add_turns(turns, drafts, transfers, topology, sending=False)
+    return turns
+
+
+def _add_turns(
+    turns: dict[int, tuple[int, ...]],
+    drafts: Sequence[Sequence[Draft]],
+    transfers: Sequence[Transfer],
+    topology: Topology,
+    *,
+    sending: bool,
+) -> None:
+    own_ports = _ports_of_one_rank(topology, sending=sending)
+    for rank in drafts:
+        last: dict[tuple[int, int], int] = {}
+        moved = [(a.leaves if sending else a.arrives, a.order) for draft in rank for a in draft.actions]
+        passing = [(transfers[transfer], order) for transfer, order in moved if transfer != NONE]
+        for transfer, order in sorted(passing, key=lambda item: (item[0].start_us, item[1])):
+            ports = [port for port in topology.links[transfer.link].ports if port in own_ports]
+            keys = [(port, transfer.instance) for port in ports]
+            before = {last[key] for key in keys if key in last and last[key] < order}
+            if before:
+                turns[order] = tuple(latest_first(turns.get(order, ()), sorted(before)))
+            last |= dict.fromkeys(keys, order)
+
+
+def _ports_of_one_rank(topology: Topology, *, sending: bool) -> frozenset[int]:
+    """Ports that only links out of (or into) one rank use."""
+    users: dict[int, set[int]] = {}
+    for link in topology.links:
+        for port in link.ports:
+            users.setdefault(port, set()).add(link.src if sending else link.dst)
+    return frozenset(port for port, ranks in users.items() if len(ranks) == 1)
+
+
+def latest_first(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """Both lists of action orders in one, without repetition, latest first."""
+    return sorted({*one, *other}, reverse=True)
