@@ -32,6 +32,8 @@ from taccl_py.verify.schedule import judge_schedule
 DEFAULT_SIZE = "1MB"
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
+# What to try then; sums conflict where they arrive, so ordering only the sends does not help them.
+_PORT_ORDERS = {False: (PortOrder.SENDS, PortOrder.BOTH), True: (PortOrder.BOTH,)}
 
 
 @dataclass(frozen=True)
@@ -217,26 +219,28 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
     InvalidArtifact
         If the judge objects to the text, or it does not read back as the program.
     """
-    best = _lower_once(schedule, options)
-    for order in (PortOrder.SENDS, PortOrder.BOTH):
-        slower = best.replay.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
+    program, timeline = _lower_once(schedule, options)
+    for order in _PORT_ORDERS[schedule.collective.reduces]:
+        slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
         if not slower or not schedule.topology.ports:
             break
-        ordered = _lower_once(schedule, replace(options, port_order=order))
-        best = min(best, ordered, key=lambda lowered: lowered.replay.makespan_us)
-    return best
-
-
-def _lower_once(schedule: Schedule, options: LoweringOptions) -> Lowered:
-    runtime = options.runtime
-    program = lower(schedule, options)
-    text = emit_xml(program, runtime)
-    verdict = judge_program(text, runtime, kind=schedule.collective.kind, root=schedule.collective.root)
+        other, replayed = _lower_once(schedule, replace(options, port_order=order))
+        if replayed.makespan_us < timeline.makespan_us:
+            program, timeline = other, replayed
+    text = emit_xml(program, options.runtime)
+    collective = schedule.collective
+    root = collective.root if collective.kind in ROOTED else None
+    verdict = judge_program(text, options.runtime, kind=collective.kind, root=root)
     if verdict.violations:
         raise InvalidArtifact("algorithm.xml", verdict.violations)
-    if parse_xml(text, "algorithm.xml", runtime) != program:
+    if parse_xml(text, "algorithm.xml", options.runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
-    return Lowered(program, text, verdict, _replay(program, schedule, options))
+    return Lowered(program, text, verdict, timeline)
+
+
+def _lower_once(schedule: Schedule, options: LoweringOptions) -> tuple[Program, Timeline]:
+    program = lower(schedule, options)
+    return program, _replay(program, schedule, options)
 
 
 def _replay(program: Program, schedule: Schedule, options: LoweringOptions) -> Timeline:

@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="taccl")
 @click.option("--debug", is_flag=True, help="Show the traceback of errors.")
 def cli(debug: bool) -> None:
-    r"""Synthesize collective-communication algorithms for GPU clusters and lower them to MSCCL XML.
+    """Synthesize collective-communication algorithms for GPU clusters and lower them to MSCCL XML.
 
     \b
     Example:

@@ -1,0 +1,115 @@
+"""``taccl check``: the judge on files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taccl_py.cli.options import KIND, echo_json, json_option
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.jsonio import read_text
+from taccl_py.runtimes import RUNTIMES, Runtime
+from taccl_py.schedule.files import read_schedule
+from taccl_py.units import format_size, format_time
+from taccl_py.verify.msccl import ProgramFacts, judge_program
+from taccl_py.verify.schedule import judge_schedule
+
+
+@click.command(short_help="Judge schedules and MSCCL XML files.")
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--runtime",
+    type=click.Choice(list(RUNTIMES)),
+    default="executor",
+    show_default=True,
+    help="Runtime whose rules an XML file must keep.",
+)
+@click.option("--collective", type=KIND, default=None, help='What a legacy file with coll="custom" is meant to do.')
+@click.option("--root", type=click.IntRange(0), default=None, help="Root that a rooted file must have.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every objection, not only the first of a file.")
+@json_option
+def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, **hints: Any) -> int:  # fmt: skip
+    """Judge FILES: schedules (JSON) and algorithms (MSCCL XML), one line for each.
+
+    A schedule is tested for its post-condition with exact contributions, causality, links, and overlap on links and ports. An
+    XML text is parsed as the runtime would, tested against every rule and limit of the runtime, executed symbolically for
+    every placement that it declares with the runtime's queues and flags, and searched for deadlocks and races.
+
+    Exit code 0 if all are good, 4 if the judge objects to one, 2 if one cannot be read.
+
+    \b
+    Examples:
+      taccl check out/schedule.json out/algorithm.xml
+      taccl check --runtime rccl algorithms/*.xml
+    """
+    results = [_judge(path, RUNTIMES[runtime], hints["collective"], hints["root"]) for path in files]
+    if as_json:
+        echo_json({"files": results, "good": all(result["good"] for result in results)})
+    else:
+        for result in results:
+            _print(result, verbose)
+    codes = {result["exit_code"] for result in results}
+    return InvalidArtifact.exit_code if InvalidArtifact.exit_code in codes else max(codes)
+
+
+def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    try:
+        text = read_text(path)
+        if _is_json(path, text):
+            schedule = read_schedule(text, str(path))
+            collective = schedule.collective
+            facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
+            if schedule.topology.chunk_costs:
+                facts = facts.replace(format_time(schedule.makespan_us), f"{schedule.makespan_us:.6g} of its unit")
+            return _result(path, judge_schedule(schedule), facts, ())
+        verdict = judge_program(text, runtime, kind=kind, root=root)
+        facts = _describe(verdict.facts, runtime) if verdict.facts else ""
+        return _result(path, verdict.violations, facts, verdict.notes)
+    except InputError as error:
+        return {"file": str(path), "good": False, "exit_code": error.exit_code, "error": str(error)}
+
+
+def _is_json(path: Path, text: str) -> bool:
+    return path.suffix == ".json" or text.lstrip()[:1] == "{"
+
+
+def _result(path: Path, violations: tuple[Violation, ...], facts: str, notes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "good": not violations,
+        "exit_code": InvalidArtifact.exit_code if violations else 0,
+        "facts": facts,
+        "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
+        "notes": list(notes),
+    }
+
+
+def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
+    parts = [f"{facts.kind or 'custom'} for {runtime.name}", f"{facts.num_ranks} ranks", str(facts.protocol)]
+    parts.append(f"{facts.max_threadblocks} threadblocks a GPU")
+    placements = [name for name, on in (("in place", facts.in_place), ("out of place", facts.out_of_place)) if on]
+    parts.append(" and ".join(placements))
+    safe = "any size" if facts.safe_max_bytes is None else f"safe up to {format_size(facts.safe_max_bytes)}"
+    parts.append(safe)
+    if facts.root is not None:
+        parts.append(f"root {facts.root}")
+    return ", ".join(parts)
+
+
+def _print(result: dict[str, Any], verbose: bool) -> None:
+    name = result["file"]
+    if "error" in result:
+        click.echo(f"{name}: {click.style('bad', fg='red')}: {result['error'].removeprefix(name + ': ')}")
+        return
+    if result["good"]:
+        click.echo(f"{name}: {click.style('good', fg='green')}: {result['facts']}")
+        return
+    objections = [str(Violation(v["where"], v["rule"], v["what"])) for v in result["violations"]]
+    more = f" (and {len(objections) - 1} more, see --verbose)" if len(objections) > 1 and not verbose else ""
+    click.echo(f"{name}: {click.style('bad', fg='red')}: {objections[0]}{more}")
+    if verbose:
+        for objection in objections[1:]:
+            click.echo(f"  {objection}")

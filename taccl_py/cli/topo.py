@@ -1,0 +1,124 @@
+"""``taccl topo``: topologies by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from taccl_py.cli.options import echo_json, json_option
+from taccl_py.jsonio import canonical_json, write_atomically
+from taccl_py.pipeline import load_machine
+from taccl_py.report.tables import plain_table, print_table
+from taccl_py.topology.catalog import list_topologies
+from taccl_py.topology.files import topology_to_json
+from taccl_py.topology.machines import SHAPES
+from taccl_py.units import format_ranks
+
+if TYPE_CHECKING:
+    from taccl_py.topology.model import Topology
+
+
+@click.group(short_help="List and show topologies.")
+def topo() -> None:
+    """List and show topologies.
+
+    \b
+    Examples:
+      taccl topo list
+      taccl topo show ndv2 --nodes 2
+      taccl topo show torus:4x4 --json > torus.json
+    """
+
+
+@topo.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the shipped machines and the formulas.
+
+    Example: taccl topo list
+    """
+    entries = list_topologies()
+    if as_json:
+        shipped = [
+            {
+                "name": e.name,
+                "description": e.description,
+                "ranks_per_node": e.ranks_per_node,
+                "multi_node": e.multi_node,
+            }
+            for e in entries
+        ]
+        formulas = [{"name": s.name, "example": s.example, "description": s.description} for s in SHAPES]
+        echo_json({"topologies": shipped, "formulas": formulas})
+        return
+    rows = [(e.name, str(e.ranks_per_node), "any" if e.multi_node else "1", e.description) for e in entries]
+    rows += [(shape.example, "", "1", shape.description) for shape in SHAPES]
+    print_table(plain_table("Topologies", ("name", "ranks a node", "nodes", "what it is"), rows))
+
+
+@topo.command("show")
+@click.argument("name")
+@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes.")
+@click.option("--sketch", default="", help="Sketch that completes a TACCL profile.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the expanded form to a file."
+)
+@json_option
+def show_command(name: str, nodes: int | None, sketch: str, output: Path | None, as_json: bool) -> None:
+    """Show links and ports of a topology: a shipped name, a formula, or a file of ours or of TACCL.
+
+    Example: taccl topo show ndv2 --nodes 2
+    """
+    topology = load_machine(name, sketch, nodes).topology
+    if output is not None:
+        write_atomically(output, canonical_json(topology_to_json(topology)))
+        click.echo(f"wrote {output}", err=True)
+    if as_json:
+        echo_json(topology_to_json(topology))
+    elif output is None:
+        _show(topology)
+
+
+def _show(topology: Topology) -> None:
+    click.echo(f"{topology.name}: {topology.num_ranks} ranks in {topology.num_nodes} nodes")
+    click.echo(f"source: {topology.source}")
+    unit = "per chunk" if topology.chunk_costs else "us/MB"
+    kinds: dict[tuple[bool, float, float, float], list[int]] = {}
+    for index, link in enumerate(topology.links):
+        inside = topology.node_of[link.src] == topology.node_of[link.dst]
+        kinds.setdefault((not inside, link.alpha_us, link.beta_us_per_mb, link.latency_us), []).append(index)
+    rows = []
+    for (between, alpha_us, beta_us_per_mb, latency_us), links in sorted(kinds.items()):
+        degree = Counter(topology.links[i].src for i in links)
+        first = topology.links[links[0]]
+        rows.append((
+            "between nodes" if between else "inside a node", str(len(links)), f"{alpha_us:g}", f"{beta_us_per_mb:g}",
+            _rate(beta_us_per_mb, topology.chunk_costs), f"{latency_us:g}", format_ranks(sorted(degree))[:40],
+            f"{first.src}->{first.dst}",
+        ))  # fmt: skip
+    columns = ("links", "number", "alpha us", f"beta {unit}", "GB/s", "latency us", "from ranks", "for example")
+    print_table(plain_table("Links", columns, rows))
+    shared = Counter(port for link in topology.links for port in link.ports)
+    ports = [
+        (
+            port.name,
+            str(shared[i]),
+            f"{port.alpha_us:g}",
+            f"{port.beta_us_per_mb:g}",
+            _rate(port.beta_us_per_mb, topology.chunk_costs),
+        )
+        for i, port in enumerate(topology.ports)
+    ]
+    if ports:
+        print_table(
+            plain_table("Ports", ("port", "links that share it", "alpha us", f"beta {unit}", "GB/s"), ports[:64])
+        )
+        if len(ports) > 64:
+            click.echo(f"... and {len(ports) - 64} more; --json shows all")
+
+
+def _rate(beta_us_per_mb: float, chunk_costs: bool) -> str:
+    return "" if chunk_costs or beta_us_per_mb <= 0 else f"{1000 / beta_us_per_mb:.4g}"
