@@ -26,14 +26,11 @@ class Homes:
     ----------
     address_of
         Home of each chunk that has one.
-    shadowed
-        Output cell that a chunk is kept away from, for the chunks that live in scratch because of that.
     scratch_chunks
         Scratch cells given out.
     """
 
     address_of: tuple[dict[int, Address], ...]
-    shadowed: tuple[dict[int, Address], ...]
     scratch_chunks: tuple[int, ...]
 
     def cells(self, rank: int, chunks: tuple[int, ...], message: int) -> Cells:
@@ -68,7 +65,6 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, *, alia
         if use.way is not Way.SEND or not use.straight:
             uses_of[use.rank].append(use)
     address_of: list[dict[int, Address]] = []
-    shadowed: list[dict[int, Address]] = []
     scratch_chunks: list[int] = []
     for rank, uses in enumerate(uses_of):
         homes = {chunk: _listed_home(schedule, chunk, rank) for use in uses for chunk in use.chunks}
@@ -78,14 +74,12 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, *, alia
             homes[chunk] = Address(Buffer.SCRATCH, used)
             used += 1
         early = _early_chunks(schedule, survey, geometry, rank, homes, uses) if aliased else set()
-        shadows = {chunk: homes[chunk] for chunk in sorted(early, key=lambda c: homes[c])}
-        for chunk in shadows:
+        for chunk in sorted(early, key=lambda c: homes[c]):
             homes[chunk] = Address(Buffer.SCRATCH, used)
             used += 1
         address_of.append(homes)
-        shadowed.append(shadows)
         scratch_chunks.append(used)
-    return Homes(tuple(address_of), tuple(shadowed), tuple(scratch_chunks))
+    return Homes(tuple(address_of), tuple(scratch_chunks))
 
 
 def _listed_home(schedule: Schedule, chunk: int, rank: int) -> Address:

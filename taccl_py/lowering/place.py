@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from taccl_py.collective import Address, Buffer
+from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.actions import NONE, Action, Cells, Transfer
 from taccl_py.lowering.buffers import Geometry
@@ -171,8 +171,7 @@ class _Finisher:
 
     def copies(self, rank: int, chunks: Iterable[int]) -> Iterator[_Copy]:
         """Yield the copies of one rank for the chunks that it wants."""
-        shadowed = self._homes.shadowed[rank]
-        free_at = _free_events(self._schedule, self._survey, rank) if shadowed else {}
+        free_at = _free_events(self._schedule, self._survey, rank) if self._rules.aliased else {}
         for chunk in chunks:
             target = self._schedule.collective.output_address(chunk, rank)
             if target is None:
@@ -204,6 +203,8 @@ def _free_events(schedule: Schedule, survey: Survey, rank: int) -> dict[int, int
     Only AllToAll has other chunks there, at the same offset.
     """
     found: dict[int, int] = {}
+    if schedule.collective.kind is not Kind.ALLTOALL:
+        return found
     for own, event in survey.last_read[rank].items():
         address = schedule.collective.input_address(own, rank)
         if address is not None:

@@ -36,29 +36,44 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
 
 
 def _places(quotient: Quotient) -> list[dict[int, int]]:
-    """Planning position of every chunk at every rank; gaps of two keep different buffers apart."""
+    """Planning position of every chunk at every rank; gaps of two keep different buffers apart.
+
+    At a rank that relays, only its costliest links decide which chunks lie in scratch together: there sharing alpha pays most.
+    """
     collective = quotient.problem.collective
     links = quotient.problem.topology.links
     passing: list[set[int]] = [set() for _ in range(collective.num_ranks)]
-    relays = [False] * collective.num_ranks
+    relayed: list[set[int]] = [set() for _ in range(collective.num_ranks)]
+    on_link: dict[int, set[int]] = {}
     for chunk, index in zip(quotient.member_chunk.tolist(), quotient.member_link.tolist(), strict=True):
         link = links[index]
+        on_link.setdefault(index, set()).add(chunk)
         passing[link.src].add(chunk)
         passing[link.dst].add(chunk)
         if link.dst not in collective.wanted[chunk]:
-            relays[link.dst] = True
-    return [_rank_places(collective, rank, passing[rank], relays[rank]) for rank in range(collective.num_ranks)]
+            relayed[link.dst].add(chunk)
+    together = [set(chunks) for chunks in relayed]
+    costliest = [0.0] * collective.num_ranks
+    busy = [index for index in on_link if on_link[index] & (relayed[links[index].src] | relayed[links[index].dst])]
+    for index in busy:
+        for rank in (links[index].src, links[index].dst):
+            if on_link[index] & relayed[rank]:
+                costliest[rank] = max(costliest[rank], links[index].alpha_us)
+    for index in busy:
+        for rank in (links[index].src, links[index].dst):
+            if on_link[index] & relayed[rank] and links[index].alpha_us >= costliest[rank]:
+                together[rank] |= on_link[index]
+    return [_rank_places(collective, rank, passing[rank], together[rank]) for rank in range(collective.num_ranks)]
 
 
-def _rank_places(collective: Collective, rank: int, chunks: set[int], relays: bool) -> dict[int, int]:
-    if relays:
-        order = sorted(chunks, key=lambda c: (collective.wanted[c][0], collective.source[c], c))
-        return {chunk: position for position, chunk in enumerate(order)}
-    places = {}
-    for chunk in chunks:
+def _rank_places(collective: Collective, rank: int, chunks: set[int], together: set[int]) -> dict[int, int]:
+    order = sorted(together, key=lambda c: (collective.wanted[c][0], collective.source[c], c))
+    places = {chunk: position for position, chunk in enumerate(order)}
+    after_scratch = len(order) + 2
+    for chunk in chunks - together:
         output = collective.output_address(chunk, rank)
         address = output or collective.input_address(chunk, rank)
         if address is not None:
             shift = 0 if output is not None else collective.output_chunks + 2
-            places[chunk] = address.offset + shift
+            places[chunk] = address.offset + after_scratch + shift
     return places

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -157,8 +158,8 @@ def _cut(problem: Problem, distances: _Distances, inside: frozenset[int], name: 
         chunks = [c for c in needed if border[c] >= late]
         tail = min(tails[c] for c in chunks)
         time_us = 0.0
-        for by_sender in (True, False):
-            gates = _gates(problem, entries, chunks, by_sender)
+        for choice in _port_choices(problem, entries):
+            gates = _gates(problem, entries, chunks, choice)
             once = _least_time(gates, len(chunks)) + tail
             time_us = max(time_us, min(once, _least_time(gates, len(chunks) + 1)) if tail else once)
         if time_us > best.time_us:
@@ -215,8 +216,19 @@ def _count(time_us: float, beta_us: float, most: int) -> int:
     return min(most, math.floor(time_us / beta_us * (1 + _RELATIVE_PRECISION) + _RELATIVE_PRECISION))
 
 
-def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], by_sender: bool) -> list[_Gate]:
-    """The links that bring the chunks, grouped by the ports on one side of them."""
+def _port_choices(problem: Problem, entries: list[_Entry]) -> list[dict[int, int]]:
+    """Ways to give every entering link one of its ports: the first, the last, and the one that most of them share."""
+    links = problem.topology.links
+    with_ports = [entry.link for entry in entries if links[entry.link].ports]
+    shared = Counter(port for link in with_ports for port in links[link].ports)
+    first = {link: links[link].ports[0] for link in with_ports}
+    last = {link: links[link].ports[-1] for link in with_ports}
+    busiest = {link: max(links[link].ports, key=lambda port: (shared[port], -port)) for link in with_ports}
+    return [first, last, busiest]
+
+
+def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], port_of: dict[int, int]) -> list[_Gate]:
+    """The links that bring the chunks, grouped by one of their ports."""
     topology, megabytes = problem.topology, problem.chunk_bytes / BYTES_PER_MB
     wanted = set(chunks)
     groups: dict[int, list[tuple[float, float, int]]] = {}
@@ -229,8 +241,8 @@ def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], by_sender
         first = min(ready) + link.alpha_us + link.latency_us
         slot = (first, link.beta_us_per_mb * megabytes, len(ready))
         key = -1 - entry.link
-        if link.ports:
-            key = link.ports[0] if by_sender else link.ports[-1]
+        if entry.link in port_of:
+            key = port_of[entry.link]
             port = topology.ports[key]
             start = min(ready) + port.alpha_us + link.latency_us
             known = ports.get(key, (math.inf, 0.0))
