@@ -7,12 +7,21 @@ origin; `taccl_py.schedule.layout` decides the real order afterwards and cuts wh
 
 from __future__ import annotations
 
+from collections import Counter
+
 from taccl_py.collective import Collective
 from taccl_py.synthesis.quotient import Quotient
 
+# Share of the links of an orbit on which two chunks must be neighbours to be planned together.
+_MOST = 0.75
+
 
 def predecessors(quotient: Quotient) -> dict[int, int]:
-    """For an arc, the arc on the same link that carries the chunk just before its own, on every link of the orbit."""
+    """For an arc, the arc on the same link that carries the chunk just before its own, on (nearly) every link of the orbit.
+
+    A rotation wraps the numbering around at some link of an orbit, where two chunks are not neighbours after all. One message
+    more there costs less than giving up the batch everywhere; the exact timing of the lifted schedule charges it.
+    """
     places = _places(quotient)
     links = quotient.problem.topology.links
     by_place: dict[tuple[int, int, int], int] = {}
@@ -27,11 +36,13 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
         arc_places.append(own)
     found = {}
     for arc, own in enumerate(arc_places):
-        before = {
-            by_place.get((index, here - 1, there - 1), -1) for index, here, there in own if here > 0 and there > 0
-        }
-        if len(before) == 1 and -1 not in before and all(here > 0 and there > 0 for _, here, there in own):
-            found[arc] = before.pop()
+        before = Counter(
+            by_place.get((index, here - 1, there - 1), -1) if here > 0 and there > 0 else -1
+            for index, here, there in own
+        )
+        candidate, count = max(before.items(), key=lambda item: (item[1], -item[0]))
+        if candidate >= 0 and count >= _MOST * len(own):
+            found[arc] = candidate
     return found
 
 

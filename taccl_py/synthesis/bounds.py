@@ -66,9 +66,11 @@ class _Distances:
         rows = []
         cost = [problem.message_us(link) for link in range(len(problem.topology.links))]
         for chunk, source in enumerate(problem.collective.source):
-            key = (source, problem.allowed[chunk].tobytes())
+            key = (source, problem.permitted[chunk].tobytes())
             if key not in known:
-                known[key] = quickest(problem.topology, [source], np.flatnonzero(problem.allowed[chunk]).tolist(), cost)
+                known[key] = quickest(
+                    problem.topology, [source], np.flatnonzero(problem.permitted[chunk]).tolist(), cost
+                )
             rows.append(known[key])
         return _Distances(tuple(rows))
 
@@ -146,7 +148,8 @@ def _cut(problem: Problem, distances: _Distances, inside: frozenset[int], name: 
     entries = []
     for index in entering:
         src = topology.links[index].src
-        ready = {c: distances.from_source[c][src] for c in needed if problem.allowed[c, index]}
+        times = {c: distances.from_source[c][src] for c in needed if problem.permitted[c, index]}
+        ready = {c: time_us for c, time_us in times.items() if math.isfinite(time_us)}
         if ready:
             entries.append(_Entry(index, ready))
     if not entries:
@@ -178,10 +181,10 @@ def _tails(problem: Problem, entries: list[_Entry], needed: list[int], inside: f
         for entry in entries:
             if chunk in entry.ready_us:
                 gate = problem.topology.links[entry.link].dst
-                key = (gate, problem.allowed[chunk].tobytes())
+                key = (gate, problem.permitted[chunk].tobytes())
                 if key not in known:
                     known[key] = quickest(
-                        problem.topology, [gate], np.flatnonzero(problem.allowed[chunk]).tolist(), cost
+                        problem.topology, [gate], np.flatnonzero(problem.permitted[chunk]).tolist(), cost
                     )
                 shortest = min(shortest, max(known[key][rank] for rank in wanting))
         tails[chunk] = shortest if math.isfinite(shortest) else 0.0

@@ -24,6 +24,7 @@ from taccl_py.solvers.limits import Deadline
 from taccl_py.solvers.linear import find_solver
 from taccl_py.synthesis.bounds import Bound, allreduce_bound, lower_bound
 from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis
+from taccl_py.synthesis.flow_bound import flow_bound
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
 from taccl_py.synthesis.models.cp_joint import solve_joint
 from taccl_py.synthesis.models.cp_steps import fewest_steps, solve_steps
@@ -120,14 +121,13 @@ class _Run:
     def routed(self, topology: Topology, collective: Collective, prefix: str) -> tuple[Schedule, Bound, bool]:
         """Best schedule of a routed collective, its bound, and whether its class is closed."""
         problem = Problem.build(topology, collective, self.sketch, self.chunk_bytes)
-        bound = lower_bound(problem)
-        search = Search.of(Quotient.of(problem), bound, self.options.limits, self.deadline, self.events)
-        _start(search)
+        bound = self._bound(problem)
+        search = self._begin(problem, bound)
+        ordered = problem.with_order_kept()
+        if ordered is not problem and not search.is_optimal and _is_small(search):
+            search = _better(search, self._begin(ordered, bound))
         if search.best is None and problem.generators:
-            search = Search.of(
-                Quotient.of(problem.without_symmetry()), bound, self.options.limits, self.deadline, self.events
-            )
-            _start(search)
+            search = self._begin(problem.without_symmetry(), bound)
         if search.best is None:
             raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
         stages = _CP_STAGES if self.solver == CP_SAT else _LINEAR_STAGES
@@ -137,6 +137,22 @@ class _Run:
             key = prefix + name
             self.stage_seconds[key] = self.stage_seconds.get(key, 0.0) + seconds
         return search.best, bound, search.proven
+
+    def _bound(self, problem: Problem) -> Bound:
+        bounds = [lower_bound(problem), flow_bound(problem, self.options.limits.within(self.deadline.left / 4))]
+        return max((bound for bound in bounds if bound is not None), key=lambda bound: bound.time_us)
+
+    def _begin(self, problem: Problem, bound: Bound) -> Search:
+        search = Search.of(Quotient.of(problem), bound, self.options.limits, self.deadline, self.events)
+        _start(search)
+        return search
+
+
+def _better(one: Search, other: Search) -> Search:
+    """The search with the faster incumbent, the first if they are equal."""
+    if one.best is None or other.best is None:
+        return one if other.best is None else other
+    return other if other.best.makespan_us < one.best.makespan_us * (1 - TOLERANCE) else one
 
 
 def _start(search: Search) -> None:

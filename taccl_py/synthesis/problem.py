@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,12 @@ from numpy.typing import NDArray
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
 from taccl_py.sketch.model import Sketch
-from taccl_py.synthesis.restrict import allowed_links
+from taccl_py.synthesis.restrict import find_ways
 from taccl_py.synthesis.symmetry import Generator, make_generator
 from taccl_py.topology.model import Topology
+
+# Share of neighbouring ranks that a symmetry must leave neighbours so that batches survive it.
+_MOST_NEIGHBOURS = 0.75
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,10 @@ class Problem:
         Hints, or None.
     chunk_bytes
         Size of one chunk.
+    permitted
+        Whether topology and sketch let a chunk use a link, [chunk, link].
     allowed
-        Whether a chunk may use a link, [chunk, link].
+        Of these, the links that engines consider.
     generators
         Verified symmetry.
     """
@@ -37,6 +43,7 @@ class Problem:
     collective: Collective
     sketch: Sketch | None
     chunk_bytes: float
+    permitted: NDArray[np.bool_]
     allowed: NDArray[np.bool_]
     generators: tuple[Generator, ...]
 
@@ -53,11 +60,11 @@ class Problem:
         """
         if sketch is not None:
             sketch.check_fits(topology)
-        allowed = allowed_links(topology, collective, sketch)
+        ways = find_ways(topology, collective, sketch)
         generators = []
         wanted = sketch.generators(topology) if sketch else tuple(("", image) for image in topology.symmetry)
         for field, image in wanted:
-            generator = make_generator(topology, collective, allowed, image)
+            generator = make_generator(topology, collective, ways.permitted, image)
             if isinstance(generator, Generator):
                 generators.append(generator)
             elif sketch is not None and generator:
@@ -66,13 +73,30 @@ class Problem:
                     path=sketch.source or f"sketch {sketch.name}",
                     field=field,
                 )
-        allowed.setflags(write=False)
-        return Problem(topology, collective, sketch, chunk_bytes, allowed, tuple(generators))
+        for mask in (ways.permitted, ways.allowed):
+            mask.setflags(write=False)
+        return Problem(topology, collective, sketch, chunk_bytes, ways.permitted, ways.allowed, tuple(generators))
+
+    def with_order_kept(self) -> Problem:
+        """Return the problem with only those generators that keep most neighbouring ranks neighbours, in order.
+
+        Chunks of neighbouring ranks are neighbours in the buffers; a symmetry that scatters them (exchanging pairs, say) rules
+        out messages of several chunks. A sketch's symmetry is the user's and stays.
+        """
+        if self.sketch is not None:
+            return self
+        kept = tuple(generator for generator in self.generators if _keeps_order(generator.rank))
+        return self if kept == self.generators else replace(self, generators=kept)
 
     def without_symmetry(self) -> Problem:
         """Return the same problem without its symmetry."""
-        return Problem(self.topology, self.collective, self.sketch, self.chunk_bytes, self.allowed, ())
+        return replace(self, generators=())
 
     def message_us(self, link: int, chunks: int = 1) -> float:
         """Time of a message of so many chunks on a link."""
         return self.topology.message_us(link, chunks * self.chunk_bytes)
+
+
+def _keeps_order(image: tuple[int, ...]) -> bool:
+    kept = sum(two == one + 1 for one, two in pairwise(image))
+    return kept >= _MOST_NEIGHBOURS * (len(image) - 1)

@@ -17,6 +17,8 @@ Mask = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
 UNREACHED = np.int64(1 << 40)
+# Pairs of chunk and link up to which chunks for one rank may make a detour.
+_MOST_DETOURS = 12_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,28 @@ class Reach:
         return hops
 
 
-def allowed_links(topology: Topology, collective: Collective, sketch: Sketch | None) -> Mask:
-    """Links that each chunk may use and that can be of use, [chunk, link].
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Links that each chunk may use, [chunk, link].
 
-    A chunk wanted by one rank keeps to the fewest hops that its restrictions allow (on the links that are left, so a
-    mandatory relay is never cut off); every other chunk may use every link that leads on to a rank that wants it.
+    Attributes
+    ----------
+    permitted
+        By the topology and the sketch.
+    allowed
+        Of these, the ones that engines consider.
+    """
+
+    permitted: Mask
+    allowed: Mask
+
+
+def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None) -> Ways:
+    """Apply a sketch's restrictions and leave out what can be of no use.
+
+    A chunk wanted by one rank makes at most one hop more than the fewest that its restrictions allow, and none more where that
+    would be too many choices (counted on the links that are left, so a mandatory relay is never cut off); every other chunk
+    may use every link that leads on to a rank that wants it.
 
     Raises
     ------
@@ -105,16 +124,20 @@ def allowed_links(topology: Topology, collective: Collective, sketch: Sketch | N
         allowed = allowed & restriction.keeps
         hops = reach.hops_from_source(allowed)
         _require_reached(reach, hops, restriction)
+    permitted = allowed
     onward = reach.hops_to_wanted(allowed)
     allowed = allowed & (hops[:, reach.src] < UNREACHED) & (onward[:, reach.dst] < UNREACHED)
     single = reach.wanted.sum(axis=1) == 1
     if single.any():
         shortest = np.where(reach.wanted, hops, 0).max(axis=1)
         through = hops[:, reach.src] + 1 + onward[:, reach.dst]
-        allowed &= ~single[:, None] | (through <= shortest[:, None])
+        direct = through <= shortest[:, None]
+        detour = through <= shortest[:, None] + 1
+        few = int((allowed & single[:, None] & detour).sum()) <= _MOST_DETOURS
+        allowed &= ~single[:, None] | (detour if few else direct)
     useless = ~reach.wanted.any(axis=1)
     allowed[np.flatnonzero(useless)] = False
-    return allowed
+    return Ways(permitted, allowed)
 
 
 def _physical(reach: Reach) -> Mask:
