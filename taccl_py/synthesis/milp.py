@@ -50,7 +50,7 @@ _WORK_JOINT = 0.6
 _WORK_STEPS = 0.5
 _POLICY_ROUNDS = 12
 # Rounds of neighbourhood search: fewer the more arcs.
-_FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_ARCS = 8, 60, 20_000
+_FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_ARCS = 8, 40, 12_000
 
 
 def synthesize_milp(

@@ -19,9 +19,9 @@ from taccl_py.synthesis.search import Search
 _PARALLEL = 2
 _SMALLEST_PART = 6
 # Open arcs of a part: more make a round slow to build and to solve.
-_LARGEST_PART_ARCS = 400
+_LARGEST_PART_ARCS = 250
 # Deterministic time of one part.
-_WORK_OF_PART = 0.1
+_WORK_OF_PART = 0.05
 
 
 def improve(search: Search, rounds: int) -> None:
@@ -51,7 +51,7 @@ def regroup(search: Search) -> None:
     if search.best_plan is None:
         return
     plan = _solve(
-        search, Focus(search.best_plan, frozenset(), regroup=True), search.limits.seed, work=10 * _WORK_OF_PART
+        search, Focus(search.best_plan, frozenset(), regroup=True), search.limits.seed, work=20 * _WORK_OF_PART
     )
     search.offer(plan)
 
