@@ -49,8 +49,8 @@ _SMALL_SIZE = 0.2
 _WORK_JOINT = 0.6
 _WORK_STEPS = 0.5
 _POLICY_ROUNDS = 12
-# Rounds of neighbourhood search: fewer the more arcs.
-_FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_ARCS = 8, 40, 12_000
+# Rounds of neighbourhood search: fewer the larger the models.
+_FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SIZE = 6, 40, 15_000
 
 
 def synthesize_milp(
@@ -202,7 +202,7 @@ def _cp_contiguity(search: Search, _solver: str) -> None:
     with search.stage("contiguity"):
         if search.joins:
             regroup(search)
-        rounds = _ROUND_ARCS // max(1, search.quotient.num_arcs)
+        rounds = _ROUND_SIZE // (2 * search.quotient.num_states + search.quotient.num_arcs)
         improve(search, max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, rounds)))
 
 
