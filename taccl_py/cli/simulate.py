@@ -182,4 +182,4 @@ def _print_curve(subject: _Subject, file: Path, wanted: list[int], as_json: bool
         (format_size(p.from_bytes), format_size(p.to_bytes), f"{p.intercept_us:.6g}", f"{p.us_per_mb:.6g}")
         for p in curve.pieces
     ]
-    print_table(plain_table(f"{file}: time = a + b * size", ("from", "to", "a us", "b us/MB"), rows))
+    print_table(plain_table("time = a + b * size", ("from", "to", "a us", "b us/MB"), rows))
