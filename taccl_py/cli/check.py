@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,14 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
     if result["good"]:
         click.echo(f"{name}: {click.style('good', fg='green')}: {result['facts']}")
         return
-    objections = [str(Violation(v["where"], v["rule"], v["what"])) for v in result["violations"]]
-    more = f" (and {len(objections) - 1} more, see --verbose)" if len(objections) > 1 and not verbose else ""
-    click.echo(f"{name}: {click.style('bad', fg='red')}: {objections[0]}{more}")
+    objections = [Violation(v["where"], v["rule"], v["what"]) for v in result["violations"]]
+    # An attribute that one runtime wants and another does not know is the least of a file's troubles.
+    first = min(objections, key=lambda violation: violation.rule == "missing-attribute")
+    others = Counter(violation.rule for violation in objections if violation is not first)
+    more = ", ".join(rule if count == 1 else f"{count} x {rule}" for rule, count in sorted(others.items()))
+    tail = f" (and {more}; see --verbose)" if others and not verbose else ""
+    click.echo(f"{name}: {click.style('bad', fg='red')}: {first}{tail}")
     if verbose:
-        for objection in objections[1:]:
-            click.echo(f"  {objection}")
+        for objection in objections:
+            if objection is not first:
+                click.echo(f"  {objection}")
