@@ -18,6 +18,9 @@ from taccl_py.units import format_size, format_time
 from taccl_py.verify.msccl import ProgramFacts, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
+# A wrong result follows from what is wrong in the file; an attribute that only some runtimes want is the least trouble.
+_LESS_TELLING = {"wrong-result": 1, "missing-attribute": 2}
+
 
 @click.command(short_help="Judge schedules and MSCCL XML files.")
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
@@ -109,8 +112,7 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
         click.echo(f"{name}: {click.style('good', fg='green')}: {result['facts']}")
         return
     objections = [Violation(v["where"], v["rule"], v["what"]) for v in result["violations"]]
-    # An attribute that one runtime wants and another does not know is the least of a file's troubles.
-    first = min(objections, key=lambda violation: violation.rule == "missing-attribute")
+    first = min(objections, key=lambda violation: _LESS_TELLING.get(violation.rule, 0))
     others = Counter(violation.rule for violation in objections if violation is not first)
     more = ", ".join(rule if count == 1 else f"{count} x {rule}" for rule, count in sorted(others.items()))
     tail = f" (and {more}; see --verbose)" if others and not verbose else ""
