@@ -20,6 +20,9 @@ from taccl_py.synthesis.plan import Batch, Plan, chains
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
 
+# Share of the restarts that may use every link.
+_ALL_LINKS = 0.4
+
 
 def urgent_plan(
     quotient: Quotient,
@@ -180,10 +183,21 @@ class _EfficientRun(_Run):
         for arc in range(quotient.num_arcs):
             if routes.remaining[self.heads[arc]] and not quotient.source[self.heads[arc]]:
                 self.on_link.setdefault(int(quotient.link_orbit[arc]), []).append(arc)
+        for link in self._links_to_spare():
+            del self.on_link[link]
         self.link_of = {arc: link for link, arcs in self.on_link.items() for arc in arcs}
         self.patience = {link: self._patience(len(arcs)) for link, arcs in self.on_link.items()}
         self.liking = {link: 1 + jitter * rng.random() for link in self.on_link}
         self.ready: dict[int, set[int]] = {link: set() for link in self.on_link}
+
+    def _links_to_spare(self) -> list[int]:
+        """Costly links that a restart does without: often one relay that batches beats many that each pay alpha."""
+        alpha = {link: self.grid.alpha[arcs[0]] for link, arcs in self.on_link.items()}
+        costly = [link for link in alpha if alpha[link] == max(alpha.values())]
+        if not self.jitter or len(costly) in (1, len(alpha)) or self.rng.random() < _ALL_LINKS:
+            return []
+        kept = self.rng.choice([1, 1, 2, max(1, len(costly) // 4), max(1, len(costly) // 2)])
+        return self.rng.sample(costly, max(0, len(costly) - kept))
 
     def _patience(self, most: int) -> int:
         """How many chunks a link waits for (fewer when fewer are left): none without jitter, else a random share."""
