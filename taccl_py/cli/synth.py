@@ -13,7 +13,7 @@ from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, write_atomically
 from taccl_py.pipeline import Lowered, Request, lower_and_judge, synthesize
-from taccl_py.report.tables import print_table, record, summary_table, timed
+from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
@@ -140,7 +140,7 @@ def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, r
     else:
         paths = [output / name for name in ("schedule.json", "algorithm.xml", "summary.json")]
         names = [path.name for path in paths]
-        summary = canonical_json(record(synthesis, lowered, request.engine, names))
+        summary = canonical_json({"format": SUMMARY_FORMAT, **record(synthesis, lowered, request.engine, names)})
         texts = dict(zip(paths, (schedule, lowered.text, summary), strict=True))
     for path, text in texts.items():
         write_atomically(path, text)

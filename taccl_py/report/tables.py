@@ -12,6 +12,9 @@ from taccl_py.units import format_gap, format_rate, format_size, format_time
 if TYPE_CHECKING:
     from rich.table import Table
 
+# What a summary file says that it is.
+SUMMARY_FORMAT = "taccl-summary"
+
 
 def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Sequence[str]) -> dict[str, Any]:
     """Return the JSON object of a synthesis; keys are stable, other programs rely on them.
