@@ -12,7 +12,7 @@ from taccl_py.cli.options import KIND, RANKS, SIZE, echo_json, json_option, lowe
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, write_atomically
-from taccl_py.pipeline import Lowered, Request, lower_and_judge, synthesize
+from taccl_py.pipeline import Lowered, Request, lower_best, synthesize
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
@@ -98,7 +98,9 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     with watched(stop) as events:
         synthesis = synthesize(request, events)
         events.stage("lowering")
-        lowered = None if _only_schedule(output) else lower_and_judge(synthesis.schedule, options)
+        lowered = None
+        if not _only_schedule(output):
+            synthesis, lowered = lower_best(synthesis, options)
     files = _write(output, synthesis, lowered, request)
     result = timed(record(synthesis, lowered, request.engine, files), synthesis)
     if as_json:

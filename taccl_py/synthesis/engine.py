@@ -73,6 +73,8 @@ class Synthesis:
         Name of the solver that was used.
     stage_seconds
         Wall-clock time of every stage.
+    runners_up
+        Schedules nearly as fast, for runtimes that cannot keep the best one's order.
     """
 
     schedule: Schedule
@@ -80,6 +82,7 @@ class Synthesis:
     proof: Proof
     solver: str
     stage_seconds: Mapping[str, float]
+    runners_up: tuple[Schedule, ...] = ()
 
     @property
     def gap(self) -> float:

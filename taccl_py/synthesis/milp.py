@@ -12,6 +12,7 @@ from a greedy schedule and stops at the lower bound.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from taccl_py.collective import Collective, Kind
@@ -66,16 +67,15 @@ def synthesize_milp(
     run = _Run(topology, sketch, chunk_bytes, solver, options, events)
     dual = collective.dual()
     if collective.kind is Kind.ALLREDUCE:
-        gather = Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank)
-        schedule, bound, in_class = run.allreduce(gather)
+        found = run.allreduce(Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank))
     elif dual is not None:
-        routed, bound, in_class = run.routed(topology.reversed(), dual, "")
-        schedule = combining(routed, topology)
+        found = run.routed(topology.reversed(), dual, "").through(lambda schedule: combining(schedule, topology))
     else:
-        schedule, bound, in_class = run.routed(topology, collective, "")
-    optimal = schedule.makespan_us <= bound.time_us * (1 + TOLERANCE)
-    proof = Proof.OPTIMAL if optimal else Proof.IN_CLASS if in_class else Proof.FEASIBLE
-    return Synthesis(schedule, bound, proof, solver, run.stage_seconds)
+        found = run.routed(topology, collective, "")
+    best, *runners_up = found.schedules
+    optimal = best.makespan_us <= found.bound.time_us * (1 + TOLERANCE)
+    proof = Proof.OPTIMAL if optimal else Proof.IN_CLASS if found.in_class else Proof.FEASIBLE
+    return Synthesis(best, found.bound, proof, solver, run.stage_seconds, tuple(runners_up))
 
 
 def choose_solver(name: str) -> str:
@@ -91,6 +91,19 @@ def choose_solver(name: str) -> str:
     if name != CP_SAT:
         find_solver(name)
     return name
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Schedules, the best first, their bound, and whether a solver closed their class."""
+
+    schedules: tuple[Schedule, ...]
+    bound: Bound
+    in_class: bool
+
+    def through(self, transform: Callable[[Schedule], Schedule]) -> _Found:
+        """Return the same with every schedule transformed."""
+        return _Found(tuple(transform(schedule) for schedule in self.schedules), self.bound, self.in_class)
 
 
 class _Run:
@@ -110,16 +123,18 @@ class _Run:
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
 
-    def allreduce(self, gather: Collective) -> tuple[Schedule, Bound, bool]:
+    def allreduce(self, gather: Collective) -> _Found:
         """ReduceScatter and AllGather; one search serves both where the machine is the same backwards."""
-        schedule, _, _ = self.routed(self.topology, gather, "")
-        backward = mirrored(schedule)
-        if backward is None:
-            backward, _, _ = self.routed(self.topology.reversed(), gather, "reduce: ")
-        return allreduce(schedule, backward), allreduce_bound(self.topology, gather, self.chunk_bytes), False
+        forward = self.routed(self.topology, gather, "")
+        pairs = [(schedule, mirrored(schedule)) for schedule in forward.schedules]
+        if pairs[0][1] is None:
+            backward = self.routed(self.topology.reversed(), gather, "reduce: ").schedules[0]
+            pairs = [(forward.schedules[0], backward)]
+        schedules = tuple(allreduce(one, other) for one, other in pairs if other is not None)
+        return _Found(schedules, allreduce_bound(self.topology, gather, self.chunk_bytes), False)
 
-    def routed(self, topology: Topology, collective: Collective, prefix: str) -> tuple[Schedule, Bound, bool]:
-        """Best schedule of a routed collective, its bound, and whether its class is closed."""
+    def routed(self, topology: Topology, collective: Collective, prefix: str) -> _Found:
+        """Best schedules of a routed collective."""
         problem = Problem.build(topology, collective, self.sketch, self.chunk_bytes)
         bound = self._bound(problem)
         search = self._begin(problem, bound)
@@ -136,7 +151,7 @@ class _Run:
         for name, seconds in search.stage_seconds.items():
             key = prefix + name
             self.stage_seconds[key] = self.stage_seconds.get(key, 0.0) + seconds
-        return search.best, bound, search.proven
+        return _Found((search.best, *search.runners_up), bound, search.proven)
 
     def _bound(self, problem: Problem) -> Bound:
         bounds = [lower_bound(problem), flow_bound(problem, self.options.limits.within(self.deadline.left / 4))]

@@ -24,6 +24,8 @@ from taccl_py.synthesis.routes import Routes
 TOLERANCE = 1e-9
 # The grid resolves times up to this multiple of the bound; greedy schedules of small sizes can be far above it.
 _HORIZON = 200.0
+# How many schedules are kept, and how much slower than the incumbent they may be.
+_POOL_SIZE, _RUNNER_UP = 6, 1.12
 
 
 @dataclass
@@ -48,6 +50,8 @@ class Search:
         Whether a solver closed the class of symmetric schedules.
     stage_seconds
         Wall-clock time by stage.
+    pool
+        The best few schedules of different makespan.
     """
 
     quotient: Quotient
@@ -62,6 +66,14 @@ class Search:
     best_plan: Plan | None = None
     proven: bool = False
     stage_seconds: dict[str, float] = field(default_factory=dict)
+    pool: list[Schedule] = field(default_factory=list)
+    _ends: set[int] = field(default_factory=set)
+
+    @property
+    def runners_up(self) -> tuple[Schedule, ...]:
+        """Schedules nearly as fast as the incumbent."""
+        limit = self.best.makespan_us * _RUNNER_UP if self.best else 0.0
+        return tuple(s for s in self.pool if s is not self.best and s.makespan_us <= limit)
 
     @staticmethod
     def of(quotient: Quotient, bound: Bound, limits: Limits, deadline: Deadline, events: Events) -> Search:
@@ -117,9 +129,10 @@ class Search:
 
     def offer(self, plan: Plan | None) -> bool:
         """Time a plan (made on the grid) exactly on the full problem, keep it if it is better, and say whether it was."""
-        if plan is None or (self.best_plan is not None and plan_end(plan) > plan_end(self.best_plan)):
+        if plan is None or self._is_hopeless(plan_end(plan)):
             return False
         schedule = lift(self.quotient, plan)
+        self._note(schedule)
         key = (round(schedule.makespan_us, 9), len(schedule.messages))
         if self.best is not None and key >= (round(self.best.makespan_us, 9), len(self.best.messages)):
             return False
@@ -127,6 +140,20 @@ class Search:
         self.best_plan = on_grid(self.quotient, self.grid, self.joins, plan)
         self.events.incumbent(schedule.makespan_us)
         return True
+
+    def _is_hopeless(self, end: float) -> bool:
+        """Whether a plan cannot become the incumbent or a runner-up worth keeping."""
+        if self.best_plan is None:
+            return False
+        best = plan_end(self.best_plan)
+        return end > best and (end > best * _RUNNER_UP or round(end) in self._ends)
+
+    def _note(self, schedule: Schedule) -> None:
+        """Keep the best few schedules of different makespan."""
+        self._ends.add(round(schedule.makespan_us * self.grid.units_per_us))
+        known = {round(other.makespan_us, 6) for other in self.pool}
+        if round(schedule.makespan_us, 6) not in known:
+            self.pool = sorted([*self.pool, schedule], key=lambda s: s.makespan_us)[:_POOL_SIZE]
 
     def prefer(self, plan: Plan | None, policy: PolicyTerms) -> None:
         """Take a plan that serves a sketch's policy better and is not slower."""
