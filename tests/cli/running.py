@@ -20,6 +20,7 @@ class Ended:
     @property
     def json(self):
         """What stdout holds; fails if that is anything but one JSON value."""
+        assert self.out, self
         return json.loads(self.out, parse_constant=_refuse)
 
     @property
@@ -48,18 +49,26 @@ def run_here(capsys, *arguments):
     return Ended(code, texts.out, texts.err)
 
 
-def run_apart(*arguments, cwd, seconds=60, env=None, command=("-m", "taccl_py")):
-    """Run the command in a process of its own."""
+def run_apart(*arguments, cwd, seconds=60, env=None, command=("-m", "taccl_py"), memory_mb=None):
+    """Run the command in a process of its own, which may use so much memory at most."""
+    limit = (lambda: _limit_memory(memory_mb)) if memory_mb else None
     done = subprocess.run(
         [sys.executable, *command, *map(str, arguments)],
         cwd=cwd,
         env=environment(env),
+        preexec_fn=limit,
         capture_output=True,
         text=True,
         timeout=seconds,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _limit_memory(memory_mb):
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
 
 
 def environment(changes=None):

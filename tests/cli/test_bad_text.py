@@ -1,0 +1,82 @@
+"""Files that are no text, no JSON, or no file: every command that reads one says so in one sentence."""
+
+import pytest
+
+from tests.cli.inputs import NODE_FORM, write_json
+
+NOT_JSON = {
+    "empty": (b"", "not valid JSON"),
+    "blank": (b" \n", "not valid JSON"),
+    "cut off": (b'{"format": "taccl-', "not valid JSON"),
+    "followed by more": (b"{} {}", "not valid JSON"),
+    "with a byte order mark": (b"\xef\xbb\xbf{}", "not valid JSON"),
+    "with single quotes": (b"{'format': 1}", "not valid JSON"),
+    "binary": (bytes(range(256)), "not UTF-8"),
+    "in UTF-16": ('{"format": 1}'.encode("utf-16"), "not UTF-8"),
+    "with NaN": (b'{"version": NaN}', "finite number"),
+    "with infinity": (b'{"version": -Infinity}', "finite number"),
+    "with a key twice": (b'{"version": 1, "version": 1}', "twice"),
+    "nested without end": (b"[" * 100_000, "nested too deeply"),
+    "with a number of 5000 digits": (b'{"version": ' + b"9" * 5000 + b"}", "number that cannot be read"),
+    "a list": (b"[]", "an object"),
+    "a number": (b"7", "an object"),
+    "null": (b"null", "an object"),
+}
+
+READERS = {
+    "topology of synth": ("synth", "bad.json", "allgather", "-o", "out"),
+    "topology of topo show": ("topo", "show", "bad.json", "-o", "out.json"),
+    "sketch of synth": ("synth", "good.json", "allgather", "--nodes", 2, "--sketch", "bad.json", "-o", "out"),
+    "sketch of sketch show": ("sketch", "show", "bad.json"),
+    "sketch of sketch validate": ("sketch", "validate", "bad.json", "--topology", "good.json"),
+    "schedule of lower": ("lower", "bad.json", "-o", "out.xml"),
+    "schedule of simulate": ("simulate", "bad.json"),
+    "topology of simulate": ("simulate", "good.xml", "--topology", "bad.json"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("text", NOT_JSON)
+def test_a_file_that_is_not_the_json_that_is_needed_is_refused(refuse, folder, made, reader, text):
+    write_json(folder / "good.json", NODE_FORM)
+    (folder / "good.xml").write_text(made["algorithm.xml"], encoding="utf-8")
+    content, word = NOT_JSON[text]
+    (folder / "bad.json").write_bytes(content)
+    refuse(2, ["bad.json", word], *READERS[reader])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_directory_instead_of_a_file_is_refused(refuse, folder, made, reader):
+    write_json(folder / "good.json", NODE_FORM)
+    (folder / "good.xml").write_text(made["algorithm.xml"], encoding="utf-8")
+    (folder / "bad.json").mkdir()
+    refuse(2, ["bad.json", "directory", "a file is needed"], *READERS[reader])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_missing_file_is_refused(refuse, folder, made, reader):
+    write_json(folder / "good.json", NODE_FORM)
+    (folder / "good.xml").write_text(made["algorithm.xml"], encoding="utf-8")
+    refuse(2, ["bad.json", "no such file"], *READERS[reader])
+
+
+@pytest.mark.parametrize("name", ["directory", "missing", "binary"])
+def test_check_says_in_one_line_that_a_file_cannot_be_read(taccl, folder, name):
+    (folder / "directory").mkdir()
+    (folder / "binary").write_bytes(bytes(range(256)))
+    ended = taccl("check", name)
+    assert ended.code == 2
+    assert ended.err == ""
+    assert ended.out.startswith(f"{name}: bad: ")
+    assert ended.out.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", NOT_JSON)
+def test_check_says_in_one_line_what_is_wrong_with_a_json_file(taccl, folder, text):
+    content, word = NOT_JSON[text]
+    (folder / "bad.json").write_bytes(content)
+    ended = taccl("check", "bad.json")
+    assert ended.code == 2
+    assert ended.out.startswith("bad.json: bad: ")
+    assert word in ended.out
+    assert ended.out.count("\n") == 1

@@ -1,0 +1,116 @@
+"""``taccl lower``: a schedule for every runtime, placement, protocol and number of instances."""
+
+import itertools
+
+import pytest
+
+from taccl_py.lowering.msccl_xml import parse_xml
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.verify.msccl import judge_program
+
+KEYS = {
+    "files", "makespan_us", "replay_us", "runtime", "protocol", "threadblocks", "threadblock_steps", "channels",
+    "in_place", "out_of_place", "min_bytes", "max_bytes",
+}  # fmt: skip
+COLLECTIVES = ("allgather", "alltoall", "allreduce", "reducescatter", "broadcast", "gather")
+
+
+@pytest.fixture(scope="session")
+def schedules(tmp_path_factory):
+    """Texts of small schedules, by collective."""
+    from taccl_py.cli import main
+
+    folder = tmp_path_factory.mktemp("schedules")
+    texts = {}
+    for collective in COLLECTIVES:
+        path = folder / f"{collective}.json"
+        with pytest.raises(SystemExit, match="0"):
+            main(["synth", "ring:3", collective, "--time-limit", "1", "-o", str(path)])
+        texts[collective] = path.read_text(encoding="utf-8")
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("runtime", "placement", "instances"), list(itertools.product(RUNTIMES, ("in", "out", "both"), (1, 2)))
+)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_runtime_placement_and_number_of_instances(
+    taccl, folder, schedules, collective, runtime, placement, instances
+):
+    (folder / "s.json").write_text(schedules[collective], encoding="utf-8")
+    ended = taccl("lower", "s.json", "--runtime", runtime, "--placement", placement, "--instances", instances, "-o", "a.xml",
+                  "--json")  # fmt: skip
+    if (collective, runtime, placement) == ("alltoall", "legacy", "in"):
+        assert ended.code == 5
+        return
+    assert ended.code == 0, ended.err
+    record = ended.json
+    program = parse_xml((folder / "a.xml").read_text(encoding="utf-8"), "a.xml", RUNTIMES[runtime])
+    assert set(record) == KEYS
+    assert record["files"] == ["a.xml"]
+    assert (record["in_place"], record["out_of_place"]) == (program.in_place, program.out_of_place)
+    assert record["threadblocks"] == program.num_threadblocks
+    assert record["replay_us"] > 0
+    text = (folder / "a.xml").read_text(encoding="utf-8")
+    assert not judge_program(text, RUNTIMES[runtime], kind=program.kind).violations
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
+def test_a_protocol_that_is_asked_for_is_used(taccl, files, protocol):
+    record = taccl("lower", "schedule.json", "--protocol", protocol, "-o", "a.xml", "--json").json
+    assert record["protocol"] == protocol
+    assert f'proto="{protocol}"' in (files / "a.xml").read_text(encoding="utf-8")
+
+
+def test_a_dash_is_stdout_and_nothing_else_is_printed(taccl, files):
+    ended = taccl("lower", "schedule.json", "-o", "-")
+    assert ended.err == ""
+    taccl("lower", "schedule.json", "-o", "a.xml")
+    assert ended.out == (files / "a.xml").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("files")
+def test_what_was_written_is_said_on_stderr(taccl):
+    ended = taccl("lower", "schedule.json", "-o", "a.xml")
+    assert ended.out == ""
+    assert ended.err.startswith("wrote a.xml: ")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_name_is_kept(taccl, files):
+    taccl("lower", "schedule.json", "--name", "my-ring.4", "-o", "a.xml")
+    assert parse_xml((files / "a.xml").read_text(encoding="utf-8"), "a.xml", RUNTIMES["executor"]).name == "my-ring.4"
+
+
+def test_a_name_is_made_of_collective_and_machine(taccl, files):
+    taccl("lower", "schedule.json", "-o", "a.xml")
+    name = parse_xml((files / "a.xml").read_text(encoding="utf-8"), "a.xml", RUNTIMES["executor"]).name
+    assert name == "allgather-ring-4"
+
+
+def test_directories_are_made(taccl, files):
+    assert taccl("lower", "schedule.json", "-o", "deep/er/a.xml").code == 0
+    assert (files / "deep/er/a.xml").is_file()
+
+
+def test_a_directory_in_place_of_the_file_is_refused(refuse, files):
+    (files / "a.xml").mkdir()
+    refuse(2, ["a.xml", "directory"], "lower", "schedule.json", "-o", "a.xml")
+
+
+@pytest.mark.usefixtures("files")
+def test_an_xml_file_is_no_schedule(refuse):
+    refuse(2, ["algorithm.xml", "not valid JSON"], "lower", "algorithm.xml", "-o", "a.xml")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_topology_is_no_schedule(refuse, taccl):
+    taccl("topo", "show", "ring:4", "-o", "ring.json")
+    refuse(2, ["ring.json", "format", "taccl-schedule"], "lower", "ring.json", "-o", "a.xml")
+
+
+@pytest.mark.usefixtures("files")
+def test_lowering_says_how_long_schedule_and_program_take(taccl):
+    record = taccl("lower", "schedule.json", "-o", "a.xml", "--json").json
+    assert record["makespan_us"] == pytest.approx(11.0)
+    assert record["replay_us"] == pytest.approx(11.0)

@@ -1,0 +1,184 @@
+"""``taccl topo``: topologies listed, shown, written, and read back."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from taccl_py.topology.catalog import list_topologies, load_topology
+from taccl_py.topology.files import read_topology, topology_to_json
+from taccl_py.topology.machines import SHAPES
+from tests.cli.inputs import EXPANDED, NODE_FORM, PROFILE, TACCL_SKETCH, changed, write_json
+
+SHIPPED = [entry.name for entry in list_topologies()]
+
+
+def test_the_list_has_every_machine_and_every_formula(taccl):
+    ended = taccl("topo", "list")
+    assert (ended.code, ended.err) == (0, "")
+    for name in (*SHIPPED, *(shape.example for shape in SHAPES)):
+        assert name in ended.out
+
+
+def test_the_list_as_json(taccl):
+    record = taccl("topo", "list", "--json").json
+    assert set(record) == {"topologies", "formulas"}
+    assert [entry["name"] for entry in record["topologies"]] == SHIPPED
+    assert {tuple(entry) for entry in record["topologies"]} == {("name", "description", "ranks_per_node", "multi_node")}
+    assert [entry["example"] for entry in record["formulas"]] == [shape.example for shape in SHAPES]
+    assert {tuple(entry) for entry in record["formulas"]} == {("name", "example", "description")}
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, *(shape.example for shape in SHAPES)])
+def test_every_machine_is_shown(taccl, name):
+    ended = taccl("topo", "show", name)
+    assert (ended.code, ended.err) == (0, "")
+    topology = load_topology(name)
+    assert ended.out.startswith(f"{topology.name}: {topology.num_ranks} ranks in 1 nodes\n")
+    assert "Links" in ended.out
+    assert taccl("topo", "show", name, "--json").json == json.loads(json.dumps(topology_to_json(topology)))
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in list_topologies() if entry.multi_node])
+def test_several_nodes_are_shown(taccl, name):
+    for arguments in ((name, "--nodes", 2), (f"{name}-x2",)):
+        ended = taccl("topo", "show", *arguments)
+        assert ended.code == 0
+        assert f"{name}-x2: " in ended.out
+        assert "2 nodes" in ended.out
+        assert "between nodes" in ended.out
+        assert "Ports" in ended.out
+
+
+def test_costs_are_shown_in_figures(taccl, folder):
+    out = taccl("topo", "show", write_json(folder / "machine.json", NODE_FORM), "--nodes", 2).out
+    row = next(line for line in out.splitlines() if "inside a node" in line)
+    assert [cell.strip() for cell in row.split("│")[1:9]] == [
+        "inside a node",
+        "4",
+        "1",
+        "10",
+        "100",
+        "0",
+        "0-3",
+        "0->1",
+    ]
+    row = next(line for line in out.splitlines() if "between nodes" in line)
+    assert [cell.strip() for cell in row.split("│")[1:9]] == [
+        "between nodes",
+        "8",
+        "2",
+        "40",
+        "25",
+        "0.5",
+        "0-3",
+        "0->2",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [("ndv2", "--nodes", 2), ("torus:2x3",), ("dgx1",), ("mi300x-x2",)])
+def test_a_file_that_show_writes_reads_back_as_the_same_machine(taccl, folder, arguments):
+    ended = taccl("topo", "show", *arguments, "-o", "out/machine.json")
+    assert (ended.code, ended.out, ended.err) == (0, "", "wrote out/machine.json\n")
+    name, *options = arguments
+    expected = load_topology(name, options[1] if options else None)
+    assert read_topology(folder / "out/machine.json") == expected
+    shown, again = taccl("topo", "show", *arguments), taccl("topo", "show", "out/machine.json")
+    assert again.out == shown.out
+
+
+def test_what_show_prints_as_json_can_be_used_as_a_topology(taccl, folder):
+    (folder / "ring.json").write_text(taccl("topo", "show", "ring:4", "--json").out, encoding="utf-8")
+    here = taccl("synth", "ring:4", "allgather", "--json").json
+    there = taccl("synth", "ring.json", "allgather", "--json").json
+    for record in (here, there):
+        del record["solver_seconds"], record["stage_seconds"]
+    assert here == there
+
+
+def test_json_and_a_file_at_once(taccl, folder):
+    ended = taccl("topo", "show", "ring:4", "--json", "-o", "ring.json")
+    assert ended.json == json.loads((folder / "ring.json").read_text(encoding="utf-8"))
+    assert ended.err == "wrote ring.json\n"
+
+
+def test_a_machine_of_ones_own_in_both_forms(taccl, folder):
+    for value, ranks in ((NODE_FORM, 2), (EXPANDED, 3)):
+        out = taccl("topo", "show", write_json(folder / "machine.json", value)).out
+        assert out.startswith(f"{value['name']}: {ranks} ranks in 1 nodes\nsource: invented for tests\n")
+
+
+def test_a_profile_of_taccl_is_completed_by_a_sketch(taccl, folder):
+    profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
+    ended = taccl("topo", "show", profile, "--sketch", sketch)
+    assert "hub-x2: 8 ranks in 2 nodes" in ended.out
+    assert "per chunk" in ended.out
+    taccl("topo", "show", profile, "--sketch", sketch, "-o", "machine.json")
+    assert read_topology(folder / "machine.json").chunk_costs
+
+
+def test_a_profile_alone_is_refused(refuse, folder):
+    refuse(2, ["p.json", "--sketch"], "topo", "show", write_json(folder / "p.json", PROFILE))
+
+
+def test_a_directory_in_place_of_the_file_is_refused(refuse, folder):
+    (folder / "out.json").mkdir()
+    refuse(2, ["out.json", "directory"], "topo", "show", "ring:4", "-o", "out.json")
+
+
+def test_a_shipped_name_means_the_shipped_machine_whatever_lies_about(taccl):
+    Path("ndv9").write_text("mine")
+    assert taccl("topo", "show", "ndv2").code == 0
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a file in the working directory is read before the shipped machine of the same name"
+)
+@pytest.mark.parametrize("name", ["ndv2", "ring:4"])
+def test_a_file_with_a_shipped_name_does_not_hide_the_machine(taccl, name):
+    Path(name).write_text("mine")
+    assert taccl("topo", "show", name).code == 0
+
+
+MARK_UP = "rich reads [words] in names as its own mark-up: text vanishes, or a traceback"
+
+
+@pytest.mark.xfail(strict=True, reason=MARK_UP)
+@pytest.mark.parametrize("name", ["a [bold] port", "a port [/b]"])
+def test_names_of_ports_are_printed_as_they_are(taccl, folder, name):
+    ended = taccl("topo", "show", write_json(folder / "machine.json", changed(EXPANDED, "ports.0.name", name)))
+    assert ended.code == 0
+    assert name in ended.out
+
+
+@pytest.mark.xfail(strict=True, reason=MARK_UP)
+@pytest.mark.parametrize("name", ["a [bold] machine", "a machine [/b]"])
+def test_names_of_machines_are_printed_as_they_are(taccl, folder, name):
+    machine = write_json(folder / "machine.json", changed(EXPANDED, "name", name))
+    ended = taccl("synth", machine, "allgather", "--time-limit", 0.2)
+    assert ended.code == 0
+    assert name in ended.out
+
+
+@pytest.mark.xfail(strict=True, reason="half a surrogate pair in a name ends in a traceback (UnicodeEncodeError)")
+@pytest.mark.parametrize(
+    "command",
+    [("topo", "show", "bad.json"), ("synth", "bad.json", "allgather", "--time-limit", 0.2)],
+    ids=lambda c: c[0],
+)
+def test_a_name_that_is_no_text_is_refused(folder, command):
+    from tests.cli.running import run_apart
+
+    write_json(folder / "bad.json", changed(EXPANDED, "name", "\ud800"))
+    ended = run_apart(*command, cwd=folder)
+    assert ended.code in (0, 2)
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_tables_can_be_printed_in_every_encoding(folder, encoding):
+    from tests.cli.running import run_apart
+
+    ended = run_apart("topo", "list", cwd=folder, env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
+    assert ended.code == 0, ended.err
+    assert "ndv2" in ended.out

@@ -1,0 +1,148 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taccl_py.collective import Address, Buffer, Collective, Kind
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs, place_of
+from tests.instances import MB, chain, full, machine, two_nodes
+from tests.simulate.cases import schedules
+
+
+def together(link, *chunks, start=0.0, reduce=False):
+    return Draft(link, chunks, start, start + 1.0, reduce)
+
+
+def runs_of(topology, collective, *drafts):
+    scratch = choose_scratch(topology, collective, drafts)
+    return [draft.chunks for draft in contiguous_runs(topology, collective, scratch, drafts)]
+
+
+# Places
+
+
+def test_scratch_comes_before_output_and_output_before_input():
+    scatter = Collective(Kind.SCATTER, 3)
+    assert place_of(scatter, {}, 2, 0) == Address(Buffer.INPUT, 2)
+    assert place_of(scatter, {}, 0, 0) == Address(Buffer.OUTPUT, 0)
+    assert place_of(scatter, {0: 5}, 0, 0) == Address(Buffer.SCRATCH, 5)
+    assert place_of(scatter, {}, 2, 1) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedules())
+def test_places_are_those_of_the_schedule(schedule):
+    for rank in range(schedule.topology.num_ranks):
+        index = schedule.scratch_index[rank]
+        for chunk in range(schedule.collective.num_chunks):
+            assert place_of(schedule.collective, index, chunk, rank) == schedule.address(chunk, rank)
+
+
+# Scratch
+
+
+def test_only_chunks_that_pass_through_need_scratch():
+    topology, collective = chain(3), Collective(Kind.SCATTER, 3)
+    drafts = [together(0, 1), together(0, 2), together(1, 2)]
+    assert choose_scratch(topology, collective, drafts) == ((), (2,), ())
+    assert choose_scratch(topology, Collective(Kind.BROADCAST, 3), [together(0, 0), together(1, 0)]) == ((), (), ())
+
+
+def test_a_batch_takes_its_wanted_chunk_along_into_scratch():
+    """Chunks 1 and 2 are neighbours in the root's input; rank 1 wants 1 and passes 2 on: only in scratch they are together."""
+    topology, collective = chain(3), Collective(Kind.SCATTER, 3)
+    drafts = [together(0, 1, 2), together(1, 2, start=1.0)]
+    assert choose_scratch(topology, collective, drafts) == ((), (1, 2), ())
+    assert runs_of(topology, collective, *drafts) == [(1, 2), (2,)]
+
+
+def test_scratch_is_ordered_so_that_batches_to_one_rank_stay_whole():
+    """AllToAll: rank 1 relays what ranks 0 and 1 send to the two ranks of the other node, one batch for each of these."""
+    topology = two_nodes(2, {1: (0,)})
+    collective = Collective(Kind.ALLTOALL, 4)
+    across = topology.links_between[1, 2][0]
+    inside = topology.links_between[0, 1][0]
+    onward = topology.links_between[2, 3][0]
+    drafts = [together(inside, 2), together(inside, 3)]
+    drafts += [together(across, 2, 6, start=1.0), together(across, 3, 7, start=2.0), together(onward, 3, 7, start=3.0)]
+    scratch = choose_scratch(topology, collective, drafts)
+    assert scratch[1] == (2, 6, 3, 7), "by final rank, then by origin"
+    assert scratch[2][:2] == (3, 7) or scratch[2] == (2, 6, 3, 7)
+    assert runs_of(topology, collective, *drafts)[2:] == [(2, 6), (3, 7), (3, 7)]
+
+
+def test_scratch_without_batches_is_in_order_of_number():
+    topology, collective = chain(3), Collective(Kind.SCATTER, 3, 3)
+    drafts = [together(0, chunk, start=-chunk) for chunk in (8, 6, 7)]
+    assert choose_scratch(topology, collective, drafts)[1] == (6, 7, 8)
+
+
+# Cutting
+
+
+def test_neighbours_in_a_buffer_stay_together_in_buffer_order():
+    assert runs_of(chain(2), Collective(Kind.BROADCAST, 2, 4), together(0, 3, 1, 2)) == [(1, 2, 3)]
+
+
+def test_a_gap_cuts():
+    assert runs_of(chain(2), Collective(Kind.BROADCAST, 2, 5), together(0, 4, 0, 1, 3)) == [(0, 1), (3, 4)]
+
+
+def test_the_end_of_a_share_does_not_cut_a_gathered_buffer():
+    assert runs_of(full(3), Collective(Kind.ALLGATHER, 3, 2), together(0, 1, 2, 3)) == [(1, 2, 3)]
+
+
+def test_neighbours_at_the_sender_are_cut_where_they_lie_apart_at_the_receiver():
+    """AllToAll from rank 0 straight to rank 1: the two chunks for it are neighbours at both ends, others are not wanted."""
+    topology = full(2)
+    collective = Collective(Kind.ALLTOALL, 2, 2)
+    assert runs_of(topology, collective, together(0, 2, 3)) == [(2, 3)]
+    gathered = Collective(Kind.GATHER, 3)
+    star = machine(3, full(3).links)
+    link = star.links_between[1, 0][0]
+    assert runs_of(star, gathered, together(star.links_between[2, 1][0], 2), together(link, 1, 2, start=1.0))[1:] == [
+        (1, 2)
+    ], "both wait in scratch of rank 1"
+
+
+def test_pieces_of_a_batch_keep_its_link_times_and_kind():
+    topology, collective = chain(2), Collective(Kind.REDUCE, 2, 3, 1)
+    draft = Draft(0, (0, 2), 5.0, 9.0, reduce=True)
+    pieces = contiguous_runs(topology, collective, ((), ()), [draft])
+    assert pieces == [Draft(0, (0,), 5.0, 9.0, True), Draft(0, (2,), 5.0, 9.0, True)]
+
+
+def test_a_chunk_without_a_place_is_our_mistake():
+    with pytest.raises(ValueError, match="chunk 2 has no place on link 0->1"):
+        contiguous_runs(chain(3), Collective(Kind.SCATTER, 3), ((), (), ()), [together(0, 1, 2)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(), st.randoms(use_true_random=False))
+def test_pieces_are_neighbours_at_both_ends_and_nothing_is_lost(schedule, rng):
+    """Batches thrown together from a valid schedule's messages, whatever they were there."""
+    topology, collective = schedule.topology, schedule.collective
+    carried = {}
+    for message in schedule.messages:
+        carried.setdefault((message.link, message.reduce), []).extend(message.chunks)
+    drafts = []
+    for (link, reduce), chunks in carried.items():
+        chunks = list(dict.fromkeys(chunks))
+        rng.shuffle(chunks)
+        cut = rng.randrange(len(chunks)) + 1
+        drafts += [Draft(link, tuple(part), 0.0, 1.0, reduce) for part in (chunks[:cut], chunks[cut:]) if part]
+    scratch = choose_scratch(topology, collective, drafts)
+    runs = contiguous_runs(topology, collective, scratch, drafts)
+    assert sorted((d.link, d.reduce, chunk) for d in drafts for chunk in d.chunks) == sorted(
+        (d.link, d.reduce, chunk) for d in runs for chunk in d.chunks
+    )
+    view = Schedule(topology, collective, MB, (), scratch)
+    for run in runs:
+        link = topology.links[run.link]
+        for rank in (link.src, link.dst):
+            places = [view.address(chunk, rank) for chunk in run.chunks]
+            assert None not in places
+            for one, two in pairwise(places):
+                assert (one.buffer, one.offset + 1) == (two.buffer, two.offset)

@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.timing import build_schedule, time_messages
+from taccl_py.schedule.transform import drafts_of
+from taccl_py.topology.model import Link, Port
+from taccl_py.verify.schedule import judge_schedule
+from tests.instances import MB, chain, machine, ring, star_in
+from tests.simulate.cases import schedules
+
+
+def times(topology, *drafts, chunk_bytes=MB):
+    return [(m.start_us, m.end_us) for m in time_messages(topology, chunk_bytes, drafts)]
+
+
+def test_a_message_takes_alpha_once_and_beta_for_its_bytes():
+    assert times(chain(2, 3.0, 10.0), Draft(0, (0,), 0, 1)) == [(0.0, 13.0)]
+    assert times(chain(2, 3.0, 10.0), Draft(0, (0, 1, 2), 0, 1)) == [(0.0, 33.0)]
+    assert times(chain(2, 3.0, 10.0), Draft(0, (0,), 0, 1), chunk_bytes=2_500_000) == [(0.0, 28.0)]
+
+
+def test_messages_on_one_link_take_turns_in_planned_order():
+    late, early = Draft(0, (0,), 7, 8), Draft(0, (1,), 3, 4)
+    messages = time_messages(chain(2, 1.0, 10.0), MB, [late, early])
+    assert [(m.chunks, m.start_us) for m in messages] == [((1,), 0.0), ((0,), 11.0)]
+
+
+def test_equal_plans_go_in_the_order_given():
+    messages = time_messages(chain(2, 1.0, 10.0), MB, [Draft(0, (chunk,), 0, 1) for chunk in (2, 0, 1)])
+    assert [m.chunks for m in messages] == [(2,), (0,), (1,)]
+
+
+def test_a_chunk_is_sent_on_when_it_has_arrived():
+    assert times(chain(3, 1.0, 10.0, 5.0), Draft(0, (0,), 0, 1), Draft(1, (0,), 1, 2)) == [(0.0, 16.0), (16.0, 32.0)]
+
+
+def test_latency_occupies_nothing():
+    topology = chain(2, 1.0, 10.0, 5.0)
+    assert times(topology, Draft(0, (0,), 0, 1), Draft(0, (1,), 1, 2)) == [(0.0, 16.0), (11.0, 27.0)]
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (Port("equal", 0.0, 10.0), [(0.0, 10.0), (10.0, 20.0)]),
+        (Port("fast", 1.0, 3.0), [(0.0, 10.0), (4.0, 14.0)]),
+        (Port("slow", 0.0, 25.0), [(0.0, 25.0), (25.0, 50.0)]),
+    ],
+)
+def test_links_behind_a_port_take_turns_for_what_each_holds_it(port, expected):
+    assert times(star_in(2, port), Draft(0, (1,), 0, 1), Draft(1, (2,), 0, 1)) == expected
+
+
+def test_both_ports_of_a_link_must_be_free():
+    ports = [Port("out", 0.0, 10.0), Port("in", 0.0, 10.0)]
+    links = [Link(0, 1, 0, 10, ports=(0,)), Link(2, 3, 0, 10, ports=(1,)), Link(0, 3, 0, 10, ports=(0, 1))]
+    topology = machine(4, links, ports)
+    drafts = [Draft(0, (0,), 0, 1), Draft(topology.links_between[2, 3][0], (1,), 0, 3)]
+    drafts.append(Draft(topology.links_between[0, 3][0], (2,), 1, 2))
+    assert times(topology, *drafts) == [(0.0, 10.0), (0.0, 10.0), (10.0, 20.0)]
+
+
+def test_a_sum_waits_for_every_part_that_was_planned_before_it():
+    topology = machine(4, [Link(0, 2, 0, 10), Link(1, 2, 0, 30), Link(2, 3, 0, 10)])
+    parts = [Draft(0, (0,), 0, 1, True), Draft(1, (0,), 0, 3, True)]
+    assert times(topology, *parts, Draft(2, (0,), 3, 4, True))[-1] == (30.0, 40.0)
+    assert times(topology, *parts, Draft(2, (0,), 2, 4, True))[-1] == (10.0, 20.0), (
+        "planned before the second part came"
+    )
+
+
+def test_a_batch_waits_for_its_last_chunk():
+    drafts = [Draft(0, (0,), 0, 1), Draft(0, (1,), 1, 2), Draft(1, (0, 1), 2, 3)]
+    assert times(chain(3, 1.0, 10.0), *drafts)[-1] == (22.0, 43.0)
+
+
+def test_small_errors_in_a_plan_do_not_lose_a_delivery():
+    drafts = [Draft(0, (0,), 0.0, 0.1 + 0.2), Draft(1, (0,), 0.3, 0.6)]
+    assert times(chain(3, 1.0, 10.0), *drafts) == [(0.0, 11.0), (11.0, 22.0)]
+
+
+def test_building_cuts_places_and_times():
+    collective = Collective(Kind.SCATTER, 3)
+    schedule = build_schedule(chain(3, 1.0, 10.0), collective, MB, [Draft(0, (1, 2), 0, 1), Draft(1, (2,), 1, 2)])
+    assert judge_schedule(schedule) == ()
+    assert schedule.scratch == ((), (1, 2), ())
+    assert [(m.chunks, m.start_us, m.end_us) for m in schedule.messages] == [((1, 2), 0.0, 21.0), ((2,), 21.0, 32.0)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(schedules(delays=True))
+def test_retiming_a_valid_schedule_keeps_it_valid_and_never_delays_it(schedule):
+    """Its own messages as the plan: the order on every link and port stays, and idle time goes."""
+    retimed = time_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    again = replace(schedule, messages=retimed)
+    assert judge_schedule(again) == ()
+    assert again.makespan_us <= schedule.makespan_us * (1 + 1e-9)
+    planned = sorted(schedule.messages, key=lambda m: m.start_us)
+    assert [(m.link, m.chunks) for m in retimed] == [(m.link, m.chunks) for m in planned]
+    for message, plan in zip(retimed, planned, strict=True):
+        assert message.start_us <= plan.start_us * (1 + 1e-9) + 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(schedules(delays=True))
+def test_retiming_twice_changes_nothing_more(schedule):
+    first = time_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    second = time_messages(schedule.topology, schedule.chunk_bytes, drafts_of(replace(schedule, messages=first)))
+    assert [(m.link, m.chunks, m.start_us) for m in first] == [(m.link, m.chunks, m.start_us) for m in second]
+
+
+def test_a_ring_is_timed_without_idle_time():
+    drafts = [Draft(rank, ((rank - hop) % 4,), 50.0 * hop, 50.0 * hop + 50) for hop in range(3) for rank in range(4)]
+    schedule = build_schedule(ring(4), Collective(Kind.ALLGATHER, 4), MB, drafts)
+    assert schedule.makespan_us == 33.0
+    assert judge_schedule(schedule) == ()

@@ -1,0 +1,124 @@
+import random
+import sys
+import threading
+import time
+
+import pytest
+from ortools.sat.python import cp_model
+
+from taccl_py.errors import PackageMissing
+from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
+from taccl_py.solvers.limits import Limits
+
+
+def knapsack():
+    """Maximize 4a + 5b + 3c with 3a + 4b + 2c <= 6: b and c, 8 (a and c give 7)."""
+    model = cp_model.CpModel()
+    items = [model.new_bool_var(name) for name in "abc"]
+    model.add(3 * items[0] + 4 * items[1] + 2 * items[2] <= 6)
+    model.minimize(-4 * items[0] - 5 * items[1] - 3 * items[2])
+    return model, items
+
+
+def job_shop(jobs=14, machines=9, seed=0):
+    """A job shop that takes CP-SAT much longer than any limit here, but has a schedule at once."""
+    rng = random.Random(seed)
+    model, horizon = cp_model.CpModel(), 10_000
+    makespan = model.new_int_var(0, horizon, "makespan")
+    on_machine = [[] for _ in range(machines)]
+    for job in range(jobs):
+        ready = 0
+        for machine in rng.sample(range(machines), machines):
+            size = rng.randrange(10, 100)
+            start = model.new_int_var(0, horizon, f"start {job} {machine}")
+            model.add(start >= ready)
+            on_machine[machine].append(model.new_fixed_size_interval_var(start, size, f"{job} {machine}"))
+            ready = start + size
+        model.add(makespan >= ready)
+    for intervals in on_machine:
+        model.add_no_overlap(intervals)
+    model.minimize(makespan)
+    return model, makespan
+
+
+def test_an_optimum_is_found_and_proved():
+    model, items = knapsack()
+    outcome = solve_cp(model, Limits(seconds=20.0))
+    assert outcome.status is Status.OPTIMAL
+    assert outcome.objective == outcome.bound == -8.0
+    assert [outcome.value(item) for item in items] == [0, 1, 1]
+    assert outcome.seconds < 20.0
+
+
+def test_a_contradiction_is_infeasible_and_has_no_objective():
+    model, items = knapsack()
+    model.add(items[0] + items[1] == 2)
+    outcome = solve_cp(model, Limits(seconds=20.0))
+    assert outcome.status is Status.INFEASIBLE
+    assert outcome.objective is None
+
+
+def test_progress_tells_every_better_objective_and_a_bound_below_it():
+    told = []
+    model, _ = job_shop()
+    outcome = solve_cp(model, Limits(work=0.5), lambda objective, bound: told.append((objective, bound)))
+    objectives = [objective for objective, _ in told]
+    assert objectives == sorted(set(objectives), reverse=True)
+    assert objectives[-1] == outcome.objective
+    assert all(bound <= objective for objective, bound in told)
+
+
+def test_a_time_limit_leaves_the_best_solution_and_a_bound():
+    model, makespan = job_shop()
+    outcome = solve_cp(model, Limits(seconds=0.5))
+    assert outcome.status is Status.FEASIBLE
+    assert outcome.bound < outcome.objective == outcome.value(makespan)
+    assert outcome.seconds < 5.0
+
+
+def test_a_work_limit_ends_the_same_way_every_time():
+    first, second = (solve_cp(job_shop()[0], Limits(work=0.3, seed=5)) for _ in range(2))
+    assert first.status is Status.FEASIBLE
+    assert (first.objective, first.bound, first.work) == (second.objective, second.bound, second.work)
+
+
+def test_a_solution_is_the_same_for_the_same_seed():
+    def starts(seed):
+        model, _ = job_shop()
+        outcome = solve_cp(model, Limits(work=0.3, seed=seed))
+        return [outcome.value(model.get_int_var_from_proto_index(i)) for i in range(20)]
+
+    assert starts(1) == starts(1)
+    assert starts(1) != starts(2)
+
+
+def test_no_time_and_no_solution_is_unknown():
+    outcome = solve_cp(job_shop(jobs=40, machines=20)[0], Limits(work=1e-9))
+    assert outcome.status is Status.UNKNOWN
+    assert outcome.objective is None
+
+
+def test_an_interrupt_stops_early_with_the_best_so_far():
+    limits = Limits(seconds=60.0)
+    timer = threading.Timer(0.7, limits.stop.set)
+    timer.start()
+    begun = time.monotonic()
+    outcome = solve_cp(job_shop()[0], limits)
+    assert time.monotonic() - begun < 15.0
+    assert outcome.status is Status.FEASIBLE
+    assert outcome.objective is not None
+
+
+def test_a_model_that_makes_no_sense_is_our_mistake_and_is_raised():
+    model = cp_model.CpModel()
+    model.new_int_var(5, 3, "backwards")
+    with pytest.raises(ValueError, match="invalid"):
+        solve_cp(model, Limits(seconds=5.0))
+
+
+def test_missing_or_tools_is_reported_with_the_way_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    with pytest.raises(PackageMissing) as caught:
+        import_cp_model()
+    assert "OR-tools" in str(caught.value)
+    assert caught.value.remedy == "pip install ortools"

@@ -1,0 +1,75 @@
+import threading
+import time
+
+import pytest
+
+from taccl_py.solvers.limits import Deadline, Limits, run_interruptibly
+
+
+def test_part_of_the_limits_has_no_more_time_than_the_whole():
+    whole = Limits(seconds=10.0, seed=3)
+    assert whole.within(4.0).seconds == 4.0
+    assert whole.within(40.0).seconds == 10.0
+    assert whole.within(4.0, work=0.5).work == 0.5
+
+
+def test_part_of_the_limits_shares_seed_and_interrupt():
+    whole = Limits(seed=3)
+    part = whole.within(1.0)
+    assert part.seed == 3
+    whole.stop.set()
+    assert part.stop.is_set()
+
+
+def test_a_solver_always_gets_a_moment():
+    assert Limits(seconds=10.0).within(-5.0).seconds > 0
+
+
+def test_two_limits_do_not_share_their_interrupt():
+    one, other = Limits(), Limits()
+    one.stop.set()
+    assert not other.stop.is_set()
+
+
+def test_deadline_counts_down_and_stops_at_zero():
+    deadline = Deadline(0.05)
+    first = deadline.left
+    time.sleep(0.01)
+    assert deadline.left < first <= 0.05
+    time.sleep(0.06)
+    assert deadline.left == 0.0
+    assert Deadline(-1.0).left == 0.0
+
+
+def test_a_solve_that_ends_is_not_halted():
+    did = []
+    run_interruptibly(lambda: did.append("solve"), threading.Event(), lambda: did.append("halt"))
+    assert did == ["solve"]
+
+
+def test_a_set_stop_halts_the_solve_once():
+    halted, stop, calls = threading.Event(), threading.Event(), []
+
+    def solve():
+        stop.set()
+        assert halted.wait(10.0)
+        time.sleep(0.2)
+
+    def halt():
+        calls.append(1)
+        halted.set()
+
+    begun = time.monotonic()
+    run_interruptibly(solve, stop, halt)
+    assert calls == [1]
+    assert time.monotonic() - begun < 5.0
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), SystemExit(3)])
+def test_what_the_solve_raises_is_raised_in_the_callers_thread(error):
+    def solve():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        run_interruptibly(solve, threading.Event(), lambda: None)
+    assert caught.value is error
