@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from taccl_py.collective import ROOTED, Collective, Kind
+from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import read_json
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
@@ -21,11 +21,11 @@ from taccl_py.simulate.timeline import Timeline
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.catalog import load_engine
-from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.topology.catalog import is_taccl_profile, load_topology
 from taccl_py.topology.model import Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
-from taccl_py.units import BYTES_PER_MB, parse_size
+from taccl_py.units import parse_size
 from taccl_py.verify.msccl import ProgramVerdict, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
@@ -163,10 +163,8 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         if machine.sketch is not None:
             raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
         topology = topology.subset(request.ranks)
-    collective = _collective(request, topology, machine.sketch)
-    chunk_bytes = _chunk_bytes(request, topology, collective)
-    engine = load_engine(request.engine)
-    synthesis = engine(topology, collective, machine.sketch, chunk_bytes, request.options, events)
+    demand = _demand(request, topology, machine.sketch)
+    synthesis = load_engine(request.engine)(demand, request.options, events)
     origin = Origin(
         engine=request.engine,
         solver=synthesis.solver,
@@ -181,27 +179,23 @@ def synthesize(request: Request, events: Events) -> Synthesis:
     return replace(synthesis, schedule=schedule)
 
 
-def _collective(request: Request, topology: Topology, sketch: Sketch | None) -> Collective:
+def _demand(request: Request, topology: Topology, sketch: Sketch | None) -> Demand:
     if request.root and request.kind not in ROOTED:
         raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
-    chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else 1)
+    if topology.chunk_costs and request.size_bytes is not None:
+        raise InputError(
+            f"{topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --size out",
+            path="command line",
+            field="--size",
+        )
+    size_bytes = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
+    chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else None)
+    demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks)
     try:
-        return Collective(request.kind, topology.num_ranks, chunks, request.root)
+        demand.collective(chunks or 1)
     except InputError as error:
         raise InputError(error.what, path="command line") from None
-
-
-def _chunk_bytes(request: Request, topology: Topology, collective: Collective) -> float:
-    if topology.chunk_costs:
-        if request.size_bytes is not None:
-            raise InputError(
-                f"{topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --size out",
-                path="command line",
-                field="--size",
-            )
-        return float(BYTES_PER_MB)
-    size = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
-    return collective.chunk_bytes(size)
+    return demand
 
 
 def require_valid(schedule: Schedule) -> None:

@@ -7,12 +7,61 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from taccl_py.collective import Collective
+from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What an engine is asked for: one collective of one size on one machine.
+
+    Attributes
+    ----------
+    topology
+        The machine.
+    kind, root
+        Which collective; the root is 0 where it has none.
+    size_bytes
+        Size as nccl-tests counts it. It means nothing on a machine whose costs are per chunk.
+    sketch
+        Restrictions and hints, or None.
+    chunks_per_rank
+        How finely shares are cut, or None to leave it to the engine.
+    """
+
+    topology: Topology
+    kind: Kind
+    size_bytes: float
+    root: int = 0
+    sketch: Sketch | None = None
+    chunks_per_rank: int | None = None
+
+    @staticmethod
+    def of_chunks(topology: Topology, collective: Collective, sketch: Sketch | None, chunk_bytes: float) -> Demand:
+        """Demand for a collective whose chunks are given, with their size."""
+        size_bytes = chunk_bytes * collective.chunks_per_size
+        return Demand(
+            topology, collective.kind, size_bytes, collective.root, sketch, collective.chunks_per_rank
+        )  # fmt: skip
+
+    def collective(self, chunks_per_rank: int) -> Collective:
+        """Return the collective with so many chunks per rank.
+
+        Raises
+        ------
+        InputError
+            If the root or the number of chunks is impossible.
+        """
+        return Collective(self.kind, self.topology.num_ranks, chunks_per_rank, self.root)
+
+    def chunk_bytes(self, collective: Collective) -> float:
+        """Size of one of its chunks."""
+        return float(BYTES_PER_MB) if self.topology.chunk_costs else collective.chunk_bytes(self.size_bytes)
 
 
 class Proof(StrEnum):
@@ -91,17 +140,9 @@ class Synthesis:
 
 
 class Engine(Protocol):
-    """Turns a problem into a schedule."""
+    """Turns a demand into a schedule."""
 
-    def __call__(
-        self,
-        topology: Topology,
-        collective: Collective,
-        sketch: Sketch | None,
-        chunk_bytes: float,
-        options: Options,
-        events: Events,
-    ) -> Synthesis:
+    def __call__(self, demand: Demand, options: Options, events: Events) -> Synthesis:
         """Synthesize.
 
         Raises

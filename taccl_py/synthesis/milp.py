@@ -24,7 +24,7 @@ from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Deadline
 from taccl_py.solvers.linear import find_solver
 from taccl_py.synthesis.bounds import Bound, allreduce_bound, lower_bound
-from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.flow_bound import flow_bound
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
 from taccl_py.synthesis.models.cp_joint import solve_joint
@@ -54,17 +54,12 @@ _POLICY_ROUNDS = 12
 _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SIZE = 6, 40, 15_000
 
 
-def synthesize_milp(
-    topology: Topology,
-    collective: Collective,
-    sketch: Sketch | None,
-    chunk_bytes: float,
-    options: Options,
-    events: Events,
-) -> Synthesis:
-    """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
+def synthesize_milp(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`. One chunk per rank unless the demand says otherwise."""
     solver = choose_solver(options.solver)
-    run = _Run(topology, sketch, chunk_bytes, solver, options, events)
+    topology, sketch = demand.topology, demand.sketch
+    collective = demand.collective(demand.chunks_per_rank or 1)
+    run = _Run(topology, sketch, demand.chunk_bytes(collective), solver, options, events)
     dual = collective.dual()
     if collective.kind is Kind.ALLREDUCE:
         found = run.allreduce(Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank))

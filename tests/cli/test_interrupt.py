@@ -24,8 +24,8 @@ from taccl_py.synthesis import catalog
 from taccl_py.synthesis.milp import synthesize_milp
 
 
-def endless(topology, collective, sketch, chunk_bytes, options, events):
-    found = synthesize_milp(topology, collective, sketch, chunk_bytes, options, events)
+def endless(demand, options, events):
+    found = synthesize_milp(demand, options, events)
     print("searching", file=sys.stderr, flush=True)
     end = time.monotonic() + 30
     while not options.limits.stop.is_set() and time.monotonic() < end:

@@ -13,7 +13,7 @@ from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import load_machine, lower_and_judge
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.engine import Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Options, Proof, Synthesis
 from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import MB, StopAt, quiet_pulp, write_taccl
@@ -65,7 +65,8 @@ def synthesize(folder, profile, sketch, kind, most=None, seconds=60.0):
     collective = Collective(kind, machine.topology.num_ranks, machine.sketch.chunks_per_rank)
     limits = Limits(seconds=seconds)
     events = StopAt(most or 0.0, limits.stop)
-    return synthesize_milp(machine.topology, collective, machine.sketch, MB, Options("auto", limits), events)
+    demand = Demand.of_chunks(machine.topology, collective, machine.sketch, MB)
+    return synthesize_milp(demand, Options("auto", limits), events)
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,7 @@ def test_linear_solvers_get_below_what_taccl_predicts(tmp_path, solver):
         machine = load_machine(str(files.profile), str(files.sketch))
         collective = Collective(Kind.ALLGATHER, machine.topology.num_ranks, machine.sketch.chunks_per_rank)
         limits = Limits(seconds=60.0)
-        synthesis = synthesize_milp(
-            machine.topology, collective, machine.sketch, MB, Options(solver, limits), StopAt(most, limits.stop)
-        )
+        demand = Demand.of_chunks(machine.topology, collective, machine.sketch, MB)
+        synthesis = synthesize_milp(demand, Options(solver, limits), StopAt(most, limits.stop))
         assert judge_schedule(synthesis.schedule) == ()
         assert synthesis.schedule.makespan_us <= most

@@ -16,7 +16,7 @@ from taccl_py.schedule.files import write_schedule
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.sketch.model import Policy, Rotation, Sketch, Strategy, SwitchGroup
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.engine import Events, Options, Proof
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof
 from taccl_py.synthesis.milp import choose_solver, synthesize_milp
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
@@ -45,9 +45,8 @@ pytestmark = quiet_pulp
 
 def solve(instance, solver="auto", seconds=30.0, seed=0, limits=None, events=None):
     options = Options(solver, limits or Limits(seconds=seconds, seed=seed))
-    return synthesize_milp(
-        instance.topology, instance.collective, instance.sketch, instance.chunk_bytes, options, events or Events()
-    )
+    demand = Demand.of_chunks(instance.topology, instance.collective, instance.sketch, instance.chunk_bytes)
+    return synthesize_milp(demand, options, events or Events())
 
 
 def is_sound(synthesis):
