@@ -15,6 +15,7 @@ from taccl_py.jsonio import read_json
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.program import Program
+from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
@@ -157,18 +158,12 @@ def synthesize(request: Request, events: Events) -> Synthesis:
     TacclError
         Input, synthesis and package errors; InvalidArtifact if the judge objects to what the engine made.
     """
-    machine = load_machine(request.topology, request.sketch, request.nodes)
-    topology = machine.topology
-    if request.ranks is not None:
-        if machine.sketch is not None:
-            raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
-        topology = topology.subset(request.ranks)
-    demand = _demand(request, topology, machine.sketch)
+    demand = make_demand(request)
     synthesis = load_engine(request.engine)(demand, request.options, events)
     origin = Origin(
         engine=request.engine,
         solver=synthesis.solver,
-        sketch=machine.sketch.name if machine.sketch else "",
+        sketch=demand.sketch.name if demand.sketch else "",
         seed=request.options.limits.seed,
         status=str(synthesis.proof),
         bound_us=synthesis.bound.time_us,
@@ -179,7 +174,20 @@ def synthesize(request: Request, events: Events) -> Synthesis:
     return replace(synthesis, schedule=schedule)
 
 
-def _demand(request: Request, topology: Topology, sketch: Sketch | None) -> Demand:
+def make_demand(request: Request) -> Demand:
+    """What an engine is asked for, from what the user asked for.
+
+    Raises
+    ------
+    InputError
+        If a name, a file or an option is wrong, or they contradict each other.
+    """
+    machine = load_machine(request.topology, request.sketch, request.nodes)
+    topology, sketch = machine.topology, machine.sketch
+    if request.ranks is not None:
+        if sketch is not None:
+            raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
+        topology = topology.subset(request.ranks)
     if request.root and request.kind not in ROOTED:
         raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
     if topology.chunk_costs and request.size_bytes is not None:
@@ -261,10 +269,10 @@ def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
 
 def _lower_once(schedule: Schedule, options: LoweringOptions) -> tuple[Program, Timeline]:
     program = lower(schedule, options)
-    return program, _replay(program, schedule, options)
+    return program, replay_at(program, schedule, options.runtime, options.instances)
 
 
-def _replay(program: Program, schedule: Schedule, options: LoweringOptions) -> Timeline:
+def replay_at(program: Program, schedule: Schedule, runtime: Runtime, instances: int) -> Timeline:
     """Replay a program of a schedule at the schedule's size; every instance carries its part of each chunk."""
-    slots = options.runtime.fifo_slots[program.protocol]
-    return replay_program(program, schedule.topology, schedule.chunk_bytes / options.instances, fifo_slots=slots)
+    slots = runtime.fifo_slots[program.protocol]
+    return replay_program(program, schedule.topology, schedule.chunk_bytes / instances, fifo_slots=slots)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
-from taccl_py.schedule.timing import build_schedule
+from taccl_py.schedule.timing import build_schedule, time_messages
 from taccl_py.topology.model import Topology
 
 _COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
@@ -81,3 +81,9 @@ def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bo
     costs = sorted(one.resource_cost[r] for r in one.resources_of[link])
     others = sorted(other.resource_cost[r] for r in other.resources_of[other_link])
     return costs == others and one.links[link].latency_us == other.links[other_link].latency_us
+
+
+def resized(schedule: Schedule, chunk_bytes: float) -> Schedule:
+    """The same decisions with chunks of another size; its provenance, which is of one size, is left out."""
+    messages = time_messages(schedule.topology, chunk_bytes, drafts_of(schedule))
+    return replace(schedule, chunk_bytes=chunk_bytes, messages=messages, origin=None)
