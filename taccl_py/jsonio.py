@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -113,17 +113,51 @@ def write_atomically(path: Path, text: str) -> None:
     InputError
         If the file cannot be written.
     """
+    write_all({path: text})
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Write several text files, all or none: every one is complete under another name before the first gets its own.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be written; none of them is there then.
+    """
+    temporary: dict[Path, Path] = {}
+    try:
+        for path, text in texts.items():
+            temporary[path] = _write_beside(path, text)
+        for path in texts:
+            if path.is_dir():
+                raise InputError("is a directory; name a file", path=str(path))
+        for path, written in temporary.items():
+            _replace(written, path)
+    finally:
+        for written in temporary.values():
+            written.unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, text: str) -> Path:
+    """Complete copy of a file under a temporary name in its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
+            os.chmod(name, 0o666 & ~_umask())
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            Path(name).unlink(missing_ok=True)
             raise
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
+    return Path(name)
+
+
+def _replace(written: Path, path: Path) -> None:
+    try:
+        os.replace(written, path)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
 

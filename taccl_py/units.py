@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from taccl_py.errors import InputError
 
@@ -39,6 +40,38 @@ def parse_size(text: str) -> int:
     if size < 1 or size != math.floor(size):
         raise InputError(f"{text!r} is not a positive whole number of bytes")
     return int(size)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """Sizes from the smallest to the largest, both included."""
+
+    low_bytes: int
+    high_bytes: int
+
+    def stepped(self, factor: float) -> list[int]:
+        """Both ends and sizes between them, evenly spread on a logarithmic scale and at most `factor` apart."""
+        ratio = self.high_bytes / self.low_bytes
+        steps = math.ceil(math.log(ratio) / math.log(factor) - 1e-9)
+        inner = (round(self.low_bytes * ratio ** (i / steps)) for i in range(1, steps))
+        return sorted({self.low_bytes, *inner, self.high_bytes})
+
+
+def parse_size_range(text: str) -> SizeRange:
+    """Range of a text such as ``1KiB:1GiB``.
+
+    Raises
+    ------
+    InputError
+        If the text is not two sizes, the smaller first.
+    """
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise InputError(f"{text!r} is not a range; write for example 1KiB:1GiB")
+    sizes = SizeRange(parse_size(first), parse_size(last))
+    if sizes.low_bytes > sizes.high_bytes:
+        raise InputError(f"{text!r} counts down; write the smaller size first")
+    return sizes
 
 
 def format_size(size_bytes: float) -> str:

@@ -13,7 +13,7 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions, Placement
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.units import parse_ranks, parse_size
+from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +26,16 @@ class SizeType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
         """Parse, naming the option in errors."""
         return value if isinstance(value, int) else _parse(lambda: parse_size(value), param)
+
+
+class SizeRangeType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A range of sizes such as 1KiB:1GiB."""
+
+    name = "range"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SizeRange:  # noqa: ARG002
+        """Parse, naming the option in errors."""
+        return value if isinstance(value, SizeRange) else _parse(lambda: parse_size_range(value), param)
 
 
 class RanksType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -59,7 +69,7 @@ def _parse(parse: Callable[[], T], param: click.Parameter | None) -> T:
         raise InputError(error.what, path="command line", field=name) from None
 
 
-SIZE, RANKS, KIND = SizeType(), RanksType(), KindType()
+SIZE, SIZE_RANGE, RANKS, KIND = SizeType(), SizeRangeType(), RanksType(), KindType()
 
 
 def lowering_options(command: F) -> F:
