@@ -130,7 +130,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
             temporary[path] = _write_beside(path, text)
         for path in texts:
             if path.is_dir():
-                raise InputError("is a directory; name a file", path=str(path))
+                raise InputError("cannot be written: it is a directory; name another output", path=str(path))
         for path, written in temporary.items():
             _replace(written, path)
     finally:

@@ -11,7 +11,7 @@ import click
 from taccl_py.cli.options import KIND, RANKS, SIZE, echo_json, json_option, lowering_options, make_lowering_options
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
-from taccl_py.jsonio import canonical_json, write_atomically
+from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.pipeline import Lowered, Request, lower_best, synthesize
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.schedule.files import write_schedule
@@ -144,6 +144,5 @@ def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, r
         names = [path.name for path in paths]
         summary = canonical_json({"format": SUMMARY_FORMAT, **record(synthesis, lowered, request.engine, names)})
         texts = dict(zip(paths, (schedule, lowered.text, summary), strict=True))
-    for path, text in texts.items():
-        write_atomically(path, text)
+    write_all(texts)
     return [str(path) for path in texts]

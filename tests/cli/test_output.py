@@ -68,9 +68,6 @@ def test_a_file_in_the_way_is_refused(refuse, folder):
     refuse(2, ["file/ring.xml", "cannot be written"], "synth", "ring:4", "allgather", "-o", "file/ring.xml")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the files of a directory are written one by one: the first ones stay when a later one fails"
-)
 @pytest.mark.parametrize("blocked", ["algorithm.xml", "summary.json"])
 def test_all_files_of_a_directory_are_written_or_none(refuse, folder, blocked):
     (folder / "out" / blocked).mkdir(parents=True)
