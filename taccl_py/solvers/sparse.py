@@ -1,0 +1,113 @@
+"""Linear programs given as arrays (HiGHS), solved again after a change of costs or bounds without starting over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.errors import PackageMissing
+from taccl_py.solvers.limits import Limits, run_interruptibly
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# From this many columns on, interior points with crossover beat the simplex method by far.
+_MANY_COLUMNS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Entries of a matrix; entries of one place are added up."""
+
+    row: IntArray
+    column: IntArray
+    value: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """An optimal solution.
+
+    Attributes
+    ----------
+    objective
+        Its cost.
+    values
+        Of the columns.
+    prices
+        Dual values of the rows.
+    """
+
+    objective: float
+    values: FloatArray
+    prices: FloatArray
+
+
+class SparseProgram:
+    """Minimize ``cost @ x`` with ``row_low <= A x <= row_high`` and ``x >= 0``.
+
+    Raises
+    ------
+    PackageMissing
+        If highspy is not installed.
+    """
+
+    def __init__(self, cost: FloatArray, matrix: Coefficients, row_low: FloatArray, row_high: FloatArray) -> None:
+        try:
+            import highspy
+        except ImportError as error:
+            raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.15'") from None
+        self._highspy: Any = highspy
+        self._highs: Any = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 1)):
+            self._highs.setOptionValue(option, value)
+        if len(cost) >= _MANY_COLUMNS:
+            self._highs.setOptionValue("solver", "ipm")
+        self._num_columns = len(cost)
+        infinity, empty = highspy.kHighsInf, np.zeros(0)
+        none = np.zeros(0, dtype=np.int32)
+        columns = np.arange(len(cost), dtype=np.int32)
+        self._highs.addVars(len(cost), np.zeros(len(cost)), np.full(len(cost), infinity))
+        self._highs.changeColsCost(len(cost), columns, cost)
+        key, place = np.unique(matrix.row * len(cost) + matrix.column, return_inverse=True)
+        value = np.bincount(place, matrix.value, minlength=len(key)) if len(key) else empty
+        start = np.searchsorted(key, np.arange(len(row_low)) * len(cost)).astype(np.int32)
+        index = (key % len(cost)).astype(np.int32) if len(key) else none
+        low, high = np.maximum(row_low, -infinity), np.minimum(row_high, infinity)
+        self._highs.addRows(len(row_low), low, high, len(key), start, index, value)
+
+    def set_costs(self, cost: FloatArray) -> None:
+        """Minimize something else from now on."""
+        self._highs.changeColsCost(self._num_columns, np.arange(self._num_columns, dtype=np.int32), cost)
+        # The optimum at hand is still feasible: the primal simplex method goes on from there.
+        self._highs.setOptionValue("solver", "simplex")
+        self._highs.setOptionValue("simplex_strategy", 4)
+
+    def set_upper(self, column: int, value: float) -> None:
+        """Bound a column from above."""
+        self._highs.changeColBounds(column, 0.0, value)
+
+    def solve(self, limits: Limits) -> Optimum | None:
+        """Solve; None if the limits came first or there is no solution."""
+        kinds = self._highspy.cb.HighsCallbackType
+        watched = (kinds.kCallbackSimplexInterrupt, kinds.kCallbackIpmInterrupt)
+
+        def watch(kind: Any, _message: str, _out: Any, into: Any, _data: Any) -> None:
+            if kind in watched and limits.stop.is_set():
+                into.user_interrupt = True
+
+        self._highs.setCallback(watch, None)
+        for kind in watched:
+            self._highs.startCallback(kind)
+        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + limits.seconds)
+        self._highs.setOptionValue("random_seed", limits.seed)
+        run_interruptibly(self._highs.run, limits.stop, lambda: None)
+        if self._highs.getModelStatus() != self._highspy.HighsModelStatus.kOptimal:
+            return None
+        solution = self._highs.getSolution()
+        return Optimum(
+            float(self._highs.getObjectiveValue()), np.array(solution.col_value), np.array(solution.row_dual)
+        )
