@@ -20,6 +20,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from taccl_py.errors import InputError
+from taccl_py.units import MAX_CHUNK_COPIES, MAX_RANKS
 
 
 class Kind(StrEnum):
@@ -90,7 +91,7 @@ class Collective:
     Raises
     ------
     InputError
-        If the root or the number of chunks is impossible.
+        If the root or the number of ranks or chunks is impossible; its field is the attribute.
     """
 
     kind: Kind
@@ -101,13 +102,24 @@ class Collective:
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         if self.num_ranks < 2:
-            raise InputError(f"{self.kind} needs at least 2 ranks, found {self.num_ranks}")
+            raise InputError(f"{self.kind} needs at least 2 ranks, found {self.num_ranks}", field="num_ranks")
+        if self.num_ranks > MAX_RANKS:
+            raise InputError(f"found {self.num_ranks} ranks, at most {MAX_RANKS} are possible", field="num_ranks")
         if self.chunks_per_rank < 1:
-            raise InputError(f"chunks per rank must be at least 1, found {self.chunks_per_rank}")
+            raise InputError(
+                f"chunks per rank must be at least 1, found {self.chunks_per_rank}", field="chunks_per_rank"
+            )
+        copies = self.num_chunks * self.num_ranks
+        if copies > MAX_CHUNK_COPIES:
+            raise InputError(
+                f"{self.num_chunks} chunks on {self.num_ranks} ranks are {copies} copies, more than {MAX_CHUNK_COPIES}; "
+                "use fewer chunks or ranks",
+                field="chunks_per_rank",
+            )
         if not 0 <= self.root < self.num_ranks:
-            raise InputError(f"root {self.root} does not exist, ranks are 0..{self.num_ranks - 1}")
+            raise InputError(f"root {self.root} does not exist, ranks are 0..{self.num_ranks - 1}", field="root")
         if self.root and self.kind not in ROOTED:
-            raise InputError(f"{self.kind} has no root; leave the root out")
+            raise InputError(f"{self.kind} has no root; leave the root out", field="root")
 
     @property
     def reduces(self) -> bool:

@@ -15,6 +15,14 @@ from taccl_py.errors import InputError
 
 BYTES_PER_MB = 1_000_000
 
+# What is accepted, on the command line and in files alike. All of it is far beyond any machine: a larger number is a slip of
+# the pen, and would only overflow or fill the memory later, where nobody could say which field it came from.
+MAX_SIZE_BYTES = 1 << 62
+MAX_COST_US = 1e12  # alpha, latency, and beta per megabyte: eleven days
+MAX_RANKS = 1 << 16
+_RANK_DIGITS = 9  # more than MAX_RANKS has; far more digits than this cannot even be converted
+MAX_CHUNK_COPIES = 1 << 28  # chunks times ranks
+
 _SIZE_UNITS = {
     "": 1, "b": 1,
     "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
@@ -30,16 +38,23 @@ def parse_size(text: str) -> int:
     Raises
     ------
     InputError
-        If the text is not a positive size of a whole number of bytes.
+        If the text is not a positive size of a whole number of bytes, or is beyond all bounds.
     """
     match = _SIZE_TEXT.fullmatch(text)
     unit = _SIZE_UNITS.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
-        raise InputError(f"{text!r} is not a size; write for example 4096, 64KiB, 1MB or 1G")
+        raise InputError(f"{_quoted(text)} is not a size; write for example 4096, 64KiB, 1MB or 1G")
     size = float(match.group(1)) * unit
+    if size > MAX_SIZE_BYTES:
+        raise InputError(f"{_quoted(text)} is too large; sizes are at most {MAX_SIZE_BYTES} bytes")
     if size < 1 or size != math.floor(size):
-        raise InputError(f"{text!r} is not a positive whole number of bytes")
+        raise InputError(f"{_quoted(text)} is not a positive whole number of bytes")
     return int(size)
+
+
+def _quoted(text: str) -> str:
+    """The text between quotes, cut where nobody would read on."""
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +131,22 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     Raises
     ------
     InputError
-        If the text is not such a list or names a rank twice.
+        If the text is not such a list, names a rank twice, or a rank beyond all bounds.
     """
     ranks: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
+        match = re.fullmatch(r"\s*0*([0-9]+)\s*(?:-\s*0*([0-9]+)\s*)?", part)
         if match is None:
-            raise InputError(f"{text!r} is not a list of ranks; write for example 0-7 or 0,2,4-6")
-        first = int(match.group(1))
-        last = int(match.group(2)) if match.group(2) else first
+            raise InputError(f"{_quoted(text)} is not a list of ranks; write for example 0-7 or 0,2,4-6")
+        ends = [number for number in match.groups() if number is not None]
+        if max(map(len, ends)) > _RANK_DIGITS or int(ends[-1]) >= MAX_RANKS:
+            raise InputError(f"{_quoted(part.strip())} is beyond the largest rank, which is {MAX_RANKS - 1}")
+        first, last = int(ends[0]), int(ends[-1])
         if last < first:
             raise InputError(f"{part.strip()!r} counts down; write the smaller rank first")
         ranks.extend(range(first, last + 1))
     if len(set(ranks)) != len(ranks):
-        raise InputError(f"{text!r} names a rank twice")
+        raise InputError(f"{_quoted(text)} names a rank twice")
     return tuple(ranks)
 
 
