@@ -242,16 +242,26 @@ class Fields:
             self.fail(key, f"found {value!r}, use one of: {', '.join(allowed)}")
         return value
 
-    def integer(self, key: str, default: int | None = None, *, least: int | None = None) -> int:
-        """Return a whole number, at least `least`."""
+    def integer(
+        self, key: str, default: int | None = None, *, least: int | None = None, most: int | None = None
+    ) -> int:
+        """Return a whole number, at least `least` and at most `most`."""
         if default is not None and not self.has(key):
             return default
-        return self._integer(self.raw(key), key, least)
+        value = self._integer(self.raw(key), key, least)
+        self._check_most(key, value, most)
+        return value
 
     def number(
-        self, key: str, default: float | None = None, *, least: float | None = 0.0, above: float | None = None
+        self,
+        key: str,
+        default: float | None = None,
+        *,
+        least: float | None = 0.0,
+        above: float | None = None,
+        most: float | None = None,
     ) -> float:
-        """Return a finite number, at least `least` and more than `above`."""
+        """Return a finite number, at least `least`, more than `above` and at most `most`."""
         if default is not None and not self.has(key):
             return default
         value = self.raw(key)
@@ -261,6 +271,7 @@ class Fields:
             self.fail(key, f"found {value}, a number above {above:g} is needed")
         if least is not None and value < least:
             self.fail(key, f"found {value}, a number of at least {least:g} is needed")
+        self._check_most(key, value, most)
         return float(value)
 
     def boolean(self, key: str, default: bool | None = None) -> bool:
@@ -287,13 +298,13 @@ class Fields:
             return default
         return [self._integer(item, f"{key}/{i}", least) for i, item in enumerate(self.items(key))]
 
-    def numbers(self, key: str, *, least: float | None = 0.0) -> list[float]:
+    def numbers(self, key: str, *, least: float | None = 0.0, most: float | None = None) -> list[float]:
         """Return a list of finite numbers."""
         result = []
         for i, item in enumerate(self.items(key)):
             sub = Fields({"x": item}, self.path, self.pointer)
             try:
-                result.append(sub.number("x", least=least))
+                result.append(sub.number("x", least=least, most=most))
             except InputError as error:
                 self.fail(f"{key}/{i}", error.what)
         return result
@@ -327,6 +338,10 @@ class Fields:
             if key not in self._asked:
                 known = ", ".join(sorted(self._asked))
                 self.fail(key, f"is not a known field; remove it or correct its name (known: {known})")
+
+    def _check_most(self, key: str, value: float, most: float | None) -> None:
+        if most is not None and value > most:
+            self.fail(key, f"found {_kind(value).removeprefix('the number ')}, at most {most:g} is possible")
 
     def _integer(self, value: Any, key: str, least: int | None) -> int:
         if isinstance(value, bool) or not isinstance(value, int):

@@ -6,7 +6,6 @@ are objects with ``"format": "taccl-topology"``; the first has the field ``node`
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_json
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.topology.template import (
+    MAX_WIDTH,
     Cost,
     Network,
     Nic,
@@ -28,11 +28,10 @@ from taccl_py.topology.template import (
     Side,
     instantiate,
 )
+from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 FORMAT = "taccl-topology"
 VERSION = 1
-MAX_RANKS = 1 << 20
-MAX_WIDTH = 1024
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -208,7 +207,7 @@ def _expanded_ports(fields: Fields) -> list[Port]:
     ports: list[Port] = []
     number_of: dict[str, int] = {}
     for item in fields.objects("ports", []):
-        port = Port(item.text("name"), item.number("alpha_us"), item.number("beta_us_per_mb"))
+        port = Port(item.text("name"), _time(item, "alpha_us"), _time(item, "beta_us_per_mb"))
         item.finish()
         if port.name in number_of:
             item.fail("name", f"{port.name!r} is already the name of port {number_of[port.name]}; names are unique")
@@ -221,14 +220,15 @@ def _expanded_link(item: Fields, num_ranks: int, num_ports: int) -> Link:
     src, dst = _rank(item, "from", num_ranks), _rank(item, "to", num_ranks)
     if src == dst:
         item.fail("to", f"found {dst}, the link's own start; a link joins two different ranks")
-    alpha_us, beta_us_per_mb = item.number("alpha_us"), item.number("beta_us_per_mb")
+    alpha_us, beta_us_per_mb = _time(item, "alpha_us"), _time(item, "beta_us_per_mb")
     if alpha_us == 0 and beta_us_per_mb == 0:
         item.fail("beta_us_per_mb", "alpha and beta are both 0; give the link a cost")
     ports = item.integers("ports", [], least=0)
     for place, port in enumerate(ports):
         if port >= num_ports:
             item.fail(f"ports/{place}", f"found {port}, but there are {num_ports} ports, counted from 0")
-    link = Link(src, dst, alpha_us, beta_us_per_mb, item.number("latency_us", 0.0), tuple(ports))
+    _check_once(item, "ports", ports)
+    link = Link(src, dst, alpha_us, beta_us_per_mb, _time(item, "latency_us", 0.0), tuple(ports))
     item.finish()
     return link
 
@@ -252,9 +252,7 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     _check_header(fields)
     name, description, source = fields.text("name"), fields.text("description"), fields.text("source")
     node = fields.object("node")
-    num_ranks = node.integer("ranks", least=1)
-    if num_ranks > MAX_RANKS:
-        node.fail("ranks", f"found {num_ranks}, at most {MAX_RANKS} ranks are possible")
+    num_ranks = node.integer("ranks", least=1, most=MAX_RANKS)
     ports = tuple(_node_port(item) for item in node.objects("ports", []))
     known = {port.name for port in ports}
     switches = tuple(_node_switch(item, num_ranks) for item in node.objects("switches", []))
@@ -276,7 +274,7 @@ def _network(fields: Fields, has_nics: bool) -> Network:
         return Network()
     item = fields.object("network")
     reach = Reach(item.choice("reach", tuple(Reach)))
-    network = Network(reach, item.number("latency_us", 0.0))
+    network = Network(reach, _time(item, "latency_us", 0.0))
     item.finish()
     return network
 
@@ -309,6 +307,7 @@ def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:
             for place, port in enumerate(via[int(key)]):
                 if port not in known:
                     ways.fail(f"{key}/{place}", _unknown_port(port, known))
+            _check_once(ways, key, via[int(key)])
     item.finish()
     return Nic(name, ranks, cost, via)
 
@@ -317,9 +316,7 @@ def _node_links(node: Fields, num_ranks: int, known: set[str]) -> tuple[NodeLink
     links: list[NodeLink] = []
     seen: set[NodeLink] = set()
     for item in node.objects("links", []):
-        width = item.integer("width", 1, least=1)
-        if width > MAX_WIDTH:
-            item.fail("width", f"found {width}, at most {MAX_WIDTH} parallel links are possible")
+        width = item.integer("width", 1, least=1, most=MAX_WIDTH)
         for link in _links_of_entry(item, num_ranks, known):
             if link in seen:
                 item.fail(
@@ -333,8 +330,9 @@ def _node_links(node: Fields, num_ranks: int, known: set[str]) -> tuple[NodeLink
 
 def _links_of_entry(item: Fields, num_ranks: int, known: set[str]) -> list[NodeLink]:
     src, cost = _rank(item, "from", num_ranks), _cost(item)
-    latency_us = item.number("latency_us", 0.0)
+    latency_us = _time(item, "latency_us", 0.0)
     ports = tuple(_port_side(item, place, text, known) for place, text in enumerate(_texts(item, "ports")))
+    _check_once(item, "ports", [f"{use.port}.{use.side}" for use in ports])
     both_ways = item.boolean("both_ways", False)
     targets = item.integers("to")
     if not targets:
@@ -393,16 +391,20 @@ def _name(item: Fields) -> str:
     return name
 
 
+def _time(item: Fields, key: str, default: float | None = None) -> float:
+    return item.number(key, default, most=MAX_COST_US)
+
+
 def _cost(item: Fields) -> Cost:
-    alpha_us = item.number("alpha_us")
+    alpha_us = _time(item, "alpha_us")
     if item.has("bandwidth_gbps"):
         if item.has("beta_us_per_mb"):
             item.fail("bandwidth_gbps", "says the same as beta_us_per_mb (1000 / bandwidth); keep one of them")
         beta_us_per_mb = 1000 / item.number("bandwidth_gbps", above=0.0)
-        if not math.isfinite(beta_us_per_mb):
-            item.fail("bandwidth_gbps", "is so small that a megabyte would take forever; write a larger number")
+        if beta_us_per_mb > MAX_COST_US:
+            item.fail("bandwidth_gbps", f"is so small that a megabyte takes more than {MAX_COST_US:g} us; write more")
         return Cost(alpha_us, beta_us_per_mb)
-    cost = Cost(alpha_us, item.number("beta_us_per_mb"))
+    cost = Cost(alpha_us, _time(item, "beta_us_per_mb"))
     if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
         item.fail("beta_us_per_mb", "alpha and beta are both 0; give it a cost")
     return cost
@@ -430,6 +432,12 @@ def _ranks(item: Fields, num_ranks: int) -> tuple[int, ...]:
         if rank in ranks[:place]:
             item.fail(f"ranks/{place}", f"rank {rank} stands twice; name it once")
     return tuple(ranks)
+
+
+def _check_once(item: Fields, key: str, values: Sequence[int | str]) -> None:
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            item.fail(f"{key}/{place}", f"port {value} stands twice; a message uses a port once, name it once")
 
 
 def _texts(item: Fields, key: str) -> list[str]:

@@ -16,13 +16,12 @@ Resources are numbered: link ``l`` is resource ``l``, port ``p`` is resource ``l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from taccl_py.errors import InputError
-from taccl_py.units import BYTES_PER_MB
+from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +104,8 @@ class Topology:
         object.__setattr__(self, "links", tuple(sorted(self.links, key=lambda link: (link.src, link.dst))))
         if not self.node_of:
             raise InputError(f"topology {self.name}: it has no ranks")
+        if self.num_ranks > MAX_RANKS:
+            raise InputError(f"topology {self.name}: it has {self.num_ranks} ranks, at most {MAX_RANKS} are possible")
         if len({port.name for port in self.ports}) != len(self.ports):
             raise InputError(f"topology {self.name}: two ports have one name")
         for port in self.ports:
@@ -130,8 +131,8 @@ class Topology:
     @staticmethod
     def _check_cost(name: str, *costs: float) -> None:
         for cost in costs:
-            if not (math.isfinite(cost) and cost >= 0):
-                raise InputError(f"{name}: found the cost {cost}, a finite number of at least 0 is needed")
+            if not 0 <= cost <= MAX_COST_US:
+                raise InputError(f"{name}: found the cost {cost}, a number from 0 to {MAX_COST_US:g} is needed")
 
     @property
     def num_ranks(self) -> int:

@@ -15,15 +15,17 @@ link, ``connections / nics_per_node``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import NoReturn
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_json
 from taccl_py.topology.files import require_connected
 from taccl_py.topology.model import Link, Topology
-from taccl_py.topology.template import Cost, PortTable, repeat_symmetry
+from taccl_py.topology.template import MAX_LINKS, MAX_WIDTH, Cost, PortTable, repeat_symmetry
+from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 NDV2_RANKS = 8
 _NDV2_FAST = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
@@ -80,12 +82,19 @@ class TacclProfile:
         Links inside the node.
     remote
         Links between nodes, or None if the profile says nothing of them.
+    source
+        File that it was read from, for error messages.
     """
 
     name: str
     num_ranks: int
     links: tuple[ProfileLink, ...]
     remote: ProfileRemote | None
+    source: str = field(default="", compare=False)
+
+    def refuse(self, name: str, what: str) -> NoReturn:
+        """Raise an `InputError` about one field."""
+        raise InputError(what, path=self.source or f"profile {self.name}", field=name)
 
 
 def read_profile(path: Path) -> TacclProfile:
@@ -108,7 +117,7 @@ def profile_from_fields(fields: Fields) -> TacclProfile:
         If a field is missing, wrong or unknown.
     """
     name = fields.text("name")
-    num_ranks = fields.integer("gpus_per_node", least=1)
+    num_ranks = fields.integer("gpus_per_node", least=1, most=MAX_RANKS)
     fields.number("alpha")  # TACCL asks for it; what a chunk costs follows from beta and invbw
     if any(fields.has(key) for key in ("links", "betas", "invbws")):
         links = _custom_links(fields, num_ranks)
@@ -117,7 +126,7 @@ def profile_from_fields(fields: Fields) -> TacclProfile:
         links, default_nics = _listed_links(fields, num_ranks)
     remote = _remote(fields, default_nics)
     fields.finish()
-    return TacclProfile(name, num_ranks, links, remote)
+    return TacclProfile(name, num_ranks, links, remote, fields.path)
 
 
 def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ...], int | None]:
@@ -126,7 +135,8 @@ def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ..
         fields.fail(
             "node_betas_list", "is missing; give node_betas_list and node_invbws_list, or links, betas and invbws"
         )
-    betas, invbws = fields.numbers("node_betas_list"), fields.numbers("node_invbws_list")
+    betas = fields.numbers("node_betas_list", most=MAX_COST_US)
+    invbws = fields.numbers("node_invbws_list", most=MAX_COST_US)
     if len(betas) not in (1, 2):
         fields.fail(
             "node_betas_list",
@@ -140,6 +150,8 @@ def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ..
     ]
     ranks = range(num_ranks)
     if len(costs) == 1:
+        if num_ranks * (num_ranks - 1) > MAX_LINKS:
+            fields.fail("gpus_per_node", f"{num_ranks} GPUs have a link for every pair, more than {MAX_LINKS} in all")
         return tuple(ProfileLink(src, dst, costs[0]) for src in ranks for dst in ranks if src != dst), None
     if num_ranks != NDV2_RANKS:
         fields.fail("gpus_per_node", f"found {num_ranks}, but two betas are TACCL's NDv2, which has {NDV2_RANKS} GPUs")
@@ -149,8 +161,8 @@ def _listed_links(fields: Fields, num_ranks: int) -> tuple[tuple[ProfileLink, ..
 
 
 def _custom_links(fields: Fields, num_ranks: int) -> tuple[ProfileLink, ...]:
-    widths = _matrix(fields, "links", num_ranks)
-    betas, invbws = _matrix(fields, "betas", num_ranks), _matrix(fields, "invbws", num_ranks)
+    widths = _matrix(fields, "links", num_ranks, MAX_WIDTH)
+    betas, invbws = (_matrix(fields, key, num_ranks, MAX_COST_US) for key in ("betas", "invbws"))
     links = []
     for dst in range(num_ranks):
         for src in range(num_ranks):
@@ -166,13 +178,14 @@ def _custom_links(fields: Fields, num_ranks: int) -> tuple[ProfileLink, ...]:
     return tuple(links)
 
 
-def _matrix(fields: Fields, key: str, size: int) -> list[list[float]]:
+def _matrix(fields: Fields, key: str, size: int, most: float) -> list[list[float]]:
     rows = fields.items(key)
     if len(rows) != size:
         fields.fail(key, f"found {len(rows)} rows, one for each of the {size} GPUs is needed")
     matrix = []
     for place, row in enumerate(rows):
-        numbers = Fields({str(place): row}, fields.path, f"{fields.pointer}/{key}").numbers(str(place))
+        holder = Fields({str(place): row}, fields.path, f"{fields.pointer}/{key}")
+        numbers = holder.numbers(str(place), most=most)
         if len(numbers) != size:
             fields.fail(f"{key}/{place}", f"found {len(numbers)} numbers, one for each of the {size} GPUs is needed")
         matrix.append(numbers)
@@ -196,7 +209,7 @@ def _remote(fields: Fields, default_nics: int | None) -> ProfileRemote | None:
         nics = fields.integer("nics_per_node", default_nics, least=1)
     else:
         nics = fields.integer("nics_per_node", least=1)
-    cost = Cost(fields.number("remote_alpha"), fields.number("remote_beta"))
+    cost = Cost(fields.number("remote_alpha", most=MAX_COST_US), fields.number("remote_beta", most=MAX_COST_US))
     if fields.has("remote_invbw"):
         fields.number("remote_invbw")  # TACCL computes it again from the other two
     if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
@@ -234,22 +247,30 @@ def profile_topology(
     """
     if nodes < 1:
         raise InputError(f"found {nodes} nodes, at least 1 is needed")
-    groups = _switch_groups(profile, switches)
-    machine = _Machine(profile, groups)
+    machine = _Machine(profile, _switch_groups(profile, switches))
+    joined = _checked(profile, connections) if nodes > 1 else _Connections((), 0)
+    num_links = nodes * machine.num_local_links + nodes * (nodes - 1) * len(joined.pairs)
+    if num_links > MAX_LINKS:
+        raise InputError(
+            f"{nodes} nodes of {profile.name} have {num_links} links, more than {MAX_LINKS}; use fewer nodes"
+        )
     for node in range(nodes):
         machine.add_node(node)
     if nodes > 1:
-        machine.join(nodes, _checked(profile, connections))
-    topology = Topology(
-        name=profile.name if nodes == 1 else f"{profile.name}-x{nodes}",
-        source=f"the TACCL profile {profile.name}: costs of one chunk, in the profile's own unit",
-        node_of=tuple(node for node in range(nodes) for _ in range(profile.num_ranks)),
-        ports=machine.table.ports,
-        links=tuple(machine.links),
-        symmetry=repeat_symmetry((), profile.num_ranks, nodes),
-        chunk_costs=True,
-    )
-    require_connected(topology)
+        machine.join(nodes, joined)
+    try:
+        topology = Topology(
+            name=profile.name if nodes == 1 else f"{profile.name}-x{nodes}",
+            source=f"the TACCL profile {profile.name}: costs of one chunk, in the profile's own unit",
+            node_of=tuple(node for node in range(nodes) for _ in range(profile.num_ranks)),
+            ports=machine.table.ports,
+            links=tuple(machine.links),
+            symmetry=repeat_symmetry((), profile.num_ranks, nodes),
+            chunk_costs=True,
+        )
+        require_connected(topology)
+    except InputError as error:
+        profile.refuse("links", error.what)
     return topology
 
 
@@ -346,6 +367,12 @@ class _Machine:
                 fastest[key] = Cost(min(cost.alpha_us, other.alpha_us), min(cost.beta_us_per_mb, other.beta_us_per_mb))
         return fastest
 
+    @property
+    def num_local_links(self) -> int:
+        """Links inside one node."""
+        groups = [(link.width, self._group(link)) for link in self.profile.links]
+        return sum(width * (len(group.numbers) if group else 1) for width, group in groups)
+
     def add_node(self, node: int) -> None:
         """Add the links inside one node."""
         base = node * self.profile.num_ranks
@@ -384,9 +411,10 @@ class _Machine:
     def _remote_cost(self, nodes: int, num_declared: int) -> Cost:
         remote = self.profile.remote
         if remote is None:
-            raise InputError(
+            self.profile.refuse(
+                "nics_per_node",
                 f"the profile {self.profile.name} has no nics_per_node, remote_alpha and remote_beta, which {nodes} nodes "
-                "need; add them, or use 1 node"
+                "need; add them, or use 1 node",
             )
         share = num_declared / remote.nics_per_node
         return Cost(remote.cost.alpha_us, remote.cost.beta_us_per_mb * share)

@@ -15,6 +15,7 @@ A port that no link shares is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,6 +24,7 @@ from taccl_py.errors import InputError
 from taccl_py.topology.model import Link, Port, Topology
 
 MAX_LINKS = 5_000_000  # about 2 GB of records; more is a typing error rather than a machine
+MAX_WIDTH = 1024  # parallel links
 
 
 class Side(StrEnum):
@@ -191,7 +193,7 @@ class NodeTemplate:
     @property
     def num_links_between(self) -> int:
         """Links from one node to one other."""
-        serving = [sum(rank in nic.ranks for nic in self.nics) for rank in range(self.num_ranks)]
+        serving = Counter(rank for nic in self.nics for rank in nic.ranks).values()
         return sum(n * n for n in serving) if self.network.reach is Reach.RAIL else sum(serving) ** 2
 
 

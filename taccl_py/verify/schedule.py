@@ -36,7 +36,7 @@ def judge_schedule(schedule: Schedule) -> tuple[Violation, ...]:
     not exist, say) is left out of the later checks; a message whose sender does not hold a chunk is taken to deliver
     it all the same, so that one mistake does not draw a tail of others.
 
-    Rules: ``rank-count``, ``chunk-size``, ``bad-cost``, ``scratch-shape``, ``scratch-chunk``, ``scratch-twice``,
+    Rules: ``rank-count``, ``chunk-size``, ``scratch-shape``, ``scratch-chunk``, ``scratch-twice``,
     ``no-such-link``, ``no-chunks``, ``no-such-chunk``, ``chunk-twice``, ``bad-time``, ``wrong-duration``, ``overlap``,
     ``no-place``, ``not-contiguous``, ``not-held``, ``redundant``, ``nothing-to-reduce``, ``double-count``, ``missing``,
     ``incomplete-sum``.
@@ -124,22 +124,6 @@ def _check_frame(schedule: Schedule, report: _Report) -> bool:
             "scratch-shape",
             f"there are {len(schedule.scratch)} scratch lists; each of the {collective.num_ranks} ranks has one",
         )
-    return _check_costs(schedule, report) and usable
-
-
-def _check_costs(schedule: Schedule, report: _Report) -> bool:
-    """Costs are times: finite and not negative; False if they are not, for nothing can be timed then."""
-    topology = schedule.topology
-    usable = True
-    for resource, (alpha_us, beta_us_per_mb) in enumerate(topology.resource_cost):
-        latency_us = topology.links[resource].latency_us if resource < len(topology.links) else 0.0
-        if not all(math.isfinite(cost) and cost >= 0 for cost in (alpha_us, beta_us_per_mb, latency_us)):
-            usable = False
-            report.whole(
-                "bad-cost",
-                f"{topology.resource_name(resource)} has alpha {alpha_us} us, beta {beta_us_per_mb} us/MB, latency "
-                f"{latency_us} us; costs must be finite and at least 0",
-            )
     return usable
 
 

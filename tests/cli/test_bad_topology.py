@@ -5,9 +5,6 @@ import pytest
 from tests.cli.bad_input import bad, gone, table
 from tests.cli.inputs import EXPANDED, MATRICES, NODE_FORM, PROFILE, TACCL_SKETCH, TACCL_SKETCH_OF_ONE, write_json
 
-TOO_LARGE = "costs so large that times overflow end in a traceback (OverflowError) instead of a sentence"
-NO_FILE = "the sentence names neither the file nor the field"
-
 
 @pytest.mark.parametrize(
     "case",
@@ -42,25 +39,28 @@ NO_FILE = "the sentence names neither the file nor the field"
         bad("an alpha that is null", "node.links.0.alpha_us", None, "found null", "a finite number is needed"),
         bad("a beta that is a text", "node.links.0.beta_us_per_mb", "10", "a finite number is needed"),
         bad("a beta beyond all numbers", "node.links.0.beta_us_per_mb", 10**400, "a finite number is needed"),
-        bad("a huge beta", "node.links.0.beta_us_per_mb", 1e308, field="node.links", bug=TOO_LARGE),
-        bad("a huge alpha", "node.links.0.alpha_us", 1e308, field="node.links", bug=TOO_LARGE),
+        bad("a huge beta", "node.links.0.beta_us_per_mb", 1e308, "at most 1e+12"),
+        bad("a huge alpha", "node.links.0.alpha_us", 1e308, "at most 1e+12"),
         bad("beta and bandwidth", "node.links.0.bandwidth_gbps", 100, "keep one"),
         bad("no bandwidth", "node.ports.0.bandwidth_gbps", 0, "above 0"),
-        bad("hardly any bandwidth", "node.ports.0.bandwidth_gbps", 1e-320, "larger number"),
+        bad("hardly any bandwidth", "node.ports.0.bandwidth_gbps", 1e-320, "write more"),
         bad("a port without direction", "node.links.0.ports", ["bus"], "bus", ".out", field="node.links.0.ports.0"),
+        bad("a port twice", "node.links.0.ports", ["bus.out", "bus.in", "bus.out"], "twice", field="node.links.0.ports.2"),
         bad("an unknown port", "node.links.0.ports", ["b.in"], "node.ports", field="node.links.0.ports.0"),
         bad("a port that nobody uses", "node.links.0.ports", [], "bus", "remove it", field="node.ports.0"),
         bad("two devices of one name", "node.nics.0.name", "bus", "already", field="node.nics.0.name"),
         bad("a NIC for a missing rank", "node.nics.0.ranks", [0, 2], "rank 2", field="node.nics.0.ranks.1"),
         bad("a NIC for a rank twice", "node.nics.0.ranks", [0, 0], "twice", field="node.nics.0.ranks.1"),
         bad("a way around for another rank", "node.nics.0.via", {"5": ["bus"]}, "'5'", field="node.nics.0.via.5"),
+        bad("a way around twice through one port", "node.nics.0.via", {"1": ["bus", "bus"]}, "twice",
+            field="node.nics.0.via.1.1"),
         bad("a way around an unknown port", "node.nics.0.via", {"1": ["x"]}, "'x'", field="node.nics.0.via.1.0"),
         bad("a network without a NIC", "node.nics", [], "nics", field="network"),
         bad("a network to nobody", "network.reach", "some", "all, rail"),
         bad("a symmetry that repeats a rank", "node.symmetry", [[0, 0]], "permutation", field="node.symmetry.0"),
         bad("a node without links", "node.links", [], field="node.ports.0"),
     ),
-)
+)  # fmt: skip
 def test_a_node_form_with_one_mistake_is_refused(refuse, folder, case):
     refuse(case.code, ["bad.json", case.field, *case.words], "synth", write_json(folder / "bad.json", case.of(NODE_FORM)),
            "allgather", "-o", "out")  # fmt: skip
@@ -83,10 +83,10 @@ def test_a_node_form_with_one_mistake_is_refused(refuse, folder, case):
         bad("a link to its own start", "links.0.to", 0, "two different ranks"),
         bad("a negative beta", "links.0.beta_us_per_mb", -0.5, "at least 0"),
         bad("a negative latency", "links.0.latency_us", -1, "at least 0"),
-        bad("a huge latency", "links.0.latency_us", 1e308, field="links.0", bug=TOO_LARGE),
-        bad("a huge alpha", "links.0.alpha_us", 1e308, field="links.0", bug=TOO_LARGE),
+        bad("a huge latency", "links.0.latency_us", 1e308, "at most 1e+12"),
+        bad("a huge alpha", "links.0.alpha_us", 1e308, "at most 1e+12"),
         bad("an unknown port", "links.0.ports", [1], "there are 1 ports", field="links.0.ports.0"),
-        bad("a port twice", "links.0.ports", [0, 0], "twice", field="link 0->1"),
+        bad("a port twice", "links.0.ports", [0, 0], "twice", field="links.0.ports.1"),
         bad("two ports of one name", "ports", [{"name": "p", "alpha_us": 0, "beta_us_per_mb": 1}] * 2, "unique",
             field="ports.1.name"),
         bad("a port of negative cost", "ports.0.alpha_us", -1, "at least 0"),
@@ -135,7 +135,7 @@ def test_a_node_without_a_nic_is_not_multiplied(refuse, folder):
         bad("a negative beta", "node_betas_list", [-1], "at least 0", field="node_betas_list.0"),
         bad("an inverse bandwidth below beta", "node_invbws_list", [9.0], "less than its beta",
             field="node_invbws_list.0"),
-        bad("a huge cost", "node_invbws_list", [1e308], field="node_invbws_list", bug=TOO_LARGE),
+        bad("a huge cost", "node_invbws_list", [1e308], "at most 1e+12", field="node_invbws_list.0"),
         bad("no NIC", "nics_per_node", 0, "at least 1"),
         bad("a negative remote cost", "remote_beta", -1, "at least 0"),
     ),
@@ -156,9 +156,8 @@ def test_a_profile_of_taccl_with_one_mistake_is_refused(refuse, folder, case):
         bad("half a link", "links", [[0, 0.5], [1, 0]], "whole", field="links.0.1"),
         bad("a link to itself", "links", [[1, 1], [1, 0]], "write 0", field="links.0.0"),
         bad("a row that is no list", "links", ["x", [1, 0]], "a list", field="links.0"),
-        bad("more links than memory", "links", [[0, 1e300], [1, 0]], field="links.0.1",
-            bug="the width of a profile's links has no limit: 1e300 ends in a traceback, 1e7 eats the memory"),
-        bad("one way only", "links", [[0, 1], [0, 0]], "cannot be reached", field="links", bug=NO_FILE),
+        bad("more links than memory", "links", [[0, 1e300], [1, 0]], "at most 1024", field="links.0.1"),
+        bad("one way only", "links", [[0, 1], [0, 0]], "cannot be reached", field="links"),
     ),
 )  # fmt: skip
 def test_a_profile_with_matrices_and_one_mistake_is_refused(refuse, folder, case):

@@ -158,7 +158,7 @@ def topologies(draw: st.DrawFn) -> Topology:
     for src in range(num_ranks if num_ranks > 1 else 0):
         others = draw(st.lists(st.integers(0, num_ranks - 1).filter(lambda dst, src=src: dst != src), max_size=4))
         for dst in [(src + 1) % num_ranks, *others]:
-            used = draw(st.lists(st.sampled_from(range(len(ports))), max_size=3)) if ports else []
+            used = draw(st.lists(st.sampled_from(range(len(ports))), max_size=3, unique=True)) if ports else []
             links.append(Link(src, dst, draw(costs), draw(costs) + 1e-6, draw(costs), tuple(used)))
     symmetry = draw(st.lists(st.permutations(range(num_ranks)).map(tuple), max_size=2).map(tuple))
     node_of = tuple(sorted(draw(st.sampled_from([[0] * num_ranks, list(range(num_ranks))]))))

@@ -136,7 +136,7 @@ def test_symmetry_is_the_local_one_in_every_node_and_the_rotation_of_the_nodes()
         (Nic("a", (0,), IB), Nic("b", (1,), NVLINK)),
         (Nic("a", (0, 1), IB, {1: ("p",)}),),
         (Nic("a", (0, 1), IB, {0: ("p",), 1: ("q",)}),),
-        (Nic("a", (0,), IB, {0: ("p",)}), Nic("b", (1,), IB, {1: ("p", "p")})),
+        (Nic("a", (0,), IB, {0: ("p",)}), Nic("b", (1,), IB, {1: ("p", "q")})),
     ],
     ids=[
         "only one rank has a NIC",

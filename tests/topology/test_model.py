@@ -1,0 +1,48 @@
+import math
+
+import pytest
+
+from taccl_py.errors import InputError
+from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.units import MAX_COST_US, MAX_RANKS
+
+
+TWO_WAY = (Link(0, 1, 1.0, 10.0), Link(1, 0, 1.0, 10.0))
+
+
+def machine(links=TWO_WAY, ports=(), node_of=(0, 0)):
+    return Topology("test", "", node_of, tuple(ports), tuple(links))
+
+
+@pytest.mark.parametrize("cost", [math.nan, math.inf, -1.0, MAX_COST_US * 1.01])
+@pytest.mark.parametrize("place", ["alpha_us", "beta_us_per_mb", "latency_us"])
+def test_a_cost_of_a_link_that_is_no_time_is_refused(place, cost):
+    costs = {"alpha_us": 1.0, "beta_us_per_mb": 10.0, "latency_us": 0.0, place: cost}
+    with pytest.raises(InputError, match=f"link 0->1: found the cost {cost}, a number from 0 to".replace("+", r"\+")):
+        machine([Link(0, 1, **costs)])
+
+
+@pytest.mark.parametrize("cost", [math.nan, math.inf, -1.0, MAX_COST_US * 1.01])
+def test_a_cost_of_a_port_that_is_no_time_is_refused(cost):
+    for port in (Port("uplink", cost, 1.0), Port("uplink", 1.0, cost)):
+        with pytest.raises(InputError, match="port uplink: found the cost"):
+            machine(ports=[port])
+
+
+def test_the_largest_cost_is_possible():
+    assert machine([Link(0, 1, MAX_COST_US, MAX_COST_US, MAX_COST_US)]).message_us(0, 1_000_000) == 3 * MAX_COST_US
+
+
+def test_a_link_without_any_cost_is_refused():
+    with pytest.raises(InputError, match="link 0->1: alpha and beta are both 0"):
+        machine([Link(0, 1, 0.0, 0.0)])
+
+
+def test_a_link_uses_a_port_once():
+    with pytest.raises(InputError, match="link 0->1: names a port twice"):
+        machine([Link(0, 1, 1.0, 1.0, ports=(0, 0))], [Port("uplink", 1.0, 1.0)])
+
+
+def test_more_ranks_than_any_machine_has_are_refused():
+    with pytest.raises(InputError, match=f"it has {MAX_RANKS + 1} ranks, at most {MAX_RANKS} are possible"):
+        machine(node_of=(0,) * (MAX_RANKS + 1))
