@@ -5,7 +5,8 @@ Everything that leaves here has passed its judge; an objection is an error of ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.sketch.model import Sketch
+from taccl_py.solvers.choice import choose_solver
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.topology.catalog import is_taccl_profile, load_topology
@@ -187,7 +189,8 @@ def make_demand(request: Request) -> Demand:
     if request.ranks is not None:
         if sketch is not None:
             raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
-        topology = topology.subset(request.ranks)
+        with _named(ranks="--ranks"):
+            topology = topology.subset(request.ranks)
     if request.root and request.kind not in ROOTED:
         raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
     if topology.chunk_costs and request.size_bytes is not None:
@@ -199,11 +202,23 @@ def make_demand(request: Request) -> Demand:
     size_bytes = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
     chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else None)
     demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks)
-    try:
+    given = {"num_ranks": "--ranks" if request.ranks is not None else "TOPOLOGY"}
+    given["chunks_per_rank"] = "--sketch" if sketch is not None and request.chunks_per_rank is None else "--chunks"
+    with _named(root="--root", solver="--solver", **given):
         demand.collective(chunks or 1)
-    except InputError as error:
-        raise InputError(error.what, path="command line") from None
+        choose_solver(request.options.solver)
     return demand
+
+
+@contextmanager
+def _named(**options: str) -> Iterator[None]:
+    """Turn an error about a field into one about the option of the command line that sets it."""
+    try:
+        yield
+    except InputError as error:
+        if error.path is not None or error.field not in options:
+            raise
+        raise InputError(error.what, path="command line", field=options[error.field]) from None
 
 
 def require_valid(schedule: Schedule) -> None:

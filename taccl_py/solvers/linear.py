@@ -151,7 +151,8 @@ def find_solver(name: str) -> str:
     elif name.lower() in by_lower:
         classes, remedy = (by_lower[name.lower()],), f"install the solver that PuLP calls {by_lower[name.lower()]}"
     else:
-        raise InputError(f"{name!r} is not a solver; use cp-sat, {', '.join(_PROVIDERS)} or a PuLP solver name")
+        known_names = ", ".join(_PROVIDERS)
+        raise InputError(f"{name!r} is not a solver; use cp-sat, {known_names} or a PuLP solver name", field="solver")
     available = set(pulp.listSolvers(onlyAvailable=True))
     for candidate in classes:
         if candidate in available:

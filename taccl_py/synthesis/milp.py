@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import allreduce, combining, mirrored
 from taccl_py.sketch.model import Sketch
+from taccl_py.solvers.choice import CP_SAT, choose_solver
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Deadline
-from taccl_py.solvers.linear import find_solver
 from taccl_py.synthesis.bounds import Bound, allreduce_bound, lower_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.flow_bound import flow_bound
@@ -40,7 +39,6 @@ from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.search import TOLERANCE, Search
 from taccl_py.topology.model import Topology
 
-CP_SAT = "cp-sat"
 _FEWEST_RESTARTS, _MOST_RESTARTS, _RESTART_ARCS = 2, 40, 40_000
 _ORDERINGS = 200
 _EXTRA_STEPS = 2
@@ -71,21 +69,6 @@ def synthesize_milp(demand: Demand, options: Options, events: Events) -> Synthes
     optimal = best.makespan_us <= found.bound.time_us * (1 + TOLERANCE)
     proof = Proof.OPTIMAL if optimal else Proof.IN_CLASS if found.in_class else Proof.FEASIBLE
     return Synthesis(best, found.bound, proof, solver, run.stage_seconds, tuple(runners_up))
-
-
-def choose_solver(name: str) -> str:
-    """Solver for a name from the command line; ``auto`` is CP-SAT where OR-tools is installed, else HiGHS.
-
-    Raises
-    ------
-    InputError, PackageMissing
-        If the solver is unknown or not installed.
-    """
-    if name == "auto":
-        return CP_SAT if find_spec("ortools") else "highs"
-    if name != CP_SAT:
-        find_solver(name)
-    return name
 
 
 @dataclass(frozen=True)

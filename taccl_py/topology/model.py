@@ -236,7 +236,7 @@ class Topology:
         """
         for rank in ranks:
             if not 0 <= rank < self.num_ranks:
-                raise InputError(f"rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}")
+                raise InputError(f"rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}", field="ranks")
         new = {rank: index for index, rank in enumerate(ranks)}
         nodes = {node: index for index, node in enumerate(dict.fromkeys(self.node_of[r] for r in ranks))}
         kept = [k for k in self.links if k.src in new and k.dst in new]

@@ -17,7 +17,7 @@ from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.sketch.model import Policy, Rotation, Sketch, Strategy, SwitchGroup
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof
-from taccl_py.synthesis.milp import choose_solver, synthesize_milp
+from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import judge_schedule
@@ -295,13 +295,6 @@ def test_what_cannot_be_is_said_with_its_reason():
 
 
 # Solvers
-
-
-def test_auto_is_or_tools_where_it_is_and_else_highs(monkeypatch):
-    assert choose_solver("auto") == "cp-sat"
-    assert choose_solver("cbc") == "cbc"
-    monkeypatch.setitem(sys.modules, "ortools", None)
-    assert choose_solver("auto") == "highs"
 
 
 def test_without_or_tools_the_engine_works_and_cp_sat_says_what_to_install(monkeypatch):
