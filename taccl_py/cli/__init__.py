@@ -13,7 +13,12 @@ from typing import Any
 import click
 
 from taccl_py import __version__
-from taccl_py.errors import TacclError
+from taccl_py.errors import SynthesisError, TacclError
+
+# A group without a command prints its help; click has an error for that since 8.2.
+_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
+    filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
+)
 
 _COMMANDS = {
     "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
@@ -71,12 +76,19 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         _complain(str(error))
         sys.exit(error.exit_code)
-    except click.UsageError as error:
+    except _NO_ARGUMENTS as error:
         error.show(file=sys.stderr)
         sys.exit(2)
     except click.ClickException as error:
-        _complain(error.format_message())
+        if "--debug" in arguments:
+            raise
+        _complain(_in_one_sentence(error))
         sys.exit(2)
+    except MemoryError:
+        if "--debug" in arguments:
+            raise
+        _complain("the memory is too small for a problem of this size; use fewer ranks or chunks")
+        sys.exit(SynthesisError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
         sys.exit(130)
@@ -84,6 +96,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(0)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _in_one_sentence(error: click.ClickException) -> str:
+    """What click has to say, without its usage lines."""
+    what = " ".join(error.format_message().split()).replace(". (", " (").rstrip(".")
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "taccl"
+    return f"command line: {what[:1].lower()}{what[1:]}; see {command} --help"
 
 
 def _complain(text: str) -> None:

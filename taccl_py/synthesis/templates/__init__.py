@@ -1,0 +1,1 @@
+"""Known algorithms (direct, rings, trees, doubling, hierarchies) fitted to a machine, without a search."""

@@ -1,0 +1,49 @@
+"""Engine ``templates``: the known algorithm that fits best; no search, so it is quick at any number of ranks."""
+
+from __future__ import annotations
+
+import time
+
+from taccl_py.errors import LimitReached
+from taccl_py.schedule.ir import Schedule
+from taccl_py.solvers.limits import Deadline
+from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.templates.library import template_schedules
+
+SOLVER = "none"
+_TOLERANCE = 1e-9
+_MOST_RUNNERS_UP = 8
+
+
+def synthesize_templates(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`. The chunk count is the template's unless it is given.
+
+    Raises
+    ------
+    InputError
+        If there is a sketch, or the machine's costs are for one chunk only.
+    LimitReached
+        If no template fits the machine's links, or there was no time for one.
+    """
+    begun = time.monotonic()
+    deadline = Deadline(options.limits.seconds)
+    events.stage("templates")
+    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
+    events.bound(bound.time_us)
+    found: list[Schedule] = []
+    for named in template_schedules(demand):
+        if not found or named.schedule.makespan_us < min(s.makespan_us for s in found):
+            events.incumbent(named.schedule.makespan_us)
+        found.append(named.schedule)
+        if deadline.left <= 0 or options.limits.stop.is_set():
+            break
+    if not found:
+        raise LimitReached(
+            f"no known algorithm for {demand.kind} fits the links of {demand.topology.name}; use --engine milp"
+        )
+    found.sort(key=lambda schedule: schedule.makespan_us)
+    best = found[0]
+    proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    seconds = {"templates": time.monotonic() - begun}
+    return Synthesis(best, bound, proof, SOLVER, seconds, tuple(found[1 : 1 + _MOST_RUNNERS_UP]))

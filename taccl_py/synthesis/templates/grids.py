@@ -1,0 +1,101 @@
+"""Grids: ways to see a machine's ranks as a grid of one to three axes, along which templates work one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from taccl_py.synthesis.templates.patterns import PATTERNS, Axis, axis
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Topology
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Ranks as a grid.
+
+    Attributes
+    ----------
+    name
+        Its sides, in the order in which the axes are gone through.
+    axes
+        For every axis, the groups of ranks that differ in this coordinate alone.
+    """
+
+    name: str
+    axes: tuple[Groups, ...]
+
+    @cached_property
+    def sides(self) -> tuple[int, ...]:
+        """Length of every axis."""
+        return tuple(len(groups[0]) for groups in self.axes)
+
+
+def grids(topology: Topology) -> Iterator[Grid]:
+    """Grids whose axes run along the ranks' numbers, inside nodes and across them, the inner axes first and last."""
+    inner = len(topology.node_ranks[0])
+    if any(len(ranks) != inner for ranks in topology.node_ranks):
+        inner = topology.num_ranks
+    order = tuple(rank for ranks in topology.node_ranks for rank in ranks)
+    across = len(order) // inner
+    for sides in _factors(inner, 2 if across > 1 else 3):
+        whole = sides if across == 1 else (*sides, across)
+        axes = tuple(_along(order, whole, i) for i in range(len(whole)))
+        yield Grid("x".join(map(str, whole)), axes)
+        if len(axes) > 1:
+            yield Grid("x".join(map(str, whole[::-1])) + " outer first", axes[::-1])
+    if across > 1:
+        yield Grid(str(len(order)), (_along(order, (len(order),), 0),))
+
+
+def _factors(number: int, most: int) -> list[tuple[int, ...]]:
+    """Ways to write a number as a product of at most so many numbers above 1, in order."""
+    if number == 1:
+        return [()]
+    found: list[tuple[int, ...]] = [(number,)]
+    if most > 1:
+        for first in range(2, number // 2 + 1):
+            if number % first == 0:
+                found += [(first, *rest) for rest in _factors(number // first, most - 1)]
+    return found
+
+
+def _along(order: tuple[int, ...], sides: tuple[int, ...], number: int) -> Groups:
+    """Groups of ranks that differ in one coordinate alone; the first coordinate is the innermost."""
+    stride = 1
+    for side in sides[:number]:
+        stride *= side
+    side = sides[number]
+    starts = [start for start in range(len(order)) if start // stride % side == 0]
+    return tuple(tuple(order[start + i * stride] for i in range(side)) for start in starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A grid with a pattern for every axis."""
+
+    name: str
+    axes: tuple[Axis, ...]
+
+
+def walks(site: Site) -> Iterator[Walk]:
+    """All grids with each pattern, or the first possible one on the axes where it is not possible."""
+    known: dict[Groups, dict[str, Axis]] = {}
+    seen = set()
+    for grid in grids(site.topology):
+        for groups in grid.axes:
+            if groups not in known:
+                found = {name: axis(site, name, groups) for name in PATTERNS}
+                known[groups] = {name: each for name, each in found.items() if each is not None}
+        if not all(known[groups] for groups in grid.axes):
+            continue
+        for name in PATTERNS:
+            chosen = tuple(known[groups].get(name) or next(iter(known[groups].values())) for groups in grid.axes)
+            key = tuple((each.groups, each.steps) for each in chosen)
+            if key not in seen:
+                seen.add(key)
+                names = [each.name for each in chosen]
+                yield Walk(f"{' '.join(dict.fromkeys(names))} {grid.name}", chosen)

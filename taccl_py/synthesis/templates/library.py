@@ -1,0 +1,88 @@
+"""The library: all templates of a demand, as schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.templates.moves import as_drafts, turned
+from taccl_py.synthesis.templates.pairs import alltoall_plans
+from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.spreading import Plan, allgather_plans
+from taccl_py.synthesis.templates.sums import adds_up, allreduce_plans
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSchedule:
+    """A template's schedule.
+
+    Attributes
+    ----------
+    name
+        What the template is.
+    schedule
+        It on the machine, timed for the demanded size.
+    """
+
+    name: str
+    schedule: Schedule
+
+
+def template_schedules(demand: Demand) -> Iterator[NamedSchedule]:
+    """Every template that fits the machine, in an order that depends on the machine alone; nothing is compared.
+
+    Raises
+    ------
+    InputError
+        If there is a sketch, or the machine's costs are for one chunk only.
+    """
+    if demand.sketch is not None:
+        raise InputError("engine templates knows nothing of sketches; leave --sketch out or use --engine milp")
+    if demand.topology.chunk_costs:
+        raise InputError(
+            f"engine templates needs costs by size, those of {demand.topology.name} are for one chunk; use --engine milp"
+        )
+    for plan in _plans(demand):
+        collective = demand.collective(plan.chunks_per_rank)
+        chunk_bytes = demand.chunk_bytes(collective)
+        drafts = as_drafts(demand.topology, chunk_bytes, plan.moves)
+        if drafts is None:
+            continue
+        schedule = build_schedule(demand.topology, collective, chunk_bytes, drafts)
+        if demand.kind is not Kind.ALLREDUCE or adds_up(schedule):
+            yield NamedSchedule(plan.name, schedule)
+
+
+def _plans(demand: Demand) -> Iterator[Plan]:
+    """Templates of a kind; those that collect are those that spread, turned around, on the reversed machine."""
+    kind, chunks = demand.kind, demand.chunks_per_rank
+    chunk_bytes = demand.collective(1).chunk_bytes(demand.size_bytes)
+    site, back = Site(demand.topology, chunk_bytes), Site(demand.topology.reversed(), chunk_bytes)
+    match kind:
+        case Kind.ALLGATHER:
+            yield from allgather_plans(site, chunks)
+        case Kind.REDUCESCATTER:
+            yield from _turned(allgather_plans(back, chunks), reduce=True)
+        case Kind.BROADCAST:
+            yield from broadcast_plans(site, demand.root, chunks)
+        case Kind.REDUCE:
+            yield from _turned(broadcast_plans(back, demand.root, chunks), reduce=True)
+        case Kind.SCATTER:
+            yield from scatter_plans(site, demand.root, chunks or 1)
+        case Kind.GATHER:
+            yield from _turned(scatter_plans(back, demand.root, chunks or 1), reduce=False)
+        case Kind.ALLTOALL:
+            yield from alltoall_plans(site, chunks or 1)
+        case Kind.ALLREDUCE:
+            yield from allreduce_plans(site, back, chunks)
+
+
+def _turned(plans: Iterator[Plan], *, reduce: bool) -> Iterator[Plan]:
+    for plan in plans:
+        yield Plan(plan.name, plan.chunks_per_rank, turned(plan.moves, reduce=reduce))

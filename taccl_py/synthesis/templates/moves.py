@@ -1,0 +1,95 @@
+"""Moves: what a template says, before links are chosen.
+
+A template is written in moves between ranks with planned times of which only the order counts. The exact times come from
+`taccl_py.schedule.timing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from taccl_py.schedule.layout import Draft
+from taccl_py.topology.model import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Chunks that one rank sends to another.
+
+    Attributes
+    ----------
+    src, dst
+        Ranks.
+    chunks
+        Chunk numbers.
+    start, end
+        Planned times in any unit.
+    reduce
+        Whether the receiver adds them to what it holds.
+    """
+
+    src: int
+    dst: int
+    chunks: tuple[int, ...]
+    start: float
+    end: float
+    reduce: bool = False
+
+
+Moves = tuple[Move, ...]
+
+
+def end_of(moves: Iterable[Move]) -> float:
+    """Time of the last arrival."""
+    return max((move.end for move in moves), default=0.0)
+
+
+def shifted(moves: Iterable[Move], by: float) -> Moves:
+    """The same moves later."""
+    return tuple(replace(move, start=move.start + by, end=move.end + by) for move in moves)
+
+
+def in_turn(*parts: Moves) -> Moves:
+    """All moves of one part, then those of the next."""
+    found: list[Move] = []
+    for part in parts:
+        found += shifted(part, end_of(found))
+    return tuple(found)
+
+
+def turned(moves: Moves, *, reduce: bool) -> Moves:
+    """Every move the other way at the mirrored time; what spread copies collects sums, or what it spread."""
+    end = end_of(moves)
+    return tuple(Move(m.dst, m.src, m.chunks, end - m.end, end - m.start, reduce) for m in reversed(moves))
+
+
+def in_pieces(moves: Moves, pieces: tuple[tuple[int, ...], ...]) -> Moves:
+    """Moves of pieces as moves of the chunks of each piece; empty pieces stay at home."""
+    found = []
+    for move in moves:
+        chunks = tuple(chunk for piece in move.chunks for chunk in pieces[piece])
+        if chunks:
+            found.append(replace(move, chunks=chunks))
+    return tuple(found)
+
+
+def cut(num_chunks: int, num_pieces: int) -> tuple[tuple[int, ...], ...]:
+    """Chunks 0..n-1 as so many runs of neighbours, as equal as they can be."""
+    borders = [num_chunks * i // num_pieces for i in range(num_pieces + 1)]
+    return tuple(tuple(range(borders[i], borders[i + 1])) for i in range(num_pieces))
+
+
+def as_drafts(topology: Topology, chunk_bytes: float, moves: Moves) -> list[Draft] | None:
+    """Moves on the cheapest links, parallel ones in turn; None if two ranks have no link."""
+    load_us = [0.0] * len(topology.links)
+    drafts = []
+    for move in moves:
+        links = topology.links_between.get((move.src, move.dst))
+        if links is None:
+            return None
+        size = len(move.chunks) * chunk_bytes
+        link = min(links, key=lambda i: load_us[i] + topology.message_us(i, size))
+        load_us[link] += topology.message_us(link, size)
+        drafts.append(Draft(link, move.chunks, move.start, move.end, move.reduce))
+    return drafts

@@ -1,0 +1,148 @@
+"""Patterns: how a group of ranks that are alike spreads what each of them has, step by step.
+
+A pattern is written in positions within a group; a machine's ranks are cut into groups along axes, as the coordinates of a
+grid are: one axis runs inside nodes, say, and one across them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Position `src` gives position `dst` what the positions `origins` had at first."""
+
+    src: int
+    dst: int
+    origins: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Disjoint groups of ranks, and what they do at each step.
+
+    Attributes
+    ----------
+    name
+        Of the pattern.
+    groups
+        Ranks by position.
+    steps
+        The pattern.
+    """
+
+    name: str
+    groups: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple[Pass, ...], ...]
+
+
+DIRECT, RING, DOUBLING = "direct", "ring", "doubling"
+PATTERNS = (DIRECT, DOUBLING, RING)
+
+
+def axis(site: Site, name: str, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
+    """Axis on which all groups follow one pattern, or None where links for it are missing.
+
+    Parameters
+    ----------
+    site
+        The machine.
+    name
+        ``direct``: everyone to everyone in one step. ``doubling``: what is exchanged doubles at every step. ``ring``: both ways
+        around, as the ranks are numbered.
+    groups
+        Disjoint groups of one size.
+    """
+    size = len(groups[0])
+    if name == DOUBLING and size & (size - 1) == 0:
+        cubes = [site.cube(group) for group in groups]
+        found = tuple(cube for cube in cubes if cube is not None)
+        return Axis(name, found, _doubling(size)) if len(found) == len(groups) else None
+    steps = {DIRECT: _direct, RING: _ring, DOUBLING: _bruck}[name](size)
+    passes = [each for step in steps for each in step]
+    if all(site.linked(group[each.src], group[each.dst]) for group in groups for each in passes):
+        return Axis(name, groups, steps)
+    return None
+
+
+def _direct(size: int) -> tuple[tuple[Pass, ...], ...]:
+    return (tuple(Pass(i, (i + shift) % size, (i,)) for shift in range(1, size) for i in range(size)),)
+
+
+def _ring(size: int) -> tuple[tuple[Pass, ...], ...]:
+    """Half of the others' parts come from each side."""
+    steps = []
+    for step in range(size // 2):
+        passes = [Pass(i, (i + 1) % size, ((i - step) % size,)) for i in range(size)]
+        if step < (size - 1) // 2:
+            passes += [Pass(i, (i - 1) % size, ((i + step) % size,)) for i in range(size)]
+        steps.append(tuple(passes))
+    return tuple(steps)
+
+
+def _doubling(size: int) -> tuple[tuple[Pass, ...], ...]:
+    steps = []
+    bit = 1
+    while bit < size:
+        held = [tuple(j for j in range(size) if j // bit == i // bit) for i in range(size)]
+        steps.append(tuple(Pass(i, i ^ bit, held[i]) for i in range(size)))
+        bit *= 2
+    return tuple(steps)
+
+
+def _bruck(size: int) -> tuple[tuple[Pass, ...], ...]:
+    """Doubling for any number of ranks: to the rank `reach` before, which lacks what follows its own."""
+    steps = []
+    reach = 1
+    while reach < size:
+        num = min(reach, size - reach)
+        steps.append(tuple(Pass(i, (i - reach) % size, tuple((i + j) % size for j in range(num))) for i in range(size)))
+        reach *= 2
+    return tuple(steps)
+
+
+def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves:
+    """AllGather along one axis after the other.
+
+    Parameters
+    ----------
+    axes
+        In order.
+    held
+        Chunks that each rank has at first; ranks of one group have different ones.
+    """
+    now = dict(held)
+    moves: list[Move] = []
+    time = 0
+    for each in axes:
+        before = dict(now)
+        for step in each.steps:
+            for one in step:
+                for group in each.groups:
+                    chunks = sorted(c for origin in one.origins for c in before[group[origin]])
+                    moves.append(Move(group[one.src], group[one.dst], tuple(chunks), time, time + 1))
+            time += 1
+        for group in each.groups:
+            together = tuple(chunk for rank in group for chunk in before[rank])
+            now.update(dict.fromkeys(group, together))
+    return tuple(moves)
+
+
+def exchange(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]) -> Moves | None:
+    """Sum chunks within each group by exchanging partial sums, everyone at the same time; None where links are missing."""
+    along = axis(site, name, groups)
+    if along is None or name == RING or (name == DOUBLING and len(groups[0]) & (len(groups[0]) - 1)):
+        return None
+    moves = []
+    for time, step in enumerate(along.steps):
+        moves += [
+            Move(group[one.src], group[one.dst], chunks, time, time + 1, reduce=True)
+            for one in step
+            for group in along.groups
+        ]
+    return tuple(moves)

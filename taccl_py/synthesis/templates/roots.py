@@ -1,0 +1,162 @@
+"""Templates with a root: Broadcast and Scatter, from which Reduce and Gather follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from taccl_py.synthesis.templates.moves import Move, Moves, in_turn
+from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
+from taccl_py.synthesis.templates.site import Edge, Site
+from taccl_py.synthesis.templates.spreading import Plan
+
+# Into how many pieces a broadcast may be cut.
+_PIECES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def center(site: Site) -> int:
+    """Rank from which a tree reaches all others first."""
+    ranks = range(site.topology.num_ranks)
+    size_bytes = site.chunk_bytes * len(ranks)
+
+    def end_us(root: int) -> float:
+        edges = site.tree(root, ranks, size_bytes)
+        return max(edge.end_us for edge in edges) if edges else float("inf")
+
+    return min(site.topology.node_ranks[0], key=end_us)
+
+
+def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+    """Every Broadcast template that the machine's links allow.
+
+    Parameters
+    ----------
+    site
+        The machine; its chunk is the whole buffer.
+    root
+        The root.
+    num_pieces
+        Into how many chunks the buffer is cut, or None to try several.
+    """
+    ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
+    for pieces in (num_pieces,) if num_pieces is not None else _PIECES:
+        small = replace(site, chunk_bytes=site.chunk_bytes / pieces)
+        edges = small.tree(root, ranks, small.chunk_bytes)
+        if edges is not None:
+            yield Plan(f"tree, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
+        order = small.path(ranks, root)
+        if order is not None:
+            yield Plan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
+    num_ranks = len(ranks)
+    pieces = num_pieces or num_ranks
+    if pieces % num_ranks == 0:
+        for name in (DIRECT, RING):
+            moves = _scattered(site, root, pieces // num_ranks, name)
+            if moves is not None:
+                yield Plan(f"scatter and {name} allgather", pieces, moves)
+
+
+def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> Moves:
+    """Pieces one after the other down a tree: every rank passes a piece on to all before it turns to the next piece."""
+    children: dict[int, int] = {}
+    when = {root: 0}
+    planned: list[Move] = []
+    period = max(sum(edge.src == src for edge in edges) for src in {edge.src for edge in edges})
+    for edge in edges:
+        start = when[edge.src] + children.get(edge.src, 0)
+        children[edge.src] = children.get(edge.src, 0) + 1
+        when[edge.dst] = start + 1
+        planned += [
+            Move(edge.src, edge.dst, (piece,), start + piece * period, start + piece * period + 1)
+            for piece in range(pieces)
+        ]
+    return tuple(sorted(planned, key=lambda move: move.start))
+
+
+def _down_chain(order: tuple[int, ...], pieces: int) -> Moves:
+    return tuple(
+        Move(order[i], order[i + 1], (piece,), piece + i, piece + i + 1)
+        for piece in range(pieces)
+        for i in range(len(order) - 1)
+    )
+
+
+def _scattered(site: Site, root: int, chunks: int, name: str) -> Moves | None:
+    """A part of the buffer to every rank, then AllGather."""
+    ranks = tuple(rank for ranks in site.topology.node_ranks for rank in ranks)
+    along = axis(site, name, (ranks,))
+    if along is None:
+        return None
+    parts = {rank: tuple(range(i * chunks, (i + 1) * chunks)) for i, rank in enumerate(ranks)}
+    first = tuple(Move(root, rank, parts[rank], 0, 1) for rank in ranks if rank != root)
+    gather = tuple(move for move in spread((along,), parts) if move.dst != root)
+    return in_turn(first, gather)
+
+
+def scatter_plans(site: Site, root: int, chunks_per_rank: int) -> Iterator[Plan]:
+    """Every Scatter template that the machine's links allow."""
+    ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
+    parents = {"shortest paths": site.path_parents(root)}
+    halves = _halving(site, root, ranks)
+    if halves is not None:
+        parents["halving"] = halves
+    edges = site.tree(root, ranks, site.chunk_bytes)
+    if edges is not None:
+        above = [-1] * len(ranks)
+        for edge in edges:
+            above[edge.dst] = edge.src
+        parents["tree"] = above
+    for name, parent in parents.items():
+        if parent.count(-1) == 1:
+            yield Plan(name, chunks_per_rank, _down(parent, root, chunks_per_rank))
+
+
+def _halving(site: Site, root: int, ranks: list[int]) -> list[int] | None:
+    """Tree in which a rank hands over half of its ranks, neighbours in number, to one of them."""
+    parent = [-1] * len(ranks)
+
+    def hand_over(holder: int, low: int, high: int) -> bool:
+        if high - low == 1:
+            return True
+        middle = _border(site, ranks, low, high)
+        mine, others = (low, middle), (middle, high)
+        if holder not in ranks[low:middle]:
+            mine, others = others, mine
+        linked = [rank for rank in ranks[others[0] : others[1]] if site.linked(holder, rank)]
+        if not linked:
+            return False
+        heir = min(linked, key=lambda rank: (site.cost_us[holder, rank], rank))
+        parent[heir] = holder
+        return hand_over(holder, *mine) and hand_over(heir, *others)
+
+    return parent if hand_over(root, 0, len(ranks)) else None
+
+
+def _border(site: Site, ranks: list[int], low: int, high: int) -> int:
+    """Where to halve: between nodes if there are several, else in the middle."""
+    node_of = site.topology.node_of
+    borders = [i for i in range(low + 1, high) if node_of[ranks[i - 1]] != node_of[ranks[i]]]
+    middle = (low + high) // 2
+    return min(borders, key=lambda i: abs(i - middle)) if borders else middle
+
+
+def _down(parent: list[int], root: int, chunks_per_rank: int) -> Moves:
+    """Every rank's chunks down a tree, large subtrees first."""
+    below: dict[int, list[int]] = {rank: [rank] for rank in range(len(parent))}
+    for rank in range(len(parent)):
+        above = parent[rank]
+        while above >= 0:
+            below[above].append(rank)
+            above = parent[above]
+    moves: list[Move] = []
+    ready = [(0, root)]
+    while ready:
+        time, src = ready.pop(0)
+        children = [rank for rank in range(len(parent)) if parent[rank] == src]
+        for number, dst in enumerate(sorted(children, key=lambda rank: (-len(below[rank]), rank))):
+            chunks = tuple(
+                rank * chunks_per_rank + part for rank in sorted(below[dst]) for part in range(chunks_per_rank)
+            )
+            moves.append(Move(src, dst, chunks, time + number, time + number + 1))
+            ready.append((time + number + 1, dst))
+    return tuple(sorted(moves, key=lambda move: move.start))

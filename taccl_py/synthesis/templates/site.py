@@ -1,0 +1,214 @@
+"""What templates ask of a machine: who is linked to whom and at what cost, orders of ranks, trees, rings."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from taccl_py.topology.model import Topology
+
+# Ranks tried before the search for an order gives up.
+_TRIES = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A step of a tree: who informs whom, from when to when."""
+
+    src: int
+    dst: int
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """A machine at one size.
+
+    Attributes
+    ----------
+    topology
+        The machine.
+    chunk_bytes
+        Size of the messages by which links are compared.
+    """
+
+    topology: Topology
+    chunk_bytes: float
+
+    @cached_property
+    def cost_us(self) -> dict[tuple[int, int], float]:
+        """Time of a message between every two ranks that are linked."""
+        topology = self.topology
+        return {
+            pair: min(topology.message_us(link, self.chunk_bytes) for link in links)
+            for pair, links in topology.links_between.items()
+        }
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that each rank has a link to, the cheapest first."""
+        found: list[list[int]] = [[] for _ in range(self.topology.num_ranks)]
+        for src, dst in self.cost_us:
+            found[src].append(dst)
+        return tuple(tuple(sorted(dsts, key=lambda d: (self.cost_us[src, d], d))) for src, dsts in enumerate(found))
+
+    def linked(self, src: int, dst: int) -> bool:
+        """Whether there is a link."""
+        return (src, dst) in self.cost_us
+
+    def both_linked(self, one: int, other: int) -> bool:
+        """Whether there are links both ways."""
+        return self.linked(one, other) and self.linked(other, one)
+
+    def tree(self, root: int, ranks: Sequence[int], num_bytes: float) -> tuple[Edge, ...] | None:
+        """Tree by which a message reaches the ranks: always the rank is next that can have it first.
+
+        Links and ports serve one message at a time. None if some rank cannot be reached.
+        """
+        topology = self.topology
+        free_us = [0.0] * topology.num_resources
+        wanted = set(ranks) - {root}
+        waiting: list[tuple[float, int, int, int]] = []
+        holds_us = {root: 0.0}
+
+        def offer(src: int) -> None:
+            for dst in self.neighbours[src]:
+                if dst in wanted:
+                    for link in topology.links_between[src, dst]:
+                        heapq.heappush(waiting, (arrival(link), src, dst, link))
+
+        def begin(link: int) -> float:
+            return max(holds_us[topology.links[link].src], *(free_us[r] for r in topology.resources_of[link]))
+
+        def arrival(link: int) -> float:
+            return begin(link) + topology.message_us(link, num_bytes)
+
+        offer(root)
+        edges: list[Edge] = []
+        while wanted and waiting:
+            promised_us, src, dst, link = heapq.heappop(waiting)
+            if dst not in wanted:
+                continue
+            if (end_us := arrival(link)) > promised_us:
+                heapq.heappush(waiting, (end_us, src, dst, link))
+                continue
+            start_us = begin(link)
+            for resource in topology.resources_of[link]:
+                free_us[resource] = start_us + topology.occupancy_us(resource, num_bytes)
+            edges.append(Edge(src, dst, start_us, end_us))
+            wanted.discard(dst)
+            holds_us[dst] = end_us
+            offer(dst)
+        return None if wanted else tuple(edges)
+
+    def path_parents(self, root: int) -> list[int]:
+        """The rank before each rank on a quickest path from the root; the root and what cannot be reached have -1.
+
+        Among equally quick ones those are taken that spread the paths over more ranks.
+        """
+        far_us = [math.inf] * self.topology.num_ranks
+        far_us[root] = 0.0
+        parent = [-1] * self.topology.num_ranks
+        children = [0] * self.topology.num_ranks
+        queue = [(0.0, root)]
+        while queue:
+            far, rank = heapq.heappop(queue)
+            if far > far_us[rank]:
+                continue
+            for other in self.neighbours[rank]:
+                through = far + self.cost_us[rank, other]
+                slack = 1e-9 * through
+                fewer = parent[other] >= 0 and children[rank] < children[parent[other]] - 1
+                if through < far_us[other] - slack or (abs(through - far_us[other]) <= slack and fewer):
+                    if parent[other] >= 0:
+                        children[parent[other]] -= 1
+                    parent[other] = rank
+                    children[rank] += 1
+                    if through < far_us[other] - slack:
+                        far_us[other] = through
+                        heapq.heappush(queue, (through, other))
+        return parent
+
+    def cube(self, ranks: Sequence[int]) -> tuple[int, ...] | None:
+        """Order of 2^d ranks in which those whose positions differ in one bit are linked both ways; None if not found."""
+        size = len(ranks)
+        if size & (size - 1):
+            return None
+
+        def fits(order: list[int], rank: int) -> bool:
+            position = len(order)
+            bits = (1 << b for b in range(position.bit_length()))
+            return all(self.both_linked(order[position ^ bit], rank) for bit in bits if position & bit)
+
+        return _ordered(ranks, fits, lambda _, other: float(other))
+
+    def path(self, ranks: Sequence[int], first: int) -> tuple[int, ...] | None:
+        """Order of the ranks, from the first one, in which each is linked to the next; None if not found."""
+        rest = (first, *(rank for rank in ranks if rank != first))
+        return _ordered(
+            rest,
+            lambda order, rank: self.linked(order[-1], rank),
+            self._preference(rest, [0] * self.topology.num_resources),
+        )
+
+    def cycle(self, ranks: Sequence[int], load: Sequence[int]) -> tuple[int, ...] | None:
+        """Order of the ranks in which each is linked to the next and the last to the first; None if not found.
+
+        Links that are quick beside a load (messages on every link and port) are preferred.
+        """
+        return _ordered(
+            ranks,
+            lambda order, rank: self.linked(order[-1], rank),
+            self._preference(ranks, load),
+            lambda order: self.linked(order[-1], order[0]),
+        )
+
+    def _preference(self, ranks: Sequence[int], load: Sequence[int]) -> Callable[[int, int], float]:
+        """Cost of going on to a rank: that of the link, and a little for ranks that many others lead to."""
+        members = set(ranks)
+        ways = {rank: sum(other in members for other in self.neighbours[rank]) for rank in ranks}
+        most = 1 + max(ways.values())
+
+        def cost(src: int, dst: int) -> float:
+            link_us = min(self._loaded_us(link, load) for link in self.topology.links_between[src, dst])
+            return link_us * (1 + 0.01 * ways[dst] / most)
+
+        return cost
+
+    def _loaded_us(self, link: int, load: Sequence[int]) -> float:
+        topology = self.topology
+        return max(topology.occupancy_us(r, self.chunk_bytes) * (1 + load[r]) for r in topology.resources_of[link])
+
+
+def _ordered(
+    ranks: Sequence[int],
+    fits: Callable[[list[int], int], bool],
+    preference: Callable[[int, int], float],
+    closes: Callable[[list[int]], bool] = lambda _: True,
+) -> tuple[int, ...] | None:
+    """Order of ranks, the first one given, found by trying and going back; None if there is none or it takes too long."""
+    order = [ranks[0]]
+    left = set(ranks[1:])
+
+    def choices() -> list[int]:
+        """What may come next, the best last."""
+        return sorted((r for r in left if fits(order, r)), key=lambda r: (preference(order[-1], r), r), reverse=True)
+
+    open_choices = [choices()]
+    for _ in range(_TRIES):
+        if not left and closes(order):
+            return tuple(order)
+        while open_choices and not open_choices[-1]:
+            open_choices.pop()
+            if len(order) == 1:
+                return None
+            left.add(order.pop())
+        rank = open_choices[-1].pop()
+        order.append(rank)
+        left.discard(rank)
+        open_choices.append(choices())
+    return None

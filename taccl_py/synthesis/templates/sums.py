@@ -1,0 +1,172 @@
+"""AllReduce templates.
+
+Partial sums are exchanged at one place: a rank holds one sum of every chunk, and what it sends is the sum as it stands. So
+two ranks can add each other's sums if both send before either arrives, and more than two if all of their links work at the
+same time; where a port makes them take turns, doubling is the quicker way anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.synthesis.templates.grids import Walk, grids, walks
+from taccl_py.synthesis.templates.moves import Moves, cut, in_pieces, in_turn, turned
+from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
+from taccl_py.synthesis.templates.roots import broadcast_plans, center
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.spreading import Camp, Plan, allgather_plans, camps, handed_out
+
+
+def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+    """Every AllReduce template that the machine's links allow.
+
+    Parameters
+    ----------
+    site, back
+        The machine and the reversed machine.
+    chunks_per_rank
+        None leaves it to the templates.
+    """
+    chunks = chunks_per_rank or 1
+    yield from _exchanges(site, chunks)
+    for walk in walks(site):
+        for summed in range(len(walk.axes)):
+            moves = _halved(site, walk, summed, chunks)
+            if moves is not None:
+                after = f", {summed} exchanged" if summed else ""
+                yield Plan(f"{walk.name}{after}", chunks, moves)
+    for camp in camps(site):
+        gathered = _camp_sums(camp, site, chunks)
+        if gathered is not None:
+            yield Plan(camp.name, chunks, gathered)
+    yield from _both_ways(site, back, chunks_per_rank)
+    yield from _to_a_root_and_back(site, back, chunks)
+
+
+def _everything(site: Site, chunks_per_rank: int) -> tuple[int, ...]:
+    return tuple(range(site.topology.num_ranks * chunks_per_rank))
+
+
+def _exchanges(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
+    """Everything exchanged along all axes: least latency, most data."""
+    seen = set()
+    for grid in grids(site.topology):
+        for name in (DIRECT, DOUBLING):
+            parts = [_exchanged(site, groups, name, _everything(site, chunks_per_rank)) for groups in grid.axes]
+            found = [part for part in parts if part is not None]
+            moves = in_turn(*found)
+            if len(found) == len(parts) and moves not in seen:
+                seen.add(moves)
+                yield Plan(f"exchange {name} {grid.name}", chunks_per_rank, moves)
+
+
+def _exchanged(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]) -> Moves | None:
+    """Exchange by a pattern, else by the other one."""
+    other = DOUBLING if name == DIRECT else DIRECT
+    moves = exchange(site, groups, name, chunks)
+    return moves if moves is not None else exchange(site, groups, other, chunks)
+
+
+def _halved(site: Site, walk: Walk, summed: int, chunks_per_rank: int) -> Moves | None:
+    """ReduceScatter along the last axes, exchange along the first `summed` ones, AllGather along the last ones.
+
+    Which part a rank sums up is free, so parts are numbered in the order of the axes and stay neighbours.
+    """
+    axes = walk.axes[summed:]
+    sides = [len(axis.groups[0]) for axis in axes]
+    num_parts = prod(sides)
+    part_of = dict.fromkeys(range(site.topology.num_ranks), 0)
+    stride = 1
+    for axis, side in zip(axes, sides, strict=True):
+        for group in axis.groups:
+            for position, rank in enumerate(group):
+                part_of[rank] += position * stride
+        stride *= side
+    parts = cut(site.topology.num_ranks * chunks_per_rank, num_parts)
+    gather = spread(axes, {rank: parts[part] for rank, part in part_of.items()})
+    middle: list[Moves] = []
+    for axis in walk.axes[:summed]:
+        found: list[Moves] = []
+        for part, chunks in enumerate(parts):
+            groups = tuple(group for group in axis.groups if part_of[group[0]] == part)
+            moves = _exchanged(site, groups, axis.name, chunks)
+            if moves is None:
+                return None
+            found.append(moves)
+        middle.append(tuple(sorted((m for moves in found for m in moves), key=lambda move: move.start)))
+    return in_turn(turned(gather, reduce=True), *middle, gather)
+
+
+def _camp_sums(camp: Camp, site: Site, chunks_per_rank: int) -> Moves | None:
+    """Sum in camps to the leader, exchange among leaders, hand out in camps."""
+    chunks = _everything(site, chunks_per_rank)
+    outward = [
+        handed_out(site, leader, ranks, chunks) for leader, ranks in zip(camp.leaders, camp.members, strict=True)
+    ]
+    between = [_exchanged(site, axis.groups, axis.name, chunks) for axis in camp.between]
+    if any(part is None for part in (*outward, *between)):
+        return None
+    out = tuple(sorted((m for part in outward for m in part or ()), key=lambda move: move.start))
+    return in_turn(turned(out, reduce=True), *(part for part in between if part is not None), out)
+
+
+def _both_ways(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+    """ReduceScatter and AllGather on rings and on quickest paths."""
+    backward = {plan.name: plan for plan in allgather_plans(back, chunks_per_rank)}
+    for plan in allgather_plans(site, chunks_per_rank):
+        other = backward.get(plan.name)
+        if other is not None and other.chunks_per_rank == plan.chunks_per_rank and _is_own(plan.name):
+            moves = in_turn(turned(other.moves, reduce=True), plan.moves)
+            yield Plan(plan.name, plan.chunks_per_rank, moves)
+
+
+def _is_own(name: str) -> bool:
+    return "ring" in name.split(" ")[-1] or name == "shortest paths"
+
+
+def _to_a_root_and_back(site: Site, back: Site, chunks_per_rank: int) -> Iterator[Plan]:
+    """Reduce to a rank in the middle, then Broadcast, both in pieces."""
+    num_chunks = site.topology.num_ranks * chunks_per_rank
+    root = center(site)
+    backward = {plan.name: plan for plan in broadcast_plans(back, root, None)}
+    for plan in broadcast_plans(site, root, None):
+        other = backward.get(plan.name)
+        if other is not None and plan.chunks_per_rank <= num_chunks:
+            pieces = cut(num_chunks, plan.chunks_per_rank)
+            moves = in_turn(turned(in_pieces(other.moves, pieces), reduce=True), in_pieces(plan.moves, pieces))
+            yield Plan(f"{plan.name} to rank {root} and back", chunks_per_rank, moves)
+
+
+def adds_up(schedule: Schedule) -> bool:
+    """Whether exact times leave every sum sound: exchanged sums must cross each other.
+
+    A template says who sends at the same time; where ports serve one message after the other, the second one could carry what
+    has arrived meanwhile.
+    """
+    links = schedule.topology.links
+    held: dict[tuple[int, int], int] = {}
+    carried: dict[int, tuple[int, ...]] = {}
+    for index, message in _starts_and_ends(schedule):
+        link = links[message.link]
+        if index not in carried:
+            carried[index] = tuple(held.get((chunk, link.src), 1 << link.src) for chunk in message.chunks)
+            continue
+        for chunk, arriving in zip(message.chunks, carried[index], strict=True):
+            here = held.get((chunk, link.dst), 1 << link.dst)
+            if message.reduce and arriving & here:
+                return False
+            held[chunk, link.dst] = (arriving | here) if message.reduce else arriving
+    complete = (1 << schedule.collective.num_ranks) - 1
+    wanted = [(chunk, rank) for chunk, ranks in enumerate(schedule.collective.wanted) for rank in ranks]
+    return all(held.get(key) == complete for key in wanted)
+
+
+def _starts_and_ends(schedule: Schedule) -> Iterator[tuple[int, Message]]:
+    """Every message at its start and again at its end, ends before starts of the same moment."""
+    slack = 1e-9
+    ends = [(m.end_us - slack * (m.end_us - m.start_us), 0, i) for i, m in enumerate(schedule.messages)]
+    starts = [(m.start_us, 1, i) for i, m in enumerate(schedule.messages)]
+    for _, _, index in sorted(ends + starts):
+        yield index, schedule.messages[index]
