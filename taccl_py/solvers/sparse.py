@@ -67,15 +67,13 @@ class SparseProgram:
         if len(cost) >= _MANY_COLUMNS:
             self._highs.setOptionValue("solver", "ipm")
         self._num_columns = len(cost)
-        infinity, empty = highspy.kHighsInf, np.zeros(0)
-        none = np.zeros(0, dtype=np.int32)
-        columns = np.arange(len(cost), dtype=np.int32)
+        infinity = highspy.kHighsInf
         self._highs.addVars(len(cost), np.zeros(len(cost)), np.full(len(cost), infinity))
-        self._highs.changeColsCost(len(cost), columns, cost)
+        self._highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
         key, place = np.unique(matrix.row * len(cost) + matrix.column, return_inverse=True)
-        value = np.bincount(place, matrix.value, minlength=len(key)) if len(key) else empty
+        value = np.bincount(place, matrix.value, minlength=len(key))
         start = np.searchsorted(key, np.arange(len(row_low)) * len(cost)).astype(np.int32)
-        index = (key % len(cost)).astype(np.int32) if len(key) else none
+        index = (key % len(cost)).astype(np.int32)
         low, high = np.maximum(row_low, -infinity), np.minimum(row_high, infinity)
         self._highs.addRows(len(row_low), low, high, len(key), start, index, value)
 
@@ -100,8 +98,8 @@ class SparseProgram:
                 into.user_interrupt = True
 
         self._highs.setCallback(watch, None)
-        for kind in watched:
-            self._highs.startCallback(kind)
+        for watched_kind in watched:
+            self._highs.startCallback(watched_kind)
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + limits.seconds)
         self._highs.setOptionValue("random_seed", limits.seed)
         run_interruptibly(self._highs.run, limits.stop, lambda: None)

@@ -9,6 +9,8 @@ from taccl_py.synthesis.engine import Engine
 
 _ENGINES = {
     "milp": "taccl_py.synthesis.milp:synthesize_milp",
+    "auto": "taccl_py.synthesis.auto:synthesize_auto",
+    "flow": "taccl_py.synthesis.flow.engine:synthesize_flow",
 }
 ENGINE_NAMES = tuple(_ENGINES)
 

@@ -96,6 +96,11 @@ class CommodityFlow:
     flow_mb: FloatArray
     prices: FloatArray
 
+    @staticmethod
+    def unknown(topology: Topology) -> CommodityFlow:
+        """Nothing is known: no source, no flow, no price."""
+        return CommodityFlow(0.0, (), np.zeros((0, len(topology.links))), np.zeros(topology.num_resources))
+
 
 def solve_flow(commodities: Commodities, limits: Limits, *, few_hops: bool = True) -> CommodityFlow | None:
     """Optimal flow, or None if the time ran out or the permitted links do not lead everywhere.

@@ -1,0 +1,205 @@
+"""Paths that chunks may take: those of the flow, and others that cost no more at its prices.
+
+A flow is optimal if and only if all of its paths are cheapest at the dual prices of links and ports. The paths of one optimal
+flow are too few to choose from when data comes in whole chunks, so further cheapest paths join them, those with few hops
+first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.errors import LimitReached
+from taccl_py.synthesis.commodity_flow import CommodityFlow
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.symmetry import orbit_labels
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
+
+FloatArray = NDArray[np.float64]
+
+_LEAST_SHARE = 1e-6
+# Paths that are added to those of the flow for every pair.
+_MORE_PATHS = 12
+# What a hop adds to a path's price, as a share of the dearest link's; and up to what factor paths count as cheapest.
+_HOP_SHARE, _AS_CHEAP = 1e-4, 1 + 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path and the part of its pair's data that the flow sends along it (0 for those that were added)."""
+
+    links: tuple[int, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A chunk of the problem with one chunk per share, for its whole orbit.
+
+    Attributes
+    ----------
+    chunk
+        Its number.
+    members
+        Size of its orbit.
+    paths
+        From its source to the rank that wants it, most of the flow first.
+    """
+
+    chunk: int
+    members: int
+    paths: tuple[Path, ...]
+
+
+def find_pairs(problem: Problem, flow: CommodityFlow) -> tuple[Pair, ...]:
+    """Every orbit of chunks that have to move, with its paths.
+
+    Raises
+    ------
+    LimitReached
+        If a pair has no path, which a search without symmetry may still find.
+    """
+    collective, graph = problem.collective, _Graph.of(problem.topology)
+    label = orbit_labels(collective.num_chunks, [g.chunk for g in problem.generators])
+    members = np.bincount(label, minlength=collective.num_chunks)
+    moving = [c for c in range(collective.num_chunks) if collective.wanted[c][0] != collective.source[c]]
+    chunks = [chunk for chunk in moving if label[chunk] == chunk]
+    of_source: dict[int, list[int]] = {}
+    for chunk in moving:
+        of_source.setdefault(collective.source[chunk], []).append(chunk)
+    shares = {
+        chunk: paths
+        for row, source in enumerate(flow.sources)
+        for chunk, paths in _decompose(problem, graph, flow.flow_mb[row], of_source[source]).items()
+    }
+    length = _lengths(problem, flow)
+    pairs = []
+    for chunk in chunks:
+        found = {path.links: path for path in shares.get(chunk, ())}
+        for links in _cheapest(problem, graph, length, chunk):
+            found.setdefault(links, Path(links, 0.0))
+        if not found:
+            raise LimitReached(f"no path was found for {collective.describe_chunk(chunk)}; use --engine milp")
+        pairs.append(Pair(chunk, int(members[chunk]), tuple(sorted(found.values(), key=_by_share))))
+    return tuple(pairs)
+
+
+def _by_share(path: Path) -> tuple[float, int, tuple[int, ...]]:
+    return -path.share, len(path.links), path.links
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """Links by the rank that they leave, and their ends."""
+
+    out: tuple[tuple[int, ...], ...]
+    src: tuple[int, ...]
+    dst: tuple[int, ...]
+
+    @staticmethod
+    def of(topology: Topology) -> _Graph:
+        out: list[list[int]] = [[] for _ in range(topology.num_ranks)]
+        for index, link in enumerate(topology.links):
+            out[link.src].append(index)
+        links = topology.links
+        return _Graph(tuple(map(tuple, out)), tuple(k.src for k in links), tuple(k.dst for k in links))
+
+
+def _decompose(problem: Problem, graph: _Graph, flow_mb: FloatArray, chunks: list[int]) -> dict[int, list[Path]]:
+    """Paths of the flow of one source; chunks take turns, each on its path with the fewest hops that still has flow."""
+    collective, size_mb = problem.collective, flow_mb.max() * _LEAST_SHARE
+    left_mb = flow_mb.copy()
+    amount_mb = problem.chunk_bytes / BYTES_PER_MB
+    wanted_mb = dict.fromkeys(chunks, amount_mb)
+    found: dict[int, list[Path]] = {chunk: [] for chunk in chunks}
+    waiting = deque(chunks)
+    while waiting:
+        chunk = waiting.popleft()
+        usable = (left_mb > size_mb) & problem.permitted[chunk]
+        links = _fewest_hops(graph, usable, collective.source[chunk], collective.wanted[chunk][0])
+        if links is None:
+            continue
+        moved_mb = min(wanted_mb[chunk], float(left_mb[list(links)].min()))
+        left_mb[list(links)] -= moved_mb
+        wanted_mb[chunk] -= moved_mb
+        found[chunk].append(Path(links, moved_mb / amount_mb))
+        if wanted_mb[chunk] > amount_mb * _LEAST_SHARE:
+            waiting.append(chunk)
+    return found
+
+
+def _fewest_hops(graph: _Graph, usable: NDArray[np.bool_], source: int, sink: int) -> tuple[int, ...] | None:
+    via = {source: -1}
+    queue = deque([source])
+    while queue and sink not in via:
+        rank = queue.popleft()
+        for link in graph.out[rank]:
+            if usable[link] and graph.dst[link] not in via:
+                via[graph.dst[link]] = link
+                queue.append(graph.dst[link])
+    if sink not in via:
+        return None
+    links: list[int] = []
+    rank = sink
+    while rank != source:
+        links.append(via[rank])
+        rank = graph.src[via[rank]]
+    return tuple(reversed(links))
+
+
+def _lengths(problem: Problem, flow: CommodityFlow) -> FloatArray:
+    """Price of every link for a megabyte, with a little for the hop, [link]."""
+    topology = problem.topology
+    paid = flow.prices * np.array([cost[1] for cost in topology.resource_cost])
+    length = np.array([sum(paid[r] for r in resources) for resources in topology.resources_of])
+    return np.asarray(length + max(float(length.max()), 1e-12) * _HOP_SHARE)
+
+
+def _cheapest(problem: Problem, graph: _Graph, length: FloatArray, chunk: int) -> Iterator[tuple[int, ...]]:
+    """Up to `_MORE_PATHS` cheapest paths of a chunk, the choice at every rank turned by the chunk's number."""
+    collective, permitted = problem.collective, problem.permitted[chunk]
+    source, sink = collective.source[chunk], collective.wanted[chunk][0]
+    left = _distances_to(problem.topology, length, permitted, sink)
+    if not np.isfinite(left[source]):
+        return
+    stack: list[tuple[int, tuple[int, ...]]] = [(source, ())]
+    count = 0
+    while stack and count < _MORE_PATHS:
+        rank, links = stack.pop()
+        if rank == sink:
+            count += 1
+            yield links
+            continue
+        onward = [
+            link
+            for link in graph.out[rank]
+            if permitted[link] and length[link] + left[graph.dst[link]] <= left[rank] * _AS_CHEAP
+        ]
+        turn = (chunk + len(links)) % max(1, len(onward))
+        stack += [(graph.dst[link], (*links, link)) for link in onward[turn:] + onward[:turn]]
+
+
+def _distances_to(topology: Topology, length: FloatArray, permitted: NDArray[np.bool_], sink: int) -> FloatArray:
+    into: list[list[int]] = [[] for _ in range(topology.num_ranks)]
+    for index in np.flatnonzero(permitted).tolist():
+        into[topology.links[index].dst].append(index)
+    distance = np.full(topology.num_ranks, np.inf)
+    distance[sink] = 0.0
+    queue = [(0.0, sink)]
+    while queue:
+        far, rank = heapq.heappop(queue)
+        if far > distance[rank]:
+            continue
+        for link in into[rank]:
+            tail, candidate = topology.links[link].src, far + length[link]
+            if candidate < distance[tail]:
+                distance[tail] = candidate
+                heapq.heappush(queue, (candidate, tail))
+    return distance
