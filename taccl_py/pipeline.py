@@ -21,7 +21,7 @@ from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.sketch.catalog import load_sketch
-from taccl_py.sketch.model import Sketch
+from taccl_py.sketch.model import Sketch, machine_name
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -119,7 +119,13 @@ def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> M
     path = Path(topology)
     if path.is_file() and is_taccl_profile(read_json(path)):
         return _profile_machine(path, hints, nodes)
-    if nodes is None and hints is not None and hints.nodes and 1 not in hints.nodes and "-x" not in topology:
+    if (
+        nodes is None
+        and hints is not None
+        and hints.nodes
+        and 1 not in hints.nodes
+        and machine_name(topology) == topology
+    ):
         nodes = min(hints.nodes)
     machine = load_topology(topology, nodes)
     if hints is not None:
@@ -137,9 +143,12 @@ def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> Ma
     count = nodes if nodes is not None else sketch.nodes[0]
     if sketch.nodes and count not in sketch.nodes:
         raise InputError(
-            f"the sketch is for {sketch.nodes[0]} nodes; leave --nodes out", path=sketch.source, field="nnodes"
+            f"the sketch is for {sketch.nodes[0]} nodes; leave --nodes out",
+            path=sketch.source,
+            field=sketch.word("nodes"),
         )
     profile = read_profile(path)
+    sketch.check_local_ranks(profile.num_ranks)
     local = range(profile.num_ranks)
     connections: Mapping[int, list[int]] = {}
     if count > 1:

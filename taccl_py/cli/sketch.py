@@ -79,6 +79,6 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
                 raise InputError(
                     f"is not a symmetry of {loaded.topology.name}: {mapped}; remove it or correct it",
                     path=subject.source,
-                    field=field,
+                    field=subject.word(field),
                 )
         click.echo(f"{subject.name}: good on {loaded.topology.name}")

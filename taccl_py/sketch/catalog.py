@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taccl_py.errors import InputError
 from taccl_py.sketch.files import read_sketch
-from taccl_py.sketch.model import Sketch
+from taccl_py.sketch.model import Sketch, machine_name
 from taccl_py.topology.catalog import data_dir
 
 
@@ -38,7 +38,7 @@ def load_sketch(name_or_path: str, topology: str = "") -> Sketch:
         If there is no such sketch, or its file is wrong.
     """
     shipped = _shipped()
-    machine = topology.split("-x")[0].split(":")[0]
+    machine = machine_name(topology).split(":")[0]
     for name in (name_or_path, f"{machine}-{name_or_path}"):
         if name in shipped:
             return read_sketch(shipped[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,17 @@ FORMAT = "taccl-sketch"
 VERSION = 1
 
 _TACCL_CONNECTIONS = {"direct-map": DIRECT, "fully-connected": FULLY_CONNECTED}
+_TACCL_WORDS = {
+    "nodes": "nnodes",
+    "intra_node": "intranode_sketch",
+    "inter_node": "internode_sketch",
+    "inter_node.connections": "internode_sketch.internode_conn",
+    "inter_node.relays": "internode_sketch.gpus_to_sender_rev_map",
+    "inter_node.own_first": "internode_sketch.enforce_ordering",
+    "symmetry.rotations": "symmetry_offsets",
+    "chunks_per_rank": "hyperparameters.input_chunkup",
+}
+_RANK = re.compile(r"[0-9]{1,9}")
 _POLICIES = tuple(Policy)
 _STRATEGIES = tuple(Strategy)
 
@@ -99,10 +111,13 @@ def _rank_map(fields: Fields, key: str) -> dict[int, tuple[int, ...]] | None:
 def _map_of(fields: Fields) -> dict[int, tuple[int, ...]]:
     result: dict[int, tuple[int, ...]] = {}
     for key in fields.names():
-        if not key.isdecimal():
+        if not _RANK.fullmatch(key):
             fields.fail(key, 'is not a local rank; keys are ranks written as text, such as "1"')
-        result[int(key)] = tuple(fields.integers(key, least=0))
-        if not result[int(key)]:
+        rank = int(key)
+        if rank in result:
+            fields.fail(key, f"is rank {rank} a second time; keep one entry for it")
+        result[rank] = tuple(fields.integers(key, least=0))
+        if not result[rank]:
             fields.fail(key, "is an empty list; list at least one rank or leave the entry out")
     return result
 
@@ -143,7 +158,7 @@ def _taccl_sketch(fields: Fields, name: str) -> Sketch:
     return Sketch(
         name=name, purpose="TACCL sketch", nodes=(nodes,), strategy=strategy, switches=switches,
         connections=connections, relays=relays, own_first=own_first, rotations=rotations,
-        chunks_per_rank=chunks_per_rank, source=fields.path,
+        chunks_per_rank=chunks_per_rank, source=fields.path, words=_TACCL_WORDS,
     )  # fmt: skip
 
 

@@ -6,8 +6,9 @@ name every rank of the machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NoReturn
@@ -38,11 +39,18 @@ FULLY_CONNECTED = "fully-connected"
 NODE = "node"
 MACHINE = "machine"
 
+# What several nodes of a machine add to its name.
+_COUNT = re.compile(r"-x[0-9]+$")
+
+
+def machine_name(topology_name: str) -> str:
+    """Return a topology's name (``ndv2-x2``) without the number of nodes (``ndv2``)."""
+    return _COUNT.sub("", topology_name)
+
 
 def is_machine(topology_name: str, wanted: str) -> bool:
     """Whether a topology's name (``ndv2-x2``, ``torus-4x4``) is that of a machine (``ndv2``, ``torus:4x4``)."""
-    plain = wanted.replace(":", "-")
-    return topology_name == plain or topology_name.rpartition("-x")[0] == plain
+    return topology_name == wanted or machine_name(topology_name) == wanted.replace(":", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,8 @@ class Sketch:
         Chunks of one rank's share.
     source
         File that it was read from, for error messages.
+    words
+        The file's own words for our fields where they differ, for error messages.
     """
 
     name: str
@@ -111,6 +121,7 @@ class Sketch:
     permutations: tuple[tuple[int, ...], ...] = ()
     chunks_per_rank: int = 1
     source: str = field(default="", compare=False)
+    words: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -123,9 +134,27 @@ class Sketch:
         if self.chunks_per_rank < 1:
             self.refuse("chunks_per_rank", f"found {self.chunks_per_rank}, at least 1 is needed")
 
+    def __getstate__(self) -> dict[str, object]:
+        """Plain mappings, which can cross to another process; read-only ones cannot."""
+        return {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in self.__dict__.items()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Make the mappings read-only again."""
+        for name, value in state.items():
+            object.__setattr__(self, name, MappingProxyType(value) if isinstance(value, dict) else value)
+
     def refuse(self, name: str, what: str) -> NoReturn:
         """Raise an `InputError` about one field."""
-        raise InputError(what, path=self.source or f"sketch {self.name}", field=name)
+        raise InputError(what, path=self.source or f"sketch {self.name}", field=self.word(name))
+
+    def word(self, name: str) -> str:
+        """Return what the sketch's file calls one of our fields, or a part of one (``inter_node.relays.3``)."""
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            found = self.words.get(".".join(parts[:length]))
+            if found is not None:
+                return ".".join([found, *parts[length:]])
+        return name
 
     def _check_switches(self) -> None:
         if self.strategy is Strategy.SWITCH and not self.switches:
@@ -145,13 +174,15 @@ class Sketch:
 
     def _check_relays(self) -> None:
         if self.own_first and self.relays is None:
-            self.refuse("inter_node.own_first", "orders what relays send, but inter_node.relays is not given; add it")
+            relays = self.word("inter_node.relays")
+            self.refuse("inter_node.own_first", f"orders what relays send, but {relays} is not given; add it")
         if self.relays is None or not isinstance(self.connections, Mapping):
             return
         for sender in self.relays:
             if sender not in self.connections:
                 self.refuse(
-                    f"inter_node.relays.{sender}", f"rank {sender} is no sender in inter_node.connections; add it there"
+                    f"inter_node.relays.{sender}",
+                    f"rank {sender} is no sender in {self.word('inter_node.connections')}; add it there",
                 )
 
     def connected(self, sender: int, receiver: int) -> bool:
@@ -187,15 +218,20 @@ class Sketch:
         if self.nodes and topology.num_nodes not in self.nodes:
             counts = ", ".join(map(str, self.nodes))
             self.refuse("nodes", f"is written for {counts} nodes, the topology has {topology.num_nodes}; use --nodes")
-        self._check_local_ranks(max(sizes))
-        self._check_local_links(topology)
-        if topology.num_nodes > 1:
-            self._check_connections(topology)
+        self.check_local_ranks(max(sizes))
+        self._check_links(topology)
         for i in range(len(self.permutations)):
             self._check_permutation(i, topology.num_ranks)
         self.generators(topology)
 
-    def _check_local_ranks(self, ranks_per_node: int) -> None:
+    def check_local_ranks(self, ranks_per_node: int) -> None:
+        """Refuse local ranks that a node does not have, and ranks that nobody relays for.
+
+        Raises
+        ------
+        InputError
+            Naming the field of the sketch.
+        """
         named: list[tuple[str, int]] = []
         for i, switch in enumerate(self.switches):
             named += [(f"intra_node.switches.{i}", rank) for rank in switch.ranks]
@@ -216,6 +252,11 @@ class Sketch:
                 self.refuse(
                     "inter_node.relays", f"no sender relays the chunks of local rank {missing[0]}; add it to one"
                 )
+
+    def _check_links(self, topology: Topology) -> None:
+        self._check_local_links(topology)
+        if topology.num_nodes > 1:
+            self._check_connections(topology)
 
     def _check_local_links(self, topology: Topology) -> None:
         node = topology.node_ranks[0]
@@ -243,6 +284,29 @@ class Sketch:
             self.refuse(
                 "inter_node.connections", f"{topology.name} has no link between nodes that {self.connections} allows"
             )
+
+    def for_sums(self, reversed_topology: Topology) -> Sketch:
+        """Return the sketch for the reversed machine, where the routed collective runs whose mirror image is a sum.
+
+        A sum goes the ways of the sketch backwards, so there the sketch is read as it stands: senders and receivers change
+        roles. Where it lists links that are one-way, nothing can go backwards over them; it is turned around with the machine
+        then, so that sums take the listed links themselves.
+
+        Parameters
+        ----------
+        reversed_topology
+            The machine with every link turned around.
+        """
+        try:
+            self._check_links(reversed_topology)
+        except InputError:
+            connections, relays = self.connections, self.relays
+            if isinstance(connections, Mapping):
+                if relays is not None:
+                    relays = _handed_on(relays, connections)
+                connections = _turned(connections)
+            return replace(self, links=_turned(self.links), connections=connections, relays=relays)
+        return self
 
     def _check_permutation(self, index: int, num_ranks: int) -> None:
         permutation = self.permutations[index]
@@ -274,3 +338,22 @@ class Sketch:
                 found.append((where, image))
         found += [(f"symmetry.permutations.{i}", p) for i, p in enumerate(self.permutations)]
         return tuple(found)
+
+
+def _turned(pairs: Mapping[int, Sequence[int]] | None) -> dict[int, tuple[int, ...]] | None:
+    """Senders of every receiver, from the receivers of every sender."""
+    if pairs is None:
+        return None
+    receivers = sorted({receiver for listed in pairs.values() for receiver in listed})
+    return {receiver: tuple(s for s, listed in pairs.items() if receiver in listed) for receiver in receivers}
+
+
+def _handed_on(
+    relays: Mapping[int, Sequence[int]], connections: Mapping[int, Sequence[int]]
+) -> dict[int, tuple[int, ...]]:
+    """Relays of the turned connections: a receiver takes over the ranks of all relays that send to it."""
+    ranks_of: dict[int, set[int]] = {}
+    for sender, ranks in relays.items():
+        for receiver in connections[sender]:
+            ranks_of.setdefault(receiver, set()).update(ranks)
+    return {receiver: tuple(sorted(ranks)) for receiver, ranks in sorted(ranks_of.items())}

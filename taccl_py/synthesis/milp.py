@@ -62,9 +62,9 @@ def synthesize_milp(demand: Demand, options: Options, events: Events) -> Synthes
     if collective.kind is Kind.ALLREDUCE:
         found = run.allreduce(Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank))
     elif dual is not None:
-        found = run.routed(topology.reversed(), dual, "").through(lambda schedule: combining(schedule, topology))
+        found = run.backward(dual, "").through(lambda schedule: combining(schedule, topology))
     else:
-        found = run.routed(topology, collective, "")
+        found = run.routed(topology, sketch, collective, "")
     best, *runners_up = found.schedules
     optimal = best.makespan_us <= found.bound.time_us * (1 + TOLERANCE)
     proof = Proof.OPTIMAL if optimal else Proof.IN_CLASS if found.in_class else Proof.FEASIBLE
@@ -103,17 +103,23 @@ class _Run:
 
     def allreduce(self, gather: Collective) -> _Found:
         """ReduceScatter and AllGather; one search serves both where the machine is the same backwards."""
-        forward = self.routed(self.topology, gather, "")
+        forward = self.routed(self.topology, self.sketch, gather, "")
         pairs = [(schedule, mirrored(schedule)) for schedule in forward.schedules]
         if pairs[0][1] is None:
-            backward = self.routed(self.topology.reversed(), gather, "reduce: ").schedules[0]
+            backward = self.backward(gather, "reduce: ").schedules[0]
             pairs = [(forward.schedules[0], backward)]
         schedules = tuple(allreduce(one, other) for one, other in pairs if other is not None)
         return _Found(schedules, allreduce_bound(self.topology, gather, self.chunk_bytes), False)
 
-    def routed(self, topology: Topology, collective: Collective, prefix: str) -> _Found:
+    def backward(self, collective: Collective, prefix: str) -> _Found:
+        """Best schedules of a routed collective on the reversed machine."""
+        topology = self.topology.reversed()
+        sketch = None if self.sketch is None else self.sketch.for_sums(topology)
+        return self.routed(topology, sketch, collective, prefix)
+
+    def routed(self, topology: Topology, sketch: Sketch | None, collective: Collective, prefix: str) -> _Found:
         """Best schedules of a routed collective."""
-        problem = Problem.build(topology, collective, self.sketch, self.chunk_bytes)
+        problem = Problem.build(topology, collective, sketch, self.chunk_bytes)
         bound = self._bound(problem)
         search = self._begin(problem, bound)
         ordered = problem.with_order_kept()

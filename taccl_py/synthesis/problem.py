@@ -71,7 +71,7 @@ class Problem:
                 raise InputError(
                     f"is not a symmetry of {topology.name}: {generator}; remove it or correct it",
                     path=sketch.source or f"sketch {sketch.name}",
-                    field=field,
+                    field=sketch.word(field),
                 )
         for mask in (ways.permitted, ways.allowed):
             mask.setflags(write=False)

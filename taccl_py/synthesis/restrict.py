@@ -157,25 +157,27 @@ def _restrictions(reach: Reach, sketch: Sketch) -> Iterator[Restriction]:
     inside = node[reach.src] == node[reach.dst]
     if sketch.links is not None:
         listed = np.array([v in sketch.links.get(u, ()) for u, v in _local_pairs(reach, local)])
-        yield Restriction("intra_node.links", "lists the links inside a node", (listed | ~inside)[None, :])
+        yield Restriction(sketch.word("intra_node.links"), "lists the links inside a node", (listed | ~inside)[None, :])
     if topology.num_nodes == 1:
         return
     if sketch.connections is not None:
         listed = np.array([sketch.connected(u, v) for u, v in _local_pairs(reach, local)])
-        yield Restriction("inter_node.connections", "lists who sends between nodes", (listed | inside)[None, :])
+        yield Restriction(
+            sketch.word("inter_node.connections"), "lists who sends between nodes", (listed | inside)[None, :]
+        )
     if sketch.relays is not None:
         senders = np.zeros((len(local), len(local)), dtype=bool)  # [rank of origin, sender]
         for rank in range(len(local)):
             for sender in sketch.senders_of(int(local[rank])) or ():
                 senders[rank, topology.node_ranks[node[rank]][sender]] = True
         yield Restriction(
-            "inter_node.relays",
+            sketch.word("inter_node.relays"),
             "says who sends a rank's chunks out of its node",
             inside[None, :] | senders[reach.source][:, reach.src],
         )
     if sketch.connections is not None or sketch.relays is not None:
         yield Restriction(
-            "inter_node",
+            sketch.word("inter_node"),
             "sends chunks straight from their own node to each node that wants them",
             _straight(reach, node),
         )

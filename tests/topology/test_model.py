@@ -6,7 +6,6 @@ from taccl_py.errors import InputError
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.units import MAX_COST_US, MAX_RANKS
 
-
 TWO_WAY = (Link(0, 1, 1.0, 10.0), Link(1, 0, 1.0, 10.0))
 
 
