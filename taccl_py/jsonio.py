@@ -39,7 +39,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str, path: str) -> Any:
-    """Value of a JSON text; duplicate keys and NaN are refused.
+    """Value of a JSON text; duplicate keys, NaN and halves of characters are refused.
 
     Raises
     ------
@@ -59,11 +59,16 @@ def parse_json(text: str, path: str) -> Any:
         raise InputError(f"{name} is not a number in JSON; write a finite number", path=path)
 
     try:
-        return json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+        value = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except json.JSONDecodeError as error:
         raise InputError(
             f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})", path=path
         ) from None
+    except UnicodeEncodeError:
+        raise InputError("holds half of a character (\\ud800 to \\udfff); write all of it", path=path) from None
     except ValueError as error:  # a number with thousands of digits
         raise InputError(f"holds a number that cannot be read ({error})", path=path) from None
     except RecursionError:

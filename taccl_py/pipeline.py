@@ -25,7 +25,7 @@ from taccl_py.sketch.model import Sketch, machine_name
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.topology.catalog import is_taccl_profile, load_topology
+from taccl_py.topology.catalog import is_taccl_profile, load_topology, topology_file
 from taccl_py.topology.model import Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
 from taccl_py.units import parse_size
@@ -116,8 +116,8 @@ def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> M
         If one of them is wrong or they contradict each other.
     """
     hints = load_sketch(sketch, topology) if sketch else None
-    path = Path(topology)
-    if path.is_file() and is_taccl_profile(read_json(path)):
+    path = topology_file(topology)
+    if path is not None and is_taccl_profile(read_json(path)):
         return _profile_machine(path, hints, nodes)
     if (
         nodes is None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.pipeline import Lowered
-from taccl_py.synthesis.engine import Synthesis
 from taccl_py.units import format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from taccl_py.pipeline import Lowered
+    from taccl_py.synthesis.engine import Synthesis
 
 # What a summary file says that it is.
 SUMMARY_FORMAT = "taccl-summary"
@@ -129,7 +130,8 @@ def print_table(table: Table) -> None:
     """Print a table on stdout, as wide as its content where stdout is not a terminal."""
     from rich.console import Console
 
-    console = Console()
+    # Names are the user's: what looks like rich's mark-up in them is none.
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(width=200, highlight=False)
+        console = Console(width=200, highlight=False, markup=False, emoji=False)
     console.print(table)

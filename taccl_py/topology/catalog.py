@@ -16,7 +16,7 @@ from taccl_py.topology.files import is_taccl_profile, read_template, read_topolo
 from taccl_py.topology.machines import SHAPES, formula_topology, is_formula
 from taccl_py.topology.model import Topology
 
-__all__ = ["TopologyEntry", "data_dir", "is_taccl_profile", "list_topologies", "load_topology"]
+__all__ = ["TopologyEntry", "data_dir", "is_taccl_profile", "list_topologies", "load_topology", "topology_file"]
 
 _COUNTED = re.compile(r"(.+)-x([0-9]{1,9})")
 
@@ -73,13 +73,27 @@ def list_topologies() -> tuple[TopologyEntry, ...]:
     return tuple(entries)
 
 
+def topology_file(name_or_path: str) -> Path | None:
+    """Return the file that a text means, or None where it is a name or a formula.
+
+    A path ends in ``.json`` or holds a separator. Any other text means a file only if it is no name and no formula, so that
+    nothing in the working directory hides a machine.
+    """
+    path = Path(name_or_path)
+    if path.suffix == ".json" or path.name != name_or_path:
+        return path
+    if _shipped_machine(name_or_path) is not None or is_formula(name_or_path):
+        return None
+    return path if path.is_file() else None
+
+
 def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
     """Return the machine of a shipped name (``ndv2``, ``ndv2-x2``), a formula (``ring:8``) or a file.
 
     Parameters
     ----------
     name_or_path
-        First of these that fits: a shipped name; a shipped name, ``-x`` and a number of nodes; a formula; a path.
+        A shipped name, with or without ``-x`` and a number of nodes; a formula; or a file (see `topology_file`).
     nodes
         Number of nodes, for machines that are described by their node (None: as the name says, else 1).
 
@@ -88,27 +102,40 @@ def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
     InputError
         If there is no such machine, if its file is wrong, or if it cannot have so many nodes.
     """
-    shipped = _shipped()
-    if name_or_path in shipped:
-        return read_topology(shipped[name_or_path], nodes)
-    counted = _COUNTED.fullmatch(name_or_path)
-    if counted and counted.group(1) in shipped:
-        if nodes not in (None, int(counted.group(2))):
+    path = topology_file(name_or_path)
+    if path is not None:
+        return read_topology(path, nodes)
+    shipped = _shipped_machine(name_or_path)
+    if shipped is not None:
+        if shipped.nodes is not None and nodes not in (None, shipped.nodes):
             raise InputError(f"{name_or_path!r} and {nodes} nodes contradict each other; leave one of them out")
-        return read_topology(shipped[counted.group(1)], int(counted.group(2)))
-    path = Path(name_or_path)
-    if path.suffix == ".json" or path.name != name_or_path:
-        return read_topology(path, nodes)
-    if is_formula(name_or_path):
-        if nodes not in (None, 1):
-            raise InputError(
-                f"{name_or_path!r} is a whole machine of one node and is not multiplied; leave the number of nodes out, "
-                "or write a topology file with a node, its nics and a network"
-            )
-        return formula_topology(name_or_path)
-    if path.is_file():
-        return read_topology(path, nodes)
-    raise _unknown(name_or_path, list(shipped))
+        return read_topology(shipped.path, nodes if shipped.nodes is None else shipped.nodes)
+    if not is_formula(name_or_path):
+        raise _unknown(name_or_path, list(_shipped()))
+    if nodes not in (None, 1):
+        raise InputError(
+            f"{name_or_path!r} is a whole machine of one node and is not multiplied; leave the number of nodes out, "
+            "or write a topology file with a node, its nics and a network"
+        )
+    return formula_topology(name_or_path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """File of a shipped machine, and the number of nodes that its name was given with, if any."""
+
+    path: Path
+    nodes: int | None
+
+
+def _shipped_machine(name: str) -> _Shipped | None:
+    shipped = _shipped()
+    if name in shipped:
+        return _Shipped(shipped[name], None)
+    counted = _COUNTED.fullmatch(name)
+    if counted and counted.group(1) in shipped:
+        return _Shipped(shipped[counted.group(1)], int(counted.group(2)))
+    return None
 
 
 def _shipped() -> dict[str, Path]:

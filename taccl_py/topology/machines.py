@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Topology
 from taccl_py.topology.template import MAX_LINKS, Cost, NodeLink, NodeSwitch, NodeTemplate, instantiate
+from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 DEFAULT_ALPHA_US = 0.5
 DEFAULT_BETA_US_PER_MB = 20.0  # 50 GB/s
@@ -121,13 +122,14 @@ def _sides(shape: str, size: str, text: str) -> tuple[int, ...]:
 def _check_size(shape: str, sides: Sequence[int], text: str) -> None:
     """Refuse what would not fit into memory, before anything is built."""
     if shape == "hypercube":
-        num_links = sides[0] * 2.0 ** min(sides[0], 100)
-    elif shape in ("full", "switch"):
-        num_links = float(sides[0] * (sides[0] - 1))
+        num_ranks = 2.0 ** min(sides[0], 100)
+        num_links = sides[0] * num_ranks
     else:
-        num_links = 2.0 * max(1, len(sides)) * math.prod(sides)
-    if num_links > MAX_LINKS:
-        raise InputError(f"{text!r} would have more than {MAX_LINKS} links; write a smaller size")
+        num_ranks = math.prod(map(float, sides))
+        num_links = num_ranks * (num_ranks - 1) if shape in ("full", "switch") else 2.0 * len(sides) * num_ranks
+    for number, most, what in ((num_ranks, MAX_RANKS, "ranks"), (num_links, MAX_LINKS, "links")):
+        if number > most:
+            raise InputError(f"{text!r} would have more than {most} {what}; write a smaller size")
 
 
 def _cost(options: Sequence[str], text: str) -> Cost:
@@ -144,8 +146,8 @@ def _cost(options: Sequence[str], text: str) -> Cost:
             found[key] = float(value)
         except ValueError:
             raise InputError(f"{text!r}: {value!r} is not a number; write for example {key}=0.7") from None
-        if not math.isfinite(found[key]) or found[key] < 0:
-            raise InputError(f"{text!r}: found {key}={value}, a finite number of at least 0 is needed")
+        if not 0 <= found[key] <= MAX_COST_US:
+            raise InputError(f"{text!r}: found {key}={value}, a number from 0 to {MAX_COST_US:g} is needed")
     cost = Cost(found.get("alpha_us", DEFAULT_ALPHA_US), found.get("beta_us_per_mb", DEFAULT_BETA_US_PER_MB))
     if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
         raise InputError(f"{text!r}: alpha and beta are both 0; give the links a cost")
