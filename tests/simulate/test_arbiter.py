@@ -1,4 +1,5 @@
 import random
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,34 +10,51 @@ from taccl_py.topology.model import Link, Port
 from tests.simulate.cases import MB, machine, ring
 
 
-def serve(topology, requests):
+@dataclass(frozen=True)
+class Promotion:
+    """The receiver of an owner's message begins to wait for it."""
+
+    time_us: float
+    owner: int
+
+
+def serve(topology, requests, promotions=()):
     """Start time of every request, by owner; alarms are answered as a caller must."""
     arbiter = Arbiter(topology)
-    moments = {request.time_us for request in requests}
+    moments = {event.time_us for event in (*requests, *promotions)}
     alarms, starts = {}, {}
     while moments:
         now = min(moments)
         moments.remove(now)
+        for promotion in promotions:
+            if promotion.time_us == now:
+                arbiter.promote(promotion.owner)
         fresh = [request for request in requests if request.time_us == now]
         settlement = arbiter.settle(now, fresh, alarms.pop(now, []))
         for alarm in settlement.alarms:
             moments.add(alarm.time_us)
             alarms.setdefault(alarm.time_us, []).append(alarm.resource)
         for grant in settlement.grants:
+            assert grant.request.owner not in starts, "started twice"
             starts[grant.request.owner] = grant.start_us
     return starts
 
 
-def serve_slowly(topology, requests):
+def serve_slowly(topology, requests, promotions=()):
     """The same by looking at every request again whenever anything has changed."""
     busy_until = [0.0] * topology.num_resources
-    waiting = sorted(requests)
-    moments = {request.time_us for request in requests}
+    waiting = list(requests)
+    moments = {event.time_us for event in (*requests, *promotions)}
     starts = {}
     while moments:
         now = min(moments)
         moments.remove(now)
-        for request in list(waiting):
+        awaited = {promotion.owner for promotion in promotions if promotion.time_us == now}
+        for i, request in enumerate(waiting):
+            # Who asks in this moment knows by himself whether he is awaited.
+            if request.owner in awaited and request.time_us < now:
+                waiting[i] = replace(request, early=False)
+        for request in sorted(waiting):
             resources = topology.resources_of[request.link]
             if request.time_us <= now and all(busy_until[r] <= now for r in resources):
                 waiting.remove(request)
@@ -54,6 +72,35 @@ def test_requests_of_one_link_are_served_in_the_order_of_time_rank_and_threadblo
     assert serve(topology, requests[::-1]) == {0: 0.0, 1: 11.0, 2: 22.0, 3: 33.0}
 
 
+def test_a_request_whose_receiver_is_not_there_goes_after_those_that_are_awaited():
+    """Owner 0 occupies the link until 11; owner 1 asked before owner 2, but nobody waits for its message yet."""
+    early = Request(True, 1.0, 0, 1, 0, MB, 1)
+    requests = [Request(False, 0.0, 0, 0, 0, MB, 0), early, Request(False, 2.0, 0, 2, 0, MB, 2)]
+    assert serve(ring(3), requests) == {0: 0.0, 2: 11.0, 1: 22.0}
+
+
+def test_a_request_whose_receiver_is_not_there_starts_all_the_same_when_nobody_else_wants_to():
+    assert serve(ring(3), [Request(True, 3.0, 0, 0, 0, MB, 0)]) == {0: 3.0}
+
+
+def test_a_request_that_becomes_awaited_goes_where_it_would_have_been():
+    requests = [Request(early, float(t), 0, t, 0, MB, t) for t, early in enumerate([False, True, False, True])]
+    assert serve(ring(3), requests) == {0: 0.0, 2: 11.0, 1: 22.0, 3: 33.0}
+    assert serve(ring(3), requests, [Promotion(5.0, 1)]) == {0: 0.0, 1: 11.0, 2: 22.0, 3: 33.0}
+    assert serve(ring(3), requests, [Promotion(5.0, 3)]) == {0: 0.0, 2: 11.0, 3: 22.0, 1: 33.0}
+
+
+def test_nothing_happens_when_a_request_becomes_awaited_twice_or_after_its_start_or_before_it_is_made():
+    requests = [Request(early, float(t), 0, t, 0, MB, t) for t, early in enumerate([False, True, False])]
+    needless = [Promotion(0.0, 2), Promotion(5.0, 1), Promotion(6.0, 1), Promotion(12.0, 1), Promotion(30.0, 0)]
+    assert serve(ring(3), requests, needless) == {0: 0.0, 1: 11.0, 2: 22.0}
+
+
+def test_a_request_that_is_not_early_is_not_changed_by_becoming_awaited():
+    requests = [Request(False, float(t), 0, t, 0, MB, t) for t in range(3)]
+    assert serve(ring(3), requests, [Promotion(5.0, 2)]) == serve(ring(3), requests)
+
+
 def crossing():
     """Three links into rank 3 behind ports P, P and Q, and Q."""
     links = [
@@ -68,6 +115,14 @@ def test_a_request_that_waits_is_overtaken_on_a_resource_that_it_could_not_use_y
     """Rank 1 waits for P until 21; Q is free, so rank 2 takes it until 31, and rank 1 starts then."""
     requests = [Request(False, 0.0, rank, 0, rank, MB, rank) for rank in range(3)]
     assert serve(crossing(), requests) == {0: 0.0, 2: 0.0, 1: 31.0}
+
+
+def test_a_request_that_became_awaited_keeps_that_when_it_has_to_wait_for_another_resource():
+    """Rank 1 waits for P until 21, then for Q, which rank 2 took at 0 for 31; at 31 it goes before rank 2's second message."""
+    requests = [Request(False, 0.0, rank, 0, rank, MB, rank) for rank in (0, 2)]
+    requests += [Request(True, 0.0, 1, 0, 1, MB, 1), Request(False, 25.0, 2, 1, 2, MB, 3)]
+    assert serve(crossing(), requests) == {0: 0.0, 2: 0.0, 3: 31.0, 1: 62.0}
+    assert serve(crossing(), requests, [Promotion(5.0, 1)]) == {0: 0.0, 2: 0.0, 1: 31.0, 3: 62.0}
 
 
 def test_a_request_is_not_overtaken_where_all_that_it_needs_is_free():
@@ -109,8 +164,15 @@ def test_starts_are_those_of_a_slow_arbiter_that_looks_at_everything_every_time(
     ]
     topology = machine(10, links, ports)
     requests = [
-        Request(False, float(rng.randrange(8)), links[link].src, owner, link, 1.0, owner)
+        Request(rng.random() < 0.4, float(rng.randrange(8)), links[link].src, owner, link, 1.0, owner)
         for owner in range(rng.randrange(1, 30))
         for link in (rng.randrange(len(links)),)
     ]
-    assert serve(topology, requests) == pytest.approx(serve_slowly(topology, requests))
+    promotions = [
+        Promotion(float(rng.randrange(40)), request.owner)
+        for request in requests
+        if request.early and rng.random() < 0.7
+    ]
+    starts = serve(topology, requests, promotions)
+    assert len(starts) == len(requests)
+    assert starts == pytest.approx(serve_slowly(topology, requests, promotions))

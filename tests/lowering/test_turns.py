@@ -1,0 +1,170 @@
+"""Turns: what waits for what, and that the XML keeps the schedule's order where ports compete."""
+
+import pytest
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
+from taccl_py.lowering.program import Op
+from taccl_py.lowering.turns import find_turns, latest_first
+from taccl_py.runtimes import EXECUTOR, RUNTIMES
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.simulate.program_replay import replay_program
+from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.verify.schedule import judge_schedule
+from tests.lowering.cases import MB
+from tests.lowering.drafts import draft, recv, send, transfer
+from tests.lowering.execute import execute
+
+
+def machine(num_ranks, links, num_ports):
+    ports = tuple(Port(f"port {i}", 0.0, 10.0) for i in range(num_ports))
+    return Topology("test", "made up", (0,) * num_ranks, ports, tuple(links))
+
+
+# What waits for what
+
+
+def out_of_rank_0(ports_of_links):
+    """Links from rank 0 to ranks 1, 2, ... with these ports."""
+    links = [Link(0, i + 1, 0.0, 10.0, ports=ports) for i, ports in enumerate(ports_of_links)]
+    return machine(len(links) + 1, links, 1 + max(port for ports in ports_of_links for port in ports))
+
+
+def sends_at(*starts_us, instances=None):
+    """Rank 0 sends one message to each of ranks 1, 2, ... over links 0, 1, ... at these times."""
+    transfers = [
+        transfer(0, i + 1, link=i, message=i, start_us=start_us, instance=instances[i] if instances else 0)
+        for i, start_us in enumerate(starts_us)
+    ]
+    order = {i: place for place, i in enumerate(sorted(range(len(starts_us)), key=starts_us.__getitem__))}
+    drafts = [draft(send(order[i], "i0", i), send_peer=i + 1) for i in range(len(starts_us))]
+    return (tuple(drafts),), transfers
+
+
+def turns(drafts, transfers, topology, wanted=PortOrder.SENDS):
+    return find_turns(drafts, transfers, topology, wanted)
+
+
+def test_a_send_waits_for_the_one_before_it_at_the_port():
+    topology = out_of_rank_0([(0,), (0,), (0,)])
+    assert turns(*sends_at(20.0, 0.0, 10.0), topology) == {1: (0,), 2: (1,)}
+
+
+def test_free_order_means_no_turns():
+    assert turns(*sends_at(0.0, 10.0), out_of_rank_0([(0,), (0,)]), PortOrder.FREE) == {}
+
+
+def test_sends_through_different_ports_do_not_wait_for_each_other():
+    assert turns(*sends_at(0.0, 5.0), out_of_rank_0([(0,), (1,)])) == {}
+
+
+def test_a_send_through_two_ports_waits_for_the_last_one_at_each():
+    topology = out_of_rank_0([(0,), (1,), (0, 1)])
+    assert turns(*sends_at(0.0, 1.0, 10.0), topology) == {2: (1, 0)}
+
+
+def test_instances_take_turns_among_themselves():
+    topology = out_of_rank_0([(0,)] * 4)
+    assert turns(*sends_at(0.0, 1.0, 2.0, 3.0, instances=(0, 1, 0, 1)), topology) == {2: (0,), 3: (1,)}
+
+
+def test_ranks_do_not_take_turns_at_a_port_that_they_share():
+    """There is no way in a program for one rank to wait for another without a message."""
+    topology = machine(4, [Link(0, 2, 0.0, 10.0, ports=(0,)), Link(1, 3, 0.0, 10.0, ports=(0,))], 1)
+    drafts = ((draft(send(0, "i0", 0), send_peer=2),), (draft(send(1, "i0", 1, rank=1), send_peer=3),))
+    transfers = [transfer(0, 2), transfer(1, 3, link=1, start_us=10.0)]
+    assert turns(drafts, transfers, topology, PortOrder.BOTH) == {}
+
+
+def test_receives_take_turns_only_if_that_is_wanted():
+    topology = machine(3, [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, ports=(0,))], 1)
+    drafts = ((draft(recv(3, "o1", 0), recv_peer=1), draft(recv(2, "o2", 1), recv_peer=2)),)
+    transfers = [transfer(1, 0, start_us=10.0), transfer(2, 0, link=1, start_us=0.0)]
+    assert turns(drafts, transfers, topology, PortOrder.SENDS) == {}
+    assert turns(drafts, transfers, topology, PortOrder.BOTH) == {3: (2,)}
+
+
+def test_nothing_waits_for_what_comes_later_in_the_order_of_actions():
+    """Sequencing may put a message that starts first behind another one; waiting for it could stop the program."""
+    topology = out_of_rank_0([(0,), (0,)])
+    transfers = [transfer(0, 1, start_us=0.0), transfer(0, 2, link=1, start_us=10.0)]
+    drafts = ((draft(send(1, "i0", 0), send_peer=1), draft(send(0, "i0", 1), send_peer=2)),)
+    assert turns(drafts, transfers, topology) == {}
+
+
+def test_two_lists_become_one_with_the_latest_first():
+    assert latest_first((3, 1), (4, 3)) == [4, 3, 1]
+
+
+# What it is good for
+
+
+def crossing(topology, src, dst, chunk, start_us, end_us, lane=0):
+    return Message(topology.links_between[src, dst][lane], (chunk,), start_us, end_us)
+
+
+def urgent_relay():
+    """Broadcast of 0 to 2 first, which passes it on to 3, and then to 1, through one port: 20 us.
+
+    If rank 0 serves rank 1 first, rank 3 gets the chunk at 30.
+    """
+    links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(2, 3, 0.0, 10.0)]
+    topology = machine(4, links, 1)
+    messages = (
+        crossing(topology, 0, 2, 0, 0.0, 10.0),
+        crossing(topology, 0, 1, 0, 10.0, 20.0),
+        crossing(topology, 2, 3, 0, 10.0, 20.0),
+    )
+    return Schedule(topology, Collective(Kind.BROADCAST, 4, 1), MB, messages, ((),) * 4)
+
+
+def urgent_arrival():
+    """AllGather of 3 ranks where the chunks of ranks 1 and 2 come to rank 0 through one port and leave over links of 10, 20.
+
+    The one with the long way ahead (rank 2's) must come first: 30 us, else 40.
+    """
+    way_in = [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, ports=(0,))]
+    topology = machine(3, [*way_in, *[Link(0, 1, 0.0, 20.0)] * 2, *[Link(0, 2, 0.0, 10.0)] * 2], 1)
+    messages = (
+        crossing(topology, 2, 0, 2, 0.0, 10.0),
+        crossing(topology, 0, 1, 0, 0.0, 20.0),
+        crossing(topology, 0, 2, 0, 0.0, 10.0),
+        crossing(topology, 1, 0, 1, 10.0, 20.0),
+        crossing(topology, 0, 1, 2, 10.0, 30.0, lane=1),
+        crossing(topology, 0, 2, 1, 20.0, 30.0, lane=1),
+    )
+    return Schedule(topology, Collective(Kind.ALLGATHER, 3), MB, messages, ((),) * 3)
+
+
+def replayed_us(schedule, order, runtime=EXECUTOR):
+    program = lower(schedule, LoweringOptions(runtime, port_order=order))
+    execute(program, schedule, runtime)
+    return replay_program(
+        program, schedule.topology, schedule.chunk_bytes, fifo_slots=runtime.fifo_slots[program.protocol]
+    ).makespan_us
+
+
+@pytest.mark.parametrize(
+    ("schedule", "times_us"),
+    [
+        (urgent_relay(), {PortOrder.FREE: 30.0, PortOrder.SENDS: 20.0, PortOrder.BOTH: 20.0}),
+        (urgent_arrival(), {PortOrder.FREE: 40.0, PortOrder.SENDS: 40.0, PortOrder.BOTH: 30.0}),
+    ],
+    ids=["sends", "receives"],
+)
+@pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=list(RUNTIMES))
+def test_turns_make_the_program_as_fast_as_its_schedule(schedule, times_us, runtime):
+    assert judge_schedule(schedule) == ()
+    assert schedule.makespan_us == min(times_us.values())
+    assert {order: replayed_us(schedule, order, runtime) for order in PortOrder} == times_us
+
+
+def operations(order):
+    program = lower(urgent_relay(), LoweringOptions(EXECUTOR, port_order=order))
+    return [step.op for gpu in program.gpus for threadblock in gpu.threadblocks for step in threadblock.steps]
+
+
+def test_a_fused_step_cannot_wait_for_its_turn_to_send_so_there_is_none():
+    assert Op.RECV_COPY_SEND in operations(PortOrder.FREE)
+    for order in (PortOrder.SENDS, PortOrder.BOTH):
+        assert not any(op.receives and op.sends for op in operations(order))
