@@ -36,11 +36,21 @@ def place_of(collective: Collective, index: dict[int, int], chunk: int, rank: in
     return collective.output_address(chunk, rank) or collective.input_address(chunk, rank)
 
 
-def choose_scratch(topology: Topology, collective: Collective, drafts: Sequence[Draft]) -> Scratch:
+def choose_scratch(
+    topology: Topology, collective: Collective, drafts: Sequence[Draft], *, as_named: bool = False
+) -> Scratch:
     """Scratch list of every rank.
 
     A chunk that a rank receives and does not want must be there. Chunks that have another place join them when a batch
     holds both kinds and would otherwise be cut. Among a few natural orders the one that cuts least is taken.
+
+    Parameters
+    ----------
+    topology, collective, drafts
+        The plan.
+    as_named
+        Keep all batches of several chunks in scratch, in the order in which the largest ones name their chunks, so that those
+        that are parts of each other, as in a tree, stay whole at both ends.
     """
     batches: list[list[tuple[int, ...]]] = [[] for _ in range(collective.num_ranks)]
     needed: list[set[int]] = [set() for _ in range(collective.num_ranks)]
@@ -52,10 +62,17 @@ def choose_scratch(topology: Topology, collective: Collective, drafts: Sequence[
         if len(draft.chunks) > 1:
             batches[link.src].append(draft.chunks)
             batches[link.dst].append(draft.chunks)
+    if as_named:
+        return tuple(_named_list(needed[rank], batches[rank]) for rank in range(collective.num_ranks))
     orders = _orders(collective)
     return tuple(
         _best_list(collective, rank, needed[rank], batches[rank], orders) for rank in range(collective.num_ranks)
     )
+
+
+def _named_list(needed: set[int], batches: list[tuple[int, ...]]) -> tuple[int, ...]:
+    named = dict.fromkeys(chunk for batch in sorted(batches, key=len, reverse=True) for chunk in batch)
+    return (*named, *sorted(needed - named.keys()))
 
 
 def _orders(collective: Collective) -> tuple[Callable[[int], tuple[int, int, int]], ...]:
@@ -82,7 +99,7 @@ def _best_list(
     batches: list[tuple[int, ...]],
     orders: tuple[Callable[[int], tuple[int, int, int]], ...],
 ) -> tuple[int, ...]:
-    if not batches:
+    if not batches or not needed:
         return tuple(sorted(needed))
     mixed = needed.union(*[batch for batch in batches if needed.intersection(batch)])
     candidates = [tuple(sorted(chunks, key=order)) for chunks in (needed, mixed) for order in orders]

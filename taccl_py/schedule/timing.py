@@ -14,7 +14,9 @@ from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
 
 
-def build_schedule(topology: Topology, collective: Collective, chunk_bytes: float, drafts: Sequence[Draft]) -> Schedule:
+def build_schedule(
+    topology: Topology, collective: Collective, chunk_bytes: float, drafts: Sequence[Draft], *, as_named: bool = False
+) -> Schedule:
     """Place chunks, cut batches that are not contiguous, and time the messages exactly.
 
     Parameters
@@ -23,8 +25,10 @@ def build_schedule(topology: Topology, collective: Collective, chunk_bytes: floa
         The problem.
     drafts
         Planned messages; their times must be consistent with each other (a chunk arrives before it is sent on).
+    as_named
+        How scratch is laid out, see `taccl_py.schedule.layout.choose_scratch`.
     """
-    scratch = choose_scratch(topology, collective, drafts)
+    scratch = choose_scratch(topology, collective, drafts, as_named=as_named)
     runs = contiguous_runs(topology, collective, scratch, drafts)
     return Schedule(topology, collective, chunk_bytes, time_messages(topology, chunk_bytes, runs), scratch)
 

@@ -10,7 +10,7 @@ from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.templates.moves import as_drafts, turned
+from taccl_py.synthesis.templates.moves import Move, as_drafts, turned
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
 from taccl_py.synthesis.templates.site import Site
@@ -48,15 +48,28 @@ def template_schedules(demand: Demand) -> Iterator[NamedSchedule]:
         raise InputError(
             f"engine templates needs costs by size, those of {demand.topology.name} are for one chunk; use --engine milp"
         )
+    seen: set[frozenset[Move]] = set()
     for plan in _plans(demand):
-        collective = demand.collective(plan.chunks_per_rank)
-        chunk_bytes = demand.chunk_bytes(collective)
-        drafts = as_drafts(demand.topology, chunk_bytes, plan.moves)
-        if drafts is None:
-            continue
-        schedule = build_schedule(demand.topology, collective, chunk_bytes, drafts)
-        if demand.kind is not Kind.ALLREDUCE or adds_up(schedule):
-            yield NamedSchedule(plan.name, schedule)
+        key = frozenset(plan.moves)
+        if key not in seen:
+            seen.add(key)
+            schedule = _timed(demand, plan)
+            if schedule is not None:
+                yield NamedSchedule(plan.name, schedule)
+
+
+def _timed(demand: Demand, plan: Plan) -> Schedule | None:
+    """The plan on the machine's links, or None if it does not fit them."""
+    collective = demand.collective(plan.chunks_per_rank)
+    chunk_bytes = demand.chunk_bytes(collective)
+    drafts = as_drafts(demand.topology, chunk_bytes, plan.moves)
+    if drafts is None:
+        return None
+    schedule = build_schedule(demand.topology, collective, chunk_bytes, drafts)
+    if len(schedule.messages) > len(drafts):  # batches were cut
+        other = build_schedule(demand.topology, collective, chunk_bytes, drafts, as_named=True)
+        schedule = min(schedule, other, key=lambda each: each.makespan_us)
+    return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 
 def _plans(demand: Demand) -> Iterator[Plan]:

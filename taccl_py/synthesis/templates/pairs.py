@@ -9,6 +9,9 @@ from taccl_py.synthesis.templates.moves import Move, Moves
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.templates.spreading import Plan, camps
 
+# Ranks that a chunk visits, from its source to its destination.
+Way = Callable[[int, int], tuple[int, ...]]
+
 
 def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     """Every AllToAll template that the machine's links allow."""
@@ -30,12 +33,11 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
             yield Plan(f"turns {grid.name}", chunks_per_rank, moves)
     for camp in camps(site):
         leader_of = {rank: leader for leader, ranks in zip(camp.leaders, camp.members, strict=True) for rank in ranks}
-        moves = _along(_led(site, leader_of), num_ranks, chunks_per_rank)
-        if all(site.linked(move.src, move.dst) for move in moves):
-            yield Plan(camp.name, chunks_per_rank, moves)
+        led = _led(site.topology.node_of, leader_of, quickest)
+        yield Plan(camp.name, chunks_per_rank, _along(led, num_ranks, chunks_per_rank))
 
 
-def _turns(grid: Grid, num_ranks: int) -> Callable[[int, int], tuple[int, ...]]:
+def _turns(grid: Grid, num_ranks: int) -> Way:
     """Ways along the axes of a grid, one after the other."""
     place: list[list[int]] = [[0] * len(grid.axes) for _ in range(num_ranks)]
     group_of: list[dict[int, tuple[int, ...]]] = []
@@ -54,17 +56,21 @@ def _turns(grid: Grid, num_ranks: int) -> Callable[[int, int], tuple[int, ...]]:
     return way
 
 
-def _led(site: Site, leader_of: dict[int, int]) -> Callable[[int, int], tuple[int, ...]]:
-    """To another node through the leaders of both camps, straight inside a node."""
-    node_of = site.topology.node_of
+def _led(node_of: tuple[int, ...], leader_of: dict[int, int], quickest: Way) -> Way:
+    """To another node through the leaders of both camps, who wait for all of their camp; inside a node on a quickest path."""
+    farthest = max(len(quickest(rank, leader)) for rank, leader in leader_of.items())
 
     def way(src: int, dst: int) -> tuple[int, ...]:
-        return (src, leader_of[src], leader_of[dst], dst) if node_of[src] != node_of[dst] else (src, src, src, dst)
+        if node_of[src] == node_of[dst]:
+            return quickest(src, dst)
+        out, onward = leader_of[src], leader_of[dst]
+        begin = quickest(src, out)
+        return (*(src,) * (farthest - len(begin)), *begin, *quickest(out, onward)[1:], *quickest(onward, dst)[1:])
 
     return way
 
 
-def _along(way: Callable[[int, int], tuple[int, ...]], num_ranks: int, chunks_per_rank: int) -> Moves:
+def _along(way: Way, num_ranks: int, chunks_per_rank: int) -> Moves:
     """Moves along the ways; a hop to where a chunk is already is none. Whom a rank serves first differs from rank to rank."""
     carried: dict[tuple[int, int, int, int], list[int]] = {}
     for src in range(num_ranks):

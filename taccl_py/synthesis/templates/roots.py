@@ -141,22 +141,25 @@ def _border(site: Site, ranks: list[int], low: int, high: int) -> int:
 
 
 def _down(parent: list[int], root: int, chunks_per_rank: int) -> Moves:
-    """Every rank's chunks down a tree, large subtrees first."""
-    below: dict[int, list[int]] = {rank: [rank] for rank in range(len(parent))}
-    for rank in range(len(parent)):
-        above = parent[rank]
-        while above >= 0:
-            below[above].append(rank)
-            above = parent[above]
+    """Every rank's chunks down a tree, large subtrees first; the chunks of a subtree lie together."""
+    children: dict[int, list[int]] = {rank: [] for rank in range(len(parent))}
+    for rank, above in enumerate(parent):
+        if above >= 0:
+            children[above].append(rank)
+    below: dict[int, list[int]] = {}
+
+    def gather(rank: int) -> list[int]:
+        children[rank].sort(key=lambda child: (-len(gather(child)), child))
+        below[rank] = [rank, *(other for child in children[rank] for other in below[child])]
+        return below[rank]
+
+    gather(root)
     moves: list[Move] = []
     ready = [(0, root)]
     while ready:
         time, src = ready.pop(0)
-        children = [rank for rank in range(len(parent)) if parent[rank] == src]
-        for number, dst in enumerate(sorted(children, key=lambda rank: (-len(below[rank]), rank))):
-            chunks = tuple(
-                rank * chunks_per_rank + part for rank in sorted(below[dst]) for part in range(chunks_per_rank)
-            )
+        for number, dst in enumerate(children[src]):
+            chunks = tuple(rank * chunks_per_rank + part for rank in below[dst] for part in range(chunks_per_rank))
             moves.append(Move(src, dst, chunks, time + number, time + number + 1))
             ready.append((time + number + 1, dst))
     return tuple(sorted(moves, key=lambda move: move.start))
