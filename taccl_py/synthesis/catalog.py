@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from taccl_py.errors import InputError
-from taccl_py.synthesis.engine import Engine
+
+if TYPE_CHECKING:
+    from taccl_py.synthesis.engine import Engine
 
 _ENGINES = {
     "milp": "taccl_py.synthesis.milp:synthesize_milp",

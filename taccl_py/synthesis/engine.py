@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import Bound
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
+
+if TYPE_CHECKING:
+    from taccl_py.synthesis.bounds import Bound
 
 
 @dataclass(frozen=True)
