@@ -22,9 +22,8 @@ from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import CP_SAT, choose_solver
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Deadline
-from taccl_py.synthesis.bounds import Bound, allreduce_bound, lower_bound
+from taccl_py.synthesis.bounds import Bound, allreduce_bound, best_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.flow_bound import flow_bound
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
 from taccl_py.synthesis.models.cp_joint import solve_joint
 from taccl_py.synthesis.models.cp_steps import fewest_steps, solve_steps
@@ -138,8 +137,7 @@ class _Run:
         return _Found((search.best, *search.runners_up), bound, search.proven)
 
     def _bound(self, problem: Problem) -> Bound:
-        bounds = [lower_bound(problem), flow_bound(problem, self.options.limits.within(self.deadline.left / 4))]
-        return max((bound for bound in bounds if bound is not None), key=lambda bound: bound.time_us)
+        return best_bound(problem, self.options.limits.within(self.deadline.left / 4))
 
     def _begin(self, problem: Problem, bound: Bound) -> Search:
         search = Search.of(Quotient.of(problem), bound, self.options.limits, self.deadline, self.events)

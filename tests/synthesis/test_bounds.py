@@ -6,8 +6,7 @@ from hypothesis import HealthCheck, example, given, settings
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Rotation, Sketch
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import allreduce_bound, lower_bound, quickest
-from taccl_py.synthesis.flow_bound import flow_bound
+from taccl_py.synthesis.bounds import allreduce_bound, flow_bound, lower_bound, quickest
 from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
@@ -156,7 +155,6 @@ def test_known_alltoall_loads(name, load):
 
 # A port that is slower than its links takes a message's bytes as long as the link does with its alpha, so that the link's
 # alpha is hidden behind the port and cannot be added to the port's load.
-@pytest.mark.xfail(reason="adds the links' alpha to the load of a port which has less")
 def test_the_alpha_of_links_is_not_added_to_the_load_of_a_slow_port():
     links = [Link(0, 1, 3.0, 2.0, ports=(0,)), Link(1, 0, 3.0, 2.0)]
     problem = problem_of(machine(2, links, [Port("slow", 0.0, 20.0)]), Kind.ALLTOALL)
@@ -164,7 +162,6 @@ def test_the_alpha_of_links_is_not_added_to_the_load_of_a_slow_port():
     assert flow_bound(problem, Limits()).time_us <= 20.0
 
 
-@pytest.mark.xfail(reason="adds the links' alpha to the load of a port which has less")
 def test_the_bound_of_allreduce_does_not_add_it_either():
     """Two ranks, a port of 40 us for each direction: a chunk each way, and the sums back, is 80."""
     ports = [Port("there", 0.0, 40.0), Port("back", 0.0, 40.0)]
@@ -187,7 +184,7 @@ def test_allreduce_is_bound_by_the_links_between_nodes_and_by_the_farthest_pair(
     slow = two_nodes(2, {1: (0,)}, inside=(0.0, 1.0), between=(0.0, 100.0))
     bound = allreduce_bound(slow, Collective(Kind.ALLGATHER, 4), MB)
     assert bound.time_us == pytest.approx(2 * 4 * 100.0 / 2)
-    assert "nodes" in bound.reason
+    assert "node" in bound.reason
     far = allreduce_bound(chain_both_ways(5), Collective(Kind.ALLGATHER, 5), 1.0)
     assert far.time_us == pytest.approx(4 * 100.0, rel=1e-4)
     assert far.reason.startswith("latency")
@@ -222,9 +219,6 @@ def late_port():
     return Drawn(machine(3, links, [Port("in", 0.0, 20.0)]), Collective(Kind.BROADCAST, 3, 2, 1))
 
 
-# The bound on a port adds the least of (ready + latency) over its links: that is right only if the last message comes over
-# the link that was first. Least ready plus least latency would be a bound.
-@pytest.mark.xfail(reason="adds the latency of the link that is ready first to the end of the last message")
 @example(late_port())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(most_chunks=4, mixed_latency=True))

@@ -1,4 +1,4 @@
-"""Lower bounds that no schedule of the problem can beat, with the reason in words.
+"""Lower bounds for the schedules of a problem: fixed indivisible chunks, and the sketch's restrictions.
 
 All of them hold for every schedule of the same chunks under the same restrictions, symmetric or not.
 
@@ -12,15 +12,14 @@ All of them hold for every schedule of the same chunks under the same restrictio
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from taccl_py.collective import Collective
+from taccl_py.synthesis.bounds.bound import Bound, best_of
+from taccl_py.synthesis.bounds.net import Net, Orbits
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import orbit_labels
 from taccl_py.topology.model import Topology
@@ -29,81 +28,40 @@ from taccl_py.units import BYTES_PER_MB
 _RELATIVE_PRECISION = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A proven lower bound on the time of every schedule.
-
-    Attributes
-    ----------
-    time_us
-        No schedule is faster.
-    reason
-        What it comes from, for people.
-    """
-
-    time_us: float
-    reason: str
-
-
 def lower_bound(problem: Problem) -> Bound:
     """Best of the bounds described in the module's text."""
-    distances = _Distances.of(problem)
-    return max([_latency(problem, distances), *_cuts(problem, distances)], key=lambda bound: bound.time_us)
+    distances = _Distances(problem)
+    return best_of([_latency(problem, distances), *_cuts(problem, distances)])
 
 
-@dataclass(frozen=True)
 class _Distances:
-    """Quickest times for one chunk over its allowed links: from its source and between all ranks.
+    """Quickest times for one chunk over its permitted links."""
 
-    ``from_source[chunk][rank]``; ``chunk_class`` numbers chunks with the same source, wanted ranks and allowed links.
-    """
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._net = Net.of(problem.topology)
+        self._cost = np.array([problem.message_us(link) for link in range(len(problem.topology.links))])
+        self._known: dict[tuple[int, bytes], list[float]] = {}
 
-    from_source: tuple[tuple[float, ...], ...]
+    def of(self, chunk: int, start: int) -> list[float]:
+        """Least time for the chunk from a rank to every rank."""
+        permitted = self._problem.permitted[chunk]
+        key = (start, permitted.tobytes())
+        if key not in self._known:
+            starts = np.arange(self._net.num_ranks)[None, :] == start
+            self._known[key] = self._net.quickest(starts, self._cost, permitted[None, :])[0].tolist()
+        return self._known[key]
 
-    @staticmethod
-    def of(problem: Problem) -> _Distances:
-        known: dict[tuple[int, bytes], tuple[float, ...]] = {}
-        rows = []
-        cost = [problem.message_us(link) for link in range(len(problem.topology.links))]
-        for chunk, source in enumerate(problem.collective.source):
-            key = (source, problem.permitted[chunk].tobytes())
-            if key not in known:
-                known[key] = quickest(
-                    problem.topology, [source], np.flatnonzero(problem.permitted[chunk]).tolist(), cost
-                )
-            rows.append(known[key])
-        return _Distances(tuple(rows))
-
-
-def quickest(
-    topology: Topology, starts: Iterable[int], links: Iterable[int], cost_us: list[float]
-) -> tuple[float, ...]:
-    """Least time from any of the ranks `starts` to every rank over `links`."""
-    out: dict[int, list[tuple[int, float]]] = {}
-    for index in links:
-        link = topology.links[index]
-        out.setdefault(link.src, []).append((link.dst, cost_us[index]))
-    distance = [math.inf] * topology.num_ranks
-    queue = []
-    for rank in starts:
-        distance[rank] = 0.0
-        queue.append((0.0, rank))
-    while queue:
-        far, rank = heapq.heappop(queue)
-        if far > distance[rank]:
-            continue
-        for neighbour, cost in out.get(rank, ()):
-            if far + cost < distance[neighbour]:
-                distance[neighbour] = far + cost
-                heapq.heappush(queue, (far + cost, neighbour))
-    return tuple(distance)
+    def from_source(self, chunk: int) -> list[float]:
+        """Least time for the chunk from its source to every rank."""
+        return self.of(chunk, self._problem.collective.source[chunk])
 
 
 def _latency(problem: Problem, distances: _Distances) -> Bound:
     best, text = 0.0, "nothing has to move"
     for chunk, ranks in enumerate(problem.collective.wanted):
         for rank in ranks:
-            time_us = distances.from_source[chunk][rank]
+            time_us = distances.from_source(chunk)[rank]
             if time_us > best:
                 best = time_us
                 text = (
@@ -148,14 +106,14 @@ def _cut(problem: Problem, distances: _Distances, inside: frozenset[int], name: 
     entries = []
     for index in entering:
         src = topology.links[index].src
-        times = {c: distances.from_source[c][src] for c in needed if problem.permitted[c, index]}
+        times = {c: distances.from_source(c)[src] for c in needed if problem.permitted[c, index]}
         ready = {c: time_us for c, time_us in times.items() if math.isfinite(time_us)}
         if ready:
             entries.append(_Entry(index, ready))
     if not entries:
         return Bound(0.0, name)
     border = {c: min(e.ready_us[c] for e in entries if c in e.ready_us) for c in needed}
-    tails = _tails(problem, entries, needed, inside)
+    tails = _tails(problem, distances, entries, inside)
     best = Bound(0.0, name)
     for late in sorted(set(border.values())):
         chunks = [c for c in needed if border[c] >= late]
@@ -170,25 +128,16 @@ def _cut(problem: Problem, distances: _Distances, inside: frozenset[int], name: 
     return best
 
 
-def _tails(problem: Problem, entries: list[_Entry], needed: list[int], inside: frozenset[int]) -> dict[int, float]:
+def _tails(problem: Problem, distances: _Distances, entries: list[_Entry], inside: frozenset[int]) -> dict[int, float]:
     """Least time that each chunk still needs after it has come in, to the last rank inside that wants it."""
-    cost = [problem.message_us(link) for link in range(len(problem.topology.links))]
-    known: dict[tuple[int, bytes], tuple[float, ...]] = {}
-    tails = {}
-    for chunk in needed:
-        wanting = [rank for rank in problem.collective.wanted[chunk] if rank in inside]
-        shortest = math.inf
-        for entry in entries:
-            if chunk in entry.ready_us:
-                gate = problem.topology.links[entry.link].dst
-                key = (gate, problem.permitted[chunk].tobytes())
-                if key not in known:
-                    known[key] = quickest(
-                        problem.topology, [gate], np.flatnonzero(problem.permitted[chunk]).tolist(), cost
-                    )
-                shortest = min(shortest, max(known[key][rank] for rank in wanting))
-        tails[chunk] = shortest if math.isfinite(shortest) else 0.0
-    return tails
+    tails: dict[int, float] = {}
+    for entry in entries:
+        gate = problem.topology.links[entry.link].dst
+        for chunk in entry.ready_us:
+            times = distances.of(chunk, gate)
+            last = max(times[rank] for rank in problem.collective.wanted[chunk] if rank in inside)
+            tails[chunk] = min(last, tails.get(chunk, math.inf))
+    return {chunk: tail if math.isfinite(tail) else 0.0 for chunk, tail in tails.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,24 +183,26 @@ def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], port_of: 
     """The links that bring the chunks, grouped by one of their ports."""
     topology, megabytes = problem.topology, problem.chunk_bytes / BYTES_PER_MB
     wanted = set(chunks)
-    groups: dict[int, list[tuple[float, float, int]]] = {}
-    ports: dict[int, tuple[float, float]] = {}
+    groups: dict[int, list[tuple[int, float, int]]] = {}
     for entry in entries:
         ready = [time_us for chunk, time_us in entry.ready_us.items() if chunk in wanted]
-        if not ready:
-            continue
-        link = topology.links[entry.link]
-        first = min(ready) + link.alpha_us + link.latency_us
-        slot = (first, link.beta_us_per_mb * megabytes, len(ready))
-        key = -1 - entry.link
-        if entry.link in port_of:
-            key = port_of[entry.link]
+        if ready:
+            key = port_of.get(entry.link, -1 - entry.link)
+            groups.setdefault(key, []).append((entry.link, min(ready), len(ready)))
+    gates = []
+    for key, members in sorted(groups.items()):
+        links = [(topology.links[index], ready, most) for index, ready, most in members]
+        slots = tuple(
+            (ready + k.alpha_us + k.latency_us, k.beta_us_per_mb * megabytes, most) for k, ready, most in links
+        )
+        limit = None
+        if key >= 0:
+            # The link that is ready first need not be the one that delivers last.
             port = topology.ports[key]
-            start = min(ready) + port.alpha_us + link.latency_us
-            known = ports.get(key, (math.inf, 0.0))
-            ports[key] = (min(known[0], start), port.beta_us_per_mb * megabytes)
-        groups.setdefault(key, []).append(slot)
-    return [_Gate(tuple(slots), ports.get(key)) for key, slots in sorted(groups.items())]
+            idle = min(ready for _, ready, _ in links) + port.alpha_us + min(k.latency_us for k, _, _ in links)
+            limit = (idle, port.beta_us_per_mb * megabytes)
+        gates.append(_Gate(slots, limit))
+    return gates
 
 
 def _least_time(gates: list[_Gate], amount: int) -> float:
@@ -270,52 +221,14 @@ def _least_time(gates: list[_Gate], amount: int) -> float:
     return min((event for gate in gates for event in gate.events(low)), default=low)
 
 
-def allreduce_bound(topology: Topology, gather: Collective, chunk_bytes: float) -> Bound:
-    """Lower bound for AllReduce with the chunks of `gather`.
-
-    A sum needs every rank's part and every rank needs the sum: each chunk crosses links at least 2(R-1) times, and links
-    between nodes at least 2(N-1) times, whatever the algorithm (without reduction or multicast in switches). The links into
-    all ranks (nodes) together take at least as long as moving that much at full rate. Nor can it be faster than one chunk
-    along the quickest path between the two farthest ranks.
-    """
-    everything = range(len(topology.links))
-    between = [
-        i for i in everything if topology.node_of[topology.links[i].src] != topology.node_of[topology.links[i].dst]
-    ]
-    bounds = [_farthest(topology, chunk_bytes)]
-    for links, groups, name in ((everything, topology.num_ranks, "rank"), (between, topology.num_nodes, "node")):
-        if groups < 2:
-            continue
-        transfers = 2 * (groups - 1) * gather.num_chunks
-        rate = _total_rate(topology, links)
-        first = min(topology.links[i].alpha_us for i in links)
-        time_us = first + transfers * chunk_bytes / BYTES_PER_MB / rate if rate < math.inf else first
-        bounds.append(Bound(time_us, f"bandwidth: 2({groups}-1) transfers of every chunk over all links into {name}s"))
-    return max(bounds, key=lambda bound: bound.time_us)
-
-
-def _total_rate(topology: Topology, links: Iterable[int]) -> float:
-    """Megabytes per microsecond that links carry together, limited by their last (receiving) port or by their first."""
-    rates = []
-    for position in (0, -1):
-        behind: dict[int, float] = {}
-        for index in links:
-            link = topology.links[index]
-            rate = 1 / link.beta_us_per_mb if link.beta_us_per_mb > 0 else math.inf
-            key = link.ports[position] if link.ports else -1 - index
-            behind[key] = behind.get(key, 0.0) + rate
-        total = 0.0
-        for key, rate in sorted(behind.items()):
-            beta = topology.ports[key].beta_us_per_mb if key >= 0 else 0.0
-            total += min(rate, 1 / beta if beta > 0 else math.inf)
-        rates.append(total)
-    return min(rates)
-
-
-def _farthest(topology: Topology, chunk_bytes: float) -> Bound:
-    cost = [topology.message_us(i, chunk_bytes) for i in range(len(topology.links))]
-    far = (0.0, 0, 0)
-    for rank in range(topology.num_ranks):
-        times = quickest(topology, [rank], range(len(topology.links)), cost)
-        far = max(far, *((time_us, rank, other) for other, time_us in enumerate(times) if math.isfinite(time_us)))
-    return Bound(far[0], f"latency: quickest path of one chunk from rank {far[1]} to rank {far[2]}")
+def farthest_pair(topology: Topology, chunk_bytes: float) -> Bound:
+    """Quickest path of one whole chunk between the two ranks that are farthest apart: sums need every rank's part."""
+    net = Net.of(topology)
+    cost_us = np.array([topology.message_us(link, chunk_bytes) for link in range(len(topology.links))])
+    starts = Orbits.of_machine(topology).ranks()
+    times = net.quickest(np.arange(topology.num_ranks)[None, :] == np.array(starts)[:, None], cost_us)
+    times = np.where(np.isfinite(times), times, 0.0)
+    row, rank = np.unravel_index(int(times.argmax()), times.shape)
+    return Bound(
+        float(times.max()), f"latency: quickest path of one chunk from rank {starts[int(row)]} to rank {int(rank)}"
+    )

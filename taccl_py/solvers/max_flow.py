@@ -1,0 +1,61 @@
+"""Maximum flow and minimum cut (OR-tools' push-relabel)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.errors import PackageMissing
+
+# Capacities become whole numbers: the supply is this many units.
+_UNITS = 1 << 40
+
+
+@dataclass(frozen=True)
+class MinCut:
+    """A smallest cut.
+
+    Attributes
+    ----------
+    flow
+        Largest flow, up to rounding of the capacities.
+    near
+        Whether a vertex is on the source's side, [vertex].
+    """
+
+    flow: float
+    near: NDArray[np.bool_]
+
+
+def min_cut(
+    tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.float64], source: int, sink: int
+) -> MinCut:
+    """Separate the sink from the source.
+
+    Parameters
+    ----------
+    tail, head, capacity
+        Arcs; a capacity may be infinite, but not those of all arcs that leave the source.
+    source, sink
+        Vertices; there are as many vertices as the largest number among all of them says.
+
+    Raises
+    ------
+    PackageMissing
+        If OR-tools is not installed.
+    """
+    try:
+        from ortools.graph.python import max_flow
+    except ImportError as error:
+        raise PackageMissing(f"OR-tools cannot be imported ({error})", "pip install ortools") from None
+    supply = float(capacity[tail == source].sum())
+    scale = _UNITS / supply
+    whole = np.minimum(np.rint(np.minimum(capacity, 2 * supply) * scale), 2 * _UNITS).astype(np.int64)
+    network = max_flow.SimpleMaxFlow()
+    network.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), whole)
+    network.solve(source, sink)
+    near = np.zeros(int(max(tail.max(), head.max(), source, sink)) + 1, dtype=bool)
+    near[network.get_source_side_min_cut()] = True
+    return MinCut(network.optimal_flow() / scale, near)

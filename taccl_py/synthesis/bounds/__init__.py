@@ -1,0 +1,24 @@
+"""Lower bounds that no schedule can beat, each with its reason in words.
+
+``lower_bound`` and ``flow_bound`` are for a `Problem`: fixed, indivisible chunks and a sketch's restrictions.
+``demand_bound`` is for a machine and a size: it holds for every algorithm, however it cuts its data. ``best_bound`` takes
+the best of all.
+"""
+
+from taccl_py.synthesis.bounds.best import allreduce_bound, best_bound
+from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.bounds.chunked import lower_bound
+from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound
+from taccl_py.synthesis.bounds.flow import flow_bound
+from taccl_py.synthesis.bounds.net import quickest
+
+__all__ = [
+    "Bound",
+    "DemandBounds",
+    "allreduce_bound",
+    "best_bound",
+    "demand_bound",
+    "flow_bound",
+    "lower_bound",
+    "quickest",
+]

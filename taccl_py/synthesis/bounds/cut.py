@@ -1,0 +1,194 @@
+"""Cuts: where data has to squeeze through, found by maximum flow.
+
+Data flows from rank to rank over links, and on the way through each of the link's ports. A set of links and ports without
+which nothing gets from some ranks to others is a cut; all together they carry at most the sum of their bandwidths. In the
+flow network a port is an arc between two vertices of its own; links that share a port meet there, so the network may let
+more through than the machine does, which keeps every cut found in it a cut of the machine.
+
+For collectives in which everyone who wants something wants everything (AllGather, Broadcast, Gather and, backwards,
+ReduceScatter, Reduce, Scatter) the worst cut is found exactly, by Newton's method for fractions: as long as the flow to some
+rank falls short of all data at the time that the worst cut so far takes, the smallest cut is a worse one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from taccl_py.solvers.max_flow import min_cut
+from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net
+from taccl_py.synthesis.symmetry import IntArray
+
+# Flow that falls short by less than this share is rounding.
+_SHORT = 1e-9
+# Arcs, summed over all maximum flows, that are looked at; more ranks than that allows are not tried as sinks.
+_MOST_ARCS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Resources without which nothing gets from some ranks to the others.
+
+    Attributes
+    ----------
+    resources
+        The links and ports of the cut.
+    near
+        Ranks on the side that data comes from, [rank].
+    supply
+        What those ranks have together.
+    """
+
+    resources: IntArray
+    near: BoolArray
+    supply: float
+
+
+@dataclass(frozen=True)
+class _Network:
+    """Arcs between vertices: ranks first, then two for every port. Arcs of resource -1 have no limit."""
+
+    tail: IntArray
+    head: IntArray
+    resource: IntArray
+    rate: FloatArray
+    num_vertices: int
+
+    def crossed(self, near: BoolArray, supply: FloatArray) -> tuple[Cut, float]:
+        """The cut between the vertices on the source's side and the others, and what it lets through."""
+        padded = np.zeros(self.num_vertices + 1, dtype=bool)
+        padded[: len(near)] = near
+        crossing = np.flatnonzero(padded[self.tail] & ~padded[self.head])
+        side = padded[: len(supply)]
+        return Cut(self.resource[crossing], side, float(supply[side].sum())), float(self.rate[crossing].sum())
+
+
+class CutFinder:
+    """Finds cuts of a machine, or of the machine turned around."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._ports = _ports_of_links(net)
+        self._outward = _outward_ports(net)
+        self._port_beta = np.append(net.beta_us_per_mb[net.num_links :], 0.0)
+
+    def worst(self, supply: FloatArray, sinks: list[int]) -> Cut | None:
+        """Cut with the largest ratio of what is behind it to what it lets through, or None if nothing limits.
+
+        Parameters
+        ----------
+        supply
+            What every rank has, [rank].
+        sinks
+            Ranks that want all of it; one for each orbit of a symmetry is enough.
+        """
+        net = self._net
+        network = self._network(net.src, net.dst, np.arange(net.num_links))
+        limited = np.isfinite(network.rate)
+        if not limited.any():
+            return None
+        having = np.flatnonzero(supply > 0)
+        source = network.num_vertices
+        tail = np.concatenate([np.full(len(having), source), network.tail])
+        head = np.concatenate([having, network.head])
+        least_us = float(supply[having].min() / network.rate[limited].sum()) / 2
+        time_us, best = max(_first_guess(net, supply, sinks), least_us), None
+        for sink in sinks[: max(1, _MOST_ARCS // len(tail))]:
+            while True:
+                capacity = np.concatenate([supply[having], time_us * network.rate])
+                found = min_cut(tail, head, capacity, source, sink)
+                if found.flow >= float(supply.sum()) * (1 - _SHORT):
+                    break
+                cut, rate = network.crossed(found.near, supply)
+                is_worse = cut.supply > time_us * rate * (1 + _SHORT)
+                if is_worse or best is None:
+                    best = cut
+                if not is_worse:
+                    break
+                time_us = cut.supply / rate
+        return best
+
+    def cheapest_cover(self, links: IntArray) -> IntArray | None:
+        """Resources of least total bandwidth of which each of some links uses one; None if nothing limits them."""
+        before, after = np.zeros(len(links), dtype=np.int64), np.ones(len(links), dtype=np.int64)
+        network = self._network(before, after, links)
+        supply = float(network.rate[np.isfinite(network.rate)].sum()) * 2
+        if supply <= 0:
+            return None
+        source = network.num_vertices
+        tail, head = np.append(network.tail, source), np.append(network.head, 0)
+        found = min_cut(tail, head, np.append(network.rate, supply), source, 1)
+        if found.flow > supply * 0.75:
+            return None
+        cut, _ = network.crossed(found.near, np.zeros(self._net.num_ranks))
+        return cut.resources
+
+    def _network(self, src: IntArray, dst: IntArray, links: IntArray) -> _Network:
+        """Flow network of some links between given ends (indexed like `links`)."""
+        ranks, num_links = self._net.num_ranks, self._net.num_links
+        beta_of, ports = self._net.beta_us_per_mb, self._ports[links]
+        tails, heads, near, far = [], [], src.copy(), dst.copy()
+        for column in ports.T:
+            mine = np.flatnonzero((column >= 0) & self._outward[column])
+            tails.append(near[mine])
+            heads.append(ranks + 2 * column[mine])
+            near[mine] = ranks + 2 * column[mine] + 1
+        for column in ports.T[::-1]:
+            mine = np.flatnonzero((column >= 0) & ~self._outward[column])
+            tails.append(ranks + 2 * column[mine] + 1)
+            heads.append(far[mine])
+            far[mine] = ranks + 2 * column[mine]
+        # A link as fast as one of its ports never limits alone.
+        binding = beta_of[links] > self._port_beta[ports].max(axis=1, initial=0.0)
+        unlimited = [np.concatenate([*tails, near[~binding]]), np.concatenate([*heads, far[~binding]])]
+        free = np.unique(np.stack(unlimited), axis=1)
+        used = np.unique(ports[ports >= 0])
+        limited = np.concatenate([links[binding], num_links + used])
+        beta = np.concatenate([beta_of[limited], np.zeros(free.shape[1])])
+        return _Network(
+            np.concatenate([near[binding], ranks + 2 * used, free[0]]),
+            np.concatenate([far[binding], ranks + 2 * used + 1, free[1]]),
+            np.concatenate([limited, np.full(free.shape[1], -1)]),
+            np.divide(1.0, beta, out=np.full(len(beta), np.inf), where=beta > 0),
+            ranks + 2 * (len(self._port_beta) - 1),
+        )
+
+
+def _ports_of_links(net: Net) -> IntArray:
+    """Ports of every link in order, padded with -1, [link, place]."""
+    owner, port, place = _places(net)
+    padded = np.full((net.num_links, int(place.max(initial=-1)) + 1), -1, dtype=np.int64)
+    padded[owner, place] = port
+    return padded
+
+
+def _places(net: Net) -> tuple[IntArray, IntArray, IntArray]:
+    """Link, port, and the port's place among the link's ports, for every pair of them."""
+    is_port = net.use_resource >= net.num_links
+    owner, port = net.use_link[is_port], net.use_resource[is_port] - net.num_links
+    count = np.bincount(owner, minlength=net.num_links)
+    return owner, port, np.arange(len(owner)) - (np.cumsum(count) - count)[owner]
+
+
+def _outward_ports(net: Net) -> BoolArray:
+    """Whether a port lies on its senders' side: it has fewer senders than receivers, or is mostly in front, [port]."""
+    owner, port, place = _places(net)
+    num_ports = len(net.alpha_us) - net.num_links
+    senders, receivers = (
+        np.bincount(np.unique(np.stack([port, ends[owner]]), axis=1)[0], minlength=num_ports)
+        for ends in (net.src, net.dst)
+    )
+    in_front = 2 * place < np.bincount(owner, minlength=net.num_links)[owner]
+    votes = np.bincount(port, weights=np.where(in_front, 1.0, -1.0), minlength=num_ports)
+    outward = (senders < receivers) | ((senders == receivers) & (votes > 0))
+    return np.append(outward, False)
+
+
+def _first_guess(net: Net, supply: FloatArray, sinks: list[int]) -> float:
+    """Time in which the links into a rank, without ports, bring what it lacks: not more than its worst cut takes."""
+    beta = net.beta_us_per_mb[: net.num_links]
+    rate = np.divide(1.0, beta, out=np.full(len(beta), np.inf), where=beta > 0)
+    entering = np.bincount(net.dst, weights=rate, minlength=net.num_ranks)
+    lacking = supply.sum() - supply
+    return float((lacking / entering)[sinks].max(initial=0.0)) * (1 - 10 * _SHORT)

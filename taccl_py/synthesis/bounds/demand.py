@@ -1,0 +1,246 @@
+"""Lower bounds for every algorithm on a machine, whatever its chunks: data may be cut as finely as one likes.
+
+* *latency*: the quickest way of the smallest message to the farthest rank that needs something (or whose data is needed).
+* *fan-out* and *fan-in*: how fast something can become known where ports serve one message after another.
+* *bandwidth*: the worst cut, exact for collectives in which everyone who wants something wants everything; the
+  multicommodity flow for AllToAll; for AllReduce the worst cut (a sum must leave and enter every set of ranks whole) and the number
+  of transfers that sums need.
+
+A bound on bandwidth is linear in the size but for alphas and latencies, which is why one analysis of a machine serves all
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from taccl_py.collective import ROOTED, Collective, Kind
+from taccl_py.errors import Infeasible
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds.bound import Bound, best_of
+from taccl_py.synthesis.bounds.charge import Charge, idle_times
+from taccl_py.synthesis.bounds.cut import Cut, CutFinder
+from taccl_py.synthesis.bounds.flow import alltoall_charge
+from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
+from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
+from taccl_py.topology.model import Topology
+from taccl_py.units import format_ranks
+
+# Data flows from the root, or to it.
+_FROM_ROOT = frozenset({Kind.BROADCAST, Kind.SCATTER})
+_TO_ROOT = frozenset({Kind.GATHER, Kind.REDUCE})
+# Backwards on the machine turned around these are collectives in which data is copied and not summed or dealt out.
+_BACKWARDS = frozenset({Kind.REDUCESCATTER, Kind.REDUCE, Kind.SCATTER})
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class DemandBounds:
+    """Bounds of one collective on one machine, for all sizes.
+
+    Attributes
+    ----------
+    fixed
+        Those that do not depend on the size.
+    charges
+        Those on bandwidth.
+    """
+
+    fixed: tuple[Bound, ...]
+    charges: tuple[Charge, ...]
+
+    @staticmethod
+    def of(topology: Topology, kind: Kind, root: int = 0, limits: Limits | None = None) -> DemandBounds:
+        """Analyse the machine.
+
+        Raises
+        ------
+        InputError
+            If the root does not exist or there is only one rank.
+        Infeasible
+            If there is no way between ranks that need each other's data.
+        """
+        Collective(kind, topology.num_ranks, 1, root)
+        machine = _Machine(topology, kind, root)
+        fixed = tuple(machine.fixed())
+        return DemandBounds(fixed, tuple(machine.charges(limits or Limits(seconds=_SECONDS))))
+
+    def components(self, size_bytes: float) -> tuple[Bound, ...]:
+        """All bounds for a size as nccl-tests counts it: latency, fan-out, fan-in, then those on bandwidth."""
+        return (*self.fixed, *(charge.at(size_bytes) for charge in self.charges))
+
+    def at(self, size_bytes: float) -> Bound:
+        """Best bound for a size as nccl-tests counts it."""
+        return best_of(self.components(size_bytes))
+
+
+def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, limits: Limits | None = None) -> Bound:
+    """Best lower bound for a collective of one size that holds for every algorithm on the machine.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    kind, root
+        The collective; the root is 0 where it has none.
+    size_bytes
+        Size as nccl-tests counts it (chunks per rank's share, as megabytes, on a machine whose costs are per chunk).
+    limits
+        Time for the program of AllToAll; what is proved by then is returned.
+
+    Raises
+    ------
+    InputError, Infeasible
+        See `DemandBounds.of`.
+    """
+    return DemandBounds.of(topology, kind, root, limits).at(size_bytes)
+
+
+class _Machine:
+    """One collective on one machine."""
+
+    def __init__(self, topology: Topology, kind: Kind, root: int) -> None:
+        self.topology, self.kind, self.root = topology, kind, root
+        self.net = Net.of(topology)
+        self.orbits = Orbits.of_machine(topology, root if kind in ROOTED else None)
+
+    def fixed(self) -> Iterator[Bound]:
+        """Latency, fan-out, fan-in."""
+        starts = [self.root] if self.kind in ROOTED else self.orbits.ranks()
+        others = np.arange(self.net.num_ranks)[None, :] != np.array(starts)[:, None]
+        backwards = self.net.reversed()
+        towards = self.kind in _TO_ROOT
+        farthest = distance_bound(backwards if towards else self.net, starts, others, backwards=towards)
+        if not np.isfinite(farthest.time_us):
+            self._refuse(starts, others)
+        yield farthest
+        if not towards:
+            yield fan_out_bound(self.net, starts, inward=False)
+        if self.kind not in _FROM_ROOT:
+            yield fan_out_bound(backwards, starts, inward=True)
+
+    def _refuse(self, starts: list[int], others: BoolArray) -> None:
+        net = self.net.reversed() if self.kind in _TO_ROOT else self.net
+        row, rank = np.argwhere(np.isinf(net.quickest_from(starts)) & others)[0].tolist()
+        ends = (rank, starts[row]) if self.kind in _TO_ROOT else (starts[row], rank)
+        raise Infeasible(
+            f"{self.kind} is impossible on {self.topology.name}: it has no path of links from rank {ends[0]} to rank {ends[1]}",
+            chunk=0, rank=ends[1], restriction="topology",
+        )  # fmt: skip
+
+    def charges(self, limits: Limits) -> Iterator[Charge]:
+        """Bounds on bandwidth."""
+        num_ranks = self.net.num_ranks
+        everyone = np.ones(num_ranks, dtype=bool)
+        if self.kind is Kind.ALLTOALL:
+            yield alltoall_charge(self.net, self.orbits, limits)
+        elif self.kind is Kind.ALLREDUCE:
+            # Whatever one rank contributes has to get to all others, and the sum of what they contribute to it.
+            orbits = Orbits.of_machine(self.topology, 0)
+            supply = (np.arange(num_ranks) == 0).astype(np.float64)
+            for backwards in (False, True):
+                yield from self._cuts(_Copying(supply, everyone, orbits, backwards))
+            yield from self._transfers()
+        else:
+            alone = np.arange(num_ranks) == self.root
+            from_one = self.kind in (Kind.BROADCAST, Kind.REDUCE)
+            to_one = self.kind in (Kind.GATHER, Kind.SCATTER)
+            supply = alone.astype(np.float64) if from_one else np.full(num_ranks, 1 / num_ranks)
+            yield from self._cuts(_Copying(supply, alone if to_one else everyone, self.orbits, self.kind in _BACKWARDS))
+
+    def _cuts(self, copying: _Copying) -> Iterator[Charge]:
+        """The worst cut, and those around ranks and nodes, which may be worse for small sizes."""
+        net = self.net.reversed() if copying.backwards else self.net
+        finder = CutFinder(net)
+        idle_us = self._idle()
+        sinks = [rank for rank in copying.orbits.ranks() if copying.is_sink[rank]]
+        cuts = [finder.worst(copying.supply, sinks)]
+        for near in self._sides(copying.orbits):
+            supply = float(copying.supply[near].sum())
+            if supply > 0 and (copying.is_sink & ~near).any():
+                resources = finder.cheapest_cover(np.flatnonzero(near[net.src] & ~near[net.dst]))
+                cuts.append(Cut(resources, near, supply) if resources is not None else None)
+        for cut in cuts:
+            if cut is not None:
+                reason = f"bandwidth: {_percent(cut.supply)} of the data through {self._name(cut, copying.backwards)}"
+                yield Charge.cut(self.net, cut.resources, idle_us, cut.supply, reason)
+
+    def _sides(self, orbits: Orbits) -> Iterator[BoolArray]:
+        """Single ranks, single nodes, and everything but those; one of each orbit."""
+        node_of = np.array(self.topology.node_of, dtype=np.int64)
+        sides = [np.arange(self.net.num_ranks) == rank for rank in orbits.ranks()]
+        if self.topology.num_nodes > 1:
+            sides += [node_of == node for node in sorted({int(node_of[rank]) for rank in orbits.ranks()})]
+        for side in sides:
+            yield side
+            yield ~side
+
+    def _idle(self) -> FloatArray:
+        nothing = np.zeros(self.net.num_ranks)
+        head = self.net.quickest_from([self.root])[0] if self.kind in _FROM_ROOT else nothing
+        tail = self.net.reversed().quickest_from([self.root])[0] if self.kind in _TO_ROOT else nothing
+        return idle_times(self.net, head, tail)
+
+    def _transfers(self) -> Iterator[Charge]:
+        """Sums of parts of k groups that all k groups need: each piece goes from group to group at least 2(k - 1) times."""
+        finder, idle_us = CutFinder(self.net), self._idle()
+        node_of = np.array(self.topology.node_of, dtype=np.int64)
+        ranks = np.arange(self.net.num_ranks)
+        divisions = [("ranks", ranks)]
+        if self.topology.num_nodes > 1:
+            divisions.append(("nodes", node_of))
+            for node in sorted({int(node_of[rank]) for rank in self.orbits.ranks()}):
+                divisions.append((f"ranks of node {node} and the rest", np.where(node_of == node, ranks, -1)))
+        for name, group_of in divisions:
+            groups = len(np.unique(group_of))
+            resources = finder.cheapest_cover(np.flatnonzero(group_of[self.net.src] != group_of[self.net.dst]))
+            if resources is not None:
+                reason = f"bandwidth: 2({groups}-1) transfers of everything between {name}"
+                yield Charge.cut(self.net, resources, idle_us, 2.0 * (groups - 1), reason)
+
+    def _name(self, cut: Cut, backwards: bool) -> str:
+        """What a cut is, in words."""
+        giving, taking = (~cut.near, cut.near) if backwards else (cut.near, ~cut.near)
+        is_port = cut.resources >= self.net.num_links
+        what = "ports" if is_port.all() else "links and ports" if is_port.any() else "links"
+        for ranks, way in ((taking, "in"), (giving, "out")):
+            owner = self._owner(np.flatnonzero(ranks).tolist())
+            if owner:
+                return f"{owner}'s {what} {way}"
+        taking_ranks, giving_ranks = (format_ranks(np.flatnonzero(side).tolist()) for side in (taking, giving))
+        return f"the {what} from ranks {giving_ranks} to ranks {taking_ranks}"
+
+    def _owner(self, ranks: list[int]) -> str:
+        if len(ranks) == 1:
+            return f"rank {ranks[0]}"
+        nodes = self.topology.node_ranks
+        return next((f"node {node}" for node, members in enumerate(nodes) if list(members) == ranks), "")
+
+
+@dataclass(frozen=True)
+class _Copying:
+    """A collective in which everyone who wants something wants everything.
+
+    Attributes
+    ----------
+    supply
+        Share of the size that every rank has, [rank].
+    is_sink
+        Who wants everything, [rank].
+    orbits
+        Symmetry that leaves both as they are.
+    backwards
+        Whether it takes place on the machine turned around.
+    """
+
+    supply: FloatArray
+    is_sink: BoolArray
+    orbits: Orbits
+    backwards: bool
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,209 @@
+"""A machine as arrays, and quickest ways through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.synthesis.symmetry import IntArray, image_of_links, orbit_labels
+from taccl_py.topology.model import Topology
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Net:
+    """Arrays of a machine; links and resources are numbered as in `Topology`.
+
+    Attributes
+    ----------
+    topology
+        The machine.
+    src, dst
+        Ends of every link.
+    latency_us
+        Latency of every link.
+    alpha_us, beta_us_per_mb
+        Cost of every resource.
+    use_link, use_resource
+        Pairs of a link and a resource that its messages occupy.
+    """
+
+    topology: Topology
+    src: IntArray
+    dst: IntArray
+    latency_us: FloatArray
+    alpha_us: FloatArray
+    beta_us_per_mb: FloatArray
+    use_link: IntArray
+    use_resource: IntArray
+
+    @staticmethod
+    def of(topology: Topology) -> Net:
+        """Build the arrays."""
+        links, costs = topology.links, topology.resource_cost
+        uses = topology.resources_of
+        return Net(
+            topology,
+            np.array([link.src for link in links], dtype=np.int64),
+            np.array([link.dst for link in links], dtype=np.int64),
+            np.array([link.latency_us for link in links], dtype=np.float64),
+            np.array([alpha_us for alpha_us, _ in costs], dtype=np.float64),
+            np.array([beta for _, beta in costs], dtype=np.float64),
+            np.repeat(np.arange(len(links)), [len(resources) for resources in uses]),
+            np.array([resource for resources in uses for resource in resources], dtype=np.int64),
+        )
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return self.topology.num_ranks
+
+    @property
+    def num_links(self) -> int:
+        """Number of links."""
+        return len(self.src)
+
+    @cached_property
+    def least_message_us(self) -> FloatArray:
+        """Time of the smallest message on every link, [link]."""
+        slowest = np.zeros(self.num_links)
+        np.maximum.at(slowest, self.use_link, self.alpha_us[self.use_resource])
+        found: FloatArray = slowest + self.latency_us
+        return found
+
+    def sum_over_links(self, per_resource: FloatArray) -> FloatArray:
+        """For every link, the sum of a quantity over the resources that it occupies."""
+        return np.asarray(
+            np.bincount(self.use_link, weights=per_resource[self.use_resource], minlength=self.num_links),
+            dtype=np.float64,
+        )
+
+    def sum_over_resources(self, per_link: FloatArray) -> FloatArray:
+        """For every resource, the sum of a quantity over the links that occupy it."""
+        return np.asarray(
+            np.bincount(self.use_resource, weights=per_link[self.use_link], minlength=len(self.alpha_us)),
+            dtype=np.float64,
+        )
+
+    def quickest(self, starts: BoolArray, cost_us: FloatArray, usable: BoolArray | None = None) -> FloatArray:
+        """Least time to every rank, for several sets of ranks to start from.
+
+        Parameters
+        ----------
+        starts
+            Ranks at distance 0, [set, rank].
+        cost_us
+            Time of every link.
+        usable
+            Links that may be used, [set, link]; all if None.
+
+        Returns
+        -------
+        FloatArray
+            Least time, infinite where there is no way, [set, rank].
+        """
+        distance = np.where(starts, 0.0, np.inf)
+        if not self.num_links:
+            return np.asarray(distance, dtype=np.float64)
+        order = np.argsort(self.dst, kind="stable")
+        tails, heads = self.src[order], self.dst[order]
+        first = np.flatnonzero(np.concatenate(([True], heads[1:] != heads[:-1])))
+        steps = np.broadcast_to(cost_us[order], (len(starts), self.num_links))
+        if usable is not None:
+            steps = np.where(usable[:, order], steps, np.inf)
+        reached = heads[first]
+        while True:
+            through = np.minimum.reduceat(distance[:, tails] + steps, first, axis=1)
+            better = through < distance[:, reached]
+            if not better.any():
+                return np.asarray(distance, dtype=np.float64)
+            distance[:, reached] = np.minimum(distance[:, reached], through)
+
+    def quickest_from(self, ranks: Sequence[int]) -> FloatArray:
+        """Least time of the smallest message from each of some ranks to every rank, [start, rank]."""
+        return self.quickest(_rows(ranks, self.num_ranks), self.least_message_us)
+
+    def reversed(self) -> Net:
+        """Return the same resources with every link turned around; links keep their numbers."""
+        return Net(
+            self.topology, self.dst, self.src, self.latency_us, self.alpha_us, self.beta_us_per_mb,
+            self.use_link, self.use_resource,
+        )  # fmt: skip
+
+
+def quickest(
+    topology: Topology, starts: Iterable[int], links: Iterable[int], cost_us: Sequence[float]
+) -> tuple[float, ...]:
+    """Least time from any of the ranks `starts` to every rank over `links`, for the time of a message on every link."""
+    net = Net.of(topology)
+    start = np.zeros((1, net.num_ranks), dtype=bool)
+    start[0, list(starts)] = True
+    usable = np.zeros((1, net.num_links), dtype=bool)
+    usable[0, list(links)] = True
+    found: list[float] = net.quickest(start, np.array(cost_us, dtype=np.float64), usable)[0].tolist()
+    return tuple(found)
+
+
+def _rows(ranks: Sequence[int], num_ranks: int) -> BoolArray:
+    rows = np.zeros((len(ranks), num_ranks), dtype=bool)
+    rows[np.arange(len(ranks)), list(ranks)] = True
+    return rows
+
+
+@dataclass(frozen=True)
+class Orbits:
+    """Ranks and resources that a symmetry exchanges: the smallest member of everyone's orbit.
+
+    Attributes
+    ----------
+    rank
+        Of every rank.
+    resource
+        Of every link and port.
+    """
+
+    rank: IntArray
+    resource: IntArray
+
+    @staticmethod
+    def of_images(topology: Topology, images: Iterable[OrbitImage]) -> Orbits:
+        """Orbits under some verified permutations."""
+        known = list(images)
+        return Orbits(
+            orbit_labels(topology.num_ranks, [image.rank for image in known]),
+            orbit_labels(topology.num_resources, [image.resource for image in known]),
+        )
+
+    @staticmethod
+    def of_machine(topology: Topology, fixed: int | None = None) -> Orbits:
+        """Orbits under those of the machine's own symmetries that hold and, if given, leave one rank where it is."""
+        images = []
+        for rank in topology.symmetry:
+            mapped = image_of_links(topology, rank)
+            if not isinstance(mapped, str) and (fixed is None or rank[fixed] == fixed):
+                images.append(OrbitImage.of(topology, rank, *mapped))
+        return Orbits.of_images(topology, images)
+
+    def ranks(self) -> list[int]:
+        """One rank of every orbit."""
+        found: list[int] = np.unique(self.rank).tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class OrbitImage:
+    """Images of ranks and resources under one permutation."""
+
+    rank: IntArray
+    resource: IntArray
+
+    @staticmethod
+    def of(topology: Topology, rank: Sequence[int], link: IntArray, port: IntArray) -> OrbitImage:
+        """From images of ranks, links and ports."""
+        return OrbitImage(np.array(rank, dtype=np.int64), np.concatenate([link, len(topology.links) + port]))

@@ -1,0 +1,122 @@
+"""Bounds on how fast a piece of data, however small, can become known: distance and fan-out.
+
+What one rank has must get to others (or what they have to one rank: the same, backwards). At best every rank tells others as
+fast as the best rank could: links behind one port start one after the other, at least the port's alpha apart; links that share
+nothing start together. The number of ranks that know grows by that rule alone; 16 ranks behind single ports of alpha a need
+4 a. The same holds for nodes: a node knows something when one of its ranks does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import zip_longest
+
+import numpy as np
+
+from taccl_py.synthesis.bounds.bound import Bound, best_of
+from taccl_py.synthesis.bounds.net import BoolArray, Net
+from taccl_py.synthesis.symmetry import IntArray
+
+# Times after which a rank or node, from when it knows something, has told its first, second, ... other one.
+Profile = tuple[float, ...]
+
+
+def distance_bound(net: Net, starts: list[int], wanted: BoolArray, backwards: bool) -> Bound:
+    """Quickest way of the smallest message from one of the starts to the farthest rank that wants something of it.
+
+    Parameters
+    ----------
+    net
+        The machine; for `backwards`, with its links turned around.
+    starts
+        Ranks that have something.
+    wanted
+        Whether a rank wants something of a start, [start, rank].
+    backwards
+        Whether the machine is turned around; only for the text.
+    """
+    times = np.where(wanted, net.quickest_from(starts), 0.0)
+    row, rank = np.unravel_index(int(times.argmax()), times.shape)
+    ends = (int(rank), starts[int(row)]) if backwards else (starts[int(row)], int(rank))
+    return Bound(float(times[row, rank]), f"latency: quickest path from rank {ends[0]} to rank {ends[1]}")
+
+
+def fan_out_bound(net: Net, starts: list[int], inward: bool) -> Bound:
+    """Time until all ranks, and all nodes, can know something that one of the starts has.
+
+    Parameters
+    ----------
+    net
+        The machine; for `inward`, with its links turned around.
+    starts
+        Ranks of which everyone must know something (or, for `inward`, that must know something of everyone).
+    inward
+        Whether the machine is turned around; only for the text.
+    """
+    topology = net.topology
+    what = "fan-in: ports can bring together" if inward else "fan-out: ports can tell"
+    ranks = np.arange(topology.num_ranks)
+    found = [Bound(_growth(_profiles(net, ranks), starts), f"{what} {topology.num_ranks} ranks no faster")]
+    if topology.num_nodes > 1:
+        node_of = np.unique(np.array(topology.node_of, dtype=np.int64), return_inverse=True)[1]
+        nodes = sorted({int(node_of[rank]) for rank in starts})
+        found.append(Bound(_growth(_profiles(net, node_of), nodes), f"{what} {topology.num_nodes} nodes no faster"))
+    return best_of(found)
+
+
+def _profiles(net: Net, group_of: IntArray) -> list[Profile]:
+    """Profile of every group of ranks."""
+    src, dst = group_of[net.src], group_of[net.dst]
+    leaving = np.flatnonzero(src != dst)
+    groups: list[dict[int, list[int]]] = [{} for _ in range(int(group_of.max()) + 1)]
+    for link, key in zip(leaving.tolist(), _shared_port(net, src, leaving).tolist(), strict=True):
+        groups[src[link]].setdefault(key, []).append(link)
+    return [_profile(net, behind, dst) for behind in groups]
+
+
+def _shared_port(net: Net, src: IntArray, links: IntArray) -> IntArray:
+    """The port of each link that costs most alpha if all links of the same group use it once; ``-1 - link`` without one."""
+    first_port = net.num_links
+    is_leaving = np.zeros(net.num_links, dtype=bool)
+    is_leaving[links] = True
+    uses = np.flatnonzero((net.use_resource >= first_port) & is_leaving[net.use_link])
+    link, resource = net.use_link[uses], net.use_resource[uses]
+    _, pair, count = np.unique(src[link] * len(net.alpha_us) + resource, return_inverse=True, return_counts=True)
+    cost = net.alpha_us[resource] * count[pair]
+    chosen = -1 - np.arange(net.num_links)
+    order = np.lexsort((-resource, cost))
+    chosen[link[order]] = resource[order]  # the last one, which costs most
+    return chosen[links]
+
+
+def _profile(net: Net, behind: dict[int, list[int]], dst: IntArray) -> Profile:
+    times: list[float] = []
+    for key, links in behind.items():
+        first = float(net.least_message_us[links].min())
+        apart = float(net.alpha_us[key]) if key >= 0 else 0.0
+        told = len(set(dst[links].tolist()))
+        times += [first + place * apart for place in range(told)]
+    return tuple(sorted(times))
+
+
+def _growth(profiles: list[Profile], starts: list[int]) -> float:
+    """Least time until everyone knows, for the start that takes longest; everyone else has the best profile of all."""
+    best = tuple(min(times) for times in zip_longest(*profiles, fillvalue=float("inf")))
+    firsts = dict.fromkeys(profiles[start] for start in starts)
+    return max((_grown(first, best, len(profiles)) for first in firsts), default=0.0)
+
+
+def _grown(first: Profile, others: Profile, total: int) -> float:
+    """Time at which the last of so many knows."""
+    if total < 2:
+        return 0.0
+    coming = [(first[0], 0.0, 0, first)] if first else []
+    known, now = 1, 0.0
+    while coming and known < total:
+        now, since, place, profile = heapq.heappop(coming)
+        known += 1
+        if place + 1 < len(profile):
+            heapq.heappush(coming, (since + profile[place + 1], since, place + 1, profile))
+        if others:
+            heapq.heappush(coming, (now + others[0], now, 0, others))
+    return now if known == total else float("inf")
