@@ -68,12 +68,11 @@ def test_instances_take_turns_among_themselves():
     assert turns(*sends_at(0.0, 1.0, 2.0, 3.0, instances=(0, 1, 0, 1)), topology) == {2: (0,), 3: (1,)}
 
 
-def test_ranks_do_not_take_turns_at_a_port_that_they_share():
-    """There is no way in a program for one rank to wait for another without a message."""
-    topology = machine(4, [Link(0, 2, 0.0, 10.0, ports=(0,)), Link(1, 3, 0.0, 10.0, ports=(0,))], 1)
-    drafts = ((draft(send(0, "i0", 0), send_peer=2),), (draft(send(1, "i0", 1, rank=1), send_peer=3),))
-    transfers = [transfer(0, 2), transfer(1, 3, link=1, start_us=10.0)]
-    assert turns(drafts, transfers, topology, PortOrder.BOTH) == {}
+def test_there_are_no_turns_at_a_port_that_ranks_share():
+    """A rank cannot wait for another one without a message, and its own order alone is not the schedule's."""
+    links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(3, 2, 0.0, 10.0, ports=(0,))]
+    assert turns(*sends_at(0.0, 10.0), machine(4, links, 1), PortOrder.BOTH) == {}
+    assert turns(*sends_at(0.0, 10.0), machine(4, links[:2], 1), PortOrder.BOTH) == {1: (0,)}
 
 
 def test_receives_take_turns_only_if_that_is_wanted():
