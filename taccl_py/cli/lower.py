@@ -9,7 +9,6 @@ import click
 
 from taccl_py.cli.options import echo_json, json_option, lowering_options, make_lowering_options
 from taccl_py.jsonio import read_text, write_atomically
-from taccl_py.pipeline import lower_and_judge, require_valid
 from taccl_py.schedule.files import read_schedule
 
 
@@ -35,6 +34,8 @@ def lower_command(schedule: Path, output: Path, as_json: bool, name: str | None,
       taccl lower out/schedule.json --runtime rccl --placement in --instances 2 -o rccl.xml
     """
     from dataclasses import replace
+
+    from taccl_py.pipeline import lower_and_judge, require_valid
 
     subject = read_schedule(read_text(schedule), str(schedule))
     require_valid(subject)

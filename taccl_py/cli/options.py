@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.lower import LoweringOptions, Placement
+from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
+
+if TYPE_CHECKING:
+    from taccl_py.lowering.lower import LoweringOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,6 +52,16 @@ class RanksType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return value if isinstance(value, tuple) else _parse(lambda: parse_ranks(value), param)
 
 
+class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
+    """A file or a directory to write to, which stdout is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse the dash that means stdout elsewhere."""
+        if str(value) == "-":
+            self.fail("- (stdout) is not possible here, name a file or a directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class KindType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """A collective."""
 
@@ -70,6 +84,7 @@ def _parse(parse: Callable[[], T], param: click.Parameter | None) -> T:
 
 
 SIZE, SIZE_RANGE, RANKS, KIND = SizeType(), SizeRangeType(), RanksType(), KindType()
+OUTPUT = OutputType(path_type=Path)
 
 
 def lowering_options(command: F) -> F:
@@ -92,14 +107,29 @@ def lowering_options(command: F) -> F:
 
 
 def make_lowering_options(values: dict[str, Any]) -> LoweringOptions:
-    """Lowering options of parsed command-line values."""
+    """Lowering options of parsed command-line values.
+
+    Raises
+    ------
+    InputError
+        If the range of sizes is upside down.
+    """
+    from taccl_py.lowering.lower import LoweringOptions
+
+    least, most = values["min_bytes"] or 0, values["max_bytes"]
+    if most is not None and most < least:
+        raise InputError(
+            f"{most} bytes are fewer than --min-bytes, {least}; write a larger size",
+            path="command line",
+            field="--max-bytes",
+        )
     return LoweringOptions(
         runtime=RUNTIMES[values["runtime"]],
         placement=Placement(values["placement"]),
         protocol=None if values["protocol"] == "auto" else Protocol(values["protocol"]),
         instances=values["instances"],
-        min_bytes=values["min_bytes"] or 0,
-        max_bytes=values["max_bytes"],
+        min_bytes=least,
+        max_bytes=most,
     )
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import SIZE, echo_json, json_option
+from taccl_py.cli.options import SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import parse_xml
-from taccl_py.pipeline import load_machine
 from taccl_py.report.tables import plain_table, print_table
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
@@ -21,7 +20,7 @@ from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.simulate.timeline import Timeline
-from taccl_py.units import BYTES_PER_MB, format_rate, format_size, format_time, parse_size
+from taccl_py.units import BYTES_PER_MB, SizeRange, format_rate, format_size, format_time, parse_size
 
 if TYPE_CHECKING:
     from taccl_py.schedule.ir import Schedule
@@ -39,7 +38,7 @@ class _Subject:
 @click.command(short_help="Replay a schedule or an MSCCL XML file for any size.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
-@click.option("--sizes", default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
+@click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
 @click.option("--topology", default="", help="Topology for an XML file: name, formula or file.")
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that topology.")
 @click.option("--sketch", default="", help="Sketch that completes a TACCL profile.")
@@ -59,7 +58,7 @@ class _Subject:
 )
 @click.option("--curve", is_flag=True, help="Print the time of a schedule as a piecewise-linear function of size.")
 @json_option
-def simulate(file: Path, size: tuple[int, ...], sizes: str | None, curve: bool, as_json: bool, **where: Any) -> None:  # fmt: skip
+def simulate(file: Path, size: tuple[int, ...], sizes: SizeRange | None, curve: bool, as_json: bool, **where: Any) -> None:  # fmt: skip
     """Replay FILE, a schedule.json or an MSCCL XML file, event by event under the alpha-beta and port model.
 
     Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file needs --topology.
@@ -101,6 +100,7 @@ def _load(file: Path, where: dict[str, Any]) -> _Subject:
 
 def _load_program(file: Path, text: str, where: dict[str, Any]) -> _Subject:
     from taccl_py.collective import Kind
+    from taccl_py.pipeline import load_machine
 
     if not where["topology"]:
         raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
@@ -121,20 +121,11 @@ def _load_program(file: Path, text: str, where: dict[str, Any]) -> _Subject:
     return _Subject(replay, None, sized=not topology.chunk_costs)
 
 
-def _sizes(size: tuple[int, ...], sizes: str | None) -> list[int]:
+def _sizes(size: tuple[int, ...], sizes: SizeRange | None) -> list[int]:
     wanted = list(size)
     if sizes is not None:
-        first, colon, last = sizes.partition(":")
-        if not colon:
-            raise InputError(
-                f"{sizes!r} is not a range; write for example 1KiB:1GiB", path="command line", field="--sizes"
-            )
-        current, end = parse_size(first), parse_size(last)
-        if current > end:
-            raise InputError(
-                f"{sizes!r} counts down; write the smaller size first", path="command line", field="--sizes"
-            )
-        while current <= end:
+        current = sizes.low_bytes
+        while current <= sizes.high_bytes:
             wanted.append(current)
             current *= 2
     return wanted

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taccl_py.cli.options import echo_json, json_option
+from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.jsonio import canonical_json, write_atomically
-from taccl_py.pipeline import load_machine
 from taccl_py.report.tables import plain_table, print_table
 from taccl_py.topology.catalog import list_topologies
 from taccl_py.topology.files import topology_to_json
@@ -63,15 +62,15 @@ def list_command(as_json: bool) -> None:
 @click.argument("name")
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes.")
 @click.option("--sketch", default="", help="Sketch that completes a TACCL profile.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=None, help="Write the expanded form to a file."
-)
+@click.option("-o", "--output", type=OUTPUT, default=None, help="Write the expanded form to a file.")
 @json_option
 def show_command(name: str, nodes: int | None, sketch: str, output: Path | None, as_json: bool) -> None:
     """Show links and ports of a topology: a shipped name, a formula, or a file of ours or of TACCL.
 
     Example: taccl topo show ndv2 --nodes 2
     """
+    from taccl_py.pipeline import load_machine
+
     topology = load_machine(name, sketch, nodes).topology
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(topology)))

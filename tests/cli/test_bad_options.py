@@ -8,7 +8,6 @@ from tests.cli.inputs import NODE_FORM, write_json
 from tests.cli.running import run_apart
 
 SYNTH = ("synth", "ring:4", "allgather", "-o", "out")
-NO_OPTION = "the sentence does not name the option"
 
 # Options, and what the sentence must say.
 WRONG = {
@@ -25,7 +24,7 @@ WRONG = {
     "a size that is not a number": ((*SYNTH, "--size", "nan"), ["--size", "'nan'"]),
     "least bytes in words": ((*SYNTH, "--min-bytes", "few"), ["--min-bytes", "'few'"]),
     "most bytes in words": ((*SYNTH, "--max-bytes", "many"), ["--max-bytes", "'many'"]),
-    "a range that is upside down": ((*SYNTH, "--min-bytes", "2MB", "--max-bytes", "1MB"), ["max_bytes", "2000000"]),
+    "a range that is upside down": ((*SYNTH, "--min-bytes", "2MB", "--max-bytes", "1MB"), ["--max-bytes", "2000000"]),
     "ranks in words": ((*SYNTH, "--ranks", "all"), ["--ranks", "'all'", "0-7"]),
     "a rank twice": ((*SYNTH, "--ranks", "0,1,0"), ["--ranks", "twice"]),
     "ranks that count down": ((*SYNTH, "--ranks", "3-1"), ["--ranks", "smaller rank first"]),
@@ -43,9 +42,9 @@ WRONG = {
     "a machine beyond memory": (("synth", "ring:999999999", "allgather"), ["ring:999999999", "smaller size"]),
     "nodes beyond memory": (("synth", "ndv2-x999999999", "allgather"), ["999999999", "fewer nodes"]),
     "an unknown cost": (("synth", "ring:4,gamma=1", "allgather"), ["gamma=1", "alpha_us"]),
-    "a cost that is not a number": (("synth", "ring:4,alpha_us=nan", "allgather"), ["alpha_us=nan", "finite"]),
-    "a negative cost": (("synth", "ring:4,alpha_us=-1", "allgather"), ["alpha_us=-1", "at least 0"]),
-    "an infinite cost": (("synth", "ring:4,beta_us_per_mb=inf", "allgather"), ["beta_us_per_mb=inf", "finite"]),
+    "a cost that is not a number": (("synth", "ring:4,alpha_us=nan", "allgather"), ["alpha_us=nan", "from 0 to"]),
+    "a negative cost": (("synth", "ring:4,alpha_us=-1", "allgather"), ["alpha_us=-1", "from 0 to"]),
+    "an infinite cost": (("synth", "ring:4,beta_us_per_mb=inf", "allgather"), ["beta_us_per_mb=inf", "from 0 to"]),
     "a cost twice": (("synth", "ring:4,alpha_us=1,alpha_us=1", "allgather"), ["alpha_us", "twice"]),
     "links that cost nothing": (("synth", "ring:4,alpha_us=0,beta_us_per_mb=0", "allgather"), ["cost"]),
     "nodes of a formula": ((*SYNTH, "--nodes", "2"), ["ring:4", "leave the number of nodes out"]),
@@ -115,7 +114,6 @@ def test_a_command_that_is_misused_ends_with_2_and_names_the_option(taccl, files
     assert sorted(os.listdir(files)) == before
 
 
-@pytest.mark.xfail(strict=True, reason="click prints the usage line and a hint before its sentence: four lines")
 @pytest.mark.parametrize("name", ["no collective", "an unknown option", "no nodes", "an unknown engine"])
 @pytest.mark.usefixtures("files")
 def test_a_command_that_is_misused_gets_one_sentence(refuse, name):
@@ -123,7 +121,6 @@ def test_a_command_that_is_misused_gets_one_sentence(refuse, name):
     refuse(2, [word], *arguments)
 
 
-@pytest.mark.xfail(strict=True, reason=NO_OPTION)
 @pytest.mark.parametrize(
     ("name", "option"),
     [
@@ -140,7 +137,6 @@ def test_the_sentence_names_the_option(refuse, name, option):
     refuse(2, [option], *WRONG[name][0])
 
 
-@pytest.mark.xfail(strict=True, reason="numbers beyond all bounds end in a traceback (OverflowError)")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -153,9 +149,6 @@ def test_a_number_beyond_all_bounds_is_refused(refuse, arguments):
     refuse(2, [], *arguments)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="these numbers have no limit: MemoryError ends in a traceback, or memory runs out"
-)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -251,7 +244,6 @@ def test_a_missing_ortools_ends_with_6_when_the_search_needs_it(folder):
     assert not (folder / "out").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="cp-sat is looked for only when the greedy start is not optimal already")
 def test_a_missing_ortools_ends_with_6_whatever_is_asked_for(folder):
     ended = run_apart(*SYNTH, "--solver", "cp-sat", cwd=folder, env=without(folder, "ortools"))
     assert ended.code == 6
