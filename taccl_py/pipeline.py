@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taccl_py.collective import ROOTED, Kind
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, InvalidArtifact, LimitReached
 from taccl_py.jsonio import read_json
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
@@ -25,6 +25,8 @@ from taccl_py.sketch.model import Sketch, machine_name
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.race import Racer
+from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.catalog import is_taccl_profile, load_topology, topology_file
 from taccl_py.topology.model import Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
@@ -33,6 +35,9 @@ from taccl_py.verify.msccl import ProgramVerdict, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
 DEFAULT_SIZE = "1MB"
+# Name of a sketch that is to be searched, and the longest that one sketch is solved for.
+AUTO_SKETCH = "auto"
+_SUGGEST_SECONDS = 7.0
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
 # A replay within this factor of the schedule's time keeps its promise.
@@ -169,12 +174,17 @@ def synthesize(request: Request, events: Events) -> Synthesis:
     TacclError
         Input, synthesis and package errors; InvalidArtifact if the judge objects to what the engine made.
     """
-    demand = make_demand(request)
-    synthesis = load_engine(request.engine)(demand, request.options, events)
+    sketch: Sketch | None
+    if request.sketch == AUTO_SKETCH:
+        best = suggest(request, events)[0]
+        sketch, synthesis = best.sketch, best.synthesis
+    else:
+        demand = make_demand(request)
+        sketch, synthesis = demand.sketch, load_engine(request.engine)(demand, request.options, events)
     origin = Origin(
         engine=request.engine,
         solver=synthesis.solver,
-        sketch=demand.sketch.name if demand.sketch else "",
+        sketch=sketch.name if sketch else "",
         seed=request.options.limits.seed,
         status=str(synthesis.proof),
         bound_us=synthesis.bound.time_us,
@@ -183,6 +193,24 @@ def synthesize(request: Request, events: Events) -> Synthesis:
     schedule = synthesis.schedule.with_origin(origin)
     require_valid(schedule)
     return replace(synthesis, schedule=schedule)
+
+
+def suggest(request: Request, events: Events) -> list[Suggestion]:
+    """Sketches for what the user asks for, found by search and solved; the fastest first.
+
+    Raises
+    ------
+    TacclError
+        Input errors; LimitReached if no sketch led to a schedule in time.
+    """
+    demand = make_demand(replace(request, sketch=""))
+    if request.ranks is not None:
+        raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
+    with Racer(request.options, _SUGGEST_SECONDS, request.options.limits.workers).running() as racer:
+        found = suggest_sketches(demand, racer, events)
+    if not found:
+        raise LimitReached("no sketch led to a schedule; give more time with --time-limit")
+    return found
 
 
 def make_demand(request: Request) -> Demand:
@@ -230,11 +258,11 @@ def _named(**options: str) -> Iterator[None]:
         raise InputError(error.what, path="command line", field=options[error.field]) from None
 
 
-def require_valid(schedule: Schedule) -> None:
-    """Raise InvalidArtifact if the judge objects to a schedule."""
+def require_valid(schedule: Schedule, name: str = "schedule") -> None:
+    """Raise InvalidArtifact, which calls the schedule by this name, if the judge objects to it."""
     violations = judge_schedule(schedule)
     if violations:
-        raise InvalidArtifact("schedule", violations)
+        raise InvalidArtifact(name, violations)
 
 
 def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:

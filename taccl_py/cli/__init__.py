@@ -22,6 +22,10 @@ _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
 
 _COMMANDS = {
     "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
+    "pareto": (
+        "taccl_py.cli.pareto:pareto",
+        "Enumerate synchronous algorithms between latency and bandwidth, with proofs.",
+    ),
     "check": ("taccl_py.cli.check:check", "Judge schedules and MSCCL XML files."),
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML for a runtime."),
     "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),

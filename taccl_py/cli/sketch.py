@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+from typing import Any
+
 import click
 
-from taccl_py.cli.options import echo_json, json_option
-from taccl_py.pipeline import load_machine
-from taccl_py.report.tables import plain_table, print_table
+from taccl_py.cli.options import KIND, SIZE, echo_json, json_option
+from taccl_py.cli.progress import watched
+from taccl_py.jsonio import write_atomically
+from taccl_py.report.tables import plain_table, print_table, suggestion_record, suggestion_table
 from taccl_py.sketch.catalog import list_sketches, load_sketch
 from taccl_py.sketch.files import sketch_text, sketch_to_json
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Options
 from taccl_py.units import format_ranks
 
 
-@click.group(short_help="List, show and validate sketches.")
+@click.group(short_help="List, show, validate and suggest sketches.")
 def sketch() -> None:
-    """List, show and validate sketches.
+    """List, show, validate and suggest sketches.
 
     \b
     Examples:
       taccl sketch list
       taccl sketch show ndv2-sk-1
       taccl sketch validate my-sketch.json --topology ndv2 --nodes 2
+      taccl sketch suggest ndv2 allgather --nodes 2 --size 16MB -o my-sketch.json
     """
 
 
@@ -62,6 +70,7 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
     Example: taccl sketch validate ndv2-sk-1 --nodes 2
     """
     from taccl_py.errors import InputError
+    from taccl_py.pipeline import load_machine
     from taccl_py.synthesis.symmetry import image_of_links
 
     subject = load_sketch(name, topology)
@@ -71,8 +80,7 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
     named: list[int | None] = list(subject.nodes)
     counts = [nodes] if nodes is not None else named or [None]
     for count in counts:
-        formula = ":" in machine
-        loaded = load_machine(machine, name, None if formula else count)
+        loaded = load_machine(machine, name, count)
         for field, image in subject.generators(loaded.topology):
             mapped = image_of_links(loaded.topology, image)
             if isinstance(mapped, str):
@@ -82,3 +90,49 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
                     field=subject.word(field),
                 )
         click.echo(f"{subject.name}: good on {loaded.topology.name}")
+
+
+@sketch.command("suggest")
+@click.argument("topology")
+@click.argument("collective", type=KIND)
+@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
+@click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it. Default 1MB.")
+@click.option("--chunks", type=click.IntRange(1), default=None, help="Chunks per rank; default: searched.")
+@click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
+@click.option(
+    "--time-limit", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds for the search."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="File for the best sketch.")
+@json_option
+def suggest_command(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
+    """Try sketches for COLLECTIVE on TOPOLOGY and write the best one, for a person to read and edit.
+
+    Logical links, who talks between nodes, relays, symmetry and chunking are searched; the predicted time of each is printed.
+
+    Example: taccl sketch suggest ndv2 allgather --nodes 2 --size 16MB -o my-sketch.json
+    """
+    from taccl_py.pipeline import Request, suggest
+
+    stop = threading.Event()
+    request = Request(
+        topology=values["topology"],
+        kind=values["collective"],
+        nodes=values["nodes"],
+        size_bytes=values["size"],
+        chunks_per_rank=values["chunks"],
+        root=values["root"],
+        options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
+    )
+    with watched(stop) as events:
+        suggestions = suggest(request, events)
+    best = suggestions[0].sketch
+    if output is not None:
+        write_atomically(output, sketch_text(best))
+    if as_json:
+        echo_json({"suggestions": [suggestion_record(s) for s in suggestions], "file": str(output) if output else None})
+        return
+    print_table(suggestion_table(suggestions))
+    click.echo(
+        f"wrote {output}" if output is not None else sketch_text(best), nl=output is not None, err=output is not None
+    )

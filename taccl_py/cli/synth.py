@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import KIND, RANKS, SIZE, echo_json, json_option, lowering_options, make_lowering_options
+from taccl_py.cli.options import (
+    KIND,
+    OUTPUT,
+    RANKS,
+    SIZE,
+    SIZE_RANGE,
+    echo_json,
+    json_option,
+    lowering_options,
+    make_lowering_options,
+)
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.pipeline import Lowered, Request, lower_best, synthesize
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options, Synthesis
+from taccl_py.units import SizeRange
 
-_DEFAULT_TIME_LIMIT_S = 7.0
+if TYPE_CHECKING:
+    from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.pipeline import Lowered, Request
+
+_DEFAULT_TIME_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 100.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
 
@@ -30,17 +44,32 @@ _REPLAY_TOLERANCE = 0.01
 @click.option(
     "--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped or node-form topology."
 )
-@click.option("--sketch", default="", help="Shipped sketch (sk-1, ndv2-sk-1) or sketch file, ours or TACCL's.")
+@click.option(
+    "--sketch",
+    default="",
+    help="Shipped sketch (sk-1, ndv2-sk-1), sketch file, ours or TACCL's, or auto to search one.",
+)
 @click.option(
     "--size",
     type=SIZE,
     default=None,
     help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB; left out with a TACCL profile.",
 )
+@click.option(
+    "--sizes",
+    type=SIZE_RANGE,
+    default=None,
+    help="Range such as 1KiB:4GiB: the best algorithm for every size, as files with disjoint size ranges.",
+)
 @click.option("--chunks", type=click.IntRange(1), default=None, help="Chunks per rank; default: the sketch's, else 1.")
 @click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
-@click.option("--engine", type=click.Choice(list(ENGINE_NAMES)), default="milp", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(list(ENGINE_NAMES)),
+    default=None,
+    help="Search method; default milp, and auto (a race of all of them) with --sizes.",
+)
 @click.option(
     "--solver",
     default="auto",
@@ -50,15 +79,15 @@ _REPLAY_TOLERANCE = 0.01
 @click.option(
     "--time-limit",
     type=click.FloatRange(0.1),
-    default=_DEFAULT_TIME_LIMIT_S,
-    show_default=True,
-    help="Seconds for the search; the best answer so far comes out with its gap.",
+    default=None,
+    help=f"Seconds for the search, default {_DEFAULT_TIME_LIMIT_S:g} ({_DEFAULT_RANGE_LIMIT_S:g} with --sizes or --sketch auto); "
+    "the best answer so far comes out with its gap.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OUTPUT,
     default=None,
     help="Directory for schedule.json, algorithm.xml and summary.json, or one file ending in .xml or .json.",
 )
@@ -77,10 +106,16 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     Examples:
       taccl synth ndv2 allgather --nodes 2 --sketch sk-1 --size 16MB -o out/
       taccl synth torus:4x4 allreduce --size 64MiB -o ring.xml
+      taccl synth ndv4 allreduce --nodes 2 --sizes 1KiB:4GiB -o algos/
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
     """
+    from taccl_py.pipeline import AUTO_SKETCH, Request, lower_best, synthesize
+
     stop = threading.Event()
-    limits = Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)
+    sizes: SizeRange | None = values["sizes"]
+    searches = sizes is not None or values["sketch"] == AUTO_SKETCH
+    default_s = _DEFAULT_RANGE_LIMIT_S if searches else _DEFAULT_TIME_LIMIT_S
+    limits = Limits(seconds=values["time_limit"] or default_s, seed=values["seed"], stop=stop)
     request = Request(
         topology=values["topology"],
         kind=values["collective"],
@@ -90,11 +125,14 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         ranks=values["ranks"],
         root=values["root"],
         chunks_per_rank=values["chunks"],
-        engine=values["engine"],
+        engine=values["engine"] or ("milp" if sizes is None else "auto"),
         options=Options(solver=values["solver"], limits=limits),
     )
-    _check_output(output)
     options = make_lowering_options(values)
+    if sizes is not None:
+        _synth_range(request, sizes, options, output, as_json=as_json)
+        return
+    _check_output(output)
     with watched(stop) as events:
         synthesis = synthesize(request, events)
         events.stage("lowering")
@@ -107,13 +145,45 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         echo_json(result)
         return
     print_table(summary_table(result))
-    if lowered is not None and lowered.replay.makespan_us > synthesis.schedule.makespan_us * (1 + _REPLAY_TOLERANCE):
-        click.echo(
-            "note: ranks that share a port (a NIC) cannot wait for each other in MSCCL; the replay is the safer prediction",
-            err=True,
-        )
+    if lowered is not None and (note := _slow_replay(synthesis, lowered, options.instances)):
+        click.echo(note, err=True)
     for name in files:
         click.echo(f"wrote {name}", err=True)
+
+
+def _synth_range(
+    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, as_json: bool
+) -> None:
+    """Refuse what contradicts a range, then synthesize for it."""
+    from taccl_py.cli.portfolio import synth_portfolio
+    from taccl_py.pipeline import AUTO_SKETCH
+
+    contradictions = {
+        "--size": request.size_bytes is not None,
+        "--sketch auto": request.sketch == AUTO_SKETCH,
+        "--engine": request.engine != "auto",
+        "--min-bytes": options.min_bytes > 0,
+        "--max-bytes": options.max_bytes is not None,
+    }
+    for name, given in contradictions.items():
+        if given:
+            raise InputError(
+                "it contradicts --sizes, which decides it for every size; leave it out", path="command line", field=name
+            )
+    synth_portfolio(request, sizes, options, output, as_json=as_json)
+
+
+def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int) -> str:
+    """A note for people where the XML does not keep what the schedule promises, with the cause where it is known."""
+    slower = lowered.replay.makespan_us / synthesis.schedule.makespan_us - 1
+    if slower <= _REPLAY_TOLERANCE:
+        return ""
+    cause = ""
+    if instances > 1:
+        cause = f", because each of the {instances} instances pays alpha for itself"
+    elif synthesis.schedule.topology.ports:
+        cause = ", because ranks that share a port (a NIC) cannot wait for each other in MSCCL"
+    return f"note: the XML takes {slower:.0%} longer than the schedule{cause}; the replay is the safer prediction"
 
 
 def _only_schedule(output: Path | None) -> bool:

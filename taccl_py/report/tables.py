@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from taccl_py.sketch.files import sketch_to_json
 from taccl_py.units import format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from taccl_py.pipeline import Lowered
     from taccl_py.synthesis.engine import Synthesis
+    from taccl_py.synthesis.suggest import Suggestion
 
 # What a summary file says that it is.
 SUMMARY_FORMAT = "taccl-summary"
@@ -112,6 +114,28 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     if stages:
         rows.append(("solver", f"{result['solver']}: {result['solver_seconds']:.2f} s  ({stages})"))
     return rows
+
+
+def suggestion_record(suggestion: Suggestion) -> dict[str, Any]:
+    """Return the JSON object of a suggested sketch; times are microseconds."""
+    schedule = suggestion.synthesis.schedule
+    return {
+        "makespan_us": schedule.makespan_us,
+        "algbw_gbps": schedule.algbw_gbps,
+        "status": str(suggestion.synthesis.proof),
+        "sketch": sketch_to_json(suggestion.sketch),
+    }
+
+
+def suggestion_table(suggestions: Sequence[Suggestion]) -> Table:
+    """Table of suggested sketches in the order given."""
+    rows = []
+    for one in suggestions:
+        schedule = one.synthesis.schedule
+        rate = format_rate(schedule.algbw_gbps) if schedule.algbw_gbps is not None else ""
+        count = str(one.sketch.chunks_per_rank)
+        rows.append([one.sketch.name, format_time(schedule.makespan_us), rate, count, one.sketch.purpose])
+    return plain_table("Sketches by predicted time", ("sketch", "time", "algbw", "chunks", "what it does"), rows)
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

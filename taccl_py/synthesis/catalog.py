@@ -14,6 +14,7 @@ _ENGINES = {
     "milp": "taccl_py.synthesis.milp:synthesize_milp",
     "auto": "taccl_py.synthesis.auto:synthesize_auto",
     "flow": "taccl_py.synthesis.flow.engine:synthesize_flow",
+    "trees": "taccl_py.synthesis.trees.engine:synthesize_trees",
 }
 ENGINE_NAMES = tuple(_ENGINES)
 

@@ -1,0 +1,58 @@
+"""``taccl synth --sizes``: files for a whole range of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from taccl_py.cli.options import echo_json
+from taccl_py.cli.progress import watched
+from taccl_py.errors import InputError
+from taccl_py.jsonio import canonical_json, write_all
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import Request
+from taccl_py.portfolio.build import Member, Portfolio, synthesize_portfolio
+from taccl_py.report.portfolio import PORTFOLIO_FORMAT, portfolio_record, portfolio_tables
+from taccl_py.report.tables import print_table
+from taccl_py.schedule.files import write_schedule
+from taccl_py.units import SizeRange
+
+# Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
+_NOTES = "taccl"
+
+
+def synth_portfolio(
+    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, as_json: bool
+) -> None:
+    """Synthesize, write and print a portfolio."""
+    if output is not None and (output.suffix in (".json", ".xml") or output.is_file()):
+        raise InputError("--sizes makes several files; name a directory with -o", path=str(output))
+    with watched(request.options.limits.stop) as events:
+        portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
+    names = [_name(portfolio, member) for member in portfolio.members] if output is not None else []
+    result = portfolio_record(portfolio, names)
+    if output is not None:
+        write_all(_texts(output, portfolio, names, result))
+    if as_json:
+        echo_json(result)
+        return
+    for table in portfolio_tables(result):
+        print_table(table)
+    for name in names:
+        click.echo(f"wrote {output}/{name}", err=True)
+
+
+def _name(portfolio: Portfolio, member: Member) -> str:
+    """File name of a member; names sort by size."""
+    machine = "".join(c if c.isalnum() or c in "._-" else "-" for c in portfolio.demand.topology.name)
+    return f"{portfolio.demand.kind}-{machine}-{member.min_bytes:013d}-{member.max_bytes:013d}.xml"
+
+
+def _texts(output: Path, portfolio: Portfolio, names: Sequence[str], result: dict[str, object]) -> dict[Path, str]:
+    texts = {output / name: m.lowered.text for name, m in zip(names, portfolio.members, strict=True)}
+    for name, member in zip(names, portfolio.members, strict=True):
+        texts[output / _NOTES / f"{Path(name).stem}.json"] = write_schedule(member.schedule)
+    texts[output / _NOTES / "summary.json"] = canonical_json({"format": PORTFOLIO_FORMAT, **result})
+    return texts

@@ -1,0 +1,1 @@
+"""Portfolio: for every size of a range the fastest algorithm that was found, as files with disjoint size ranges."""

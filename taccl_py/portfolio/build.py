@@ -1,0 +1,264 @@
+"""Portfolio of a machine and a collective: probe, race, envelope, and one judged program for every span of sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from taccl_py.errors import InputError, LimitReached, LoweringError
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.program import Protocol
+from taccl_py.lowering.protocol import choose_protocol
+from taccl_py.pipeline import Lowered, Request, lower_and_judge, make_demand, replay_at
+from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
+from taccl_py.portfolio.envelope import lower_envelope
+from taccl_py.schedule.ir import Origin, Schedule
+from taccl_py.schedule.transform import resized
+from taccl_py.synthesis.bounds import Bound, DemandBounds
+from taccl_py.synthesis.engine import Demand, Events, Proof
+from taccl_py.synthesis.race import Racer
+from taccl_py.units import SizeRange
+
+# Sizes at which engines run are this far apart at most.
+_PROBE_FACTOR = 4.0
+# Longest run of one engine; a range races many.
+_RUN_SECONDS = 12.0
+# A span may keep an algorithm that is this much slower than the fastest where that saves a file.
+_TOLERANCE = 0.002
+# Chunks of at least this many bytes are cut into instances, so that one threadblock does not limit a fast link.
+_INSTANCE_BYTES = 4 << 20
+_MOST_INSTANCES = 4
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a portfolio.
+
+    Attributes
+    ----------
+    candidate
+        Its algorithm.
+    schedule
+        The algorithm's schedule at the largest size of its range.
+    lowered
+        The judged program.
+    min_bytes, max_bytes
+        Sizes for which it is used, as nccl-tests counts them, both included.
+    instances
+        Parts that every chunk is cut into.
+    """
+
+    candidate: Candidate
+    schedule: Schedule
+    lowered: Lowered
+    min_bytes: int
+    max_bytes: int
+    instances: int
+
+
+@dataclass(frozen=True)
+class SizeRow:
+    """What the portfolio does at one size.
+
+    Attributes
+    ----------
+    size_bytes
+        As nccl-tests counts it.
+    member
+        Index of the file that serves it.
+    makespan_us, replay_us
+        Time of the schedule, and of the program's replay.
+    bound
+        No algorithm is faster.
+    """
+
+    size_bytes: int
+    member: int
+    makespan_us: float
+    replay_us: float
+    bound: Bound
+
+    @property
+    def gap(self) -> float:
+        """Relative distance from the bound."""
+        return max(0.0, self.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """Files for a range of sizes, and a row for every probe size.
+
+    Attributes
+    ----------
+    demand
+        The demand of the largest size.
+    members
+        In order of size; their ranges are disjoint and leave nothing out.
+    rows
+        In order of size.
+    num_candidates
+        Algorithms that none of the others beat at every size.
+    """
+
+    demand: Demand
+    members: tuple[Member, ...]
+    rows: tuple[SizeRow, ...]
+    num_candidates: int
+
+
+def synthesize_portfolio(
+    request: Request, sizes: SizeRange, options: LoweringOptions, workers: int, events: Events
+) -> Portfolio:
+    """Best algorithms for all sizes of a range.
+
+    Parameters
+    ----------
+    request
+        What is asked for, its size aside.
+    sizes
+        Smallest and largest size in bytes, both included.
+    options
+        Runtime and placement; protocol and instances are chosen for every file unless they are given.
+    workers
+        Processes that engines run in.
+    events
+        Progress.
+
+    Raises
+    ------
+    TacclError
+        Input and synthesis errors; LoweringError if for some sizes no algorithm can be lowered.
+    """
+    low, high = sizes.low_bytes, sizes.high_bytes
+    demand = make_demand(replace(request, size_bytes=high))
+    if demand.topology.chunk_costs:
+        raise InputError(
+            f"{demand.topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --sizes out",
+            path="command line",
+            field="--sizes",
+        )
+    events.stage("bounds")
+    demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
+    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root)
+    probes = [Probe(each, bounds.at(each.size_bytes)) for each in demands]
+    with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
+        candidates = race_candidates(probes, racer, events)
+    if not candidates:
+        raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
+    events.stage("lowering")
+    spans = lower_envelope([c.curve for c in candidates], low, high, _TOLERANCE)
+    members: list[Member] = []
+    for span in spans:
+        middle = math.sqrt(span.min_bytes * span.max_bytes)
+        others = sorted(
+            (c for c in candidates if c is not candidates[span.choice]), key=lambda c: c.curve.time_us(middle)
+        )
+        members += _cover([candidates[span.choice], *others], span.min_bytes, span.max_bytes, options)
+    members = [_with_origin(member, demand, request, bounds.at(member.max_bytes)) for member in members]
+    return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
+
+
+def _cover(candidates: Sequence[Candidate], low: int, high: int, options: LoweringOptions) -> list[Member]:
+    """Members for all sizes of a span: the first candidate where it can be lowered, another one where it cannot."""
+    members: list[Member] = []
+    while low <= high:
+        failure: LoweringError | None = None
+        for candidate in candidates:
+            try:
+                member = _lower_from(candidate, low, high, options)
+            except LoweringError as error:
+                failure = failure or error
+                continue
+            members.append(member)
+            low = member.max_bytes + 1
+            break
+        else:
+            raise failure or ValueError("nothing to lower")
+    return members
+
+
+def _lower_from(candidate: Candidate, low: int, high: int, options: LoweringOptions) -> Member:
+    """Program for the sizes from `low` up to `high`, or to where another protocol is better, or to where it is safe."""
+    schedule = _at(candidate.schedule, low)
+    protocol = options.protocol or choose_protocol(schedule, None, options.runtime).protocol
+    if options.protocol is None:
+        high = _last_with(candidate.schedule, protocol, low, high, options)
+    schedule = _at(candidate.schedule, high)
+    best: Member | None = None
+    failure: LoweringError | None = None
+    for instances in _instances(schedule, options):
+        geometry = Geometry(schedule.collective, instances, options.runtime.checks_chunk_counts)
+        share = geometry.bytes_per_call(1.0) / schedule.collective.chunks_per_size
+        wanted = replace(
+            options, protocol=protocol, instances=instances, min_bytes=math.ceil(low * share), max_bytes=None
+        )
+        try:
+            lowered = lower_and_judge(schedule, wanted)
+            safe = min(high, math.floor(lowered.program.max_bytes / share))
+            if safe < low:
+                continue
+            lowered = lower_and_judge(schedule, replace(wanted, max_bytes=math.floor(safe * share)))
+        except LoweringError as error:
+            failure = error
+            continue
+        if best is None or lowered.replay.makespan_us <= best.lowered.replay.makespan_us * (1 + _TOLERANCE):
+            best = Member(candidate, _at(candidate.schedule, safe), lowered, low, safe, instances)
+    if best is None:
+        raise failure or LoweringError(
+            "no size of the range is safe for this algorithm", runtime=options.runtime.name, limit="max_bytes"
+        )
+    return best
+
+
+def _instances(schedule: Schedule, options: LoweringOptions) -> list[int]:
+    """Numbers of instances to try, each replacing the one before if its program is no slower."""
+    if options.instances > 1 or schedule.chunk_bytes < _INSTANCE_BYTES:
+        return [options.instances]
+    return [1, 2, _MOST_INSTANCES]
+
+
+def _at(schedule: Schedule, size_bytes: float) -> Schedule:
+    return resized(schedule, schedule.collective.chunk_bytes(size_bytes))
+
+
+def _last_with(schedule: Schedule, protocol: Protocol, low: int, high: int, options: LoweringOptions) -> int:
+    """Largest size up to `high` for which the protocol is still the choice; the choice changes at most from small to large."""
+
+    def kept(size: int) -> bool:
+        return choose_protocol(_at(schedule, size), None, options.runtime).protocol is protocol
+
+    if kept(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    return low
+
+
+def _with_origin(member: Member, demand: Demand, request: Request, bound: Bound) -> Member:
+    """The member with its provenance; the bound is for its largest size."""
+    proven = member.schedule.makespan_us <= bound.time_us * (1 + 1e-9)
+    origin = Origin(
+        engine=member.candidate.engine,
+        solver=member.candidate.solver,
+        sketch=demand.sketch.name if demand.sketch else "",
+        seed=request.options.limits.seed,
+        status=str(Proof.OPTIMAL if proven else Proof.FEASIBLE),
+        bound_us=bound.time_us,
+        bound_reason=bound.reason,
+    )
+    return replace(member, schedule=member.schedule.with_origin(origin))
+
+
+def _rows(members: Sequence[Member], probes: Sequence[Probe], options: LoweringOptions) -> list[SizeRow]:
+    rows = []
+    for probe in probes:
+        size = round(probe.demand.size_bytes)
+        index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
+        member = members[index]
+        schedule = _at(member.schedule, size)
+        replay = replay_at(member.lowered.program, schedule, options.runtime, member.instances)
+        rows.append(SizeRow(size, index, schedule.makespan_us, replay.makespan_us, probe.bound))
+    return rows

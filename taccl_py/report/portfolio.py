@@ -1,0 +1,101 @@
+"""Table and JSON record of a portfolio; the same facts in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from taccl_py.portfolio.build import Member, Portfolio, SizeRow
+from taccl_py.report.tables import plain_table
+from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# What the index file of a portfolio's directory says that it is.
+PORTFOLIO_FORMAT = "taccl-portfolio"
+
+
+def portfolio_record(portfolio: Portfolio, files: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON object of a portfolio; keys are stable. Times are microseconds, sizes bytes, rates GB/s.
+
+    Parameters
+    ----------
+    portfolio
+        It.
+    files
+        Name of the file of every member, or nothing if none were written.
+    """
+    demand = portfolio.demand
+    names = list(files) or [""] * len(portfolio.members)
+    return {
+        "collective": str(demand.kind),
+        "topology": demand.topology.name,
+        "num_ranks": demand.topology.num_ranks,
+        "num_nodes": demand.topology.num_nodes,
+        "root": demand.root,
+        "sketch": demand.sketch.name if demand.sketch else "",
+        "engine": "auto",
+        "candidates": portfolio.num_candidates,
+        "ranges": [_range(member, name) for member, name in zip(portfolio.members, names, strict=True)],
+        "sizes": [_size(row, portfolio) for row in portfolio.rows],
+        "files": list(files),
+    }
+
+
+def _range(member: Member, name: str) -> dict[str, Any]:
+    program, collective = member.lowered.program, member.schedule.collective
+    return {
+        "file": name,
+        "min_bytes": member.min_bytes,
+        "max_bytes": member.max_bytes,
+        "engine": member.candidate.engine,
+        "solver": member.candidate.solver,
+        "chunks_per_rank": collective.chunks_per_rank,
+        "steps": member.schedule.num_steps,
+        "protocol": str(program.protocol),
+        "instances": member.instances,
+        "threadblocks": program.num_threadblocks,
+        "channels": program.num_channels,
+    }
+
+
+def _size(row: SizeRow, portfolio: Portfolio) -> dict[str, Any]:
+    member = portfolio.members[row.member]
+    algbw = algbw_gbps(row.size_bytes, row.makespan_us)
+    return {
+        "size_bytes": row.size_bytes,
+        "makespan_us": row.makespan_us,
+        "replay_us": row.replay_us,
+        "bound_us": row.bound.time_us,
+        "bound_reason": row.bound.reason,
+        "gap": row.gap,
+        "algbw_gbps": algbw,
+        "busbw_gbps": algbw * member.schedule.collective.busbw_factor,
+        "engine": member.candidate.engine,
+        "range": row.member,
+    }
+
+
+def portfolio_tables(result: dict[str, Any]) -> list[Table]:
+    """Tables of a record: one row for every size, and one for every file."""
+    what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks"
+    sizes = [
+        [
+            format_size(row["size_bytes"]), format_time(row["makespan_us"]), format_time(row["replay_us"]),
+            format_time(row["bound_us"]), format_gap(row["gap"]), format_rate(row["algbw_gbps"]),
+            format_rate(row["busbw_gbps"]), row["engine"], str(row["range"]),
+        ]
+        for row in result["sizes"]
+    ]  # fmt: skip
+    ranges = [
+        [
+            str(index), f"{format_size(row['min_bytes'])} .. {format_size(row['max_bytes'])}", row["engine"],
+            str(row["chunks_per_rank"]), str(row["steps"]), row["protocol"], str(row["instances"]),
+            str(row["threadblocks"]), str(row["channels"]),
+        ]
+        for index, row in enumerate(result["ranges"])
+    ]  # fmt: skip
+    titles = ("size", "time", "XML replayed", "bound", "gap", "algbw", "busbw", "engine", "range")
+    facts = ("range", "sizes", "engine", "chunks", "steps", "protocol", "instances", "threadblocks", "channels")
+    return [plain_table(what, titles, sizes), plain_table("one file for each range of sizes", facts, ranges)]

@@ -1,0 +1,82 @@
+"""Engine ``auto``: a race of the engines that can win at a size.
+
+The chunk count is part of the race. Answers with different chunks are compared by time only, and the bound is one that holds
+for every algorithm on the machine, however it cuts its data.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from taccl_py.collective import Kind
+from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.race import Racer, Run
+
+# Answers this close to the bound are not raced again.
+_CLOSE = 0.01
+_TOLERANCE = 1e-9
+# How many other schedules are kept, and how much slower they may be.
+_MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
+# The linear model of one chunk has about this many pairs of chunk and link for each that is solved in a second.
+_MOST_PAIRS = 200_000
+_FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
+
+
+def first_runs(demand: Demand) -> list[Run]:
+    """Runs that find the best answer for most sizes."""
+    engine = "flow" if demand.kind is Kind.ALLTOALL else "trees"
+    runs = _milp_runs(demand, _FIRST_CHUNKS)
+    if demand.kind not in (Kind.GATHER, Kind.SCATTER):
+        runs.append(Run(engine, demand))
+    return runs if demand.sketch is not None else [*runs, Run("templates", demand)]
+
+
+def second_runs(demand: Demand) -> list[Run]:
+    """Runs for where the first ones leave a gap: finer chunks."""
+    return [] if demand.chunks_per_rank is not None else _milp_runs(demand, _SECOND_CHUNKS)
+
+
+def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
+    if demand.chunks_per_rank is not None:
+        return [Run("milp", demand)]
+    links = len(demand.topology.links)
+    return [
+        Run("milp", replace(demand, chunks_per_rank=count))
+        for count in counts
+        if demand.collective(count).num_chunks * links <= _MOST_PAIRS or count == 1
+    ]
+
+
+def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
+    if demand.topology.chunk_costs:  # no other engine knows what a chunk of an unstated size is
+        return load_engine("milp")(demand, options, events)
+    begun = time.monotonic()
+    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
+    events.bound(bound.time_us)
+    answers: list[Synthesis] = []
+    with Racer(options, options.limits.seconds / 2, options.limits.workers).running() as racer:
+        for runs in (first_runs(demand), second_runs(demand)):
+            outcomes = racer.race(runs, events)
+            answers += [outcome.synthesis for outcome in outcomes if outcome.synthesis is not None]
+            answers.sort(key=lambda answer: answer.schedule.makespan_us)
+            if answers:
+                events.incumbent(answers[0].schedule.makespan_us)
+            if answers and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE):
+                break
+    if not answers:
+        return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
+    return _joined(answers, bound, time.monotonic() - begun)
+
+
+def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis:
+    """The best answer, with the next best ones of all engines as runners-up."""
+    best = answers[0]
+    fastest_us = best.schedule.makespan_us
+    near = [schedule for answer in answers for schedule in (answer.schedule, *answer.runners_up)][1:]
+    near = sorted((s for s in near if s.makespan_us <= fastest_us * _RUNNER_UP), key=lambda s: s.makespan_us)
+    proof = Proof.OPTIMAL if fastest_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    return Synthesis(best.schedule, bound, proof, best.solver, {"race": seconds}, tuple(near[:_MOST_RUNNERS_UP]))

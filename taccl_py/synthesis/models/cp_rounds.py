@@ -1,0 +1,133 @@
+"""CP-SAT: k-synchronous algorithms (SCCL: Cai et al., PPoPP'21, section 3): S steps of one or more rounds each, R rounds in all.
+
+In one round a link carries as many chunks as its capacity says. ``x[a, s]``: arc a is used in step s; ``rounds[s]`` at least 1.
+The question is only whether such an algorithm exists, so nothing is minimized, and the answer "no" is a proof for the
+quotient that is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taccl_py.solvers.cp_sat import Outcome, Status, import_cp_model, solve_cp
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.plan import Batch, Plan
+from taccl_py.synthesis.quotient import Quotient
+
+
+@dataclass(frozen=True)
+class RoundsTask:
+    """What is asked.
+
+    Attributes
+    ----------
+    quotient
+        The problem; its chunk count is the algorithm's C.
+    capacity
+        Chunks that a resource lets through in one round, [resource orbit].
+    num_steps, num_rounds
+        S and R, S <= R.
+    """
+
+    quotient: Quotient
+    capacity: Sequence[int]
+    num_steps: int
+    num_rounds: int
+
+
+def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, Outcome]:
+    """Return an algorithm as a plan whose times count rounds, or None, and how the search ended."""
+    model = import_cp_model().CpModel()
+    most = task.num_rounds - task.num_steps + 1
+    rounds = [model.new_int_var(1, most, f"rounds{s}") for s in range(task.num_steps)]
+    model.add(sum(rounds) == task.num_rounds)
+    x = _moves(model, task)
+    _deliver(model, task, x)
+    _keep_capacities(model, task, x, rounds)
+    outcome = solve_cp(model, limits)
+    found = outcome.status in (Status.OPTIMAL, Status.FEASIBLE)
+    return (_plan(task, x, rounds, outcome) if found else None), outcome
+
+
+def _moves(model: Any, task: RoundsTask) -> dict[tuple[int, int], Any]:
+    """Arc a in step s, only where its chunk can be by then and can still be of use."""
+    q = task.quotient
+    tails, heads = q.tail.tolist(), q.head.tolist()
+    soonest = fewest_hops(q)
+    use = _distances(q, heads, tails, [s for s in range(q.num_states) if q.required[s]])
+    return {
+        (a, s): model.new_bool_var(f"x{a},{s}")
+        for a in range(q.num_arcs)
+        if not q.source[heads[a]]
+        for s in range(soonest[tails[a]], task.num_steps - use[heads[a]])
+    }
+
+
+def fewest_hops(quotient: Quotient) -> list[int]:
+    """Fewest arcs from a source to every state; the number of states where there is no way."""
+    starts = [state for state in range(quotient.num_states) if quotient.source[state]]
+    return _distances(quotient, quotient.tail.tolist(), quotient.head.tolist(), starts)
+
+
+def _distances(q: Quotient, tails: list[int], heads: list[int], starts: list[int]) -> list[int]:
+    """Fewest arcs from any of the starts to every state."""
+    out: dict[int, list[int]] = {}
+    for tail, head in zip(tails, heads, strict=True):
+        out.setdefault(tail, []).append(head)
+    distance = [q.num_states] * q.num_states
+    for state in starts:
+        distance[state] = 0
+    layer, hops = starts, 0
+    while layer:
+        hops += 1
+        after = {head for state in layer for head in out.get(state, ()) if distance[head] > hops}
+        for head in after:
+            distance[head] = hops
+        layer = sorted(after)
+    return distance
+
+
+def _deliver(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]) -> None:
+    """Every wanted state is entered once, others at most once, and what leaves a state has come in a step before."""
+    q = task.quotient
+    entering: dict[int, list[tuple[int, Any]]] = {}
+    for (a, s), used in x.items():
+        entering.setdefault(int(q.head[a]), []).append((s, used))
+    for state in range(q.num_states):
+        arrivals = [used for _, used in entering.get(state, [])]
+        if q.required[state] and not q.source[state]:
+            model.add_exactly_one(arrivals)
+        elif arrivals:
+            model.add_at_most_one(arrivals)
+    for (a, s), used in x.items():
+        tail = int(q.tail[a])
+        if not q.source[tail]:
+            before = [other for step, other in entering.get(tail, []) if step < s]
+            model.add_bool_or([*before, used.negated()])
+
+
+def _keep_capacities(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any]) -> None:
+    q = task.quotient
+    users: dict[tuple[int, int], list[Any]] = {}
+    for (a, s), used in x.items():
+        for resource in q.resources[a]:
+            users.setdefault((resource, s), []).append(used)
+    for (resource, s), arcs in users.items():
+        if len(arcs) > task.capacity[resource]:
+            model.add(sum(arcs) <= task.capacity[resource] * rounds[s])
+
+
+def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], outcome: Outcome) -> Plan:
+    """Chunks that use one link in one step are one batch."""
+    ends = [0]
+    for length in rounds:
+        ends.append(ends[-1] + outcome.value(length))
+    together: dict[tuple[int, int], list[int]] = {}
+    for (a, s), used in sorted(x.items()):
+        if outcome.value(used):
+            together.setdefault((s, int(task.quotient.link_orbit[a])), []).append(a)
+    return tuple(
+        Batch(tuple(arcs), float(ends[s]), float(ends[s + 1])) for (s, _), arcs in sorted(together.items())
+    )  # fmt: skip

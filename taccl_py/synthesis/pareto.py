@@ -1,0 +1,286 @@
+"""Pareto front of k-synchronous algorithms between latency (steps) and bandwidth (rounds per chunk), with proofs.
+
+The cost model is SCCL's (Cai et al., PPoPP'21): an algorithm with C chunks per rank, S steps and R rounds takes
+``S * alpha + R / C * L * beta``. For each number of steps the least R / C is searched, in order of R / C; whatever is skipped on the
+way was proved impossible, or is named as open. A bound on the bandwidth of any algorithm ends the walk.
+
+Questions are asked of the symmetric quotient first, where "yes" is quick; "no" is asked again without symmetry, so that it is a
+proof for all algorithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import allreduce, combining, mirrored
+from taccl_py.solvers.cp_sat import Status
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.engine import Demand, Events
+from taccl_py.synthesis.models.cp_rounds import RoundsTask, fewest_hops, solve_rounds
+from taccl_py.synthesis.plan import lift
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.quotient import Quotient
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
+
+# A resource's capacity in chunks a round must be a whole number up to this relative error.
+_WHOLE = 1e-6
+_LARGEST_DENOMINATOR = 1000
+# Deterministic work of one question; more makes it open.
+_WORK = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Chunks per rank, steps and rounds of an algorithm."""
+
+    chunks: int
+    steps: int
+    rounds: int
+
+    @property
+    def rounds_per_chunk(self) -> Fraction:
+        """R / C, the cost of bandwidth."""
+        return Fraction(self.rounds, self.chunks)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the front.
+
+    Attributes
+    ----------
+    shape
+        C, S, R.
+    schedule
+        The algorithm.
+    proved
+        Whether all shapes with as many steps and a smaller R / C (within the walk's limits) are impossible.
+    open_shapes
+        Those that are neither proved possible nor impossible.
+    """
+
+    shape: Shape
+    schedule: Schedule
+    proved: bool
+    open_shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class Front:
+    """Result of a walk.
+
+    Attributes
+    ----------
+    points
+        By rising number of steps and falling R / C.
+    fewest_steps
+        No algorithm has fewer.
+    least_rounds_per_chunk
+        No algorithm has a smaller R / C, whatever its steps.
+    round_us_per_mb
+        L * beta: microseconds of a round for a chunk of one megabyte.
+    """
+
+    points: tuple[Point, ...]
+    fewest_steps: int
+    least_rounds_per_chunk: Fraction
+    round_us_per_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class WalkLimits:
+    """How far to look.
+
+    Attributes
+    ----------
+    max_chunks, max_steps
+        Largest C and S.
+    extra_rounds
+        Largest R - S (SCCL's k).
+    """
+
+    max_chunks: int
+    max_steps: int
+    extra_rounds: int
+
+
+def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Events) -> Front:
+    """Enumerate the front of a collective.
+
+    The front of AllReduce is that of ReduceScatter followed by AllGather: both have S steps and R rounds, AllReduce 2S and 2R.
+
+    Raises
+    ------
+    InputError
+        If capacities of the machine are not multiples of the smallest one.
+    """
+    asking = _Asking(demand, limits)
+    points: list[Point] = []
+    events.stage("bound")
+    least = asking.least_rounds_per_chunk()
+    for steps in range(asking.fewest_steps(), walk.max_steps + 1):
+        best = points[-1].shape.rounds_per_chunk if points else None
+        if best == least or asking.over:
+            break
+        point = _best_with(asking, _shapes(steps, walk, least, best), events)
+        if point is not None:
+            points.append(point)
+    times = 2 if demand.kind is Kind.ALLREDUCE else 1
+    return Front(
+        tuple(_times(point, times) for point in points),
+        asking.fewest_steps() * times,
+        least * times,
+        asking.round_us_per_mb,
+    )
+
+
+def _times(point: Point, times: int) -> Point:
+    """The point of so many halves in a row."""
+
+    def longer(shape: Shape) -> Shape:
+        return Shape(shape.chunks, shape.steps * times, shape.rounds * times)
+
+    return replace(point, shape=longer(point.shape), open_shapes=tuple(map(longer, point.open_shapes)))
+
+
+def _shapes(steps: int, walk: WalkLimits, least: Fraction, best: Fraction | None) -> Iterator[Shape]:
+    """Shapes with so many steps that would be better than the best so far, in order of R / C, then C."""
+    shapes = [
+        Shape(chunks, steps, rounds)
+        for chunks in range(1, walk.max_chunks + 1)
+        for rounds in range(steps, steps + walk.extra_rounds + 1)
+        if Fraction(rounds, chunks) >= least and (best is None or Fraction(rounds, chunks) < best)
+    ]
+    return iter(sorted(shapes, key=lambda shape: (shape.rounds_per_chunk, shape.chunks)))
+
+
+def _best_with(asking: _Asking, shapes: Iterator[Shape], events: Events) -> Point | None:
+    """First shape that is possible."""
+    left_open: list[Shape] = []
+    for shape in shapes:
+        if asking.over:
+            return None
+        events.stage(f"C={shape.chunks} S={shape.steps} R={shape.rounds}")
+        answer = asking.ask(shape)
+        if answer.schedule is not None:
+            better = tuple(s for s in left_open if s.rounds_per_chunk < shape.rounds_per_chunk)
+            return Point(shape, answer.schedule, not better, better)
+        if not answer.impossible:
+            left_open.append(shape)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A schedule of the shape that was asked for, or none, and whether there is none."""
+
+    schedule: Schedule | None
+    impossible: bool
+
+
+class _Asking:
+    """Questions about one collective on one machine."""
+
+    def __init__(self, demand: Demand, limits: Limits) -> None:
+        self._wanted = demand
+        dual = demand.collective(1).dual()
+        machine, kind = demand.topology, demand.kind
+        if dual is not None:
+            machine, kind = machine.reversed(), dual.kind
+        elif kind is Kind.ALLREDUCE:
+            kind = Kind.ALLGATHER
+        self._demand = replace(demand, topology=machine, kind=kind)
+        self.round_us_per_mb = _capacities(machine)[0]
+        self._limits, self._deadline = limits, Deadline(limits.seconds)
+
+    @property
+    def over(self) -> bool:
+        """Whether time is up or the user said stop."""
+        return self._deadline.left <= 0 or self._limits.stop.is_set()
+
+    def least_rounds_per_chunk(self) -> Fraction:
+        """Bandwidth bound of every algorithm."""
+        demand = self._demand
+        topology = _rounds_only(demand.topology, self.round_us_per_mb)
+        size_bytes = float(BYTES_PER_MB * demand.collective(1).chunks_per_size)
+        bound = demand_bound(topology, demand.kind, demand.root, size_bytes)
+        # It is the ratio of two small whole numbers, found in floating point.
+        return Fraction(bound.time_us * (1 - _WHOLE / 100)).limit_denominator(_LARGEST_DENOMINATOR)
+
+    def fewest_steps(self) -> int:
+        """Steps without which some wanted rank cannot be reached."""
+        quotient = Quotient.of(self._problem(1, self._demand.topology))
+        hops = fewest_hops(quotient)
+        return max(hops[state] for state in range(quotient.num_states) if quotient.required[state])
+
+    def ask(self, shape: Shape) -> _Answer:
+        """Whether there is an algorithm of this shape."""
+        answer = self._ask_on(self._demand.topology, shape)
+        if answer.schedule is None:
+            return answer
+        if self._wanted.kind is not Kind.ALLREDUCE:
+            routed = self._demand.kind is self._wanted.kind
+            return answer if routed else _Answer(combining(answer.schedule, self._wanted.topology), impossible=False)
+        other = mirrored(answer.schedule)
+        if other is None:
+            reverse = self._ask_on(self._demand.topology.reversed(), shape)
+            if reverse.schedule is None:
+                return reverse
+            other = reverse.schedule
+        return _Answer(allreduce(answer.schedule, other), impossible=False)
+
+    def _ask_on(self, topology: Topology, shape: Shape) -> _Answer:
+        problem = self._problem(shape.chunks, topology)
+        for symmetric in dict.fromkeys((bool(problem.generators), False)):
+            quotient = Quotient.of(problem if symmetric else problem.without_symmetry())
+            task = RoundsTask(quotient, self._capacity_of(topology, quotient), shape.steps, shape.rounds)
+            plan, outcome = solve_rounds(task, self._limits.within(self._deadline.left, _WORK))
+            if plan is not None:
+                return _Answer(lift(quotient, plan), impossible=False)
+        return _Answer(None, outcome.status is Status.INFEASIBLE)
+
+    def _problem(self, chunks: int, topology: Topology) -> Problem:
+        collective = self._demand.collective(chunks)
+        return Problem.build(topology, collective, self._demand.sketch, self._demand.chunk_bytes(collective))
+
+    def _capacity_of(self, topology: Topology, quotient: Quotient) -> list[int]:
+        """Chunks a round of every resource orbit."""
+        orbit = quotient.resource_orbit.tolist()
+        capacity = _capacities(topology)[1]
+        return [capacity[orbit.index(number)] for number in range(max(orbit) + 1)]
+
+
+def _capacities(topology: Topology) -> tuple[float, list[int]]:
+    """Microseconds of a round for a megabyte, and chunks a round of every link and port (none of them limits more than all)."""
+    betas = [beta for _, beta in topology.resource_cost]
+    slowest = max(betas)
+    if slowest <= 0:
+        raise InputError(
+            f"{topology.name}: no link or port has a beta, so rounds have no length; use the other engines"
+        )
+    most = len(topology.links)
+    ratios = [slowest / beta if beta > 0 else most for beta in betas]
+    for resource, ratio in enumerate(ratios):
+        if abs(ratio - round(ratio)) > _WHOLE * ratio:
+            raise InputError(
+                f"{topology.name}: {topology.resource_name(resource)} is {ratio:.6g} times as fast as the slowest link; "
+                "steps and rounds need whole numbers, use the other engines"
+            )
+    return slowest, [round(ratio) for ratio in ratios]
+
+
+def _rounds_only(topology: Topology, round_us_per_mb: float) -> Topology:
+    """The machine without alpha and latency, a round of one megabyte taking one microsecond."""
+    links = tuple(
+        replace(k, alpha_us=0.0, latency_us=0.0, beta_us_per_mb=max(k.beta_us_per_mb / round_us_per_mb, 1e-9))
+        for k in topology.links
+    )
+    ports = tuple(replace(p, alpha_us=0.0, beta_us_per_mb=p.beta_us_per_mb / round_us_per_mb) for p in topology.ports)
+    return replace(topology, links=links, ports=ports)

@@ -1,0 +1,91 @@
+"""Fronts of k-synchronous algorithms: SCCL's known points on the DGX-1 and on rings."""
+
+from fractions import Fraction
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Demand, Events
+from taccl_py.synthesis.pareto import Shape, WalkLimits, pareto_front
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.model import Link, Topology
+from taccl_py.verify.schedule import judge_schedule
+
+
+def front_of(topology, kind, chunks, steps=8, extra=6, root=0):
+    demand = Demand(topology, kind, 8e6, root)
+    return pareto_front(demand, WalkLimits(chunks, steps, extra), Limits(seconds=120.0), Events())
+
+
+def shapes(front):
+    return [point.shape for point in front.points]
+
+
+@pytest.fixture(scope="module")
+def dgx1():
+    return load_topology("dgx1", None)
+
+
+DGX1 = {
+    # Cai et al. (PPoPP'21), table 4: (2, 2, 3) and the bandwidth-optimal (6, 3, 7); in their words (1, 2, 2) is dominated.
+    Kind.ALLGATHER: (6, [Shape(2, 2, 3), Shape(6, 3, 7)], Fraction(7, 6)),
+    Kind.REDUCESCATTER: (6, [Shape(2, 2, 3), Shape(6, 3, 7)], Fraction(7, 6)),
+    Kind.ALLREDUCE: (6, [Shape(2, 4, 6), Shape(6, 6, 14)], Fraction(7, 3)),
+    # With k = 5 extra rounds the bandwidth optimum needs no third step: better than the (6, 3, 7) of the table.
+    Kind.GATHER: (6, [Shape(6, 2, 7)], Fraction(7, 6)),
+    Kind.SCATTER: (6, [Shape(6, 2, 7)], Fraction(7, 6)),
+    Kind.ALLTOALL: (3, [Shape(3, 2, 8)], Fraction(8, 3)),
+    Kind.BROADCAST: (2, [Shape(2, 2, 2)], Fraction(1, 6)),
+}
+
+
+@pytest.mark.parametrize("kind", DGX1, ids=str)
+def test_the_front_of_the_dgx1_is_that_of_sccl_and_proved(dgx1, kind):
+    chunks, expected, least = DGX1[kind]
+    front = front_of(dgx1, kind, chunks, steps=3)
+    assert shapes(front) == expected
+    assert all(point.proved for point in front.points)
+    assert front.least_rounds_per_chunk == least
+    for point in front.points:
+        assert judge_schedule(point.schedule) == ()
+        assert point.schedule.collective.kind is kind
+        assert point.schedule.collective.chunks_per_rank == point.shape.chunks
+
+
+@pytest.mark.slow
+def test_broadcast_on_the_dgx1_reaches_sccls_points(dgx1):
+    """(18, 5, 5) is their best; (15, 4, 4), on which z3 gave no answer in 480 s, does not exist."""
+    front = front_of(dgx1, Kind.BROADCAST, 18, steps=5, extra=0)
+    assert shapes(front)[-1] == Shape(18, 5, 5)
+    assert Shape(13, 4, 4) in shapes(front)
+
+
+def test_a_ring_needs_half_its_length_in_steps():
+    """AllGather on a ring of 8: each rank receives 7 chunks over 2 links; (2, 4, 7) has fewest steps and least traffic."""
+    front = front_of(formula_topology("ring:8"), Kind.ALLGATHER, 2)
+    assert front.fewest_steps == 4
+    assert shapes(front) == [Shape(2, 4, 7)]
+
+
+def test_one_chunk_on_a_one_way_ring():
+    """Rank r's chunk passes 3 links one after the other: 3 steps of 1 round."""
+    links = tuple(Link(r, (r + 1) % 4, 1.0, 10.0) for r in range(4))
+    front = front_of(Topology("one way", "made up", (0,) * 4, (), links), Kind.ALLGATHER, 1)
+    assert shapes(front) == [Shape(1, 3, 3)]
+
+
+def test_time_of_a_point_is_no_more_than_its_rounds_cost(dgx1):
+    """A double link carries two chunks in a round, as two messages where they are not neighbours in the buffers."""
+    front = front_of(dgx1, Kind.ALLGATHER, 6)
+    for point in front.points:
+        round_us = 2 * 0.7 + 40.0 * 1.0 / point.shape.chunks
+        assert point.schedule.makespan_us <= point.shape.rounds * round_us
+
+
+def test_speeds_that_are_no_whole_multiples_are_refused():
+    links = (Link(0, 1, 1.0, 10.0), Link(1, 0, 1.0, 7.0))
+    with pytest.raises(InputError, match=r"link 1->0 is 1\.42857 times as fast"):
+        front_of(Topology("uneven", "made up", (0, 0), (), links), Kind.ALLGATHER, 1)

@@ -1,0 +1,58 @@
+"""Races: runs in processes of their own, results in the order of the runs."""
+
+import threading
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.race import Racer, Run
+from taccl_py.topology.machines import formula_topology
+
+RING, FULL = formula_topology("ring:4"), formula_topology("full:4")
+
+
+def runs():
+    sizes = (1e3, 1e6, 64e6)
+    found = [Run("milp", Demand(topology, Kind.ALLGATHER, size)) for topology in (RING, FULL) for size in sizes]
+    return [*found, Run("milp", Demand(RING, Kind.ALLGATHER, 1e6, chunks_per_rank=-1))]
+
+
+def race(workers, **limits):
+    with Racer(Options(limits=Limits(**limits)), 30.0, workers).running() as racer:
+        return racer.race(runs(), Events())
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return race(1)
+
+
+def test_results_come_in_the_order_of_the_runs(alone):
+    assert [outcome.run for outcome in alone] == runs()
+    names = [outcome.synthesis.schedule.topology.name for outcome in alone[:-1]]
+    assert names == [RING.name] * 3 + [FULL.name] * 3
+
+
+def test_a_run_without_an_answer_says_why(alone):
+    assert alone[-1].synthesis is None
+    assert "chunks per rank" in alone[-1].reason
+
+
+def test_several_processes_find_the_same(alone):
+    together = race(2)
+    assert [o.synthesis and o.synthesis.schedule for o in together] == [
+        o.synthesis and o.synthesis.schedule for o in alone
+    ]
+    assert together[-1].reason == alone[-1].reason
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_the_users_stop_nothing_more_begins(workers):
+    stop = threading.Event()
+    stop.set()
+    outcomes = race(workers, stop=stop)
+    assert len(outcomes) == len(runs())
+    if workers == 1:
+        assert {outcome.reason for outcome in outcomes} == {"no time was left"}
