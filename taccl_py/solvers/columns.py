@@ -1,0 +1,84 @@
+"""Min-max-load linear programs that grow by columns (HiGHS, warm-started).
+
+min T    sum of x over the columns of a share = 1,    sum of load * x <= T for every resource,    x >= 0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.errors import PackageMissing
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MasterSolution:
+    """Optimum over the columns so far.
+
+    Attributes
+    ----------
+    objective
+        T.
+    amounts
+        Value of every column, in the order in which they were added.
+    prices
+        Dual price of every resource; they add up to 1.
+    worth
+        Dual price of every share: a column cheaper than that improves T.
+    """
+
+    objective: float
+    amounts: FloatArray
+    prices: FloatArray
+    worth: FloatArray
+
+
+class ColumnProgram:
+    """The program with the columns added so far.
+
+    Raises
+    ------
+    PackageMissing
+        If highspy is not installed.
+    """
+
+    def __init__(self, num_shares: int, num_resources: int) -> None:
+        try:
+            import highspy
+        except ImportError as error:
+            raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.14'") from None
+        self._shares, self._resources = num_shares, num_resources
+        self._highs: Any = highspy.Highs()
+        self._highs.setOptionValue("output_flag", False)
+        self._highs.setOptionValue("threads", 1)
+        nothing = (0, np.zeros(0, dtype=np.int32), np.zeros(0))
+        for _ in range(num_shares):
+            self._highs.addRow(1.0, 1.0, *nothing)
+        for _ in range(num_resources):
+            self._highs.addRow(-highspy.kHighsInf, 0.0, *nothing)
+        rows = np.arange(num_shares, num_shares + num_resources, dtype=np.int32)
+        self._infinity = highspy.kHighsInf
+        self._highs.addCol(1.0, 0.0, self._infinity, num_resources, rows, np.full(num_resources, -1.0))
+
+    def add(self, share: int, load: FloatArray) -> None:
+        """Add a column: it serves a share and loads every resource by ``load``."""
+        used = np.flatnonzero(load)
+        rows = np.concatenate(([share], self._shares + used)).astype(np.int32)
+        self._highs.addCol(0.0, 0.0, self._infinity, len(rows), rows, np.concatenate(([1.0], load[used])))
+
+    def solve(self) -> MasterSolution:
+        """Optimum over the columns so far; every share needs at least one."""
+        self._highs.run()
+        solution = self._highs.getSolution()
+        duals = np.array(solution.row_dual)
+        values = np.array(solution.col_value)
+        prices = np.maximum(0.0, -duals[self._shares :])
+        total = prices.sum()
+        return MasterSolution(
+            float(values[0]), values[1:], prices / total if total > 0 else prices, duals[: self._shares]
+        )

@@ -1,0 +1,1 @@
+"""Engine ``trees``: spanning-tree packing, for sizes at which throughput rules."""

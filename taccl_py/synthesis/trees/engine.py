@@ -1,0 +1,220 @@
+"""Engine ``trees``: throughput-optimal spanning trees (after ForestColl and Blink), rounded, cut into pieces and pipelined.
+
+1. `packing`: the best fractional packing of spanning trees over links and ports, and with it a lower bound.
+2. `rounding`: a few whole trees for every root that load links and ports nearly as evenly, and as shallow as that allows.
+3. `order`: every tree's data is cut into pieces, which follow each other down the tree. How many trees and how many pieces
+   pay at the size asked for is found by trying.
+
+Reduce and ReduceScatter are Broadcast and AllGather run backwards on the reversed machine. AllReduce sums along trees of the
+reversed machine and sends the sums out along trees of the machine, both in one plan: a piece turns around at its root.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import InputError, LimitReached
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.schedule.transform import combining
+from taccl_py.solvers.limits import Deadline
+from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.order import Costs, Plan, fullest_us, list_schedule
+from taccl_py.synthesis.trees.packing import pack_trees
+from taccl_py.synthesis.trees.rounding import Forest, round_packing
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
+
+_ROUTED = {
+    Kind.BROADCAST: Kind.BROADCAST,
+    Kind.REDUCE: Kind.BROADCAST,
+    Kind.ALLGATHER: Kind.ALLGATHER,
+    Kind.REDUCESCATTER: Kind.ALLGATHER,
+    Kind.ALLREDUCE: Kind.ALLGATHER,
+}
+_PARTS = (1, 2, 3, 4, 6, 8, 11, 13, 16)
+_CUTS = (1, 2, 4, 8, 16, 32, 64)
+_MOST_PIECES = 64
+# Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
+_MOST_MESSAGES = 250_000
+_MOST_JOBS = 12_000
+_PATIENCE = (0.0, 0.25, 0.5, 1.0)
+# A finer cut must be worth this much.
+_WORTH = 0.002
+_TOLERANCE = 1e-6
+
+
+def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`. Without a number of chunks it chooses one."""
+    if demand.kind not in _ROUTED:
+        raise InputError(
+            f"engine trees does not do {demand.kind}; use --engine milp", path="command line", field="--engine"
+        )
+    return _Run(demand, options, events).answer()
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A plan and what it is a plan of."""
+
+    jobs: tuple[Job, ...]
+    plan: Plan
+    pieces: int
+    piece_bytes: float
+
+
+class _Base:
+    """A machine with its packing, and whole trees for any number of parts."""
+
+    def __init__(self, run: _Run, *, backwards: bool) -> None:
+        demand = run.demand
+        topology, sketch = demand.topology, demand.sketch
+        if backwards:
+            topology = topology.reversed()
+            sketch = None if sketch is None else sketch.for_sums(topology)
+        collective = Collective(_ROUTED[demand.kind], topology.num_ranks, 1, demand.root)
+        problem = Problem.build(topology, collective, sketch, demand.chunk_bytes(demand.collective(1)))
+        self._run = run
+        with run.stage("packing"):
+            self.network = Network.of(problem)
+            self.packing = pack_trees(self.network, run.limits, run.deadline)
+        self._forests: dict[int, Forest] = {}
+
+    def forest(self, parts: int) -> Forest:
+        """Whole trees, so many for each root."""
+        if parts not in self._forests:
+            with self._run.stage("rounding"):
+                found = round_packing(self.network, self.packing, parts, self._run.limits, self._run.deadline)
+            self._forests[parts] = found
+        return self._forests[parts]
+
+
+class _Run:
+    """One call of the engine."""
+
+    def __init__(self, demand: Demand, options: Options, events: Events) -> None:
+        self.demand, self.limits, self.events = demand, options.limits, events
+        self.deadline = Deadline(options.limits.seconds)
+        self.stage_seconds: dict[str, float] = {}
+
+    def answer(self) -> Synthesis:
+        """Search, lift and bound."""
+        demand = self.demand
+        turned = demand.kind in (Kind.REDUCE, Kind.REDUCESCATTER)
+        base = _Base(self, backwards=turned)
+        choice = self._search(base, _Base(self, backwards=True) if demand.kind is Kind.ALLREDUCE else None)
+        with self.stage("schedule"):
+            kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
+            collective = Collective(kind, demand.topology.num_ranks, choice.pieces, demand.root)
+            schedule = _lifted(base.network, choice, collective)
+            if turned:
+                schedule = combining(schedule, demand.topology)
+        with self.stage("bound"):
+            bound = self._bound(base, choice)
+        optimal = schedule.makespan_us <= bound.time_us * (1 + _TOLERANCE)
+        proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
+        return Synthesis(schedule, bound, proof, "highs", self.stage_seconds)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage and report it."""
+        self.events.stage(name)
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
+
+    def _search(self, base: _Base, backward: _Base | None) -> _Choice:
+        """Best plan over numbers of trees, of pieces, and ways to order them."""
+        best: _Choice | None = None
+        for parts in self._numbers_of_parts():
+            if best is not None and self._over:
+                break
+            forests = [b.forest(parts) for b in (base, backward) if b is not None]
+            best = self._cut_finer(base, backward, forests, best)
+        if best is None:
+            raise LimitReached("no schedule was found; give more time with --time-limit")
+        return best
+
+    def _cut_finer(
+        self, base: _Base, backward: _Base | None, forests: Sequence[Forest], best: _Choice | None
+    ) -> _Choice | None:
+        """Plans with ever more pieces for the same trees, until that stops paying."""
+        parts, network = forests[0].parts, base.network
+        for cuts in self._numbers_of_cuts(parts, network):
+            if best is not None and self._over:
+                break
+            pieces = parts * cuts
+            piece_bytes = self._piece_bytes(pieces)
+            sums = reduce_jobs(network, backward.network, forests[1], cuts) if backward is not None else ()
+            jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
+            costs = Costs.of(network, piece_bytes)
+            if best is not None and fullest_us(jobs, costs) >= best.plan.end_us * (1 - _WORTH):
+                break
+            plan = self._best_plan(jobs, costs)
+            if best is not None and plan.end_us >= best.plan.end_us * (1 - _WORTH):
+                continue
+            best = _Choice(jobs, plan, pieces, piece_bytes)
+            self.events.incumbent(plan.end_us)
+        return best
+
+    def _best_plan(self, jobs: tuple[Job, ...], costs: Costs) -> Plan:
+        plans = [list_schedule(jobs, costs, patience, backwards=False) for patience in _PATIENCE]
+        plans.append(list_schedule(jobs, costs, 0.0, backwards=True))
+        return min(plans, key=lambda plan: plan.end_us)
+
+    @property
+    def _over(self) -> bool:
+        return self.limits.stop.is_set() or not self.deadline.left
+
+    def _piece_bytes(self, pieces: int) -> float:
+        return self.demand.chunk_bytes(self.demand.collective(pieces))
+
+    def _numbers_of_parts(self) -> list[int]:
+        wanted = self.demand.chunks_per_rank
+        return [parts for parts in _PARTS if wanted is None or wanted % parts == 0]
+
+    def _numbers_of_cuts(self, parts: int, network: Network) -> list[int]:
+        wanted = self.demand.chunks_per_rank
+        if wanted is not None:
+            return [wanted // parts]
+        num_jobs = len(network.roots) * (network.num_ranks - 1) * parts
+        most = min(_MOST_PIECES // parts, _MOST_JOBS // num_jobs, _MOST_MESSAGES // (num_jobs * len(network.images)))
+        return [cuts for cuts in _CUTS if cuts <= max(1, most)]
+
+    def _bound(self, base: _Base, choice: _Choice) -> Bound:
+        """Best of what holds for every algorithm on the machine and what holds under the sketch's restrictions."""
+        demand = self.demand
+        size_bytes = choice.piece_bytes * demand.collective(choice.pieces).chunks_per_size
+        bound = demand_bound(demand.topology, demand.kind, demand.root, size_bytes)
+        if demand.kind is Kind.ALLREDUCE or demand.sketch is None:
+            return bound
+        share_mb = choice.piece_bytes * choice.pieces / BYTES_PER_MB
+        packed = Bound(
+            base.packing.bound_us * share_mb, "bandwidth: the best trees over the links that the sketch leaves"
+        )
+        return max(bound, packed, key=lambda found: found.time_us)
+
+
+def _lifted(network: Network, choice: _Choice, collective: Collective) -> Schedule:
+    """Schedule of the whole machine: every batch with its images."""
+    links = network.link_images().tolist()
+    images = network.images.tolist()
+    drafts = []
+    for batch in choice.plan.batches:
+        first = choice.jobs[batch.jobs[0]]
+        for image, link_image in zip(images, links, strict=True):
+            offset = 0 if collective.kind is Kind.BROADCAST else image[network.roots[first.root]] * choice.pieces
+            chunks = tuple(offset + choice.jobs[index].piece for index in batch.jobs)
+            drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))
+    return build_schedule(network.problem.topology, collective, choice.piece_bytes, drafts)

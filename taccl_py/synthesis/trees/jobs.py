@@ -1,0 +1,109 @@
+"""Jobs: what trees ask for, one orbit each.
+
+A job carries one piece of one root's data over one link (and so do its images, at the same time, elsewhere). It waits for
+other jobs: for the one that brings the piece or, where data is summed, for all that bring a part of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.rounding import Forest
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece over one link, for each element of the group.
+
+    Attributes
+    ----------
+    root
+        Index of the representative root.
+    piece
+        Which piece of its data.
+    link
+        Link of the representative.
+    reduce
+        Whether the receiver adds it to what it has.
+    after
+        Jobs that must have arrived, all of smaller index.
+    """
+
+    root: int
+    piece: int
+    link: int
+    reduce: bool
+    after: tuple[int, ...]
+
+
+def gather_jobs(network: Network, forest: Forest, cuts: int, sums: Sequence[Job] = ()) -> list[Job]:
+    """Jobs that bring every piece from its root to every rank.
+
+    Parameters
+    ----------
+    network, forest
+        The machine and the trees.
+    cuts
+        Pieces of every part.
+    sums
+        Jobs that must bring the pieces to their roots first (see `reduce_jobs`); they stand first in the result.
+    """
+    jobs = list(sums)
+    arrivals: dict[tuple[int, int], list[int]] = {}
+    for index, job in enumerate(sums):
+        if network.dst[job.link] == network.roots[job.root]:
+            arrivals.setdefault((job.root, job.piece), []).append(index)
+    for number, tree in enumerate(forest.trees):
+        order = downwards(network, tree.links.tolist(), network.roots[tree.root])
+        for cut in range(cuts):
+            piece = number % forest.parts * cuts + cut
+            brought_by = {network.roots[tree.root]: tuple(arrivals.get((tree.root, piece), ()))}
+            for link in order:
+                after = brought_by[int(network.src[link])]
+                brought_by[int(network.dst[link])] = (len(jobs),)
+                jobs.append(Job(tree.root, piece, link, reduce=False, after=after))
+    return jobs
+
+
+def reduce_jobs(network: Network, backward: Network, forest: Forest, cuts: int) -> list[Job]:
+    """Jobs that sum every piece at its root.
+
+    Parameters
+    ----------
+    network
+        The machine.
+    backward, forest
+        The reversed machine and trees on it; messages go the other way, from the leaves to the root.
+    cuts
+        Pieces of every part.
+    """
+    turned = backward.problem.topology.reversed_link()
+    jobs: list[Job] = []
+    for number, tree in enumerate(forest.trees):
+        order = downwards(backward, tree.links.tolist(), network.roots[tree.root])
+        for cut in range(cuts):
+            piece = number % forest.parts * cuts + cut
+            brought_by: dict[int, list[int]] = {}
+            for link in reversed(order):
+                parent, child = int(backward.src[link]), int(backward.dst[link])
+                after = tuple(brought_by.get(child, ()))
+                brought_by.setdefault(parent, []).append(len(jobs))
+                jobs.append(Job(tree.root, piece, turned[link], reduce=True, after=after))
+    return jobs
+
+
+def downwards(network: Network, links: list[int], root: int) -> list[int]:
+    """Links of a tree, every one after the one that leads to it."""
+    below: dict[int, list[int]] = {}
+    for link in links:
+        if link >= 0:
+            below.setdefault(int(network.src[link]), []).append(link)
+    order: list[int] = []
+    front = [root]
+    for rank in front:
+        for link in below.get(rank, ()):
+            order.append(link)
+            front.append(int(network.dst[link]))
+    return order

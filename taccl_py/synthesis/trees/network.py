@@ -1,0 +1,140 @@
+"""Network: a machine up to its symmetry, with the capacities that trees share.
+
+Only symmetries that act *freely* are used: no rank, link or port keeps its place, and no two images of a link share a port.
+Then a tree and its images load every link and port of an orbit alike, one arc of the tree loads each of them once, and
+whatever fits on the orbits fits on the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.topology.model import Topology
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Network:
+    """Links and shared capacities of a machine.
+
+    Attributes
+    ----------
+    problem
+        The problem; which of its chunks a tree carries does not matter, only their source.
+    roots
+        One source rank of every orbit.
+    permitted
+        Links that trees of a root may use, [root, link].
+    images
+        Image of every rank under every element of the group, the identity first, [element, rank].
+    src, dst
+        Ends of the links, [link].
+    resources
+        Orbits of the resources that a link occupies, its own first, [link, position]; the number of orbits stands where a
+        link has fewer than others.
+    beta
+        Cost of one megabyte on them in us, [link, position].
+    num_resources
+        Number of orbits.
+    """
+
+    problem: Problem
+    roots: tuple[int, ...]
+    permitted: NDArray[np.bool_]
+    images: IntArray
+    src: IntArray
+    dst: IntArray
+    resources: IntArray
+    beta: FloatArray
+    num_resources: int
+
+    @property
+    def num_ranks(self) -> int:
+        """N."""
+        return self.problem.topology.num_ranks
+
+    @staticmethod
+    def of(problem: Problem) -> Network:
+        """Keep what acts freely of the problem's symmetry, and form the orbits."""
+        topology = problem.topology
+        generators: list[Generator] = []
+        images = np.arange(topology.num_ranks, dtype=np.int64)[None, :]
+        for generator in problem.generators:
+            wider = _free_group(topology, [*generators, generator])
+            if wider is not None:
+                generators.append(generator)
+                images = wider
+        orbit_of = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in generators])
+        chunk_of = {source: chunk for chunk, source in reversed(list(enumerate(problem.collective.source)))}
+        roots = tuple(sorted({int(orbit_of[source]) for source in chunk_of}))
+        resource_images = [np.concatenate([g.link, len(topology.links) + g.port]) for g in generators]
+        _, number = np.unique(orbit_labels(topology.num_resources, resource_images), return_inverse=True)
+        count = int(number.max()) + 1
+        width = max(len(resources) for resources in topology.resources_of)
+        resources = np.full((len(topology.links), width), count, dtype=np.int64)
+        beta = np.zeros(resources.shape)
+        for link, occupied in enumerate(topology.resources_of):
+            resources[link, : len(occupied)] = number[list(occupied)]
+            beta[link, : len(occupied)] = [topology.resource_cost[r][1] for r in occupied]
+        return Network(
+            problem, roots, problem.permitted[[chunk_of[root] for root in roots]], images, _src(topology), _dst(topology),
+            resources, beta, count,
+        )  # fmt: skip
+
+    def lengths(self, prices: FloatArray) -> FloatArray:
+        """Price of every link when one megabyte-microsecond of every resource orbit costs ``prices``, [link]."""
+        lengths: FloatArray = (np.append(prices, 0.0)[self.resources] * self.beta).sum(axis=1)
+        return lengths
+
+    def load(self, links: IntArray) -> FloatArray:
+        """Time that one megabyte over each of these links takes on every resource orbit in us, [resource]."""
+        load: FloatArray = np.bincount(
+            self.resources[links].reshape(-1), self.beta[links].reshape(-1), minlength=self.num_resources + 1
+        )
+        return load[:-1]
+
+    def link_images(self) -> IntArray:
+        """Image of every link under every element of the group, [element, link]."""
+        topology = self.problem.topology
+        lane = np.array(topology.lane, dtype=np.int64)
+        index = np.full((self.num_ranks, self.num_ranks, int(lane.max()) + 1), -1, dtype=np.int64)
+        index[self.src, self.dst, lane] = np.arange(len(lane))
+        return np.stack([index[image[self.src], image[self.dst], lane] for image in self.images])
+
+
+def _src(topology: Topology) -> IntArray:
+    return np.array([link.src for link in topology.links], dtype=np.int64)
+
+
+def _dst(topology: Topology) -> IntArray:
+    return np.array([link.dst for link in topology.links], dtype=np.int64)
+
+
+def _free_group(topology: Topology, generators: list[Generator]) -> IntArray | None:
+    """Images of the ranks under all elements of the group, or None if it does not act freely."""
+    labels = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in generators])
+    sizes = np.bincount(labels)
+    order = int(sizes[0])
+    if any(size not in (0, order) for size in sizes.tolist()):
+        return None
+    identity = tuple(range(topology.num_ranks))
+    elements = {identity: None}
+    for element in (queue := [identity]):
+        for generator in generators:
+            product = tuple(generator.rank[rank] for rank in element)
+            if product not in elements:
+                elements[product] = None
+                queue.append(product)
+        if len(elements) > order:
+            return None
+    link_labels = orbit_labels(len(topology.links), [g.link for g in generators])
+    behind = [(int(link_labels[index]), port) for index, link in enumerate(topology.links) for port in link.ports]
+    if len(set(behind)) < len(behind):
+        return None
+    return np.array(list(elements), dtype=np.int64)

@@ -1,0 +1,264 @@
+"""List schedules of jobs: which goes first, and which neighbours share a message."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.synthesis.trees.jobs import Job
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.units import BYTES_PER_MB
+
+_RELATIVE_PRECISION = 1e-9
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What pieces cost at one size.
+
+    Attributes
+    ----------
+    resources
+        Resource orbits that a message on a link occupies, [link].
+    alpha_us, piece_us
+        For how long, for each of these: once and for every piece, [link].
+    latency_us
+        What comes after, [link].
+    """
+
+    resources: tuple[tuple[int, ...], ...]
+    alpha_us: tuple[tuple[float, ...], ...]
+    piece_us: tuple[tuple[float, ...], ...]
+    latency_us: tuple[float, ...]
+
+    @staticmethod
+    def of(network: Network, piece_bytes: float) -> Costs:
+        """Costs for pieces of one size."""
+        topology, megabytes = network.problem.topology, piece_bytes / BYTES_PER_MB
+        occupied = topology.resources_of
+        alpha = tuple(tuple(topology.resource_cost[r][0] for r in resources) for resources in occupied)
+        piece = tuple(tuple(topology.resource_cost[r][1] * megabytes for r in resources) for resources in occupied)
+        orbits = tuple(
+            tuple(row[: len(resources)]) for row, resources in zip(network.resources.tolist(), occupied, strict=True)
+        )
+        return Costs(orbits, alpha, piece, tuple(link.latency_us for link in topology.links))
+
+    def occupancy_us(self, link: int, pieces: int) -> list[float]:
+        """How long a message occupies each of its resources."""
+        return [a + pieces * p for a, p in zip(self.alpha_us[link], self.piece_us[link], strict=True)]
+
+    def message_us(self, link: int, pieces: int) -> float:
+        """Time from the start of a message to its arrival."""
+        return max(self.occupancy_us(link, pieces)) + self.latency_us[link]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Jobs of neighbouring pieces that go over one link together, in order of piece."""
+
+    jobs: tuple[int, ...]
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Batches with their times.
+
+    Attributes
+    ----------
+    batches
+        In the order in which they were planned.
+    end_us
+        When the last one has arrived.
+    """
+
+    batches: tuple[Batch, ...]
+    end_us: float
+
+
+def fullest_us(jobs: Sequence[Job], costs: Costs) -> float:
+    """Time for which the busiest resource moves pieces: no schedule of the jobs is faster."""
+    return max(_work(jobs, costs), default=0.0)
+
+
+def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:
+    """What every resource has to do, without alpha."""
+    count = 1 + max((resource for job in jobs for resource in costs.resources[job.link]), default=-1)
+    work = [0.0] * count
+    for job in jobs:
+        for resource, time_us in zip(costs.resources[job.link], costs.piece_us[job.link], strict=True):
+            work[resource] += time_us
+    return work
+
+
+def list_schedule(jobs: Sequence[Job], costs: Costs, patience: float, *, backwards: bool) -> Plan:
+    """Plan in which whatever has the longest way still to go starts as soon as its link and ports are free.
+
+    Parameters
+    ----------
+    jobs, costs
+        What is to be done.
+    patience
+        Neighbours that are ready together share a message while the way of all of them takes at most this part of the work
+        that is left; where nobody waits for them, they share it in any case.
+    backwards
+        Whether to decide from the end to the beginning, so that the last messages rather than the first come without pauses.
+    """
+    follows: list[list[int]] = [[] for _ in jobs]
+    for index, job in enumerate(jobs):
+        for earlier in job.after:
+            follows[earlier].append(index)
+    leads = [list(job.after) for job in jobs]
+    if not backwards:
+        return _left_shifted(jobs, costs, _Run(jobs, costs, leads, follows, patience).batches())
+    turned = _Run(jobs, costs, follows, leads, patience).batches()
+    mirrored = [Batch(batch.jobs, -batch.end_us, -batch.start_us) for batch in turned]
+    return _left_shifted(jobs, costs, mirrored)
+
+
+def _left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) -> Plan:
+    """Earliest starts that keep the order on every resource."""
+    arrival = [0.0] * len(jobs)
+    free: dict[int, float] = {}
+    result = []
+    for batch in sorted(batches, key=lambda b: (b.start_us, b.jobs)):
+        link, size = jobs[batch.jobs[0]].link, len(batch.jobs)
+        start = max((arrival[j] for index in batch.jobs for j in jobs[index].after), default=0.0)
+        start = max(start, *(free.get(resource, 0.0) for resource in costs.resources[link]))
+        for resource, time_us in zip(costs.resources[link], costs.occupancy_us(link, size), strict=True):
+            free[resource] = start + time_us
+        end = start + costs.message_us(link, size)
+        for index in batch.jobs:
+            arrival[index] = end
+        result.append(Batch(batch.jobs, start, end))
+    return Plan(tuple(result), max(arrival, default=0.0))
+
+
+class _Run:
+    """Event-driven list scheduling. A job that cannot start waits at one of the resources that hold it up."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        costs: Costs,
+        leads: Sequence[Sequence[int]],
+        follows: Sequence[Sequence[int]],
+        patience: float,
+    ) -> None:
+        self._jobs, self._costs, self._follows, self._patience = jobs, costs, follows, patience
+        self._way = _ways(jobs, costs, follows)
+        self._missing = [len(lead) for lead in leads]
+        self._rank = [(-self._way[i], job.piece, i) for i, job in enumerate(jobs)]
+        work = _work(jobs, costs)
+        self._left = max(work, default=0.0)
+        self._fullest = work.index(self._left) if work else 0
+        self._longest = max((costs.message_us(link, 1) for link in {job.link for job in jobs}), default=0.0)
+        self._free = [0.0] * len(work)
+        self._waiting: list[list[tuple[float, int, int]]] = [[] for _ in work]
+        self._ready: dict[tuple[int, int, bool, int], int] = {}
+        self._begun = [False] * len(jobs)
+        self._batches: list[Batch] = []
+        # (time, resource that becomes free or -1, jobs that arrive)
+        self._events: list[tuple[float, int, tuple[int, ...]]] = []
+
+    def batches(self) -> list[Batch]:
+        """Run to the end."""
+        self._serve([self._enter(i) for i, missing in enumerate(self._missing) if not missing], 0.0)
+        while self._events:
+            now = self._events[0][0]
+            candidates = []
+            while self._events and self._events[0][0] <= now * (1 + _RELATIVE_PRECISION):
+                _, resource, arrived = heapq.heappop(self._events)
+                for job in arrived:
+                    candidates += self._released(job)
+                if resource >= 0 and self._waiting[resource]:
+                    candidates.append((heapq.heappop(self._waiting[resource]), resource))
+            self._serve(candidates, now)
+        return self._batches
+
+    def _enter(self, index: int) -> tuple[tuple[float, int, int], int]:
+        job = self._jobs[index]
+        self._ready[job.root, job.link, job.reduce, job.piece] = index
+        return self._rank[index], -1
+
+    def _released(self, job: int) -> list[tuple[tuple[float, int, int], int]]:
+        released = []
+        for follower in self._follows[job]:
+            self._missing[follower] -= 1
+            if not self._missing[follower]:
+                released.append(self._enter(follower))
+        return released
+
+    def _serve(self, candidates: list[tuple[tuple[float, int, int], int]], now: float) -> None:
+        """Start candidates in order; one that leaves its resource free makes room for the next that waits there."""
+        soon = now * (1 + _RELATIVE_PRECISION)
+        heapq.heapify(candidates)
+        while candidates:
+            rank, origin = heapq.heappop(candidates)
+            index = rank[2]
+            if not self._begun[index]:
+                for resource in self._costs.resources[self._jobs[index].link]:
+                    if self._free[resource] > soon:
+                        heapq.heappush(self._waiting[resource], rank)
+                        break
+                else:
+                    self._begin(self._company(index), now)
+            if origin >= 0 and self._waiting[origin] and self._free[origin] <= soon:
+                heapq.heappush(candidates, (heapq.heappop(self._waiting[origin]), origin))
+
+    def _company(self, index: int) -> tuple[int, ...]:
+        """A job and the neighbours that share its message."""
+        job = self._jobs[index]
+        batch = [index]
+        for step in (1, -1):
+            piece = job.piece + step
+            while (other := self._ready.get((job.root, job.link, job.reduce, piece))) is not None:
+                if not self._may_join(other, len(batch) + 1):
+                    break
+                batch.append(other)
+                piece += step
+        return tuple(sorted(batch, key=lambda i: self._jobs[i].piece))
+
+    def _may_join(self, index: int, size: int) -> bool:
+        if not self._follows[index] and self._costs.message_us(self._jobs[index].link, size) <= self._longest:
+            return True
+        return size * self._way[index] <= self._patience * self._left
+
+    def _begin(self, batch: tuple[int, ...], now: float) -> None:
+        link, size = self._jobs[batch[0]].link, len(batch)
+        for index in batch:
+            job = self._jobs[index]
+            del self._ready[job.root, job.link, job.reduce, job.piece]
+            self._begun[index] = True
+        end = now + self._costs.message_us(link, size)
+        self._batches.append(Batch(batch, now, end))
+        for position, time_us in enumerate(self._costs.occupancy_us(link, size)):
+            resource = self._costs.resources[link][position]
+            self._free[resource] = now + time_us
+            if time_us > 0:
+                heapq.heappush(self._events, (now + time_us, resource, ()))
+            if resource == self._fullest:
+                self._left -= size * self._costs.piece_us[link][position]
+        heapq.heappush(self._events, (end, -1, batch))
+
+
+def _ways(jobs: Sequence[Job], costs: Costs, follows: Sequence[Sequence[int]]) -> list[float]:
+    """Longest time from the start of a job to the end of what follows, when nothing is in the way."""
+    way = [costs.message_us(job.link, 1) for job in jobs]
+    missing = [len(following) for following in follows]
+    lead_of: list[list[int]] = [[] for _ in jobs]
+    for index, following in enumerate(follows):
+        for later in following:
+            lead_of[later].append(index)
+    longest = [0.0] * len(jobs)
+    queue = [index for index, count in enumerate(missing) if not count]
+    for index in queue:
+        way[index] += longest[index]
+        for lead in lead_of[index]:
+            longest[lead] = max(longest[lead], way[index])
+            missing[lead] -= 1
+            if not missing[lead]:
+                queue.append(lead)
+    return way

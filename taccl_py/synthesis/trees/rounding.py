@@ -1,0 +1,239 @@
+"""Rounding: a few whole trees for every root in place of a fractional packing.
+
+Every root's data is cut into so many equal parts and each part gets one tree. The parts start on the trees of the packing, by
+largest remainder; then ranks are hung under other parents, one at a time, first while that makes the fullest links and ports
+less full, and at last wherever it makes a tree shallower without making them fuller.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.packing import Packing, Tree
+
+FloatArray = NDArray[np.float64]
+
+# How steeply a resource's penalty grows with its load, from coarse to fine.
+_STEEPNESS = (8.0, 40.0, 200.0)
+_MOST_PASSES = 12
+_EPSILON = 1e-9
+_RESTARTS = 6
+# Trees this much worse than the packing need not get better.
+_GOOD = 1.002
+
+
+@dataclass(frozen=True)
+class Forest:
+    """One tree for each part of every root's data.
+
+    Attributes
+    ----------
+    trees
+        Trees, in order of root and part, [root * parts + part].
+    parts
+        Parts of a root's data.
+    load_us
+        Time of the fullest resource if every root has one megabyte.
+    """
+
+    trees: tuple[Tree, ...]
+    parts: int
+    load_us: float
+
+
+def round_packing(network: Network, packing: Packing, parts: int, limits: Limits, deadline: Deadline) -> Forest:
+    """Whole trees that are close to a packing.
+
+    Parameters
+    ----------
+    network, packing
+        The machine and its fractional packing.
+    parts
+        Trees for each root.
+    limits, deadline
+        The better trees that are found by then are returned.
+    """
+    search = _Search(network, _whole(network, packing, parts), packing.load_us * parts, network.lengths(packing.prices))
+    rng = random.Random(limits.seed)
+    for attempt in range(_RESTARTS + 1):
+        if limits.stop.is_set() or not deadline.left:
+            break
+        search.balance()
+        if search.is_good or attempt == _RESTARTS:
+            break
+        search.shake(rng)
+    search.back_to_best()
+    search.flatten()
+    return Forest(tuple(search.trees()), parts, search.fullest / parts)
+
+
+def _whole(network: Network, packing: Packing, parts: int) -> list[Tree]:
+    """Largest remainder."""
+    trees = []
+    for root in range(len(network.roots)):
+        own = [i for i, tree in enumerate(packing.trees) if tree.root == root]
+        wanted = packing.amounts[own] / packing.amounts[own].sum() * parts
+        count = np.floor(wanted + _EPSILON).astype(int)
+        rest = np.argsort(count - wanted, kind="stable")[: parts - int(count.sum())]
+        count[rest] += 1
+        for i, times in zip(own, count.tolist(), strict=True):
+            trees += [packing.trees[i]] * times
+    return trees
+
+
+class _Search:
+    """Trees as one link into every rank, and the loads that they add up to (in us per megabyte of a part)."""
+
+    def __init__(self, network: Network, trees: list[Tree], target: float, lengths: FloatArray) -> None:
+        self._lengths = lengths
+        self._network, self._target = network, target
+        self._root = [tree.root for tree in trees]
+        self._link = [tree.links.copy() for tree in trees]
+        self._load = np.append(sum((network.load(tree.used()) for tree in trees), np.zeros(network.num_resources)), 0.0)
+        self._into: dict[tuple[int, int], IntArray] = {}
+        for root in range(len(network.roots)):
+            allowed = np.flatnonzero(network.permitted[root])
+            for rank in range(network.num_ranks):
+                self._into[root, rank] = allowed[network.dst[allowed] == rank]
+        self._slowness = network.beta.max(axis=1)
+        self._best = (np.inf, self._link)
+        self._note()
+
+    @property
+    def fullest(self) -> float:
+        """Largest load."""
+        return float(self._load[:-1].max())
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the best trees are as good as the packing."""
+        return self._best[0] <= self._target * _GOOD
+
+    def trees(self) -> list[Tree]:
+        """Trees as they are now."""
+        return [Tree(root, link) for root, link in zip(self._root, self._link, strict=True)]
+
+    def balance(self) -> None:
+        """Hang ranks elsewhere while that lowers the sum of penalties."""
+        for steepness in _STEEPNESS:
+            for _ in range(_MOST_PASSES):
+                moved = [self._relieve(tree, rank, steepness) for tree, rank in self._places()]
+                self._note()
+                if self.is_good or not any(moved):
+                    break
+
+    def flatten(self) -> None:
+        """Hang ranks nearer to the root where the fullest resource allows it."""
+        cap = max(self.fullest, self._target) * (1 + _EPSILON)
+        for _ in range(_MOST_PASSES):
+            if not any([self._raise(tree, cap) for tree in range(len(self._link))]):
+                break
+
+    def shake(self, rng: random.Random) -> None:
+        """Hang some ranks of the trees on the fullest resources anywhere."""
+        full = set(np.flatnonzero(self._load[:-1] >= self.fullest * (1 - 1e-3)).tolist())
+        touching = [
+            (t, r) for t, r in self._places() if full.intersection(self._network.resources[self._link[t][r]].tolist())
+        ]
+        for tree, rank in rng.sample(touching, min(len(touching), max(2, len(touching) // 4))):
+            candidates = self._candidates(tree, rank)
+            self._hang(tree, rank, int(candidates[rng.randrange(len(candidates))]))
+
+    def back_to_best(self) -> None:
+        """Return to the best trees seen."""
+        self._link = [links.copy() for links in self._best[1]]
+        network = self._network
+        total = sum((network.load(links[links >= 0]) for links in self._link), np.zeros(network.num_resources))
+        self._load = np.append(total, 0.0)
+
+    def _note(self) -> None:
+        if self.fullest < self._best[0] * (1 - _EPSILON):
+            self._best = (self.fullest, [links.copy() for links in self._link])
+
+    def _places(self) -> list[tuple[int, int]]:
+        return [(tree, rank) for tree, links in enumerate(self._link) for rank in range(len(links)) if links[rank] >= 0]
+
+    def _candidates(self, tree: int, rank: int) -> IntArray:
+        """Links into a rank that do not come from below it."""
+        links = self._into[self._root[tree], rank]
+        below = self._below(tree, rank)
+        return links[~below[self._network.src[links]]]
+
+    def _below(self, tree: int, rank: int) -> NDArray[np.bool_]:
+        """Whether a rank hangs below this one (or is it), [rank]."""
+        links = self._link[tree]
+        parent = np.where(links >= 0, self._network.src[links], np.arange(len(links)))
+        parent[rank] = rank
+        for _ in range(len(links).bit_length()):
+            if np.array_equal(parent, above := parent[parent]):
+                break
+            parent = above
+        below: NDArray[np.bool_] = parent == rank
+        return below
+
+    def _relieve(self, tree: int, rank: int, steepness: float) -> bool:
+        """Hang a rank where its penalty is least."""
+        now = int(self._link[tree][rank])
+        self._charge(now, -1.0)
+        candidates = self._candidates(tree, rank)
+        resources, beta = self._network.resources[candidates], self._network.beta[candidates]
+        load = self._load[resources]
+        scale = steepness / self._target
+        ceiling = max(self._target, float(self._load.max()))
+        penalty = (np.exp((load + beta - ceiling) * scale) - np.exp((load - ceiling) * scale)).sum(axis=1)
+        best = int(np.argmin(penalty))
+        current = float(penalty[np.flatnonzero(candidates == now)[0]])
+        chosen = int(candidates[best]) if penalty[best] < current * (1 - 1e-6) else now
+        self._charge(chosen, 1.0)
+        self._link[tree][rank] = chosen
+        return chosen != now
+
+    def _raise(self, tree: int, cap: float) -> bool:
+        """Make one pass over a tree from its root outwards."""
+        moved = False
+        depth = self._depths(tree)
+        for rank in np.argsort(depth, kind="stable").tolist():
+            now = int(self._link[tree][rank])
+            if now < 0:
+                continue
+            depth = self._depths(tree)
+            links = self._into[self._root[tree], rank]
+            offered = depth[self._network.src[links]] + self._slowness[links]
+            nearer = links[np.argsort(offered, kind="stable")][: int((offered < depth[rank] * (1 - _EPSILON)).sum())]
+            if not len(nearer):
+                continue
+            self._charge(now, -1.0)
+            full = (self._load[self._network.resources[nearer]] + self._network.beta[nearer] > cap).any(axis=1)
+            chosen = int(nearer[np.argmin(full)]) if not full.all() else now
+            self._charge(chosen, 1.0)
+            self._link[tree][rank] = chosen
+            moved |= chosen != now
+        return moved
+
+    def _depths(self, tree: int) -> FloatArray:
+        """Cost of one megabyte from the root to every rank, hop by hop in us, [rank]."""
+        links = self._link[tree]
+        parent = np.where(links >= 0, self._network.src[links], np.arange(len(links)))
+        depth: FloatArray = np.where(links >= 0, self._slowness[links], 0.0)
+        while True:
+            above = parent[parent]
+            depth = depth + depth[parent]
+            if np.array_equal(above, parent):
+                return depth
+            parent = above
+
+    def _hang(self, tree: int, rank: int, link: int) -> None:
+        self._charge(int(self._link[tree][rank]), -1.0)
+        self._charge(link, 1.0)
+        self._link[tree][rank] = link
+
+    def _charge(self, link: int, sign: float) -> None:
+        self._load[self._network.resources[link]] += sign * self._network.beta[link]
+        self._load[-1] = 0.0
