@@ -59,7 +59,7 @@ class SparseProgram:
         try:
             import highspy
         except ImportError as error:
-            raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.15'") from None
+            raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.14'") from None
         self._highspy: Any = highspy
         self._highs: Any = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1)):
@@ -71,11 +71,11 @@ class SparseProgram:
         self._highs.addVars(len(cost), np.zeros(len(cost)), np.full(len(cost), infinity))
         self._highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
         key, place = np.unique(matrix.row * len(cost) + matrix.column, return_inverse=True)
-        value = np.bincount(place, matrix.value, minlength=len(key))
+        summed = np.bincount(place, matrix.value, minlength=len(key))
         start = np.searchsorted(key, np.arange(len(row_low)) * len(cost)).astype(np.int32)
         index = (key % len(cost)).astype(np.int32)
         low, high = np.maximum(row_low, -infinity), np.minimum(row_high, infinity)
-        self._highs.addRows(len(row_low), low, high, len(key), start, index, value)
+        self._highs.addRows(len(row_low), low, high, len(key), start, index, summed)
 
     def set_costs(self, cost: FloatArray) -> None:
         """Minimize something else from now on."""

@@ -1,0 +1,126 @@
+"""Problems with one chunk for each share: what flow and paths are found for, and its parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.flow.paths import Pair
+from taccl_py.synthesis.flow.rounding import Routing
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
+from taccl_py.topology.model import Topology
+
+
+def whole_shares(demand: Demand) -> Problem:
+    """The problem with one chunk for each share, and the part of its symmetry that acts freely.
+
+    Raises
+    ------
+    InputError, Infeasible
+        If the sketch contradicts the machine or leaves some chunk no way.
+    """
+    parts = demand.chunks_per_rank or 1
+    share_bytes = demand.chunk_bytes(demand.collective(parts)) * parts
+    return _with_free_symmetry(Problem.build(demand.topology, demand.collective(1), demand.sketch, share_bytes))
+
+
+def with_port_owners(problem: Problem) -> Problem | None:
+    """The problem when only one rank of those that share a port may use it; None if no port is shared or some way is lost.
+
+    Ranks cannot wait for each other's messages at a port in a program, so only a port with one user keeps its planned order.
+    """
+    topology = problem.topology
+    permitted = problem.permitted & _owners_links(topology)[None, :]
+    if np.array_equal(permitted, problem.permitted):
+        return None
+    for chunk, (sink, *_) in enumerate(problem.collective.wanted):
+        if not _leads(topology, permitted[chunk], problem.collective.source[chunk], sink):
+            return None
+    return _with_free_symmetry(replace(problem, permitted=permitted))
+
+
+def _owners_links(topology: Topology) -> NDArray[np.bool_]:
+    """Links all of whose ports are used by their first rank: of the senders, or of the receivers where those are fewer."""
+    senders: list[set[int]] = [set() for _ in topology.ports]
+    receivers: list[set[int]] = [set() for _ in topology.ports]
+    for link in topology.links:
+        for port in link.ports:
+            senders[port].add(link.src)
+            receivers[port].add(link.dst)
+    owned = np.ones(len(topology.links), dtype=bool)
+    for index, link in enumerate(topology.links):
+        for port in link.ports:
+            if len(senders[port]) <= len(receivers[port]):
+                owned[index] &= link.src == min(senders[port])
+            else:
+                owned[index] &= link.dst == min(receivers[port])
+    return owned
+
+
+def _leads(topology: Topology, usable: NDArray[np.bool_], source: int, sink: int) -> bool:
+    reached, size = {source}, 0
+    links = [topology.links[index] for index in np.flatnonzero(usable).tolist()]
+    while sink not in reached and len(reached) > size:
+        size = len(reached)
+        reached |= {link.dst for link in links if link.src in reached}
+    return sink in reached
+
+
+def _with_free_symmetry(problem: Problem) -> Problem:
+    kept: tuple[Generator, ...] = ()
+    for generator in problem.generators:
+        if _acts_freely(problem, (*kept, generator)):
+            kept = (*kept, generator)
+    return replace(problem, generators=kept)
+
+
+def _acts_freely(problem: Problem, generators: tuple[Generator, ...]) -> bool:
+    """Whether images of a path never meet: a path and its images then load all links and ports of an orbit alike.
+
+    A group acts freely on ranks if the orbit of every chunk is as large as that of its source, which says that whatever
+    keeps the source in place keeps all ranks there. Images of a link must not share a port either.
+    """
+    topology, collective = problem.topology, problem.collective
+    if any(not np.array_equal(problem.permitted[np.ix_(g.chunk, g.link)], problem.permitted) for g in generators[-1:]):
+        return False
+    rank_label = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in generators])
+    chunk_label = orbit_labels(collective.num_chunks, [g.chunk for g in generators])
+    ranks, chunks = np.bincount(rank_label), np.bincount(chunk_label)
+    if not np.array_equal(chunks[chunk_label], ranks[rank_label[np.array(collective.source)]]):
+        return False
+    link_label = orbit_labels(len(topology.links), [g.link for g in generators]).tolist()
+    behind = [(link_label[index], port) for index, link in enumerate(topology.links) for port in link.ports]
+    return len(set(behind)) == len(behind)
+
+
+def in_parts(problem: Problem, pairs: tuple[Pair, ...], routing: Routing) -> Problem:
+    """The problem with every share in parts that have one path each, the symmetry's images included."""
+    parts, links = routing.parts, len(problem.topology.links)
+    collective = replace(problem.collective, chunks_per_rank=parts)
+    generators = tuple(replace(g, chunk=_by_parts(g.chunk, parts)) for g in problem.generators)
+    first = [
+        (pair.chunk * parts + part) * links + link
+        for pair, paths in zip(pairs, routing.links, strict=True)
+        for part, path in enumerate(paths)
+        for link in path
+    ]
+    allowed = np.zeros(collective.num_chunks * links, dtype=bool)
+    new = np.array(first, dtype=np.int64)
+    while len(new):
+        allowed[new] = True
+        images = [g.chunk[new // links] * links + g.link[new % links] for g in generators]
+        new = np.unique(np.concatenate([image[~allowed[image]] for image in images])) if images else new[:0]
+    permitted: NDArray[np.bool_] = np.repeat(problem.permitted, parts, axis=0)
+    return replace(
+        problem, collective=collective, chunk_bytes=problem.chunk_bytes / parts, generators=generators,
+        permitted=permitted, allowed=allowed.reshape(permitted.shape),
+    )  # fmt: skip
+
+
+def _by_parts(image: IntArray, parts: int) -> IntArray:
+    """Image of every part when parts keep their number within the share."""
+    return np.asarray((image[:, None] * parts + np.arange(parts)[None, :]).reshape(-1), dtype=np.int64)
