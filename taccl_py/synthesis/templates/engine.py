@@ -29,7 +29,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     begun = time.monotonic()
     deadline = Deadline(options.limits.seconds)
     events.stage("templates")
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
+    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
     events.bound(bound.time_us)
     found: list[Schedule] = []
     for named in template_schedules(demand):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from taccl_py.synthesis.templates.grids import Grid, grids
 from taccl_py.synthesis.templates.moves import Move, Moves
 from taccl_py.synthesis.templates.site import Site
-from taccl_py.synthesis.templates.spreading import Plan, camps
+from taccl_py.synthesis.templates.spreading import Camp, Plan, camps
 
 # Ranks that a chunk visits, from its source to its destination.
 Way = Callable[[int, int], tuple[int, ...]]
@@ -24,17 +25,18 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
             way.append(parents[src][way[-1]])
         return tuple(way[::-1])
 
-    if all(parent.count(-1) == 1 for parent in parents):
-        yield Plan("shortest paths", chunks_per_rank, _along(quickest, num_ranks, chunks_per_rank))
-    for grid in grids(site.topology):
-        turns = _turns(grid, num_ranks)
-        moves = _along(turns, num_ranks, chunks_per_rank)
-        if all(site.linked(move.src, move.dst) for move in moves):
-            yield Plan(f"turns {grid.name}", chunks_per_rank, moves)
+    if any(parent.count(-1) > 1 for parent in parents):
+        return
+    ways: dict[str, Way] = {"shortest paths": quickest}
+    ways |= {f"turns {grid.name}": _turns(grid, num_ranks) for grid in grids(site.topology)}
     for camp in camps(site):
-        leader_of = {rank: leader for leader, ranks in zip(camp.leaders, camp.members, strict=True) for rank in ranks}
-        led = _led(site.topology.node_of, leader_of, quickest)
-        yield Plan(camp.name, chunks_per_rank, _along(led, num_ranks, chunks_per_rank))
+        ways |= {camp.name: _led(camp, site, quickest, by_rail=False)}
+        ways |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}
+    for name, way in ways.items():
+        moves = _along(way, num_ranks, chunks_per_rank, far_first=False)
+        if all(site.linked(move.src, move.dst) for move in moves):
+            yield Plan(name, chunks_per_rank, moves)
+            yield Plan(f"{name}, far first", chunks_per_rank, _along(way, num_ranks, chunks_per_rank, far_first=True))
 
 
 def _turns(grid: Grid, num_ranks: int) -> Way:
@@ -56,35 +58,52 @@ def _turns(grid: Grid, num_ranks: int) -> Way:
     return way
 
 
-def _led(node_of: tuple[int, ...], leader_of: dict[int, int], quickest: Way) -> Way:
-    """To another node through the leaders of both camps, who wait for all of their camp; inside a node on a quickest path."""
-    farthest = max(len(quickest(rank, leader)) for rank, leader in leader_of.items())
+def _led(camp: Camp, site: Site, quickest: Way, *, by_rail: bool) -> Way:
+    """To another node through a leader of the own node and the leader of the destination; inside a node on a quickest path.
+
+    The leader of the own node is the source's, or ``by_rail`` the one in the same position as the destination's. Leaders wait
+    for all of their camp.
+    """
+    node_of = site.topology.node_of
+    leader_of = {rank: leader for leader, ranks in zip(camp.leaders, camp.members, strict=True) for rank in ranks}
+    on_rail = {(node_of[rank], other): rank for group in camp.across.groups for rank in group for other in group}
+
+    def sender(src: int, dst: int) -> int:
+        return on_rail[node_of[src], leader_of[dst]] if by_rail else leader_of[src]
+
+    longest = max(
+        len(quickest(rank, leader))
+        for rank in leader_of
+        for leader in (camp.leaders if by_rail else (leader_of[rank],))
+        if node_of[leader] == node_of[rank]
+    )
 
     def way(src: int, dst: int) -> tuple[int, ...]:
         if node_of[src] == node_of[dst]:
             return quickest(src, dst)
-        out, onward = leader_of[src], leader_of[dst]
+        out, onward = sender(src, dst), leader_of[dst]
         begin = quickest(src, out)
-        return (*(src,) * (farthest - len(begin)), *begin, *quickest(out, onward)[1:], *quickest(onward, dst)[1:])
+        return (*(src,) * (longest - len(begin)), *begin, *quickest(out, onward)[1:], *quickest(onward, dst)[1:])
 
     return way
 
 
-def _along(way: Way, num_ranks: int, chunks_per_rank: int) -> Moves:
-    """Moves along the ways; a hop to where a chunk is already is none. Whom a rank serves first differs from rank to rank."""
-    carried: dict[tuple[int, int, int, int], list[int]] = {}
+def _along(way: Way, num_ranks: int, chunks_per_rank: int, *, far_first: bool) -> Moves:
+    """Moves along the ways; a hop to where a chunk is already is none. Whom a rank serves first differs from rank to rank.
+
+    With ``far_first`` chunks travel with those that have as many hops to go, the farthest first.
+    """
+    carried: dict[tuple[int, int, int, int, int], list[int]] = {}
     for src in range(num_ranks):
         for dst in range(num_ranks):
-            if src == dst:
-                continue
             hops = way(src, dst)
-            for number in range(len(hops) - 1):
-                here, there = hops[number], hops[number + 1]
+            for number, (here, there) in enumerate(pairwise(hops)):
                 if here != there:
+                    left = sum(one != two for one, two in pairwise(hops[number + 1 :])) if far_first else 0
                     first = (src * num_ranks + dst) * chunks_per_rank
-                    key = (number, (there - here) % num_ranks, here, there)
+                    key = (number, -left, (there - here) % num_ranks, here, there)
                     carried.setdefault(key, []).extend(range(first, first + chunks_per_rank))
     return tuple(
         Move(here, there, tuple(chunks), number, number + 1)
-        for (number, _, here, there), chunks in sorted(carried.items())
+        for (number, _, _, here, there), chunks in sorted(carried.items())
     )

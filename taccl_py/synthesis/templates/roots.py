@@ -20,7 +20,7 @@ def center(site: Site) -> int:
     size_bytes = site.chunk_bytes * len(ranks)
 
     def end_us(root: int) -> float:
-        edges = site.tree(root, ranks, size_bytes)
+        edges = site.tree((root,), ranks, size_bytes)
         return max(edge.end_us for edge in edges) if edges else float("inf")
 
     return min(site.topology.node_ranks[0], key=end_us)
@@ -41,7 +41,7 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
     ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
     for pieces in (num_pieces,) if num_pieces is not None else _PIECES:
         small = replace(site, chunk_bytes=site.chunk_bytes / pieces)
-        edges = small.tree(root, ranks, small.chunk_bytes)
+        edges = small.tree((root,), ranks, small.chunk_bytes)
         if edges is not None:
             yield Plan(f"tree, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
         order = small.path(ranks, root)
@@ -100,7 +100,7 @@ def scatter_plans(site: Site, root: int, chunks_per_rank: int) -> Iterator[Plan]
     halves = _halving(site, root, ranks)
     if halves is not None:
         parents["halving"] = halves
-    edges = site.tree(root, ranks, site.chunk_bytes)
+    edges = site.tree((root,), ranks, site.chunk_bytes)
     if edges is not None:
         above = [-1] * len(ranks)
         for edge in edges:

@@ -64,16 +64,16 @@ class Site:
         """Whether there are links both ways."""
         return self.linked(one, other) and self.linked(other, one)
 
-    def tree(self, root: int, ranks: Sequence[int], num_bytes: float) -> tuple[Edge, ...] | None:
-        """Tree by which a message reaches the ranks: always the rank is next that can have it first.
+    def tree(self, roots: Sequence[int], ranks: Sequence[int], num_bytes: float) -> tuple[Edge, ...] | None:
+        """Trees by which a message reaches the ranks from those that have it: always the rank is next that can have it first.
 
         Links and ports serve one message at a time. None if some rank cannot be reached.
         """
         topology = self.topology
         free_us = [0.0] * topology.num_resources
-        wanted = set(ranks) - {root}
+        wanted = set(ranks) - set(roots)
         waiting: list[tuple[float, int, int, int]] = []
-        holds_us = {root: 0.0}
+        holds_us = dict.fromkeys(roots, 0.0)
 
         def offer(src: int) -> None:
             for dst in self.neighbours[src]:
@@ -87,7 +87,8 @@ class Site:
         def arrival(link: int) -> float:
             return begin(link) + topology.message_us(link, num_bytes)
 
-        offer(root)
+        for root in roots:
+            offer(root)
         edges: list[Edge] = []
         while wanted and waiting:
             promised_us, src, dst, link = heapq.heappop(waiting)

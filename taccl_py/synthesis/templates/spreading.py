@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from taccl_py.synthesis.templates.grids import walks
-from taccl_py.synthesis.templates.moves import Move, Moves, in_turn
+from taccl_py.synthesis.templates.moves import Move, Moves, end_of, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
 from taccl_py.synthesis.templates.site import Site
 
@@ -121,16 +121,24 @@ class Camp:
     leaders
         Leader of every camp.
     inside
-        Exchange within camps; None if they have one rank.
-    between
-        Exchange among leaders: across nodes, then inside nodes.
+        Exchange within camps.
+    across
+        Exchange among leaders of one position in all nodes.
+    local
+        Exchange among the leaders of a node; None if it has one.
     """
 
     name: str
     members: tuple[tuple[int, ...], ...]
     leaders: tuple[int, ...]
-    inside: Axis | None
-    between: tuple[Axis, ...]
+    inside: Axis
+    across: Axis
+    local: Axis | None
+
+    @property
+    def between(self) -> tuple[Axis, ...]:
+        """All exchange among leaders."""
+        return (self.across,) if self.local is None else (self.across, self.local)
 
 
 def camps(site: Site) -> Iterator[Camp]:
@@ -155,8 +163,8 @@ def _camp(site: Site, members: tuple[tuple[int, ...], ...], inside: Axis, positi
     across = _first_axis(site, tuple(leaders[i::in_node] for i in range(in_node)))
     local = _first_axis(site, tuple(leaders[i * in_node : (i + 1) * in_node] for i in range(nodes)))
     if across is not None and (in_node == 1 or local is not None):
-        between = (across, local) if in_node > 1 and local is not None else (across,)
-        yield Camp(f"leaders {position} of {len(members[0])}", members, leaders, inside, between)
+        name = f"leaders {position} of {len(members[0])}"
+        yield Camp(name, members, leaders, inside, across, local if in_node > 1 else None)
 
 
 def _first_axis(site: Site, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
@@ -166,24 +174,41 @@ def _first_axis(site: Site, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
 
 
 def _spread_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]]) -> Moves:
-    """AllGather in camps, among leaders, and back from leaders to camps."""
-    inside = spread((camp.inside,), held) if camp.inside is not None else ()
+    """AllGather in camps, then among leaders; what comes from the own node goes around while other nodes' chunks are on the way."""
+    inside = spread((camp.inside,), held)
     share = {
         leader: tuple(chunk for rank in ranks for chunk in held[rank])
         for leader, ranks in zip(camp.leaders, camp.members, strict=True)
     }
-    among = spread(camp.between, share)
-    everything = sorted(chunk for chunks in held.values() for chunk in chunks)
-    back: list[Move] = []
+    across = spread((camp.across,), share)
+    foreign = {
+        rank: tuple(chunk for other in group if other != rank for chunk in share[other])
+        for group in camp.across.groups
+        for rank in group
+    }
+    start = end_of(inside)
+    early = shifted(_around_node(camp, site, share, known=share), start)
+    across = shifted(across, start)
+    late = _around_node(camp, site, foreign, known={})
+    return (*inside, *across, *early, *shifted(late, end_of((*across, *early))))
+
+
+def _around_node(camp: Camp, site: Site, share: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]) -> Moves:
+    """What the leaders of a node have, to all of the node; `known` is what their camps have already."""
+    node_of = site.topology.node_of
+    among = spread((camp.local,), share) if camp.local is not None else ()
+    out: list[Move] = []
     for leader, ranks in zip(camp.leaders, camp.members, strict=True):
-        missing = tuple(chunk for chunk in everything if chunk not in set(share[leader]))
-        back += handed_out(site, leader, ranks, missing) or ()
-    return in_turn(inside, among, tuple(back))
+        of_node = sorted(c for other in camp.leaders if node_of[other] == node_of[leader] for c in share[other])
+        missing = tuple(chunk for chunk in of_node if chunk not in known.get(leader, ()))
+        if missing:
+            out += handed_out(site, leader, ranks, missing) or ()
+    return in_turn(among, tuple(out))
 
 
 def handed_out(site: Site, root: int, ranks: tuple[int, ...], chunks: tuple[int, ...]) -> Moves | None:
     """Chunks from one rank to all of the ranks along a tree; None if some rank cannot be reached."""
-    edges = site.tree(root, ranks, len(chunks) * site.chunk_bytes)
+    edges = site.tree((root,), ranks, len(chunks) * site.chunk_bytes)
     if edges is None:
         return None
     return tuple(Move(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)

@@ -12,11 +12,14 @@ from math import prod
 
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.synthesis.templates.grids import Walk, grids, walks
-from taccl_py.synthesis.templates.moves import Moves, cut, in_pieces, in_turn, turned
+from taccl_py.synthesis.templates.moves import Move, Moves, cut, in_pieces, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.templates.spreading import Camp, Plan, allgather_plans, camps, handed_out
+
+# More links a rank than this, and a meeting gains nothing over an exchange.
+_MOST_NEIGHBOURS = 8
 
 
 def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
@@ -41,6 +44,7 @@ def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iter
         gathered = _camp_sums(camp, site, chunks)
         if gathered is not None:
             yield Plan(camp.name, chunks, gathered)
+    yield from _meetings(site, chunks)
     yield from _both_ways(site, back, chunks_per_rank)
     yield from _to_a_root_and_back(site, back, chunks)
 
@@ -110,6 +114,42 @@ def _camp_sums(camp: Camp, site: Site, chunks_per_rank: int) -> Moves | None:
         return None
     out = tuple(sorted((m for part in outward for m in part or ()), key=lambda move: move.start))
     return in_turn(turned(out, reduce=True), *(part for part in between if part is not None), out)
+
+
+def _meetings(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
+    """Reduce to the nearest of a few ranks that are linked, exchange among them, Broadcast from them: for sparse machines."""
+    chunks = _everything(site, chunks_per_rank)
+    everyone = range(site.topology.num_ranks)
+    num_bytes = len(chunks) * site.chunk_bytes / chunks_per_rank
+    best: dict[int, tuple[float, Moves]] = {}
+    for hosts in _hosts(site):
+        edges = site.tree(hosts, everyone, num_bytes)
+        among = exchange(site, (hosts,), DOUBLING, chunks)
+        if edges is None or among is None:
+            continue
+        end_us = max(edge.end_us for edge in edges)
+        if len(hosts) not in best or end_us < best[len(hosts)][0]:
+            out = tuple(Move(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)
+            best[len(hosts)] = (end_us, in_turn(turned(out, reduce=True), among, out))
+    for number, (_, moves) in sorted(best.items()):
+        yield Plan(f"meeting of {number}", chunks_per_rank, moves)
+
+
+def _hosts(site: Site) -> Iterator[tuple[int, ...]]:
+    """Pairs of linked ranks, and cycles of four."""
+    if max(len(others) for others in site.neighbours) > _MOST_NEIGHBOURS:
+        return
+    for one in range(site.topology.num_ranks):
+        near = [rank for rank in site.neighbours[one] if rank > one and site.linked(rank, one)]
+        for other in near:
+            yield one, other
+            for third in near:
+                if third > other:
+                    yield from (
+                        (one, other, third, fourth)
+                        for fourth in site.neighbours[other]
+                        if fourth > one and fourth != third and site.both_linked(fourth, third)
+                    )
 
 
 def _both_ways(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
