@@ -15,6 +15,7 @@ _ENGINES = {
     "auto": "taccl_py.synthesis.auto:synthesize_auto",
     "flow": "taccl_py.synthesis.flow.engine:synthesize_flow",
     "trees": "taccl_py.synthesis.trees.engine:synthesize_trees",
+    "templates": "taccl_py.synthesis.templates.engine:synthesize_templates",
 }
 ENGINE_NAMES = tuple(_ENGINES)
 
