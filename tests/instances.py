@@ -7,7 +7,6 @@ take ``alpha + beta * n`` for n chunks, and all chunks have 1 MB unless said oth
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,6 @@ MB = 1_000_000
 quiet_pulp = pytest.mark.filterwarnings(
     "ignore:Constructing LpVariable:DeprecationWarning", "ignore:PULP_CBC_CMD is deprecated:DeprecationWarning"
 )
-
-# Its presolve calls solutions optimal that are not (tests/solvers/test_linear.py has a small one).
-HIGHS_IS_WRONG = version("highspy") == "1.14.0"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from taccl_py.solvers.limits import Limits, run_interruptibly
 
 # Solver names of ours and the PuLP classes that provide them, the in-process one first, with the way to get one.
 _PROVIDERS: dict[str, tuple[tuple[str, ...], str]] = {
-    "highs": (("HiGHS", "HiGHS_CMD"), "pip install 'highspy<1.15'"),
+    "highs": (("HiGHS", "HiGHS_CMD"), "pip install 'highspy<1.14'"),
     "cbc": (("PULP_CBC_CMD", "COIN_CMD"), "pip install pulp (it brings CBC)"),
     "scip": (("SCIP_PY", "SCIP_CMD", "FSCIP_CMD"), "pip install 'taccl-py[scip]'"),
     "gurobi": (("GUROBI", "GUROBI_CMD"), "pip install 'taccl-py[gurobi]' and a licence"),
@@ -228,4 +228,6 @@ def _solve_highs(
     for variable, value in zip(variables, values, strict=True):
         variable.varValue = value
     optimal = ended == highspy.HighsModelStatus.kOptimal
-    return (Status.OPTIMAL if optimal else Status.FEASIBLE), float(info.mip_dual_bound)
+    # Without integers mip_dual_bound is 0, whatever the objective.
+    bound = float(info.mip_dual_bound) if model.problem.isMIP() else float("-inf")
+    return (Status.OPTIMAL if optimal else Status.FEASIBLE), bound

@@ -82,8 +82,8 @@ def _scale(quotient: Quotient, horizon_us: float) -> float:
     problem = quotient.problem
     megabytes = problem.chunk_bytes / BYTES_PER_MB
     used = {r for link in set(quotient.link.tolist()) for r in problem.topology.resources_of[link]}
-    costs = [problem.topology.resource_cost[r] for r in used]
-    smallest = min((alpha + beta * megabytes for alpha, beta in costs), default=1.0)
+    costs = [alpha + beta * megabytes for alpha, beta in (problem.topology.resource_cost[r] for r in used)]
+    smallest = min((cost for cost in costs if cost > 0), default=1.0)
     wanted = _UNITS_PER_SMALLEST_COST / smallest
     most = _LONGEST_HORIZON / horizon_us
     return 10.0 ** math.floor(math.log10(min(wanted, most)))

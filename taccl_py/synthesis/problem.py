@@ -37,6 +37,8 @@ class Problem:
         Of these, the links that engines consider.
     generators
         Verified symmetry.
+    narrowed
+        Whether links that could be of use are not among ``allowed``.
     """
 
     topology: Topology
@@ -46,6 +48,7 @@ class Problem:
     permitted: NDArray[np.bool_]
     allowed: NDArray[np.bool_]
     generators: tuple[Generator, ...]
+    narrowed: bool
 
     @staticmethod
     def build(topology: Topology, collective: Collective, sketch: Sketch | None, chunk_bytes: float) -> Problem:
@@ -75,7 +78,9 @@ class Problem:
                 )
         for mask in (ways.permitted, ways.allowed):
             mask.setflags(write=False)
-        return Problem(topology, collective, sketch, chunk_bytes, ways.permitted, ways.allowed, tuple(generators))
+        return Problem(
+            topology, collective, sketch, chunk_bytes, ways.permitted, ways.allowed, tuple(generators), ways.narrowed
+        )  # fmt: skip
 
     def with_order_kept(self) -> Problem:
         """Return the problem with only those generators that keep most neighbouring ranks neighbours, in order.

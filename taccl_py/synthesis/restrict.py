@@ -17,8 +17,8 @@ Mask = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
 UNREACHED = np.int64(1 << 40)
-# Pairs of chunk and link up to which chunks for one rank may make a detour.
-_MOST_DETOURS = 12_000
+# Pairs of chunk and link up to which chunks for one rank may go any way, and up to which they may make a detour.
+_MOST_FREE, _MOST_DETOURS = 1_000, 12_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,21 @@ class Ways:
         By the topology and the sketch.
     allowed
         Of these, the ones that engines consider.
+    narrowed
+        Whether ways of use were left out, to have fewer choices.
     """
 
     permitted: Mask
     allowed: Mask
+    narrowed: bool
 
 
 def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None) -> Ways:
     """Apply a sketch's restrictions and leave out what can be of no use.
 
-    A chunk wanted by one rank makes at most one hop more than the fewest that its restrictions allow, and none more where that
-    would be too many choices (counted on the links that are left, so a mandatory relay is never cut off); every other chunk
-    may use every link that leads on to a rank that wants it.
+    A chunk may use every link that leads on to a rank that wants it. Where that would be too many choices, a chunk wanted by
+    one rank makes at most one hop more than the fewest that its restrictions allow, or none more (counted on the links that
+    are left, so a mandatory relay is never cut off).
 
     Raises
     ------
@@ -127,17 +130,21 @@ def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None)
     permitted = allowed
     onward = reach.hops_to_wanted(allowed)
     allowed = allowed & (hops[:, reach.src] < UNREACHED) & (onward[:, reach.dst] < UNREACHED)
-    single = reach.wanted.sum(axis=1) == 1
-    if single.any():
-        shortest = np.where(reach.wanted, hops, 0).max(axis=1)
-        through = hops[:, reach.src] + 1 + onward[:, reach.dst]
-        direct = through <= shortest[:, None]
-        detour = through <= shortest[:, None] + 1
-        few = int((allowed & single[:, None] & detour).sum()) <= _MOST_DETOURS
-        allowed &= ~single[:, None] | (detour if few else direct)
-    useless = ~reach.wanted.any(axis=1)
-    allowed[np.flatnonzero(useless)] = False
-    return Ways(permitted, allowed)
+    allowed[np.flatnonzero(~reach.wanted.any(axis=1))] = False
+    kept = allowed & _short_enough(reach, allowed, hops, onward)
+    return Ways(permitted, kept, bool((kept != allowed).any()))
+
+
+def _short_enough(reach: Reach, allowed: Mask, hops: IntArray, onward: IntArray) -> Mask:
+    """Links on ways that are short enough, for chunks wanted by one rank: the more hops the fewer choices there are."""
+    single = (reach.wanted.sum(axis=1) == 1)[:, None]
+    if int((allowed & single).sum()) <= _MOST_FREE:
+        return np.ones_like(allowed)
+    shortest = np.where(reach.wanted, hops, 0).max(axis=1)[:, None]
+    through = hops[:, reach.src] + 1 + onward[:, reach.dst]
+    detour = ~single | (through <= shortest + 1)
+    few = int((allowed & single & detour).sum()) <= _MOST_DETOURS
+    return np.asarray(detour if few else ~single | (through <= shortest))
 
 
 def _physical(reach: Reach) -> Mask:

@@ -13,7 +13,7 @@ from taccl_py.errors import InputError, PackageMissing
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LINEAR_SOLVERS, LinearModel, find_solver
-from tests.instances import HIGHS_IS_WRONG, quiet_pulp
+from tests.instances import quiet_pulp
 
 pytestmark = quiet_pulp
 both = pytest.mark.parametrize("solver", ["highs", "cbc"])
@@ -90,18 +90,9 @@ def slots():
     return model
 
 
-@pytest.mark.parametrize(
-    "solver",
-    [
-        pytest.param(
-            "highs",
-            # Our pin of highspy (< 1.15) gets just this release; 1.13.1 and 1.15 are right.
-            marks=pytest.mark.xfail(HIGHS_IS_WRONG, reason="presolve of HiGHS 1.14.0 loses the optimum"),
-        ),
-        "cbc",
-    ],
-)
+@both
 def test_the_optimum_survives_presolve(solver):
+    """HiGHS 1.14.0 says 1100."""
     outcome = slots().solve(solver, Limits(seconds=20.0))
     assert outcome.status is Status.OPTIMAL
     assert outcome.objective == pytest.approx(10.0)
@@ -183,9 +174,8 @@ def test_an_interrupt_stops_highs_early_with_the_best_so_far():
     assert outcome.status is Status.FEASIBLE
 
 
-# A minimum of -infinity is never asked for by our models, but LinearOutcome.bound promises a proven bound and this one
-# lies above solutions: HiGHS' mip_dual_bound is 0 for every linear program without integers that is not solved to the end.
-@pytest.mark.xfail(reason="the bound of a continuous program that ends early is taken from mip_dual_bound, which is 0")
+# A minimum of -infinity is never asked for by our models, but LinearOutcome.bound promises a proven bound, and HiGHS'
+# mip_dual_bound is 0 for every linear program without integers that is not solved to the end.
 def test_an_unbounded_program_has_no_bound_above_its_solutions():
     model = LinearModel("unbounded")
     x = model.real("x", 0.0, None)

@@ -62,7 +62,6 @@ def test_costs_are_rounded_up_and_by_less_than_a_unit(drawn, chunk_bytes, horizo
 
 
 # `Topology` takes such a port (it only names what shares it, a stub while a machine is being described).
-@pytest.mark.xfail(reason="the smallest cost is divided by, and that of a port may be 0", raises=ZeroDivisionError)
 def test_a_port_that_costs_nothing_does_no_harm():
     free = grid_of(machine(2, [Link(0, 1, 1.0, 10.0, ports=(0,))], [Port("free", 0.0, 0.0)]))
     assert free.duration(0) == 11 * free.units_per_us

@@ -162,14 +162,23 @@ def test_a_sketch_for_another_machine_is_refused_before_anything_else():
 # What is left
 
 
-def test_a_chunk_for_one_rank_may_not_wander():
+def test_where_there_are_many_choices_a_chunk_for_one_rank_may_not_wander():
     """On a ring both ways the far half is no way to a neighbour, but both halves lead to the rank across."""
     topology = ring(6, both_ways=True)
-    problem = build(topology, kind=Kind.SCATTER)
-    to_three = {topology.links[i].dst for i in np.flatnonzero(problem.allowed[3])}
+    problem = build(topology, kind=Kind.SCATTER, chunks=30)
+    assert problem.narrowed
+    to_three = {topology.links[i].dst for i in np.flatnonzero(problem.allowed[3 * 30])}
     assert to_three == {1, 2, 3, 4, 5}
-    to_one = {(topology.links[i].src, topology.links[i].dst) for i in np.flatnonzero(problem.allowed[1])}
+    to_one = {(topology.links[i].src, topology.links[i].dst) for i in np.flatnonzero(problem.allowed[1 * 30])}
     assert to_one == {(0, 1)}
+
+
+def test_where_there_are_few_choices_it_may_go_any_way():
+    topology = ring(6, both_ways=True)
+    problem = build(topology, kind=Kind.SCATTER)
+    assert not problem.narrowed
+    to_one = {(topology.links[i].src, topology.links[i].dst) for i in np.flatnonzero(problem.allowed[1])}
+    assert to_one > {(0, 5), (5, 4), (4, 3), (3, 2), (2, 1), (0, 1)}
 
 
 def test_the_roots_own_chunk_goes_nowhere():

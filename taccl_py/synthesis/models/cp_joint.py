@@ -218,7 +218,8 @@ def _links_and_ports_serve_one_at_a_time(model: Any, task: Task, v: _Variables) 
         if len(sharing) < 2:
             continue
         model.add_no_overlap([interval for _, interval, _ in sharing])
-        first = min(task.routes.earliest[int(q.tail[a])] for a, _, _ in sharing)
+        # Not above the lower bound: a link that is not used at all says nothing.
+        first = min(task.lower, *(task.routes.earliest[int(q.tail[a])] for a, _, _ in sharing))
         load = []
         for a, _, size in sharing:
             fixed = size if isinstance(size, int) else grid.alpha[a] + grid.beta[a]

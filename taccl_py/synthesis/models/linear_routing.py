@@ -39,7 +39,7 @@ def solve_routing(
     model = LinearModel("routing")
     x = {a: model.binary(f"x_{a}") for a in range(q.num_arcs) if not q.source[int(q.head[a])]}
     hold = {
-        state: model.real(f"hold_{state}", float(min(task.routes.earliest[state], task.upper)), float(task.upper))
+        state: model.real(f"hold_{state}", float(_earliest(task, state)), float(task.upper))
         for state in range(q.num_states)
         if not q.source[state]
     }
@@ -58,6 +58,12 @@ def solve_routing(
     return tuple(a for a, used in x.items() if (used.varValue or 0.0) > 0.5), outcome
 
 
+def _earliest(task: Task, state: int) -> int:
+    """Least time at which a state holds; not above the lower bound where it need not hold, so that T may be below it."""
+    most = task.upper if task.quotient.required[state] else task.lower
+    return min(task.routes.earliest[state], most)
+
+
 def _entered_once(model: LinearModel, task: Task, x: Mapping[int, Any]) -> None:
     q = task.quotient
     for state, arcs in enumerate(task.routes.into):
@@ -71,7 +77,7 @@ def _entered_once(model: LinearModel, task: Task, x: Mapping[int, Any]) -> None:
 
 
 def _causality(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any) -> None:
-    q, routes = task.quotient, task.routes
+    q = task.quotient
     for state, variable in hold.items():
         if q.required[state]:
             model.at_least([(makespan, 1.0), (variable, -1.0)], 0.0)
@@ -81,10 +87,10 @@ def _causality(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mappi
         if q.source[tail]:
             model.at_least([(hold[head], 1.0), (used, float(-duration))], 0.0)
             continue
-        slack = max(0, task.upper + duration - routes.earliest[head])
+        slack = max(0, task.upper + duration - _earliest(task, head))
         model.at_least([(hold[head], 1.0), (hold[tail], -1.0), (used, float(-slack))], float(duration - slack))
         if not q.required[tail]:
-            model.at_most([(used, 1.0), *((x[b], -1.0) for b in routes.into[tail] if b in x)], 0.0)
+            model.at_most([(used, 1.0), *((x[b], -1.0) for b in task.routes.into[tail] if b in x)], 0.0)
 
 
 def _load(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any) -> None:
@@ -97,7 +103,8 @@ def _load(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mapping[in
             users.setdefault(resource, []).append((a, units))
             fan.setdefault((int(q.tail[a]), resource), []).append((a, units))
     for arcs in users.values():
-        first = min(routes.earliest[int(q.tail[a])] for a, _ in arcs)
+        # Not above the lower bound: a link that is not used at all says nothing.
+        first = min(task.lower, *(routes.earliest[int(q.tail[a])] for a, _ in arcs))
         model.at_least([(makespan, 1.0), *((x[a], float(-units)) for a, units in arcs)], float(first))
     for (state, _), arcs in fan.items():
         if len(arcs) > 1 and state in hold:

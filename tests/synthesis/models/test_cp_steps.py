@@ -7,7 +7,7 @@ from taccl_py.synthesis.models.cp_steps import fewest_steps, solve_steps
 from taccl_py.synthesis.models.linear_steps import solve_linear_steps
 from taccl_py.synthesis.plan import lift, plan_end
 from taccl_py.verify.schedule import judge_schedule
-from tests.instances import HIGHS_IS_WRONG, ROUTED, Instance, chain, full, one_way_ring, quiet_pulp, small_messages
+from tests.instances import ROUTED, Instance, chain, full, one_way_ring, quiet_pulp, small_messages
 from tests.synthesis.tasks import search_for
 
 pytestmark = quiet_pulp
@@ -73,8 +73,6 @@ def test_the_linear_model_of_steps_agrees(instance, solver):
     plan, linear = solve_linear_steps(task, steps, solver, ENOUGH)
     if outcome.status is Status.INFEASIBLE:
         return
-    if solver == "highs" and HIGHS_IS_WRONG and linear.objective > outcome.objective * (1 + 1e-5):
-        pytest.xfail("presolve of HiGHS 1.14.0 loses the optimum; see tests/solvers/test_linear.py")
     assert linear.status is Status.OPTIMAL
     assert linear.objective == pytest.approx(outcome.objective, rel=1e-5)
     assert judge_schedule(lift(search.quotient, plan)) == ()
