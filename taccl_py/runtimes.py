@@ -22,6 +22,7 @@ MAX_DEPENDENCY_THREADBLOCK = 127  # depid is an int8
 MAX_REDUCE_CHAIN = 15  # MSCCL_MAX_REDUCE_FUSION 16; a chain of 16 drops its destination in Simple
 MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
 MAX_OFFSET = 32767  # int16
+CUSTOM = "custom"  # spelling of a collective that the runtime knows nothing of
 LOOP_LIMIT = 65536  # MSCCL_MAX_ITER
 
 
@@ -121,7 +122,7 @@ LEGACY = Runtime(
     resident_threadblocks=108,
     max_steps=256,
     fused=True,
-    collectives={**_COMMON, Kind.REDUCESCATTER: "reduce_scatter", Kind.GATHER: "custom", Kind.SCATTER: "custom"},
+    collectives={**_COMMON, Kind.REDUCESCATTER: "reduce_scatter", Kind.GATHER: CUSTOM, Kind.SCATTER: CUSTOM},
     payload_bytes=_NVIDIA_PAYLOAD,
     fifo_slots=_FIFO_SLOTS,
     max_bytes_exclusive=True,

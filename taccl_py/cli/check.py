@@ -32,8 +32,13 @@ _LESS_TELLING = {"wrong-result": 1, "missing-attribute": 2}
     show_default=True,
     help="Runtime whose rules an XML file must keep.",
 )
-@click.option("--collective", type=KIND, default=None, help='What a legacy file with coll="custom" is meant to do.')
-@click.option("--root", type=click.IntRange(0), default=None, help="Root that a rooted file must have.")
+@click.option(
+    "--collective",
+    type=KIND,
+    default=None,
+    help='Collective that a file must be for; what a legacy file with coll="custom" is meant to do.',
+)
+@click.option("--root", type=click.IntRange(0), default=None, help="Root that a file must have.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every objection, not only the first of a file.")
 @json_option
 def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, **hints: Any) -> int:  # fmt: skip
@@ -71,12 +76,12 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
             facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
             if schedule.topology.chunk_costs:
                 facts = facts.replace(format_time(schedule.makespan_us), f"{schedule.makespan_us:.6g} of its unit")
-            return _result(path, judge_schedule(schedule), facts, ())
+            return _result(path, judge_schedule(schedule, kind=kind, root=root), facts, ())
         verdict = judge_program(text, runtime, kind=kind, root=root)
         facts = _describe(verdict.facts, runtime) if verdict.facts else ""
         return _result(path, verdict.violations, facts, verdict.notes)
     except InputError as error:
-        return {"file": str(path), "good": False, "exit_code": error.exit_code, "error": str(error)}
+        return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
 
 
 def _is_json(path: Path, text: str) -> bool:
@@ -88,6 +93,7 @@ def _result(path: Path, violations: tuple[Violation, ...], facts: str, notes: tu
         "file": str(path),
         "good": not violations,
         "exit_code": InvalidArtifact.exit_code if violations else 0,
+        "error": None,
         "facts": facts,
         "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
         "notes": list(notes),
@@ -108,7 +114,7 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
 
 def _print(result: dict[str, Any], verbose: bool) -> None:
     name = result["file"]
-    if "error" in result:
+    if result["error"] is not None:
         click.echo(f"{name}: {click.style('bad', fg='red')}: {result['error'].removeprefix(name + ': ')}")
         return
     if result["good"]:

@@ -38,7 +38,7 @@ def lower_command(schedule: Path, output: Path, as_json: bool, name: str | None,
     from taccl_py.pipeline import lower_and_judge, require_valid
 
     subject = read_schedule(read_text(schedule), str(schedule))
-    require_valid(subject)
+    require_valid(subject, str(schedule))
     lowered = lower_and_judge(subject, replace(make_lowering_options(values), name=name))
     program = lowered.program
     if str(output) == "-":

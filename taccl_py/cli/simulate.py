@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from taccl_py.cli.options import SIZE, SIZE_RANGE, echo_json, json_option
-from taccl_py.errors import InputError
+from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import read_text
-from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.report.tables import plain_table, print_table
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.schedule.files import read_schedule
-from taccl_py.simulate.cost_curve import cost_curve
-from taccl_py.simulate.program_replay import replay_program
-from taccl_py.simulate.schedule_replay import replay_schedule
-from taccl_py.simulate.timeline import Timeline
 from taccl_py.units import BYTES_PER_MB, SizeRange, format_rate, format_size, format_time, parse_size
 
 if TYPE_CHECKING:
     from taccl_py.schedule.ir import Schedule
+    from taccl_py.simulate.timeline import Timeline
+
+_CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
+# Options about the machine, which a schedule carries itself.
+_MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Subject:
     type=click.Choice(list(RUNTIMES)),
     default="executor",
     show_default=True,
-    help="Runtime whose connection buffers an XML file gets.",
+    help="Runtime that an XML file is for: its rules, and what its connections hold.",
 )
 @click.option(
     "--instances",
@@ -57,11 +57,13 @@ class _Subject:
     help="Instances that an XML file was made with, to find its chunk on a TACCL profile.",
 )
 @click.option("--curve", is_flag=True, help="Print the time of a schedule as a piecewise-linear function of size.")
+@click.option("--no-check", is_flag=True, help="Replay the file without asking the judge whether it is right.")
 @json_option
-def simulate(file: Path, size: tuple[int, ...], sizes: SizeRange | None, curve: bool, as_json: bool, **where: Any) -> None:  # fmt: skip
+def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: Any) -> None:  # fmt: skip
     """Replay FILE, a schedule.json or an MSCCL XML file, event by event under the alpha-beta and port model.
 
-    Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file needs --topology.
+    Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file needs --topology. The file is judged
+    first, for the time of a wrong algorithm says little.
 
     \b
     Examples:
@@ -69,12 +71,17 @@ def simulate(file: Path, size: tuple[int, ...], sizes: SizeRange | None, curve: 
       taccl simulate out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
       taccl simulate out/schedule.json --curve
     """
-    subject = _load(file, where)
-    wanted = _sizes(size, sizes)
+    if curve and values["size"]:
+        raise InputError(
+            "the curve is for a range of sizes; write --sizes instead", path="command line", field="--size"
+        )
+    subject = _load(file, values, judged=not no_check)
+    sizes: SizeRange | None = values["sizes"]
+    wanted = [*values["size"], *(_doubling(sizes) if sizes is not None else ())]
     if wanted and not subject.sized:
         raise InputError("the machine's costs are per chunk of one size; leave --size and --sizes out", path=str(file))
     if curve:
-        _print_curve(subject, file, wanted, as_json)
+        _print_curve(subject, file, sizes or _CURVE_RANGE, as_json)
         return
     asked: list[int | None] = list(wanted)
     timelines = [subject.replay(one) for one in asked or [None]]
@@ -85,50 +92,80 @@ def simulate(file: Path, size: tuple[int, ...], sizes: SizeRange | None, curve: 
     print_table(plain_table(str(file), ("size", "time", "algbw", "busbw"), rows))
 
 
-def _load(file: Path, where: dict[str, Any]) -> _Subject:
+def _load(file: Path, values: dict[str, Any], *, judged: bool) -> _Subject:
     text = read_text(file)
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
-        schedule = read_schedule(text, str(file))
-
-        def replay(size: int | None) -> Timeline:
-            chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
-            return replay_schedule(schedule, chunk)
-
-        return _Subject(replay, schedule, sized=not schedule.topology.chunk_costs)
-    return _load_program(file, text, where)
+        return _load_schedule(file, text, judged=judged)
+    return _load_program(file, text, values, judged=judged)
 
 
-def _load_program(file: Path, text: str, where: dict[str, Any]) -> _Subject:
-    from taccl_py.collective import Kind
-    from taccl_py.pipeline import load_machine
+def _load_schedule(file: Path, text: str, *, judged: bool) -> _Subject:
+    from taccl_py.schedule.files import read_schedule
+    from taccl_py.simulate.schedule_replay import replay_schedule
+    from taccl_py.verify.schedule import judge_schedule
 
-    if not where["topology"]:
-        raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
-    runtime = RUNTIMES[where["runtime"]]
-    program = parse_xml(text, str(file), runtime)
-    topology = load_machine(where["topology"], where["sketch"], where["nodes"]).topology
-    whole = program.num_chunks_per_loop
-    if program.kind in (Kind.GATHER, Kind.SCATTER) and runtime.name != "legacy":
-        whole *= len(program.gpus)
+    context = click.get_current_context()
+    for name in _MACHINE_OPTIONS:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(
+                f"is for XML files, but {file} is a schedule, which carries its machine; leave --{name} out",
+                path="command line",
+                field=f"--{name}",
+            )
+    schedule = read_schedule(text, str(file))
+    if judged:
+        _require_good(file, judge_schedule(schedule))
 
     def replay(size: int | None) -> Timeline:
-        if topology.chunk_costs:
-            chunk = BYTES_PER_MB / where["instances"]
-        else:
-            chunk = (parse_size("1MB") if size is None else size) / whole
-        return replay_program(program, topology, chunk, fifo_slots=runtime.fifo_slots[program.protocol])
+        chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
+        return replay_schedule(schedule, chunk)
+
+    return _Subject(replay, schedule, sized=not schedule.topology.chunk_costs)
+
+
+def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> _Subject:
+    from taccl_py.lowering.msccl_xml import parse_xml
+    from taccl_py.lowering.program import chunks_of_size
+    from taccl_py.pipeline import load_machine
+    from taccl_py.simulate.program_replay import replay_program
+    from taccl_py.verify.msccl import judge_program
+
+    if not values["topology"]:
+        raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
+    runtime = RUNTIMES[values["runtime"]]
+    program = parse_xml(text, str(file), runtime)
+    topology = load_machine(values["topology"], values["sketch"], values["nodes"]).topology
+    if values["instances"] != 1 and not topology.chunk_costs:
+        raise InputError(
+            f"is for TACCL profiles, but {topology.name} has costs by size; leave --instances out",
+            path="command line",
+            field="--instances",
+        )
+    if judged:
+        _require_good(file, judge_program(text, runtime, kind=program.kind).violations)
+    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
+
+    def replay(size: int | None) -> Timeline:
+        size_bytes = parse_size("1MB") if size is None else size
+        chunk = BYTES_PER_MB / values["instances"] if topology.chunk_costs else size_bytes / whole
+        try:
+            return replay_program(program, topology, chunk, fifo_slots=slots, chunks_per_size=whole)
+        except InputError as error:
+            raise InputError(error.what, path=str(file), field="--topology") from None
 
     return _Subject(replay, None, sized=not topology.chunk_costs)
 
 
-def _sizes(size: tuple[int, ...], sizes: SizeRange | None) -> list[int]:
-    wanted = list(size)
-    if sizes is not None:
-        current = sizes.low_bytes
-        while current <= sizes.high_bytes:
-            wanted.append(current)
-            current *= 2
-    return wanted
+def _require_good(file: Path, violations: Sequence[Violation]) -> None:
+    if violations:
+        raise InvalidArtifact(str(file), violations)
+
+
+def _doubling(sizes: SizeRange) -> Iterator[int]:
+    size = sizes.low_bytes
+    while size <= sizes.high_bytes:
+        yield size
+        size *= 2
 
 
 def _record(timeline: Timeline) -> dict[str, Any]:
@@ -152,25 +189,21 @@ def _row(timeline: Timeline) -> tuple[str, str, str, str]:
     )
 
 
-def _print_curve(subject: _Subject, file: Path, wanted: list[int], as_json: bool) -> None:
+def _print_curve(subject: _Subject, file: Path, sizes: SizeRange, as_json: bool) -> None:
+    from taccl_py.simulate.cost_curve import cost_curve
+
     if subject.schedule is None:
         raise InputError("the order of an XML file is not fixed; the curve is that of a schedule.json", path=str(file))
-    low, high = (min(wanted), max(wanted)) if len(wanted) > 1 else (parse_size("1KiB"), parse_size("4GiB"))
-    curve = cost_curve(subject.schedule, low, high)
+    if not subject.sized:
+        raise InputError("the machine's costs are per chunk of one size; leave --curve out", path=str(file))
+    curve = cost_curve(subject.schedule, sizes.low_bytes, sizes.high_bytes)
     if as_json:
-        pieces = [
-            {
-                "from_bytes": p.from_bytes,
-                "to_bytes": p.to_bytes,
-                "intercept_us": p.intercept_us,
-                "us_per_mb": p.us_per_mb,
-            }
-            for p in curve.pieces
-        ]
+        keys = ("from_bytes", "to_bytes", "intercept_us", "us_per_mb")
+        pieces = [{key: getattr(piece, key) for key in keys} for piece in curve.pieces]
         echo_json({"file": str(file), "pieces": pieces})
         return
     rows = [
         (format_size(p.from_bytes), format_size(p.to_bytes), f"{p.intercept_us:.6g}", f"{p.us_per_mb:.6g}")
         for p in curve.pieces
     ]
-    print_table(plain_table("time = a + b * size", ("from", "to", "a us", "b us/MB"), rows))
+    print_table(plain_table(f"{file}: time = a + b * size", ("from", "to", "a us", "b us/MB"), rows))

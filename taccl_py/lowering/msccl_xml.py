@@ -16,11 +16,10 @@ from taccl_py.collective import Address, Buffer, Kind, parse_kind
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.limits import require_name
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
-from taccl_py.runtimes import Runtime
+from taccl_py.runtimes import CUSTOM, Runtime
 
 UNLIMITED_BYTES = (1 << 63) - 1
 
-_CUSTOM = "custom"
 _DEFAULT_MAX_BYTES = 1 << 27  # of the one runtime that does not insist on the attribute; exclusive
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _KNOWN = {"algo": "gpu", "gpu": "tb", "tb": "step"}
@@ -239,7 +238,7 @@ class _ProgramReader:
 
     def _kind(self, algo: _Element, gpus: tuple[Gpu, ...]) -> Kind:
         text = self._text(algo, "coll")
-        if text != _CUSTOM:
+        if text != CUSTOM:
             return self._parsed_kind(algo, text)
         # Only the buffers tell: one rank alone has an output in Gather, one rank alone has an input in Scatter.
         outputs = sum(gpu.output_chunks > 0 for gpu in gpus)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from taccl_py.collective import Address, Kind
+from taccl_py.runtimes import CUSTOM, Runtime
 
 
 class Op(StrEnum):
@@ -155,6 +156,22 @@ class Program:
                 lines.append(f"  threadblock {number}: {' '.join(peers) or 'local'}, channel {tb.channel}")
                 lines.extend(f"    {index:2d} {_step_text(step)}" for index, step in enumerate(tb.steps))
         return "\n".join(lines) + "\n"
+
+
+def chunks_of_size(program: Program, runtime: Runtime | None = None) -> int:
+    """Chunks that a size is spread over, counted as nccl-tests does.
+
+    Parameters
+    ----------
+    program
+        The program.
+    runtime
+        For which it is; None is any that knows all collectives by name. One that takes Gather and Scatter for custom
+        collectives counts the whole buffer for them, and not one rank's share.
+    """
+    shared = program.kind in (Kind.GATHER, Kind.SCATTER)
+    custom = runtime is not None and runtime.collectives.get(program.kind) == CUSTOM
+    return program.num_chunks_per_loop * (len(program.gpus) if shared and not custom else 1)
 
 
 def _step_text(step: Step) -> str:

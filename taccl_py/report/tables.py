@@ -142,7 +142,8 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """Table with a header; numbers to the right is the caller's business."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    # A title is broken where the table ends; a file's name should not be.
+    table = Table(title=title, title_justify="left", min_width=len(title))
     for column in columns:
         table.add_column(column)
     for row in rows:

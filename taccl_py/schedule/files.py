@@ -31,6 +31,7 @@ from taccl_py.jsonio import Fields, canonical_json, parse_json
 from taccl_py.schedule.ir import Message, Origin, Schedule
 from taccl_py.topology.files import topology_from_fields, topology_to_json
 from taccl_py.topology.model import Topology
+from taccl_py.units import MAX_SIZE_BYTES
 
 FORMAT = "taccl-schedule"
 VERSION = 1
@@ -113,7 +114,7 @@ def read_schedule(text: str, path: str) -> Schedule:
     schedule = Schedule(
         topology=topology,
         collective=collective,
-        chunk_bytes=fields.number("chunk_bytes", above=0.0),
+        chunk_bytes=fields.number("chunk_bytes", above=0.0, most=MAX_SIZE_BYTES),
         messages=tuple(_read_message(item, topology, collective) for item in fields.objects("messages")),
         scratch=_read_scratch(fields, collective),
         origin=None if fields.raw("origin") is None else _read_origin(fields.object("origin")),

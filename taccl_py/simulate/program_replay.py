@@ -20,12 +20,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from taccl_py.collective import Collective, Kind
+from taccl_py.collective import Collective
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.lowering.program import Op, Program, Step
+from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
@@ -34,7 +34,9 @@ _RECEIVES = frozenset(op for op in Op if op.receives)
 _SENDS = frozenset(op for op in Op if op.sends)
 
 
-def replay_program(program: Program, topology: Topology, chunk_bytes: float, *, fifo_slots: int) -> Timeline:
+def replay_program(
+    program: Program, topology: Topology, chunk_bytes: float, *, fifo_slots: int, chunks_per_size: int | None = None
+) -> Timeline:
     """Replay a program with chunks of one size.
 
     Parameters
@@ -47,6 +49,8 @@ def replay_program(program: Program, topology: Topology, chunk_bytes: float, *, 
         Size of one chunk, whole or not.
     fifo_slots
         Messages that can be outstanding on a connection.
+    chunks_per_size
+        Chunks that the size of the timeline is spread over; None: `taccl_py.lowering.program.chunks_of_size`.
 
     Raises
     ------
@@ -64,7 +68,10 @@ def replay_program(program: Program, topology: Topology, chunk_bytes: float, *, 
         raise InputError(
             f"program {program.name} is for {len(program.gpus)} ranks, topology {topology.name} has {topology.num_ranks}"
         )
-    return _Replay(program, topology, chunk_bytes, fifo_slots).run()
+    timeline = _Replay(program, topology, chunk_bytes, fifo_slots).run()
+    if topology.chunk_costs:
+        return timeline
+    return replace(timeline, size_bytes=chunk_bytes * (chunks_per_size or chunks_of_size(program)))
 
 
 class _Phase(IntEnum):
@@ -151,13 +158,10 @@ class _Replay:
             self._go_on()
         self._require_end()
         collective = Collective(self._program.kind, self._topology.num_ranks)
-        # Runtimes count one rank's share for these two.
-        shares = collective.num_ranks if self._program.kind in (Kind.GATHER, Kind.SCATTER) else 1
-        size_bytes = self._chunk_bytes * self._program.num_chunks_per_loop * shares
         return Timeline(
             makespan_us=self._end_us,
             transfers=sort_transfers(self._transfers),
-            size_bytes=None if self._topology.chunk_costs else size_bytes,
+            size_bytes=None,
             busbw_factor=collective.busbw_factor,
         )
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from taccl_py.collective import Address, Buffer
+from taccl_py.collective import ROOTED, Address, Buffer, Kind
 from taccl_py.errors import Violation
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.units import BYTES_PER_MB, format_ranks
@@ -28,20 +28,28 @@ TOLERANCE = 1e-6
 _ULPS = 16
 
 
-def judge_schedule(schedule: Schedule) -> tuple[Violation, ...]:
+def judge_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
     """Return all objections to a schedule; none means that it is correct.
+
+    Parameters
+    ----------
+    schedule
+        The schedule.
+    kind, root
+        Collective and root rank that it is meant for; compared where given.
 
     Objections to the whole come first, then those to messages in their order, then what is missing at the end. The
     first one is therefore the nearest to the cause. A message that another objection made unusable (a link that does
     not exist, say) is left out of the later checks; a message whose sender does not hold a chunk is taken to deliver
     it all the same, so that one mistake does not draw a tail of others.
 
-    Rules: ``rank-count``, ``chunk-size``, ``scratch-shape``, ``scratch-chunk``, ``scratch-twice``,
+    Rules: ``collective``, ``wrong-root``, ``rank-count``, ``chunk-size``, ``scratch-shape``, ``scratch-chunk``, ``scratch-twice``,
     ``no-such-link``, ``no-chunks``, ``no-such-chunk``, ``chunk-twice``, ``bad-time``, ``wrong-duration``, ``overlap``,
     ``no-place``, ``not-contiguous``, ``not-held``, ``redundant``, ``nothing-to-reduce``, ``double-count``, ``missing``,
     ``incomplete-sum``.
     """
     report = _Report(schedule)
+    _check_purpose(schedule, kind, root, report)
     _check_scratch(schedule, report)
     if _check_frame(schedule, report):
         usable = _usable_messages(schedule, report)
@@ -96,6 +104,19 @@ class _Report:
         if objection.part == 0:
             return ""
         return self.name(objection.number) if objection.part == 1 else f"rank {objection.number}"
+
+
+def _check_purpose(schedule: Schedule, kind: Kind | None, root: int | None, report: _Report) -> None:
+    """It is for the collective and the root that were asked for."""
+    collective = schedule.collective
+    if kind is not None and kind is not collective.kind:
+        report.whole("collective", f"the schedule is for {collective.kind}, and {kind} was asked for")
+    if root is None:
+        return
+    if collective.kind not in ROOTED:
+        report.whole("wrong-root", f"{collective.kind} has no root, and root {root} was asked for")
+    elif root != collective.root:
+        report.whole("wrong-root", f"the schedule is for root {collective.root}, and root {root} was asked for")
 
 
 def _check_frame(schedule: Schedule, report: _Report) -> bool:
@@ -175,6 +196,13 @@ def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Repor
         message = schedule.messages[index]
         right = schedule.topology.message_us(message.link, len(message.chunks) * schedule.chunk_bytes)
         found = message.end_us - message.start_us
+        if _slack_us(0.0, message.end_us) > right / 2:
+            report.message(
+                index,
+                "bad-time",
+                f"ends at {_time(message.end_us)}, so late that times cannot show the {_time(right)} that it takes",
+            )
+            continue
         # A cost too large for a float is infinite, and so would be the slack.
         if not math.isfinite(right) or abs(found - right) > _slack_us(right, message.end_us):
             report.message(

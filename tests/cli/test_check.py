@@ -66,20 +66,14 @@ def test_json_says_the_same_of_every_file(taccl):
     assert record["good"] is False
     assert [file["file"] for file in record["files"]] == [GOOD, BAD, MISSING]
     good, bad, missing = record["files"]
-    assert set(good) == set(bad) == {"file", "good", "exit_code", "facts", "violations", "notes"}
+    keys = {"file", "good", "exit_code", "error", "facts", "violations", "notes"}
+    assert set(good) == set(bad) == set(missing) == keys
     assert [file["good"] for file in record["files"]] == [True, False, False]
     assert [file["exit_code"] for file in record["files"]] == [0, 4, 2]
     assert good["violations"] == []
     assert {tuple(violation) for violation in bad["violations"]} == {("where", "rule", "what")}
     assert bad["violations"][0]["rule"] == "count-range"
-    assert missing["error"] == "missing.xml: there is no such file"
-
-
-@pytest.mark.xfail(strict=True, reason="the record of a file that cannot be read lacks facts, violations and notes")
-@pytest.mark.usefixtures("some")
-def test_json_has_the_same_keys_for_every_file(taccl):
-    good, missing = taccl("check", GOOD, MISSING, "--json").json["files"]
-    assert set(good) <= set(missing)
+    assert [file["error"] for file in record["files"]] == [None, None, "missing.xml: there is no such file"]
 
 
 @pytest.mark.usefixtures("some")
@@ -134,11 +128,29 @@ def test_a_custom_file_of_the_legacy_runtime_is_judged_by_what_it_is_meant_to_do
     assert taccl("check", "out/algorithm.xml", "--runtime", "legacy", "--collective", "scatter").code == 4
 
 
-@pytest.mark.xfail(strict=True, reason="--collective and --root are not compared with a schedule, and nothing says so")
-@pytest.mark.parametrize("options", [("--collective", "alltoall"), ("--root", "3")], ids=["collective", "root"])
+@pytest.mark.parametrize("name", ["schedule.json", GOOD])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--collective", "alltoall"), "is for allgather, and alltoall was asked for"),
+        (("--root", "3"), "allgather has no root, and root 3 was asked for"),
+    ],
+    ids=["collective", "root"],
+)
 @pytest.mark.usefixtures("some")
-def test_what_is_expected_is_compared_with_a_schedule_too(taccl, options):
-    assert taccl("check", "schedule.json", *options).code != 0
+def test_what_is_expected_is_compared_with_every_file(taccl, name, options, words):
+    assert taccl("check", name, "--collective", "allgather").code == 0
+    ended = taccl("check", name, *options)
+    assert ended.code == 4
+    assert words in ended.out
+
+
+def test_the_root_of_a_schedule_is_compared(taccl):
+    assert taccl("synth", "full:3", "gather", "--root", 1, "-o", "out.json").code == 0
+    assert taccl("check", "out.json", "--root", 1).code == 0
+    ended = taccl("check", "out.json", "--root", 2)
+    assert ended.code == 4
+    assert "is for root 1, and root 2 was asked for" in ended.out
 
 
 def test_a_summary_is_nothing_to_judge(taccl):

@@ -220,6 +220,7 @@ class _Attributes:
         if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
             what = f"{name}={quoted(text)} (line {line}) does not fit into {bits} bits"
             self._findings.violation(self._where, "number-range", what, fatal=True)
+            self.complete = False
             return 0
         return value
 

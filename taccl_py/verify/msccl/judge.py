@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taccl_py.collective import Kind
+from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Violation
 from taccl_py.runtimes import LEGACY, MAX_COUNT, RCCL, Runtime
 from taccl_py.verify.msccl.execute import Execution, ends, find_circles, least_capacity
@@ -131,6 +131,8 @@ def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root
     check_steps(algorithm, geometry, runtime, findings)
     check_connections(algorithm, findings, compare_counts=not findings.broken)
     placements = _placements(algorithm, runtime, findings)
+    if root is not None and geometry is not None and geometry.kind is not None and geometry.kind not in ROOTED:
+        findings.violation("", "wrong-root", f"{geometry.kind} has no root, and root {root} was asked for")
     run = _Run()
     if geometry is not None and not findings.broken and _is_small_enough(algorithm, geometry, findings):
         run = _execute(_Case(algorithm, geometry, runtime, placements), root, findings)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from taccl_py.collective import Buffer, Kind
 from taccl_py.runtimes import (
+    CUSTOM,
     LEGACY,
     LOOP_LIMIT,
     MAX_COUNT,
@@ -21,7 +22,6 @@ from taccl_py.verify.msccl.geometry import Geometry, divides_among_ranks, geomet
 from taccl_py.verify.msccl.grammar import Algorithm, Gpu, Threadblock
 from taccl_py.verify.msccl.operations import Connection
 
-CUSTOM = "custom"
 _SIMPLE_THREADS = 544  # threads of a Simple kernel; one warp of them does not copy
 _WARP = 32
 _PACK_BYTES = 8
