@@ -1,0 +1,233 @@
+"""The rules of the code base that no compiler checks: who may import whom, what is too long, what the README promises."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from taccl_py.cli import cli
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "taccl_py"
+MODULES = tuple(sorted(PACKAGE.rglob("*.py")))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+MAX_MODULE_LINES = 600
+MAX_FUNCTION_LINES = 60
+MAX_NESTING = 4
+
+# What solves and what draws: nobody else may depend on their packages, so that they can be exchanged and left out.
+FENCED = {
+    "highspy": ["solvers/"],
+    "ortools": ["solvers/"],
+    "pulp": ["solvers/"],
+    "click": ["cli/"],
+    "rich": ["cli/", "report/"],
+}
+
+
+def name_of(path):
+    return path.relative_to(PACKAGE).as_posix()
+
+
+# Imports
+
+
+def test_the_import_contracts_hold():
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    assert f"{len(contracts)} kept, 0 broken" in done.stdout
+
+
+def test_every_part_of_the_package_has_its_layer():
+    (layers,) = [c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    assert layers["exhaustive"]
+    named = {part.strip() for layer in layers["layers"] for part in layer.split("|")}
+    found = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert named == found - {"__init__", "__main__", "py", "_data"}
+
+
+def loaded_by(package, parts):
+    """Modules of these parts of the program that are there after every module of a package has been imported."""
+    names = [
+        f"taccl_py.{name_of(path).removesuffix('.py').replace('/', '.')}" for path in (PACKAGE / package).rglob("*.py")
+    ]
+    program = (
+        f"import sys\nfrom importlib import import_module\nfor name in {sorted(names)}: import_module(name)\n"
+        f"print(*sorted(n for n in sys.modules for p in {parts} if (n + '.').startswith(f'taccl_py.{{p}}.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_judges_load_nothing_of_what_they_judge():
+    assert loaded_by("verify", ["synthesis", "solvers", "sketch", "lowering", "simulate"]) == []
+
+
+def test_the_simulator_loads_only_what_a_program_is():
+    """It replays programs as the lowering makes them, so it shares their record, and nothing that decides anything."""
+    assert loaded_by("simulate", ["synthesis", "solvers", "sketch", "verify"]) == []
+    assert loaded_by("simulate", ["lowering"]) == ["taccl_py.lowering", "taccl_py.lowering.program"]
+
+
+def test_engines_load_neither_lowering_nor_judges():
+    assert loaded_by("synthesis", ["lowering", "verify", "simulate", "pipeline", "cli"]) == []
+
+
+def imported(tree):
+    """Top-level packages that a module imports anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("package", FENCED)
+def test_packages_of_others_stay_behind_their_fence(package):
+    users = [name_of(path) for path, tree in TREES.items() if package in imported(tree)]
+    assert users
+    assert [name for name in users if not name.startswith(tuple(FENCED[package]))] == []
+
+
+def test_what_is_imported_is_what_is_installed_with_the_package():
+    """Nothing is asked of the user that is not used, and nothing used that was not asked for."""
+    used = {name for tree in TREES.values() for name in imported(tree)} - sys.stdlib_module_names - {"taccl_py"}
+    declared = {re.split(r"[<>=!~ ;\[]", line, maxsplit=1)[0] for line in PROJECT["project"]["dependencies"]}
+    assert used == declared
+
+
+# Size and shape
+
+
+def test_every_module_says_what_it_is():
+    assert [name_of(path) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    folders = {path.parent for path in MODULES}
+    assert [folder.name for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+def test_no_module_is_too_long():
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
+
+
+FUNCTIONS = [
+    (f"{name_of(path)}:{node.name}", node)
+    for path, tree in TREES.items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.FunctionDef)
+]
+
+
+def code_lines(function):
+    """Lines of a function from its ``def``, without its docstring."""
+    docstring = function.body[0] if ast.get_docstring(function, clean=False) is not None else None
+    return function.end_lineno - function.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0)
+
+
+def test_no_function_is_too_long():
+    assert {name: code_lines(node) for name, node in FUNCTIONS if code_lines(node) > MAX_FUNCTION_LINES} == {}
+
+
+def nesting(node):
+    """How many blocks lie inside each other; an ``elif`` is no deeper than its ``if``."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+        is_block = isinstance(child, ast.If | ast.For | ast.While | ast.With | ast.Try) and not is_elif
+        deepest = max(deepest, is_block + nesting(child))
+    return deepest
+
+
+def test_no_function_is_nested_too_deeply():
+    assert {name: nesting(node) for name, node in FUNCTIONS if nesting(node) > MAX_NESTING} == {}
+
+
+# Manners
+
+
+def test_nothing_is_asserted_and_nothing_below_the_command_line_asks_for_the_users_surroundings():
+    """Input is refused with a sentence; files are those that the caller names."""
+    surroundings = {"environ", "getenv", "getcwd", "cwd", "chdir", "argv"}
+    found = []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            asserts = isinstance(node, ast.Assert)
+            asks = (
+                isinstance(node, ast.Attribute) and node.attr in surroundings and not name_of(path).startswith("cli/")
+            )
+            if asserts or asks:
+                found.append(f"{name_of(path)}:{node.lineno}")
+    assert found == []
+
+
+# The README
+
+
+def commands(group=cli, words=()):
+    """Every command by its words; groups too."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*words, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+
+
+COMMANDS = dict(commands())
+# In blocks of their own, and in the text.
+MENTIONED = re.findall(r"^(taccl .*)$|`(taccl [^`]+)`", README, flags=re.MULTILINE)
+LINES = sorted({" ".join("".join(line).split()) for line in MENTIONED})
+
+
+def command_of(words):
+    """The longest command that a line begins with, and the rest of the line."""
+    for length in (2, 1):
+        if tuple(words[:length]) in COMMANDS:
+            return COMMANDS[tuple(words[:length])], words[length:]
+    return None, words
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_in_the_readme_exist_with_their_options(line):
+    command, rest = command_of(shlex.split(line.replace("[", "").replace("]", ""))[1:])
+    assert command is not None
+    known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    assert {word for word in rest if word.startswith("-")} <= known
+
+
+def test_the_readme_names_every_command():
+    named = {words for line in LINES for words in COMMANDS if line.split()[1 : 1 + len(words)] == list(words)}
+    # "`taccl sketch list`, `show`" names two.
+    for group, others in re.findall(r"`taccl (\w+) \w+`((?:, `\w+`)+)", README):
+        named |= {(group, word) for word in re.findall(r"\w+", others)}
+    groups = {words for words, command in COMMANDS.items() if isinstance(command, click.Group)}
+    assert set(COMMANDS) - groups - named == set()
+
+
+def test_files_in_the_readme_exist():
+    """Sizes such as KiB/MiB are no files, and those below out/ are made by the example."""
+    mentioned = re.findall(r"`([\w.-]*(?:/[\w.-]*)+)`", README)
+    ours = [name for name in mentioned if re.search(r"[a-z]{2}", name) and not name.startswith("out/")]
+    assert "taccl_py/collective.py" in ours
+    assert [name for name in ours if not (ROOT / name).exists() and not (PACKAGE / name).exists()] == []
