@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taccl_py.collective import ROOTED, Kind
-from taccl_py.errors import InputError, InvalidArtifact, LimitReached
+from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReached
 from taccl_py.jsonio import read_json
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
@@ -180,7 +180,7 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         sketch, synthesis = best.sketch, best.synthesis
     else:
         demand = make_demand(request)
-        sketch, synthesis = demand.sketch, load_engine(request.engine)(demand, request.options, events)
+        sketch, synthesis = demand.sketch, _run_engine(request, demand, events)
     origin = Origin(
         engine=request.engine,
         solver=synthesis.solver,
@@ -256,6 +256,20 @@ def _named(**options: str) -> Iterator[None]:
         if error.path is not None or error.field not in options:
             raise
         raise InputError(error.what, path="command line", field=options[error.field]) from None
+
+
+def _run_engine(request: Request, demand: Demand, events: Events) -> Synthesis:
+    try:
+        return load_engine(request.engine)(demand, request.options, events)
+    except Infeasible as error:
+        if request.ranks is None:
+            raise
+        raise Infeasible(
+            f"{error} (numbers within --ranks, where rank {error.rank} is rank {request.ranks[error.rank]} of the machine)",
+            chunk=error.chunk,
+            rank=error.rank,
+            restriction=error.restriction,
+        ) from None
 
 
 def require_valid(schedule: Schedule, name: str = "schedule") -> None:

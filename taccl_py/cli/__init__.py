@@ -30,7 +30,7 @@ _COMMANDS = {
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML for a runtime."),
     "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),
     "topo": ("taccl_py.cli.topo:topo", "List and show topologies."),
-    "sketch": ("taccl_py.cli.sketch:sketch", "List, show and validate sketches."),
+    "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),
 }
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import KIND, RANKS, SIZE_RANGE, echo_json, json_option
+from taccl_py.cli.options import KIND, OUTPUT, RANKS, SIZE_RANGE, echo_json, json_option
 from taccl_py.cli.progress import watched
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.pipeline import Request, make_demand, require_valid
-from taccl_py.report.pareto import front_record, front_tables
 from taccl_py.report.tables import print_table
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.pareto import Front, WalkLimits, pareto_front
+
+if TYPE_CHECKING:
+    from taccl_py.synthesis.pareto import Front
 
 _DEFAULT_CHUNKS = {Kind.BROADCAST: 18, Kind.REDUCE: 18, Kind.ALLTOALL: 3}
 
@@ -45,7 +45,7 @@ _DEFAULT_CHUNKS = {Kind.BROADCAST: 18, Kind.REDUCE: 18, Kind.ALLTOALL: 3}
     "--time-limit", type=click.FloatRange(0.1), default=120.0, show_default=True, help="Seconds for the walk."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Directory for the schedules.")
+@click.option("-o", "--output", type=OUTPUT, default=None, help="Directory for the schedules.")
 @json_option
 def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
     """Enumerate algorithms for COLLECTIVE on TOPOLOGY with S steps, R rounds and C chunks per rank.
@@ -60,6 +60,10 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
       taccl pareto ring:8 alltoall --max-chunks 2
       taccl pareto dgx1 broadcast --max-chunks 6 -o points/
     """
+    from taccl_py.pipeline import Request, make_demand, require_valid
+    from taccl_py.report.pareto import front_record, front_tables
+    from taccl_py.synthesis.pareto import WalkLimits, pareto_front
+
     stop = threading.Event()
     request = Request(
         topology=values["topology"],

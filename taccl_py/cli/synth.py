@@ -27,7 +27,7 @@ from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options, Synthesis
-from taccl_py.units import SizeRange
+from taccl_py.units import SizeRange, format_gap
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
@@ -183,7 +183,9 @@ def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int) -> str:
         cause = f", because each of the {instances} instances pays alpha for itself"
     elif synthesis.schedule.topology.ports:
         cause = ", because ranks that share a port (a NIC) cannot wait for each other in MSCCL"
-    return f"note: the XML takes {slower:.0%} longer than the schedule{cause}; the replay is the safer prediction"
+    return (
+        f"note: the XML takes {format_gap(slower)} longer than the schedule{cause}; the replay is the safer prediction"
+    )
 
 
 def _only_schedule(output: Path | None) -> bool:

@@ -35,9 +35,9 @@ def examples(path):
     return [line.strip() for line in PROSE.findall(text)]
 
 
-def test_the_commands_are_these():
+def test_no_command_is_ever_taken_away():
     found = {" ".join(path) for path in COMMANDS if path}
-    assert found == {
+    assert found >= {
         "synth", "check", "lower", "simulate", "topo", "topo list", "topo show", "sketch", "sketch list", "sketch show",
         "sketch validate",
     }  # fmt: skip
@@ -55,14 +55,6 @@ def test_every_command_explains_itself_with_an_example(taccl, path, flag):
         assert line in ended.out, "an example is broken over lines; it cannot be copied"
 
 
-@every_command
-def test_every_option_says_what_it_is_for(path):
-    for parameter in COMMANDS[path].params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help or isinstance(parameter.type, click.Choice), parameter.opts
-
-
-@pytest.mark.xfail(strict=True, reason="--engine has no help text")
 def test_every_option_has_a_help_text():
     for path, command in COMMANDS.items():
         for parameter in command.params:
@@ -133,20 +125,10 @@ def test_help_imports_no_solver(folder, arguments):
     assert ended.err.splitlines()[-1] == "[]"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the modules of a command import the pipeline and with it NumPy before its help is printed"
-)
-@pytest.mark.parametrize("path", [("synth",), ("check",), ("topo", "list")], ids=" ".join)
+@every_command
 def test_help_of_a_command_imports_no_solver_and_no_numpy(folder, path):
     script = f"import sys\nfrom taccl_py.cli import main\ntry:\n    main([*{path!r}, '--help'])\nexcept SystemExit:\n    pass\n"
     script += f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
-    assert run_apart(cwd=folder, command=("-c", script)).err.splitlines()[-1] == "[]"
-
-
-@every_command
-def test_help_of_a_command_imports_no_solver(folder, path):
-    script = f"import sys\nfrom taccl_py.cli import main\ntry:\n    main([*{path!r}, '--help'])\nexcept SystemExit:\n    pass\n"
-    script += "print([name for name in ('ortools', 'highspy', 'pulp') if name in sys.modules], file=sys.stderr)\n"
     assert run_apart(cwd=folder, command=("-c", script)).err.splitlines()[-1] == "[]"
 
 

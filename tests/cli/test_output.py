@@ -52,13 +52,13 @@ def test_nothing_is_written_without_an_output(taccl, folder):
 
 @pytest.mark.parametrize("name", ["ring.xml", "ring.json"])
 def test_a_directory_in_place_of_the_file_is_refused_before_any_work(refuse, folder, monkeypatch, name):
-    monkeypatch.setattr("taccl_py.cli.synth.synthesize", lambda *_: pytest.fail("the search has begun"))
+    monkeypatch.setattr("taccl_py.pipeline.synthesize", lambda *_: pytest.fail("the search has begun"))
     (folder / name).mkdir()
     refuse(2, [name, "is a directory"], "synth", "ring:4", "allgather", "-o", name)
 
 
 def test_a_file_in_place_of_the_directory_is_refused_before_any_work(refuse, folder, monkeypatch):
-    monkeypatch.setattr("taccl_py.cli.synth.synthesize", lambda *_: pytest.fail("the search has begun"))
+    monkeypatch.setattr("taccl_py.pipeline.synthesize", lambda *_: pytest.fail("the search has begun"))
     (folder / "out").write_text("mine")
     refuse(2, ["out", "is a file"], "synth", "ring:4", "allgather", "-o", "out")
 
@@ -161,7 +161,6 @@ def test_lower_and_topo_show_write_the_same_bytes_twice(taccl, files):
     assert found["one.json"] == found["two.json"]
 
 
-@pytest.mark.xfail(strict=True, reason="synth takes - for a directory's name, where lower writes to stdout")
 def test_a_dash_is_stdout_or_refused(taccl, folder):
     synth(taccl, "-o", "-")
     assert tree(folder) == {}

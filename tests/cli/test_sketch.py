@@ -63,9 +63,6 @@ def test_a_number_of_nodes_that_the_sketch_is_not_for_is_refused(refuse):
     refuse(2, ["ndv2-sk-1.json", "nodes", "--nodes"], "sketch", "validate", "ndv2-sk-1", "--nodes", 3)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="--nodes is silently ignored where the sketch is for a formula, which has one node"
-)
 def test_nodes_of_a_formula_are_refused(refuse):
     refuse(2, ["nodes"], "sketch", "validate", "torus-4x4-translations", "--nodes", 2)
 
@@ -94,3 +91,24 @@ def test_a_sketch_that_is_only_for_another_machine_is_refused(refuse):
     refuse(
         2, ["ndv2-sk-1.json", "topology", "written for ndv2"], "sketch", "validate", "ndv2-sk-1", "--topology", "dgx1"
     )
+
+
+def test_a_suggested_sketch_can_be_used(taccl, folder):
+    ended = taccl("sketch", "suggest", "ndv2", "allgather", "--nodes", "2", "--chunks", "1", "-o", "mine.json")
+    assert ended.code == 0, ended
+    assert "wrote mine.json" in ended.err
+    assert taccl("sketch", "validate", "mine.json").code == 0
+    assert taccl("synth", "ndv2", "allgather", "--nodes", "2", "--sketch", "mine.json", "--json").code == 0
+    assert (folder / "mine.json").exists()
+
+
+def test_suggestions_are_sorted_by_time(taccl):
+    record = taccl("sketch", "suggest", "ndv4", "alltoall", "--nodes", "2", "--chunks", "1", "--json").json
+    times = [suggestion["makespan_us"] for suggestion in record["suggestions"]]
+    assert times == sorted(times)
+    assert len(times) >= 2
+
+
+def test_a_searched_sketch_is_named_in_the_answer(taccl):
+    record = taccl("synth", "ndv2", "allgather", "--nodes", "2", "--sketch", "auto", "--chunks", "1", "--json").json
+    assert record["sketch"].startswith("ndv2-")
