@@ -7,9 +7,9 @@ and `contiguous_runs` cuts every batch into runs that are neighbours, in one ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.topology.model import Topology
@@ -19,13 +19,17 @@ Scratch = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A planned message: a batch of chunks on a link, with the planner's times (any unit, only their order counts)."""
+    """A planned message: a batch of chunks on a link, with the planner's times (any unit, only their order counts).
+
+    Where it has to be cut, none of the chunks in ``lead`` starts after the others.
+    """
 
     link: int
     chunks: tuple[int, ...]
     start: float
     end: float
     reduce: bool = False
+    lead: frozenset[int] = frozenset()
 
 
 def place_of(collective: Collective, index: dict[int, int], chunk: int, rank: int) -> Address | None:
@@ -124,7 +128,7 @@ def contiguous_runs(
 ) -> list[Draft]:
     """Cut batches where their chunks are not neighbours, in the same order, at both ends.
 
-    The runs of a batch keep its times and follow each other in buffer order.
+    The runs of a batch keep its times and follow each other in buffer order, those of its leading chunks first.
     """
     index = [{chunk: position for position, chunk in enumerate(chunks)} for chunks in scratch]
     result = []
@@ -140,13 +144,28 @@ def contiguous_runs(
             if here is None or there is None:
                 raise ValueError(f"chunk {chunk} has no place on link {link.src}->{link.dst}")
             places.append((here, there, chunk))
-        places.sort()
-        run = [places[0][2]]
-        for (here, there, _), (next_here, next_there, chunk) in pairwise(places):
-            if _adjacent(here, next_here) and _adjacent(there, next_there):
-                run.append(chunk)
-                continue
-            result.append(Draft(draft.link, tuple(run), draft.start, draft.end, draft.reduce))
-            run = [chunk]
-        result.append(Draft(draft.link, tuple(run), draft.start, draft.end, draft.reduce))
+        result += [replace(draft, chunks=run) for run in leaders_first(_cut(sorted(places)), draft.lead)]
     return result
+
+
+def _cut(places: list[tuple[Address, Address, int]]) -> list[tuple[int, ...]]:
+    """Runs of chunks, given in buffer order with their places at both ends."""
+    runs = [[places[0][2]]]
+    for (here, there, _), (next_here, next_there, chunk) in pairwise(places):
+        if _adjacent(here, next_here) and _adjacent(there, next_there):
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return [tuple(run) for run in runs]
+
+
+def leaders_first(runs: Sequence[tuple[int, ...]], lead: Collection[int]) -> list[tuple[int, ...]]:
+    """Order runs so that none of `lead` comes after others; runs of both kinds are parted, but for the last of them."""
+    before, mixed, after = [], [], []
+    for run in runs:
+        leading = sum(item in lead for item in run)
+        (before if leading == len(run) else mixed if leading else after).append(run)
+    for run in mixed[:-1]:
+        for leads, part in groupby(run, lambda item: item in lead):
+            (before if leads else after).append(tuple(part))
+    return [*before, *mixed[-1:], *after]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import Draft, leaders_first
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.grid import Grid
 from taccl_py.synthesis.quotient import Quotient
@@ -46,7 +46,9 @@ def lift(quotient: Quotient, plan: Sequence[Batch]) -> Schedule:
         for arc in batch.arcs:
             for chunk, link in quotient.members(arc):
                 chunks_on.setdefault(link, []).append(chunk)
-        drafts += [Draft(link, tuple(chunks), batch.start, batch.end) for link, chunks in sorted(chunks_on.items())]
+        for link, chunks in sorted(chunks_on.items()):
+            lead = frozenset(chunk for chunk in chunks if problem.goes_first(chunk, link))
+            drafts.append(Draft(link, tuple(chunks), batch.start, batch.end, lead=lead))
     return build_schedule(problem.topology, problem.collective, problem.chunk_bytes, drafts)
 
 
@@ -59,7 +61,7 @@ def on_grid(quotient: Quotient, grid: Grid, joins: Mapping[int, int], plan: Sequ
     holds = {state: 0 for state in range(quotient.num_states) if quotient.source[state]}
     result = []
     for batch in sorted(plan, key=lambda b: (b.start, b.arcs)):
-        for arcs in chains(batch.arcs, joins):
+        for arcs in leaders_first(chains(batch.arcs, joins), _leaders(quotient, batch.arcs)):
             first, size = arcs[0], len(arcs)
             start = max(holds[int(quotient.tail[arc])] for arc in arcs)
             start = max(start, *(free[resource] for resource in quotient.resources[first]))
@@ -71,6 +73,13 @@ def on_grid(quotient: Quotient, grid: Grid, joins: Mapping[int, int], plan: Sequ
                 holds[int(quotient.head[arc])] = end
             result.append(Batch(arcs, float(start), float(end)))
     return tuple(result)
+
+
+def _leaders(quotient: Quotient, arcs: Sequence[int]) -> set[int]:
+    """Arcs whose chunks the sketch lets leave before those of the others."""
+    if len(arcs) == 1:
+        return set()
+    return {arc for arc in arcs if quotient.problem.goes_first(*quotient.members(arc)[0])}
 
 
 def chains(arcs: Sequence[int], joins: Mapping[int, int]) -> list[tuple[int, ...]]:

@@ -97,6 +97,13 @@ class Problem:
         """Return the same problem without its symmetry."""
         return replace(self, generators=())
 
+    def goes_first(self, chunk: int, link: int) -> bool:
+        """Whether the sketch lets the chunk leave before others: the sender's own, on a link between nodes."""
+        if self.sketch is None or not self.sketch.own_first:
+            return False
+        src, dst = self.topology.links[link].src, self.topology.links[link].dst
+        return self.collective.source[chunk] == src and self.topology.node_of[src] != self.topology.node_of[dst]
+
     def message_us(self, link: int, chunks: int = 1) -> float:
         """Time of a message of so many chunks on a link."""
         return self.topology.message_us(link, chunks * self.chunk_bytes)

@@ -92,12 +92,12 @@ def _own_first_pairs(quotient: Quotient) -> list[tuple[int, int]]:
     problem = quotient.problem
     if problem.sketch is None or not problem.sketch.own_first:
         return []
-    topology, source = problem.topology, problem.collective.source
+    topology = problem.topology
     by_link: dict[int, tuple[list[int], list[int]]] = {}
     for arc in range(quotient.num_arcs):
         chunk, index = quotient.members(arc)[0]
         link = topology.links[index]
         if topology.node_of[link.src] != topology.node_of[link.dst]:
             own, other = by_link.setdefault(int(quotient.link_orbit[arc]), ([], []))
-            (own if source[chunk] == link.src else other).append(arc)
+            (own if problem.goes_first(chunk, index) else other).append(arc)
     return [(mine, theirs) for own, other in by_link.values() for mine in own for theirs in other]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs, place_of
+from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs, leaders_first, place_of
 from tests.instances import MB, chain, full, machine, two_nodes
 from tests.simulate.cases import schedules
 
@@ -146,3 +146,25 @@ def test_pieces_are_neighbours_at_both_ends_and_nothing_is_lost(schedule, rng):
             assert None not in places
             for one, two in pairwise(places):
                 assert (one.buffer, one.offset + 1) == (two.buffer, two.offset)
+
+
+# Who goes first
+
+
+@given(st.lists(st.integers(1, 4), max_size=6), st.sets(st.integers(0, 20)))
+def test_leaders_never_come_after_others_and_nothing_is_lost(lengths, lead):
+    ends = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    runs = [tuple(range(*pair)) for pair in pairwise(ends)]
+    ordered = leaders_first(runs, lead)
+    assert sorted(item for run in ordered for item in run) == list(range(ends[-1]))
+    assert all(two == one + 1 for run in ordered for one, two in pairwise(run))
+    last_leader = max((i for i, run in enumerate(ordered) if lead & set(run)), default=0)
+    first_other = min((i for i, run in enumerate(ordered) if set(run) - lead), default=len(ordered))
+    assert last_leader <= first_other
+
+
+def test_runs_stay_whole_where_they_can():
+    assert leaders_first([(0, 1), (3,)], ()) == [(0, 1), (3,)]
+    assert leaders_first([(0, 1), (3,)], {3}) == [(3,), (0, 1)]
+    assert leaders_first([(0, 1), (3, 4), (6,)], {1, 6}) == [(6,), (0, 1), (3, 4)]
+    assert leaders_first([(0, 1), (3, 4)], {1, 3}) == [(1,), (3, 4), (0,)]

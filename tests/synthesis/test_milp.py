@@ -272,8 +272,6 @@ def test_the_senders_own_chunks_leave_the_node_first(kind, per_node, solver):
     assert breaks_own_first(synthesis.schedule, instance.sketch) == []
 
 
-# Where batches are cut (see test_plan.py), what comes out of the whole engine breaks the sketch as well.
-@pytest.mark.xfail(reason="cutting a batch does not keep the sketch's own_first")
 def test_the_senders_own_chunks_leave_first_in_batches_too():
     broken = []
     for per_node, sender, receiver, chunks in ((3, 1, 0, 2), (4, 0, 3, 1), (4, 2, 0, 1)):

@@ -77,8 +77,6 @@ def test_a_batch_is_cut_where_its_chunks_are_no_neighbours():
     assert between == [(0.0, 0, 3, (0,)), (11.0, 0, 3, (2,))]
 
 
-# The pieces of a batch that is cut follow each other in buffer order, so a relayed chunk goes before the sender's own.
-@pytest.mark.xfail(reason="cutting a batch does not keep the sketch's own_first")
 def test_of_a_batch_that_is_cut_the_senders_own_chunks_go_first():
     topology = two_nodes(3, {2: (0,)}, inside=(1.0, 10.0), between=(1.0, 10.0))
     sketch = Sketch("mine", connections={2: (0,)}, relays={2: (0, 1, 2)}, own_first=True)
