@@ -19,6 +19,7 @@ BYTES_PER_MB = 1_000_000
 # the pen, and would only overflow or fill the memory later, where nobody could say which field it came from.
 MAX_SIZE_BYTES = 1 << 62
 MAX_COST_US = 1e12  # alpha, latency, and beta per megabyte: eleven days
+MIN_COST_US = 1e-30  # of those that are not 0
 MAX_RANKS = 1 << 16
 _RANK_DIGITS = 9  # more than MAX_RANKS has; far more digits than this cannot even be converted
 MAX_CHUNK_COPIES = 1 << 28  # chunks times ranks

@@ -60,7 +60,7 @@ class Grid:
         scale = _scale(quotient, horizon_us)
 
         def units(cost_us: float) -> int:
-            return math.ceil(cost_us * scale - 1e-6)
+            return max(math.ceil(cost_us * scale - 1e-6), int(cost_us > 0))
 
         alpha, beta, latency, wait, occupancy = [], [], [], [], []
         for arc, index in enumerate(quotient.link.tolist()):

@@ -28,7 +28,7 @@ from taccl_py.topology.template import (
     Side,
     instantiate,
 )
-from taccl_py.units import MAX_COST_US, MAX_RANKS
+from taccl_py.units import MAX_COST_US, MAX_RANKS, MIN_COST_US
 
 FORMAT = "taccl-topology"
 VERSION = 1
@@ -392,7 +392,10 @@ def _name(item: Fields) -> str:
 
 
 def _time(item: Fields, key: str, default: float | None = None) -> float:
-    return item.number(key, default, most=MAX_COST_US)
+    cost = item.number(key, default, most=MAX_COST_US)
+    if 0 < cost < MIN_COST_US:
+        item.fail(key, f"found {cost}, a cost that is not 0 is at least {MIN_COST_US:g}")
+    return cost
 
 
 def _cost(item: Fields) -> Cost:

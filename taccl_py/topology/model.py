@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from taccl_py.errors import InputError
-from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS
+from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MIN_COST_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,10 @@ class Topology:
     @staticmethod
     def _check_cost(name: str, *costs: float) -> None:
         for cost in costs:
-            if not 0 <= cost <= MAX_COST_US:
-                raise InputError(f"{name}: found the cost {cost}, a number from 0 to {MAX_COST_US:g} is needed")
+            if cost != 0 and not MIN_COST_US <= cost <= MAX_COST_US:
+                raise InputError(
+                    f"{name}: found the cost {cost}, 0 or a number from {MIN_COST_US:g} to {MAX_COST_US:g} is needed"
+                )
 
     @property
     def num_ranks(self) -> int:

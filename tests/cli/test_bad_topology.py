@@ -84,6 +84,7 @@ def test_a_node_form_with_one_mistake_is_refused(refuse, folder, case):
         bad("a negative beta", "links.0.beta_us_per_mb", -0.5, "at least 0"),
         bad("a negative latency", "links.0.latency_us", -1, "at least 0"),
         bad("a huge latency", "links.0.latency_us", 1e308, "at most 1e+12"),
+        bad("a tiny beta", "links.0.beta_us_per_mb", 1e-300, "at least 1e-30"),
         bad("a huge alpha", "links.0.alpha_us", 1e308, "at most 1e+12"),
         bad("an unknown port", "links.0.ports", [1], "there are 1 ports", field="links.0.ports.0"),
         bad("a port twice", "links.0.ports", [0, 0], "twice", field="links.0.ports.1"),

@@ -42,6 +42,10 @@ def test_the_smallest_cost_is_resolved_and_the_horizon_fits():
     assert long.beta[0] >= 1, "a cost is never rounded to nothing"
 
 
+def test_a_cost_that_is_tiny_beside_the_others_is_not_rounded_to_nothing():
+    assert grid_of(chain(2, 1e-12, 1e-30), horizon_us=1e12).duration(0) == 2
+
+
 def test_round_costs_are_exact():
     grid = grid_of(chain(2, 0.3, 23.0))
     assert (grid.alpha[0] / grid.units_per_us, grid.beta[0] / grid.units_per_us) == (0.3, 23.0)

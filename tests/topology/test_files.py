@@ -23,6 +23,7 @@ from taccl_py.topology.files import (
     topology_to_json,
 )
 from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.units import MAX_COST_US, MIN_COST_US
 
 WriteJson = Callable[..., Path]
 
@@ -152,7 +153,7 @@ def test_expanded_form_may_be_asked_for_with_the_nodes_that_it_has(write_json: W
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
     num_ranks = draw(st.integers(1, 5))
-    costs = st.floats(0, 1e4, allow_nan=False)
+    costs = st.just(0.0) | st.floats(MIN_COST_US, MAX_COST_US / 2)
     ports = tuple(Port(f"p {i}", draw(costs), draw(costs)) for i in range(draw(st.integers(0, 3))))
     links = []
     for src in range(num_ranks if num_ranks > 1 else 0):

@@ -1,27 +1,31 @@
 import math
+import re
 
 import pytest
 
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.units import MAX_COST_US, MAX_RANKS
+from taccl_py.units import MAX_COST_US, MAX_RANKS, MIN_COST_US
 
 TWO_WAY = (Link(0, 1, 1.0, 10.0), Link(1, 0, 1.0, 10.0))
+
+
+IMPOSSIBLE = [math.nan, math.inf, -1.0, MAX_COST_US * 1.01, MIN_COST_US / 2]
 
 
 def machine(links=TWO_WAY, ports=(), node_of=(0, 0)):
     return Topology("test", "", node_of, tuple(ports), tuple(links))
 
 
-@pytest.mark.parametrize("cost", [math.nan, math.inf, -1.0, MAX_COST_US * 1.01])
+@pytest.mark.parametrize("cost", IMPOSSIBLE)
 @pytest.mark.parametrize("place", ["alpha_us", "beta_us_per_mb", "latency_us"])
 def test_a_cost_of_a_link_that_is_no_time_is_refused(place, cost):
     costs = {"alpha_us": 1.0, "beta_us_per_mb": 10.0, "latency_us": 0.0, place: cost}
-    with pytest.raises(InputError, match=f"link 0->1: found the cost {cost}, a number from 0 to".replace("+", r"\+")):
+    with pytest.raises(InputError, match=re.escape(f"link 0->1: found the cost {cost}, 0 or a number from")):
         machine([Link(0, 1, **costs)])
 
 
-@pytest.mark.parametrize("cost", [math.nan, math.inf, -1.0, MAX_COST_US * 1.01])
+@pytest.mark.parametrize("cost", IMPOSSIBLE)
 def test_a_cost_of_a_port_that_is_no_time_is_refused(cost):
     for port in (Port("uplink", cost, 1.0), Port("uplink", 1.0, cost)):
         with pytest.raises(InputError, match="port uplink: found the cost"):

@@ -109,6 +109,32 @@ def test_a_chunk_counts_as_one_megabyte_where_costs_are_per_chunk():
     assert only(ring_allgather(3, chunk_bytes=65536, topology=topology)).rule == "chunk-size"
 
 
+def test_a_time_must_be_early_enough_to_tell_how_long_a_message_takes():
+    right = ring_allgather(3)
+    last = right.messages[-1]
+    duration_us = last.end_us - last.start_us
+    late = replace(last, start_us=1e9, end_us=1e9 + duration_us)
+    assert judge_schedule(replace(right, messages=(*right.messages[:-1], late))) == ()
+    for start_us in (1e17, 1e308):
+        late = replace(last, start_us=start_us, end_us=start_us + duration_us)
+        wrong = only(replace(right, messages=(*right.messages[:-1], late)))
+        assert wrong.rule == "bad-time"
+        assert "so late" in wrong.what
+
+
+@pytest.mark.parametrize(
+    ("expected", "rule"),
+    [
+        ({"kind": Kind.ALLGATHER}, None),
+        ({"kind": Kind.ALLTOALL}, "collective"),
+        ({"root": 0}, "wrong-root"),
+        ({"kind": Kind.ALLGATHER, "root": None}, None),
+    ],
+)
+def test_a_schedule_is_for_the_collective_that_is_expected(expected, rule):
+    assert [violation.rule for violation in judge_schedule(ring_allgather(3), **expected)] == ([rule] if rule else [])
+
+
 def test_every_rank_has_a_scratch_list():
     assert only(replace(ring_allgather(3), scratch=((), ()))).rule == "scratch-shape"
 
