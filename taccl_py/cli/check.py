@@ -12,7 +12,7 @@ from taccl_py.cli.options import KIND, echo_json, json_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import read_text
-from taccl_py.report.tables import SUMMARY_FORMAT
+from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.schedule.files import read_schedule
 from taccl_py.units import format_size, format_time
@@ -69,7 +69,7 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
     try:
         text = read_text(path)
         if _is_json(path, text):
-            if f'"format": "{SUMMARY_FORMAT}"' in text[:200]:
+            if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):
                 return _result(path, (), "a summary, nothing to judge", ())
             schedule = read_schedule(text, str(path))
             collective = schedule.collective

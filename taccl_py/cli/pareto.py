@@ -13,7 +13,7 @@ from taccl_py.cli.progress import watched
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.report.tables import print_table
+from taccl_py.report.tables import FRONT_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 
@@ -96,7 +96,7 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
 
 
 def _write(output: Path, front: Front, result: dict[str, Any]) -> None:
-    texts = {output / "front.json": canonical_json({"format": "taccl-front", **result})}
+    texts = {output / "front.json": canonical_json({"format": FRONT_FORMAT, **result})}
     for point in front.points:
         shape = point.shape
         name = f"c{shape.chunks}-s{shape.steps}-r{shape.rounds}.json"

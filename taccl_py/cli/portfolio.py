@@ -10,12 +10,12 @@ import click
 from taccl_py.cli.options import echo_json
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
-from taccl_py.jsonio import canonical_json, write_all
+from taccl_py.jsonio import canonical_json, read_json, write_all
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Request
 from taccl_py.portfolio.build import Member, Portfolio, synthesize_portfolio
-from taccl_py.report.portfolio import PORTFOLIO_FORMAT, portfolio_record, portfolio_tables
-from taccl_py.report.tables import print_table
+from taccl_py.report.portfolio import portfolio_record, portfolio_tables
+from taccl_py.report.tables import PORTFOLIO_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
 from taccl_py.units import SizeRange
 
@@ -34,7 +34,11 @@ def synth_portfolio(
     names = [_name(portfolio, member) for member in portfolio.members] if output is not None else []
     result = portfolio_record(portfolio, names)
     if output is not None:
-        write_all(_texts(output, portfolio, names, result))
+        summary = output / _NOTES / f"{_stem(portfolio)}-summary.json"
+        stale = _written_before(summary) - set(names)
+        write_all(_texts(output, portfolio, names) | {summary: canonical_json({"format": PORTFOLIO_FORMAT, **result})})
+        for name in stale:
+            (output / name).unlink(missing_ok=True)
     if as_json:
         echo_json(result)
         return
@@ -44,15 +48,23 @@ def synth_portfolio(
         click.echo(f"wrote {output}/{name}", err=True)
 
 
+def _written_before(summary: Path) -> set[str]:
+    """Files of an earlier portfolio for the same machine and collective, whose size ranges would overlap the new ones."""
+    return set(read_json(summary).get("files", ())) if summary.is_file() else set()
+
+
+def _stem(portfolio: Portfolio) -> str:
+    machine = "".join(c if c.isalnum() or c in "._-" else "-" for c in portfolio.demand.topology.name)
+    return f"{portfolio.demand.kind}-{machine}"
+
+
 def _name(portfolio: Portfolio, member: Member) -> str:
     """File name of a member; names sort by size."""
-    machine = "".join(c if c.isalnum() or c in "._-" else "-" for c in portfolio.demand.topology.name)
-    return f"{portfolio.demand.kind}-{machine}-{member.min_bytes:013d}-{member.max_bytes:013d}.xml"
+    return f"{_stem(portfolio)}-{member.min_bytes:013d}-{member.max_bytes:013d}.xml"
 
 
-def _texts(output: Path, portfolio: Portfolio, names: Sequence[str], result: dict[str, object]) -> dict[Path, str]:
-    texts = {output / name: m.lowered.text for name, m in zip(names, portfolio.members, strict=True)}
-    for name, member in zip(names, portfolio.members, strict=True):
-        texts[output / _NOTES / f"{Path(name).stem}.json"] = write_schedule(member.schedule)
-    texts[output / _NOTES / "summary.json"] = canonical_json({"format": PORTFOLIO_FORMAT, **result})
-    return texts
+def _texts(output: Path, portfolio: Portfolio, names: Sequence[str]) -> dict[Path, str]:
+    """Programs, and beside them in a folder that runtimes do not look into their schedules."""
+    members = list(zip(names, portfolio.members, strict=True))
+    programs = {output / name: member.lowered.text for name, member in members}
+    return programs | {output / _NOTES / f"{Path(n).stem}.json": write_schedule(m.schedule) for n, m in members}

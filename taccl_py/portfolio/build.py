@@ -185,31 +185,47 @@ def _lower_from(candidate: Candidate, low: int, high: int, options: LoweringOpti
     protocol = options.protocol or choose_protocol(schedule, None, options.runtime).protocol
     if options.protocol is None:
         high = _last_with(candidate.schedule, protocol, low, high, options)
-    schedule = _at(candidate.schedule, high)
     best: Member | None = None
     failure: LoweringError | None = None
-    for instances in _instances(schedule, options):
-        geometry = Geometry(schedule.collective, instances, options.runtime.checks_chunk_counts)
-        share = geometry.bytes_per_call(1.0) / schedule.collective.chunks_per_size
-        wanted = replace(
-            options, protocol=protocol, instances=instances, min_bytes=math.ceil(low * share), max_bytes=None
-        )
+    for instances in _instances(_at(candidate.schedule, high), options):
         try:
-            lowered = lower_and_judge(schedule, wanted)
-            safe = min(high, math.floor(lowered.program.max_bytes / share))
-            if safe < low:
-                continue
-            lowered = lower_and_judge(schedule, replace(wanted, max_bytes=math.floor(safe * share)))
+            member = _lower_with(candidate, low, high, replace(options, protocol=protocol, instances=instances))
         except LoweringError as error:
-            failure = error
+            failure = failure or error
             continue
-        if best is None or lowered.replay.makespan_us <= best.lowered.replay.makespan_us * (1 + _TOLERANCE):
-            best = Member(candidate, _at(candidate.schedule, safe), lowered, low, safe, instances)
+        if best is None or (member.max_bytes >= best.max_bytes and _no_slower(member, best, options)):
+            best = member
     if best is None:
-        raise failure or LoweringError(
+        raise failure or ValueError("no number of instances was tried")
+    return best
+
+
+def _lower_with(candidate: Candidate, low: int, high: int, options: LoweringOptions) -> Member:
+    """Program for the sizes from `low` up to `high`, or as far as it is safe."""
+    schedule = _at(candidate.schedule, high)
+    geometry = Geometry(schedule.collective, options.instances, options.runtime.checks_chunk_counts)
+    # Sizes as the runtime counts them, for one byte as nccl-tests counts it.
+    share = geometry.bytes_per_call(1.0) / schedule.collective.chunks_per_size
+    options = replace(options, min_bytes=math.ceil(low * share))
+    safe = math.floor(lower_and_judge(schedule, options).program.max_bytes / share)
+    if safe < low:
+        raise LoweringError(
             "no size of the range is safe for this algorithm", runtime=options.runtime.name, limit="max_bytes"
         )
-    return best
+    high = min(high, safe)
+    schedule = _at(schedule, high)
+    lowered = lower_and_judge(schedule, replace(options, max_bytes=math.floor(high * share)))
+    return Member(candidate, schedule, lowered, low, high, options.instances)
+
+
+def _no_slower(one: Member, other: Member, options: LoweringOptions) -> bool:
+    """Whether one program is nowhere slower than another, as far as the ends of their range tell."""
+    for size in (other.min_bytes, other.max_bytes):
+        schedule = _at(other.schedule, size)
+        times = [replay_at(m.lowered.program, schedule, options.runtime, m.instances) for m in (one, other)]
+        if times[0].makespan_us > times[1].makespan_us * (1 + _TOLERANCE):
+            return False
+    return True
 
 
 def _instances(schedule: Schedule, options: LoweringOptions) -> list[int]:

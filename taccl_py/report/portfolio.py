@@ -12,9 +12,6 @@ from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, for
 if TYPE_CHECKING:
     from rich.table import Table
 
-# What the index file of a portfolio's directory says that it is.
-PORTFOLIO_FORMAT = "taccl-portfolio"
-
 
 def portfolio_record(portfolio: Portfolio, files: Sequence[str]) -> dict[str, Any]:
     """Return the JSON object of a portfolio; keys are stable. Times are microseconds, sizes bytes, rates GB/s.

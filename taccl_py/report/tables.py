@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from taccl_py.synthesis.engine import Synthesis
     from taccl_py.synthesis.suggest import Suggestion
 
-# What a summary file says that it is.
-SUMMARY_FORMAT = "taccl-summary"
+# What files say that they are that tell of schedules and are none: of one answer, of a range of sizes, of a front.
+SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfolio", "taccl-front"
+INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
 
 
 def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Sequence[str]) -> dict[str, Any]:

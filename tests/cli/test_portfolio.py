@@ -1,0 +1,117 @@
+"""``taccl synth --sizes``: files for a whole range of sizes."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from taccl_py.lowering.msccl_xml import parse_xml
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.schedule.files import read_schedule
+from taccl_py.verify.schedule import judge_schedule
+
+RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "12")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folder and record of the files for a small ring, made once."""
+    from taccl_py.cli import main
+
+    out = tmp_path_factory.mktemp("made") / "algos"
+    with pytest.raises(SystemExit, match="0"):
+        main(["synth", "ring:4", "allgather", *RANGE, "-o", str(out)])
+    return out, json.loads((out / "taccl" / "allgather-ring-4-summary.json").read_text())
+
+
+def test_files_are_for_disjoint_sizes_that_leave_nothing_out(made):
+    out, record = made
+    programs = [parse_xml(p.read_text(), p.name, RUNTIMES["executor"]) for p in sorted(out.glob("*.xml"))]
+    assert programs[0].min_bytes == 1 << 10
+    assert programs[-1].max_bytes == 64 << 20
+    assert all(other.min_bytes == one.max_bytes + 1 for one, other in pairwise(programs))
+    assert [path.name for path in sorted(out.glob("*.xml"))] == record["files"]
+
+
+def test_a_runtime_finds_nothing_else_in_the_folder(made):
+    """Runtimes stop at a file that is no algorithm, and do not look into folders."""
+    out, _ = made
+    assert {path.suffix for path in out.iterdir() if path.is_file()} == {".xml"}
+
+
+def test_every_file_is_good(made, taccl):
+    out, _ = made
+    ended = taccl("check", *sorted(out.glob("*.xml")), *sorted(out.glob("taccl/*.json")))
+    assert ended.code == 0, ended
+
+
+def test_schedules_are_stored_beside_the_files(made):
+    out, record = made
+    for name, made_range in zip(record["files"], record["ranges"], strict=True):
+        path = out / "taccl" / name.replace(".xml", ".json")
+        schedule = read_schedule(path.read_text(), str(path))
+        assert judge_schedule(schedule) == ()
+        assert schedule.size_bytes == pytest.approx(made_range["max_bytes"])
+        assert schedule.origin.bound_us <= schedule.makespan_us * (1 + 1e-9)
+
+
+def test_the_record_has_a_row_for_every_probe(made):
+    _, record = made
+    sizes = [row["size_bytes"] for row in record["sizes"]]
+    assert sizes[0] == 1 << 10
+    assert sizes[-1] == 64 << 20
+    assert all(other / one <= 4.01 for one, other in pairwise(sizes))
+    for row in record["sizes"]:
+        part = record["ranges"][row["range"]]
+        assert part["min_bytes"] <= row["size_bytes"] <= part["max_bytes"]
+        assert row["engine"] == part["engine"]
+        assert row["bound_us"] <= row["makespan_us"] * (1 + 1e-9)
+        assert row["replay_us"] <= 1.01 * row["makespan_us"]
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 20, 64 << 20])
+@pytest.mark.parametrize("engine", ["milp", "trees"])
+def test_no_engine_alone_beats_the_portfolio(made, taccl, size, engine):
+    _, record = made
+    row = min(record["sizes"], key=lambda r: abs(r["size_bytes"] - size))
+    alone = taccl("synth", "ring:4", "allgather", "--size", row["size_bytes"], "--engine", engine, "--json").json
+    assert row["makespan_us"] <= alone["makespan_us"] * 1.0021
+
+
+def test_the_large_sizes_of_a_ring_are_near_the_bound(made):
+    _, record = made
+    assert record["sizes"][-1]["gap"] <= 0.01
+
+
+def test_made_again_the_files_replace_the_old_ones(taccl, folder):
+    for sizes in ("1KiB:1MiB", "1KiB:2MiB"):
+        ended = taccl("synth", "ring:4", "allgather", "--sizes", sizes, "-o", "algos", "--time-limit", "3")
+        assert ended.code == 0, ended
+    record = json.loads((folder / "algos/taccl/allgather-ring-4-summary.json").read_text())
+    assert sorted(path.name for path in (folder / "algos").glob("*.xml")) == record["files"]
+    assert record["ranges"][-1]["max_bytes"] == 2 << 20
+
+
+def test_the_same_is_printed_as_json(taccl):
+    record = taccl("synth", "ring:3", "broadcast", "--sizes", "1KiB:1MiB", "--json", "--time-limit", "20").json
+    assert record["files"] == []
+    assert record["collective"] == "broadcast"
+    assert record["ranges"][0]["min_bytes"] == 1 << 10
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--size"], ("--size", "1MB")),
+        (["--engine"], ("--engine", "milp")),
+        (["--max-bytes"], ("--max-bytes", "1MB")),
+        (["directory"], ("-o", "one.xml")),
+    ],
+)
+def test_what_contradicts_a_range_is_refused(refuse, words, option):
+    refuse(2, words, "synth", "ring:4", "allgather", "--sizes", "1KiB:1MiB", *option)
+
+
+def test_a_range_that_is_none_is_refused(refuse):
+    refuse(2, ["--sizes", "1KiB:1GiB"], "synth", "ring:4", "allgather", "--sizes", "1MiB")
+    refuse(2, ["--sizes", "smaller"], "synth", "ring:4", "allgather", "--sizes", "1MiB:1KiB")
