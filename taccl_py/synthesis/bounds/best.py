@@ -17,11 +17,8 @@ def best_bound(problem: Problem, limits: Limits) -> Bound:
     collective = problem.collective
     size_bytes = problem.chunk_bytes * collective.chunks_per_size
     chunked = flow_bound(problem, limits)
-    bounds = [lower_bound(problem), *([chunked] if chunked is not None else [])]
-    # For AllToAll the flow of a problem is that of the machine with more restrictions.
-    if collective.kind is not Kind.ALLTOALL:
-        bounds.append(demand_bound(problem.topology, collective.kind, collective.root, size_bytes, limits))
-    return best_of(bounds)
+    free = demand_bound(problem.topology, collective.kind, collective.root, size_bytes, limits)
+    return best_of(bound for bound in (lower_bound(problem), chunked, free) if bound is not None)
 
 
 def allreduce_bound(topology: Topology, gather: Collective, chunk_bytes: float) -> Bound:

@@ -141,17 +141,18 @@ class CutFinder:
             far[mine] = ranks + 2 * column[mine]
         # A link as fast as one of its ports never limits alone.
         binding = beta_of[links] > self._port_beta[ports].max(axis=1, initial=0.0)
-        unlimited = [np.concatenate([*tails, near[~binding]]), np.concatenate([*heads, far[~binding]])]
-        free = np.unique(np.stack(unlimited), axis=1)
+        vertices = ranks + 2 * (len(self._port_beta) - 1)
+        free_tail, free_head = np.concatenate([*tails, near[~binding]]), np.concatenate([*heads, far[~binding]])
+        free = np.unique(free_tail * vertices + free_head)  # of arcs between the same vertices, one
         used = np.unique(ports[ports >= 0])
         limited = np.concatenate([links[binding], num_links + used])
-        beta = np.concatenate([beta_of[limited], np.zeros(free.shape[1])])
+        beta = np.concatenate([beta_of[limited], np.zeros(len(free))])
         return _Network(
-            np.concatenate([near[binding], ranks + 2 * used, free[0]]),
-            np.concatenate([far[binding], ranks + 2 * used + 1, free[1]]),
-            np.concatenate([limited, np.full(free.shape[1], -1)]),
+            np.concatenate([near[binding], ranks + 2 * used, free // vertices]),
+            np.concatenate([far[binding], ranks + 2 * used + 1, free % vertices]),
+            np.concatenate([limited, np.full(len(free), -1)]),
             np.divide(1.0, beta, out=np.full(len(beta), np.inf), where=beta > 0),
-            ranks + 2 * (len(self._port_beta) - 1),
+            vertices,
         )
 
 

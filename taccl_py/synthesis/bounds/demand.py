@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taccl_py.collective import ROOTED, Collective, Kind
-from taccl_py.errors import Infeasible
+from taccl_py.errors import Infeasible, InputError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
@@ -43,13 +43,14 @@ class DemandBounds:
 
     Attributes
     ----------
-    fixed
-        Those that do not depend on the size.
+    latency, spread
+        Bounds that do not depend on the size: distance, and the better one of fan-out and fan-in.
     charges
         Those on bandwidth.
     """
 
-    fixed: tuple[Bound, ...]
+    latency: Bound
+    spread: Bound
     charges: tuple[Charge, ...]
 
     @staticmethod
@@ -63,18 +64,18 @@ class DemandBounds:
         Infeasible
             If there is no way between ranks that need each other's data.
         """
-        Collective(kind, topology.num_ranks, 1, root)
+        _require_root(topology, kind, root)
         machine = _Machine(topology, kind, root)
-        fixed = tuple(machine.fixed())
-        return DemandBounds(fixed, tuple(machine.charges(limits or Limits(seconds=_SECONDS))))
+        charges = machine.charges(limits or Limits(seconds=_SECONDS))
+        return DemandBounds(machine.latency(), machine.spread(), tuple(charges))
 
-    def components(self, size_bytes: float) -> tuple[Bound, ...]:
-        """All bounds for a size as nccl-tests counts it: latency, fan-out, fan-in, then those on bandwidth."""
-        return (*self.fixed, *(charge.at(size_bytes) for charge in self.charges))
+    def bandwidth(self, size_bytes: float) -> Bound:
+        """Best bound on bandwidth for a size as nccl-tests counts it."""
+        return best_of(charge.at(size_bytes) for charge in self.charges)
 
     def at(self, size_bytes: float) -> Bound:
         """Best bound for a size as nccl-tests counts it."""
-        return best_of(self.components(size_bytes))
+        return best_of([self.latency, self.spread, self.bandwidth(size_bytes)])
 
 
 def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, limits: Limits | None = None) -> Bound:
@@ -106,21 +107,28 @@ class _Machine:
         self.topology, self.kind, self.root = topology, kind, root
         self.net = Net.of(topology)
         self.orbits = Orbits.of_machine(topology, root if kind in ROOTED else None)
+        self._node_of = np.array(topology.node_of, dtype=np.int64)
 
-    def fixed(self) -> Iterator[Bound]:
-        """Latency, fan-out, fan-in."""
-        starts = [self.root] if self.kind in ROOTED else self.orbits.ranks()
-        others = np.arange(self.net.num_ranks)[None, :] != np.array(starts)[:, None]
-        backwards = self.net.reversed()
+        self._starts = [root] if kind in ROOTED else self.orbits.ranks()
+
+    def latency(self) -> Bound:
+        """Distance of the ranks that are farthest apart."""
         towards = self.kind in _TO_ROOT
-        farthest = distance_bound(backwards if towards else self.net, starts, others, backwards=towards)
+        net = self.net.reversed() if towards else self.net
+        others = np.arange(net.num_ranks)[None, :] != np.array(self._starts)[:, None]
+        farthest = distance_bound(net, self._starts, others, backwards=towards)
         if not np.isfinite(farthest.time_us):
-            self._refuse(starts, others)
-        yield farthest
-        if not towards:
-            yield fan_out_bound(self.net, starts, inward=False)
+            self._refuse(self._starts, others)
+        return farthest
+
+    def spread(self) -> Bound:
+        """Fan-out from those who have something, or fan-in to those who want something of everyone."""
+        found = []
+        if self.kind not in _TO_ROOT:
+            found.append(fan_out_bound(self.net, self._starts, inward=False))
         if self.kind not in _FROM_ROOT:
-            yield fan_out_bound(backwards, starts, inward=True)
+            found.append(fan_out_bound(self.net.reversed(), self._starts, inward=True))
+        return best_of(found)
 
     def _refuse(self, starts: list[int], others: BoolArray) -> None:
         net = self.net.reversed() if self.kind in _TO_ROOT else self.net
@@ -136,13 +144,14 @@ class _Machine:
         num_ranks = self.net.num_ranks
         everyone = np.ones(num_ranks, dtype=bool)
         if self.kind is Kind.ALLTOALL:
+            yield from self._dealing_cuts()
             yield alltoall_charge(self.net, self.orbits, limits)
         elif self.kind is Kind.ALLREDUCE:
             # Whatever one rank contributes has to get to all others, and the sum of what they contribute to it.
             orbits = Orbits.of_machine(self.topology, 0)
             supply = (np.arange(num_ranks) == 0).astype(np.float64)
             for backwards in (False, True):
-                yield from self._cuts(_Copying(supply, everyone, orbits, backwards))
+                yield from self._cuts(_Copying(supply, everyone, orbits, backwards, is_sum=True))
             yield from self._transfers()
         else:
             alone = np.arange(num_ranks) == self.root
@@ -154,29 +163,56 @@ class _Machine:
     def _cuts(self, copying: _Copying) -> Iterator[Charge]:
         """The worst cut, and those around ranks and nodes, which may be worse for small sizes."""
         net = self.net.reversed() if copying.backwards else self.net
-        finder = CutFinder(net)
-        idle_us = self._idle()
-        sinks = [rank for rank in copying.orbits.ranks() if copying.is_sink[rank]]
-        cuts = [finder.worst(copying.supply, sinks)]
-        for near in self._sides(copying.orbits):
-            supply = float(copying.supply[near].sum())
-            if supply > 0 and (copying.is_sink & ~near).any():
+        finder, idle_us = CutFinder(net), self._idle()
+        cuts = [finder.worst(copying.supply, [rank for rank in copying.orbits.ranks() if copying.is_sink[rank]])]
+        for near in self._sides():
+            behind = copying.behind(near)
+            if behind > 0:
                 resources = finder.cheapest_cover(np.flatnonzero(near[net.src] & ~near[net.dst]))
-                cuts.append(Cut(resources, near, supply) if resources is not None else None)
+                cuts.append(Cut(resources, near, behind) if resources is not None else None)
         for cut in cuts:
             if cut is not None:
-                reason = f"bandwidth: {_percent(cut.supply)} of the data through {self._name(cut, copying.backwards)}"
+                reason = f"bandwidth: {100 * cut.supply:.3g} % of the data through {self._name(cut, copying.backwards)}"
                 yield Charge.cut(self.net, cut.resources, idle_us, cut.supply, reason)
 
-    def _sides(self, orbits: Orbits) -> Iterator[BoolArray]:
-        """Single ranks, single nodes, and everything but those; one of each orbit."""
-        node_of = np.array(self.topology.node_of, dtype=np.int64)
-        sides = [np.arange(self.net.num_ranks) == rank for rank in orbits.ranks()]
-        if self.topology.num_nodes > 1:
-            sides += [node_of == node for node in sorted({int(node_of[rank]) for rank in orbits.ranks()})]
+    def _dealing_cuts(self) -> Iterator[Charge]:
+        """AllToAll: cuts around ranks and nodes and between the halves, which need no program and are easily named."""
+        finder, idle_us, num_ranks = CutFinder(self.net), self._idle(), self.net.num_ranks
+        half = np.arange(num_ranks) < num_ranks // 2
+        for near in (*self._sides(), half, ~half):
+            resources = finder.cheapest_cover(np.flatnonzero(near[self.net.src] & ~near[self.net.dst]))
+            if resources is not None:
+                pairs = int(near.sum()) * int((~near).sum())
+                cut = Cut(resources, near, pairs / num_ranks)
+                reason = f"bandwidth: the parts of {pairs} pairs through {self._name(cut, backwards=False)}"
+                yield Charge.cut(self.net, resources, idle_us, cut.supply, reason)
+
+    def _sides(self) -> Iterator[BoolArray]:
+        """Single ranks, single nodes, and everything but those; one of each sort."""
+        ranks = self._sorts()
+        sides = [np.arange(self.net.num_ranks) == rank for rank in ranks]
+        sides += [self._node_of == node for node in self._nodes(ranks)]
         for side in sides:
             yield side
             yield ~side
+
+    def _sorts(self) -> list[int]:
+        """One rank of each sort: of an orbit, with the same bandwidth out and in, and of the root's node or not."""
+        net = self.net
+        beta = net.sum_over_links(net.beta_us_per_mb)
+        rates = [
+            np.bincount(ends, weights=1 / np.maximum(beta, 1e-9), minlength=net.num_ranks)
+            for ends in (net.src, net.dst)
+        ]
+        own = self._node_of == self._node_of[self.root]
+        found: dict[tuple[object, ...], int] = {}
+        for rank in self.orbits.ranks():
+            found.setdefault((rank == self.root, bool(own[rank]), *(f"{rate[rank]:.6g}" for rate in rates)), rank)
+        return list(found.values())
+
+    def _nodes(self, ranks: list[int]) -> list[int]:
+        """Nodes of some ranks, if there are several nodes at all."""
+        return sorted({int(self._node_of[rank]) for rank in ranks}) if self.topology.num_nodes > 1 else []
 
     def _idle(self) -> FloatArray:
         nothing = np.zeros(self.net.num_ranks)
@@ -187,15 +223,14 @@ class _Machine:
     def _transfers(self) -> Iterator[Charge]:
         """Sums of parts of k groups that all k groups need: each piece goes from group to group at least 2(k - 1) times."""
         finder, idle_us = CutFinder(self.net), self._idle()
-        node_of = np.array(self.topology.node_of, dtype=np.int64)
-        ranks = np.arange(self.net.num_ranks)
-        divisions = [("ranks", ranks)]
-        if self.topology.num_nodes > 1:
-            divisions.append(("nodes", node_of))
-            for node in sorted({int(node_of[rank]) for rank in self.orbits.ranks()}):
-                divisions.append((f"ranks of node {node} and the rest", np.where(node_of == node, ranks, -1)))
+        ranks, node_of = np.arange(self.net.num_ranks), self._node_of
+        divisions = [("ranks", ranks), ("nodes", node_of)]
+        for node in self._nodes(self._sorts()):
+            divisions.append((f"ranks of node {node} and the rest", np.where(node_of == node, ranks, -1)))
         for name, group_of in divisions:
             groups = len(np.unique(group_of))
+            if groups < 2:
+                continue
             resources = finder.cheapest_cover(np.flatnonzero(group_of[self.net.src] != group_of[self.net.dst]))
             if resources is not None:
                 reason = f"bandwidth: 2({groups}-1) transfers of everything between {name}"
@@ -234,13 +269,25 @@ class _Copying:
         Symmetry that leaves both as they are.
     backwards
         Whether it takes place on the machine turned around.
+    is_sum
+        Whether every set of ranks has as much to give as one rank: a part of every sum (AllReduce).
     """
 
     supply: FloatArray
     is_sink: BoolArray
     orbits: Orbits
     backwards: bool
+    is_sum: bool = False
+
+    def behind(self, near: BoolArray) -> float:
+        """Share of the size that has to get from some ranks to the others."""
+        if self.is_sum:
+            return float(self.supply.max())
+        return float(self.supply[near].sum()) if (self.is_sink & ~near).any() else 0.0
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+def _require_root(topology: Topology, kind: Kind, root: int) -> None:
+    """Refuse what no collective can be; how many chunks it might have is of no importance here."""
+    Collective(Kind.BROADCAST, topology.num_ranks, 1, root)
+    if root and kind not in ROOTED:
+        raise InputError(f"{kind} has no root; leave the root out", field="root")

@@ -3,8 +3,8 @@
 A schedule sends what source s has over links; that is a flow from s which leaves at every rank what it wants from s. The
 least possible largest load of a link or port is a linear program. Its dual gives weights y of the resources: with
 ``sum of y_r * beta_r`` as the length of a link, all that has to move, times its shortest way, is a lower bound on the weighted
-load of every flow, and hence (`taccl_py.synthesis.bounds.charge`) on the time. The program is solved by generating shortest-path
-trees; each round's weights are a bound of their own, whatever the solver's tolerances are.
+load of every flow, and hence (`taccl_py.synthesis.bounds.charge`) on the time. The program is solved by generating columns of shortest
+ways; each round's weights are a bound of their own, whatever the solver's tolerances are.
 
 Sources that a symmetry exchanges are one, and so are resources (averaging a flow over the group keeps it a flow), so the
 program of a large symmetric machine is tiny, and the bound holds for all schedules, symmetric or not.
@@ -26,13 +26,15 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import IntArray
 
 _REASON = "bandwidth: the flow of everything from everyone to everyone over all links and ports"
-# Pairs of a source and a link, summed over all rounds, that are looked at: about as many nanoseconds, times ten.
-_MOST_WORK = 100_000_000
-_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 150
+# Pairs of a source and a link, summed over all rounds, that are looked at; a round costs about a microsecond for each.
+_MOST_WORK = 2_000_000
+_MOST_ROUNDS = 150
 # The program is solved when the bound has come this close to the objective.
-_CLOSE = 1e-10
+_CLOSE = 1e-8
 # Length added to every link, as a share of the longest, so that of equally short ways one with few links is taken.
 _HOP = 1e-11
+# Ways that are longer by this share still count as short.
+_TIGHT = 1e-13
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def flow_charge(traffic: Traffic, limits: Limits) -> Charge:
     program = ColumnProgram(len(traffic.wants), solving.num_orbits)
     deadline = Deadline(limits.seconds)
     ways = best
-    rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _MOST_WORK // max(1, len(traffic.wants) * net.num_links)))
+    rounds = min(_MOST_ROUNDS, _MOST_WORK // max(1, len(traffic.wants) * net.num_links))
     for _ in range(rounds):
         for source, load in enumerate(ways.loads):
             program.add(source, load)
@@ -96,7 +98,8 @@ def flow_charge(traffic: Traffic, limits: Limits) -> Charge:
         ways = solving.ways(solving.weights_of(master.prices))
         best = max(best, ways, key=lambda one: one.amount)
     everywhere = np.zeros(net.num_ranks)
-    return Charge(best.weights, idle_times(net, everywhere, everywhere), best.amount, _REASON)
+    idle_us = idle_times(net, everywhere, everywhere)
+    return Charge(best.weights, idle_us, solving.amount(solving.lengths(best.weights)), _REASON)
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class _Ways:
     weights
         Of every resource; they add up to 1.
     amount
-        All that has to move, times its shortest way.
+        All that has to move, times its shortest way (up to `_HOP`).
     loads
         Load of every orbit of resources if the traffic of a source takes these ways, [source, orbit].
     """
@@ -136,46 +139,51 @@ class _Solving:
         found: FloatArray = (prices / self.orbit_size)[self.orbit]
         return found
 
+    def lengths(self, weights: FloatArray) -> FloatArray:
+        """Length of every link."""
+        return self.net.sum_over_links(weights * self.net.beta_us_per_mb)
+
+    def amount(self, lengths: FloatArray) -> float:
+        """All that has to move, times its shortest way."""
+        return self._amount(self.net.quickest(self.starts, lengths, self.traffic.usable))
+
+    def _amount(self, distance: FloatArray) -> float:
+        return float((np.where(self.wants > 0, distance, 0.0) * self.wants).sum(axis=1) @ self.members)
+
     def ways(self, weights: FloatArray) -> _Ways:
         """Shortest ways of all traffic when links have the lengths that the weights give them."""
-        net = self.net
-        lengths = net.sum_over_links(weights * net.beta_us_per_mb)
-        hop = _HOP * float(lengths.max(initial=1e-30))
-        distance = net.quickest(self.starts, lengths + hop, self.traffic.usable)
-        certain = np.maximum(0.0, distance - hop * (net.num_ranks - 1))
-        amount = float((np.where(self.wants > 0, certain, 0.0) * self.wants).sum(axis=1) @ self.members)
-        flow = self._tree_flow(distance, lengths + hop)
+        lengths = self.lengths(weights)
+        lengths += _HOP * float(lengths.max(initial=1e-30))
+        distance = self.net.quickest(self.starts, lengths, self.traffic.usable)
+        flow = self._even_flow(distance, lengths)
         loads = np.stack([self._orbit_loads(one) for one in flow]) * self.members[:, None]
-        return _Ways(weights, amount, np.asarray(loads, dtype=np.float64))
+        return _Ways(weights, self._amount(distance), np.asarray(loads, dtype=np.float64))
 
     def _orbit_loads(self, flow: FloatArray) -> FloatArray:
         load = self.net.sum_over_resources(flow) * self.net.beta_us_per_mb
         found: FloatArray = np.bincount(self.orbit, weights=load, minlength=self.num_orbits) / self.orbit_size
         return found
 
-    def _tree_flow(self, distance: FloatArray, lengths: FloatArray) -> FloatArray:
-        """Flow over every link when each source sends along one tree of shortest ways, [source, link]."""
-        parent = self._parents(distance, lengths)
-        flow = np.zeros((len(distance), self.net.num_links))
-        carried = self.wants.copy()
-        every = np.arange(len(distance))
-        for rank in np.argsort(-np.where(np.isfinite(distance), distance, -1.0), axis=1, kind="stable").T:
-            link = parent[every, rank]
-            below = every[link >= 0]
-            flow[below, link[below]] += carried[below, rank[below]]
-            np.add.at(carried, (below, self.net.src[link[below]]), carried[below, rank[below]])
-        return flow
+    def _even_flow(self, distance: FloatArray, lengths: FloatArray) -> FloatArray:
+        """Flow over every link when all shortest ways into a rank share what it needs, [source, link]."""
+        net = self.net
+        before, after = distance[:, net.src], distance[:, net.dst]
+        tight = (before < after) & (before + lengths <= after * (1 + _TIGHT))
+        if self.traffic.usable is not None:
+            tight &= self.traffic.usable
+        share = tight / np.maximum(1, _sums(tight.astype(np.float64), net.dst, net.num_ranks))[:, net.dst]
+        through = self.wants
+        while True:
+            flow = share * through[:, net.dst]
+            more = self.wants + _sums(flow, net.src, net.num_ranks)
+            if np.array_equal(more, through):
+                return np.asarray(flow, dtype=np.float64)
+            through = more
 
-    def _parents(self, distance: FloatArray, lengths: FloatArray) -> IntArray:
-        """Last link of a shortest way to every rank, -1 at the source and where there is none, [source, rank]."""
-        parent = np.full(distance.shape, -1, dtype=np.int64)
-        net, usable = self.net, self.traffic.usable
-        for source in range(len(distance)):
-            far = distance[source]
-            tight = np.isfinite(far[net.src]) & (far[net.src] + lengths == far[net.dst])
-            if usable is not None:
-                tight &= usable[source]
-            links = np.flatnonzero(tight)[::-1]
-            parent[source, net.dst[links]] = links  # of several, the first
-        parent[self.starts] = -1
-        return parent
+
+def _sums(values: FloatArray, key: IntArray, size: int) -> FloatArray:
+    """Sums of the columns with the same key, [row, key]."""
+    rows = len(values)
+    index = np.arange(rows)[:, None] * size + key[None, :]
+    summed = np.bincount(index.reshape(-1), weights=values.reshape(-1), minlength=rows * size)
+    return np.asarray(summed.reshape(rows, size), dtype=np.float64)

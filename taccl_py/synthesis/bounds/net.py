@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.synthesis.symmetry import IntArray, image_of_links, orbit_labels
+from taccl_py.synthesis.symmetry import IntArray, LinkImages, orbit_labels
 from taccl_py.topology.model import Topology
 
 FloatArray = NDArray[np.float64]
@@ -184,8 +184,9 @@ class Orbits:
     def of_machine(topology: Topology, fixed: int | None = None) -> Orbits:
         """Orbits under those of the machine's own symmetries that hold and, if given, leave one rank where it is."""
         images = []
+        of_links = LinkImages(topology)
         for rank in topology.symmetry:
-            mapped = image_of_links(topology, rank)
+            mapped = of_links.of(rank)
             if not isinstance(mapped, str) and (fixed is None or rank[fixed] == fixed):
                 images.append(OrbitImage.of(topology, rank, *mapped))
         return Orbits.of_images(topology, images)

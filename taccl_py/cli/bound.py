@@ -1,0 +1,67 @@
+"""``taccl bound``: the time that no algorithm can beat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from taccl_py.cli.options import KIND, RANKS, SIZE, SIZE_RANGE, echo_json, json_option
+from taccl_py.errors import InputError
+
+_STEP = 4.0
+
+
+@click.command(short_help="Print the time that no algorithm can beat.")
+@click.argument("topology")
+@click.argument("collective", type=KIND)
+@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
+@click.option("--sketch", default="", help="Sketch that completes a TACCL profile; of no other importance here.")
+@click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
+@click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
+@click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB.")
+@click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, for example 1KiB:1GiB.")
+@json_option
+def bound(as_json: bool, **values: Any) -> None:
+    """Print lower bounds on the time of COLLECTIVE on TOPOLOGY, for every algorithm and however it cuts the data.
+
+    Latency is the quickest way between the ranks that are farthest apart; fan-out counts how many ranks can know something in
+    so much time; bandwidth is the worst cut through links and ports, or a flow over all of them. The largest binds.
+
+    \b
+    Examples:
+      taccl bound ndv4 allgather --nodes 2 --sizes 1KiB:1GiB
+      taccl bound torus:8x8 alltoall --size 64MiB
+      taccl bound dgx1 broadcast --root 3 --json
+    """
+    from taccl_py.pipeline import Request, make_demand
+    from taccl_py.report.bounds import bounds_record, bounds_table
+    from taccl_py.report.tables import print_table
+    from taccl_py.synthesis.bounds import DemandBounds
+
+    size, sizes = values["size"], values["sizes"]
+    if size is not None and sizes is not None:
+        raise InputError(
+            "--size and --sizes contradict each other; leave one out", path="command line", field="--sizes"
+        )
+    demand = make_demand(
+        Request(
+            topology=values["topology"],
+            kind=values["collective"],
+            sketch=values["sketch"],
+            nodes=values["nodes"],
+            ranks=values["ranks"],
+            root=values["root"],
+            size_bytes=size if sizes is None else sizes.low_bytes,
+        )
+    )
+    wanted = [demand.size_bytes] if sizes is None else sizes.stepped(_STEP)
+    if demand.topology.chunk_costs:
+        collective = demand.collective(demand.chunks_per_rank or 1)
+        wanted = [demand.chunk_bytes(collective) * collective.chunks_per_size]
+    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root)
+    result = bounds_record(demand, bounds, wanted)
+    if as_json:
+        echo_json(result)
+        return
+    print_table(bounds_table(result))

@@ -1,0 +1,78 @@
+"""Table and JSON record of lower bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from taccl_py.collective import Collective
+from taccl_py.report.tables import plain_table
+from taccl_py.synthesis.bounds import DemandBounds
+from taccl_py.synthesis.engine import Demand
+from taccl_py.units import algbw_gbps, format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLUMNS = ("size", "bound", "algbw <=", "busbw <=", "latency", "fan-out", "bandwidth", "what binds")
+
+
+def bounds_record(demand: Demand, bounds: DemandBounds, sizes: Sequence[float]) -> dict[str, Any]:
+    """Return the JSON object of the bounds for some sizes; times are microseconds, rates GB/s.
+
+    On machines whose costs are per chunk the size and the rates are null and times are in the profile's own unit.
+    """
+    topology = demand.topology
+    rows = []
+    for size_bytes in sizes:
+        best, bandwidth = bounds.at(size_bytes), bounds.bandwidth(size_bytes)
+        row: dict[str, Any] = {
+            "size_bytes": None,
+            "bound_us": best.time_us,
+            "bound_reason": best.reason,
+            "algbw_gbps": None,
+            "busbw_gbps": None,
+            "latency_us": bounds.latency.time_us,
+            "latency_reason": bounds.latency.reason,
+            "fan_out_us": bounds.spread.time_us,
+            "fan_out_reason": bounds.spread.reason,
+            "bandwidth_us": bandwidth.time_us,
+            "bandwidth_reason": bandwidth.reason,
+        }
+        if not topology.chunk_costs:
+            row["size_bytes"] = round(size_bytes)
+            if best.time_us > 0:
+                row["algbw_gbps"] = algbw_gbps(size_bytes, best.time_us)
+                # The factor depends on the kind and the number of ranks only.
+                factor = Collective(demand.kind, topology.num_ranks, root=demand.root).busbw_factor
+                row["busbw_gbps"] = row["algbw_gbps"] * factor
+        rows.append(row)
+    return {
+        "collective": str(demand.kind),
+        "topology": topology.name,
+        "num_ranks": topology.num_ranks,
+        "num_nodes": topology.num_nodes,
+        "root": demand.root,
+        "results": rows,
+    }
+
+
+def bounds_table(result: dict[str, Any]) -> Table:
+    """Table of a record."""
+    title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks: no algorithm is faster"
+    return plain_table(title, _COLUMNS, [_row(row) for row in result["results"]])
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    per_chunk = row["size_bytes"] is None
+
+    def time(value: float) -> str:
+        return f"{value:.6g}" if per_chunk else format_time(value)
+
+    return [
+        "" if per_chunk else format_size(row["size_bytes"]),
+        time(row["bound_us"]),
+        *("" if row[rate] is None else format_rate(row[rate]) for rate in ("algbw_gbps", "busbw_gbps")),
+        *(time(row[part]) for part in ("latency_us", "fan_out_us", "bandwidth_us")),
+        row["bound_reason"],
+    ]
