@@ -6,12 +6,12 @@ Everything that leaves here has passed its judge; an objection is an error of ou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taccl_py.collective import ROOTED, Kind
-from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReached
+from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReached, LoweringError
 from taccl_py.jsonio import read_json
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
@@ -294,9 +294,11 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
         if not slower or not schedule.topology.ports:
             break
-        other, replayed = _lower_once(schedule, replace(options, port_order=order))
-        if replayed.makespan_us < timeline.makespan_us:
-            program, timeline = other, replayed
+        # Steps that wait for their turn cannot be fused, so there may be no room for them.
+        with suppress(LoweringError):
+            other, replayed = _lower_once(schedule, replace(options, port_order=order))
+            if replayed.makespan_us < timeline.makespan_us:
+                program, timeline = other, replayed
     text = emit_xml(program, options.runtime)
     collective = schedule.collective
     root = collective.root if collective.kind in ROOTED else None
@@ -319,9 +321,10 @@ def lower_best(synthesis: Synthesis, options: LoweringOptions) -> tuple[Synthesi
         if lowered.replay.makespan_us <= min(best.schedule.makespan_us * _KEPT_PROMISE, schedule.makespan_us):
             break
         require_valid(schedule)
-        candidate = lower_and_judge(schedule, options)
-        if candidate.replay.makespan_us < lowered.replay.makespan_us:
-            best, lowered = _chosen_instead(synthesis, schedule), candidate
+        with suppress(LoweringError):
+            candidate = lower_and_judge(schedule, options)
+            if candidate.replay.makespan_us < lowered.replay.makespan_us:
+                best, lowered = _chosen_instead(synthesis, schedule), candidate
     return best, lowered
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.topology.model import Link, Topology
+from taccl_py.topology.model import Link, Port, Topology
 
 MB = 1_000_000
 
@@ -191,6 +191,49 @@ def chain_scatter(num_ranks=3, k=2):
         if chunks[k:]:
             plan.send(rank, rank + 1, *chunks[k:])
     return plan.schedule()
+
+
+def machine_with_ports(num_ranks, links, num_ports):
+    """Machine whose ports all take 10 us for a chunk."""
+    ports = tuple(Port(f"port {i}", 0.0, 10.0) for i in range(num_ports))
+    return Topology("test", "made up", (0,) * num_ranks, ports, tuple(links))
+
+
+def crossing(topology, src, dst, chunk, start_us, end_us, lane=0):
+    return Message(topology.links_between[src, dst][lane], (chunk,), start_us, end_us)
+
+
+def urgent_relay():
+    """Broadcast of 0 to 2 first, which passes it on to 3, and then to 1, through one port: 20 us.
+
+    If rank 0 serves rank 1 first, rank 3 gets the chunk at 30.
+    """
+    links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(2, 3, 0.0, 10.0)]
+    topology = machine_with_ports(4, links, 1)
+    messages = (
+        crossing(topology, 0, 2, 0, 0.0, 10.0),
+        crossing(topology, 0, 1, 0, 10.0, 20.0),
+        crossing(topology, 2, 3, 0, 10.0, 20.0),
+    )
+    return Schedule(topology, Collective(Kind.BROADCAST, 4, 1), MB, messages, ((),) * 4)
+
+
+def urgent_arrival():
+    """AllGather of 3 ranks where the chunks of ranks 1 and 2 come to rank 0 through one port and leave over links of 10, 20.
+
+    The one with the long way ahead (rank 2's) must come first: 30 us, else 40.
+    """
+    way_in = [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, ports=(0,))]
+    topology = machine_with_ports(3, [*way_in, *[Link(0, 1, 0.0, 20.0)] * 2, *[Link(0, 2, 0.0, 10.0)] * 2], 1)
+    messages = (
+        crossing(topology, 2, 0, 2, 0.0, 10.0),
+        crossing(topology, 0, 1, 0, 0.0, 20.0),
+        crossing(topology, 0, 2, 0, 0.0, 10.0),
+        crossing(topology, 1, 0, 1, 10.0, 20.0),
+        crossing(topology, 0, 1, 2, 10.0, 30.0, lane=1),
+        crossing(topology, 0, 2, 1, 20.0, 30.0, lane=1),
+    )
+    return Schedule(topology, Collective(Kind.ALLGATHER, 3), MB, messages, ((),) * 3)
 
 
 def random_machine(rng, num_ranks):

@@ -2,24 +2,17 @@
 
 import pytest
 
-from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.turns import find_turns, latest_first
 from taccl_py.runtimes import EXECUTOR, RUNTIMES
-from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.simulate.program_replay import replay_program
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import judge_schedule
-from tests.lowering.cases import MB
+from tests.lowering import cases
+from tests.lowering.cases import machine_with_ports
 from tests.lowering.drafts import draft, recv, send, transfer
 from tests.lowering.execute import execute
-
-
-def machine(num_ranks, links, num_ports):
-    ports = tuple(Port(f"port {i}", 0.0, 10.0) for i in range(num_ports))
-    return Topology("test", "made up", (0,) * num_ranks, ports, tuple(links))
-
 
 # What waits for what
 
@@ -27,7 +20,7 @@ def machine(num_ranks, links, num_ports):
 def out_of_rank_0(ports_of_links):
     """Links from rank 0 to ranks 1, 2, ... with these ports."""
     links = [Link(0, i + 1, 0.0, 10.0, ports=ports) for i, ports in enumerate(ports_of_links)]
-    return machine(len(links) + 1, links, 1 + max(port for ports in ports_of_links for port in ports))
+    return machine_with_ports(len(links) + 1, links, 1 + max(port for ports in ports_of_links for port in ports))
 
 
 def sends_at(*starts_us, instances=None):
@@ -71,12 +64,12 @@ def test_instances_take_turns_among_themselves():
 def test_there_are_no_turns_at_a_port_that_ranks_share():
     """A rank cannot wait for another one without a message, and its own order alone is not the schedule's."""
     links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(3, 2, 0.0, 10.0, ports=(0,))]
-    assert turns(*sends_at(0.0, 10.0), machine(4, links, 1), PortOrder.BOTH) == {}
-    assert turns(*sends_at(0.0, 10.0), machine(4, links[:2], 1), PortOrder.BOTH) == {1: (0,)}
+    assert turns(*sends_at(0.0, 10.0), machine_with_ports(4, links, 1), PortOrder.BOTH) == {}
+    assert turns(*sends_at(0.0, 10.0), machine_with_ports(4, links[:2], 1), PortOrder.BOTH) == {1: (0,)}
 
 
 def test_receives_take_turns_only_if_that_is_wanted():
-    topology = machine(3, [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, ports=(0,))], 1)
+    topology = machine_with_ports(3, [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, ports=(0,))], 1)
     drafts = ((draft(recv(3, "o1", 0), recv_peer=1), draft(recv(2, "o2", 1), recv_peer=2)),)
     transfers = [transfer(1, 0, start_us=10.0), transfer(2, 0, link=1, start_us=0.0)]
     assert turns(drafts, transfers, topology, PortOrder.SENDS) == {}
@@ -98,43 +91,6 @@ def test_two_lists_become_one_with_the_latest_first():
 # What it is good for
 
 
-def crossing(topology, src, dst, chunk, start_us, end_us, lane=0):
-    return Message(topology.links_between[src, dst][lane], (chunk,), start_us, end_us)
-
-
-def urgent_relay():
-    """Broadcast of 0 to 2 first, which passes it on to 3, and then to 1, through one port: 20 us.
-
-    If rank 0 serves rank 1 first, rank 3 gets the chunk at 30.
-    """
-    links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(2, 3, 0.0, 10.0)]
-    topology = machine(4, links, 1)
-    messages = (
-        crossing(topology, 0, 2, 0, 0.0, 10.0),
-        crossing(topology, 0, 1, 0, 10.0, 20.0),
-        crossing(topology, 2, 3, 0, 10.0, 20.0),
-    )
-    return Schedule(topology, Collective(Kind.BROADCAST, 4, 1), MB, messages, ((),) * 4)
-
-
-def urgent_arrival():
-    """AllGather of 3 ranks where the chunks of ranks 1 and 2 come to rank 0 through one port and leave over links of 10, 20.
-
-    The one with the long way ahead (rank 2's) must come first: 30 us, else 40.
-    """
-    way_in = [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, ports=(0,))]
-    topology = machine(3, [*way_in, *[Link(0, 1, 0.0, 20.0)] * 2, *[Link(0, 2, 0.0, 10.0)] * 2], 1)
-    messages = (
-        crossing(topology, 2, 0, 2, 0.0, 10.0),
-        crossing(topology, 0, 1, 0, 0.0, 20.0),
-        crossing(topology, 0, 2, 0, 0.0, 10.0),
-        crossing(topology, 1, 0, 1, 10.0, 20.0),
-        crossing(topology, 0, 1, 2, 10.0, 30.0, lane=1),
-        crossing(topology, 0, 2, 1, 20.0, 30.0, lane=1),
-    )
-    return Schedule(topology, Collective(Kind.ALLGATHER, 3), MB, messages, ((),) * 3)
-
-
 def replayed_us(schedule, order, runtime=EXECUTOR):
     program = lower(schedule, LoweringOptions(runtime, port_order=order))
     execute(program, schedule, runtime)
@@ -146,8 +102,8 @@ def replayed_us(schedule, order, runtime=EXECUTOR):
 @pytest.mark.parametrize(
     ("schedule", "times_us"),
     [
-        (urgent_relay(), {PortOrder.FREE: 30.0, PortOrder.SENDS: 20.0, PortOrder.BOTH: 20.0}),
-        (urgent_arrival(), {PortOrder.FREE: 40.0, PortOrder.SENDS: 40.0, PortOrder.BOTH: 30.0}),
+        (cases.urgent_relay(), {PortOrder.FREE: 30.0, PortOrder.SENDS: 20.0, PortOrder.BOTH: 20.0}),
+        (cases.urgent_arrival(), {PortOrder.FREE: 40.0, PortOrder.SENDS: 40.0, PortOrder.BOTH: 30.0}),
     ],
     ids=["sends", "receives"],
 )
@@ -159,7 +115,7 @@ def test_turns_make_the_program_as_fast_as_its_schedule(schedule, times_us, runt
 
 
 def operations(order):
-    program = lower(urgent_relay(), LoweringOptions(EXECUTOR, port_order=order))
+    program = lower(cases.urgent_relay(), LoweringOptions(EXECUTOR, port_order=order))
     return [step.op for gpu in program.gpus for threadblock in gpu.threadblocks for step in threadblock.steps]
 
 
