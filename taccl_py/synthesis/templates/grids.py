@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from taccl_py.synthesis.templates.patterns import PATTERNS, Axis, axis
+from taccl_py.synthesis.templates.patterns import DIRECT, PATTERNS, RING, Axis, axis
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.model import Topology
 
@@ -89,6 +89,8 @@ def walks(site: Site) -> Iterator[Walk]:
         for groups in grid.axes:
             if groups not in known:
                 found = {name: axis(site, name, groups) for name in PATTERNS}
+                if found[DIRECT] is not None:
+                    del found[RING]  # never better than straight to everyone
                 known[groups] = {name: each for name, each in found.items() if each is not None}
         if not all(known[groups] for groups in grid.axes):
             continue

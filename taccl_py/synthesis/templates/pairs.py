@@ -28,7 +28,10 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     if any(parent.count(-1) > 1 for parent in parents):
         return
     ways: dict[str, Way] = {"shortest paths": quickest}
-    ways |= {f"turns {grid.name}": _turns(grid, num_ranks) for grid in grids(site.topology)}
+    few_axes = site.linked_inside_nodes
+    for grid in grids(site.topology):
+        if not few_axes or len(grid.axes) == min(2, site.topology.num_nodes):
+            ways[f"turns {grid.name}"] = _turns(grid, num_ranks)
     for camp in camps(site):
         ways |= {camp.name: _led(camp, site, quickest, by_rail=False)}
         ways |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from taccl_py.synthesis.templates.moves import Move, Moves, in_turn
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.site import Edge, Site
-from taccl_py.synthesis.templates.spreading import Plan
+from taccl_py.synthesis.templates.spreading import Plan, ring_sets
 
 # Into how many pieces a broadcast may be cut.
 _PIECES = (1, 2, 4, 8, 16, 32, 64)
@@ -47,6 +47,7 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
         order = small.path(ranks, root)
         if order is not None:
             yield Plan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
+    yield from _around_rings(site, root, num_pieces)
     num_ranks = len(ranks)
     pieces = num_pieces or num_ranks
     if pieces % num_ranks == 0:
@@ -71,6 +72,21 @@ def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> Moves:
             for piece in range(pieces)
         ]
     return tuple(sorted(planned, key=lambda move: move.start))
+
+
+def _around_rings(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+    """Pieces by turns down chains, each of which is a ring cut open behind the root."""
+    for rings in ring_sets(site):
+        number = len(rings)
+        chains = [ring[ring.index(root) :] + ring[: ring.index(root)] for ring in rings]
+        for pieces in (num_pieces,) if num_pieces is not None else [each * number for each in _PIECES]:
+            if number > 1 and pieces % number == 0 and pieces <= _PIECES[-1]:
+                moves = [
+                    replace(move, chunks=(move.chunks[0] * number + j,))
+                    for j, chain in enumerate(chains)
+                    for move in _down_chain(chain, pieces // number)
+                ]
+                yield Plan(f"{number} chains, {pieces} pieces", pieces, tuple(sorted(moves, key=lambda m: m.start)))
 
 
 def _down_chain(order: tuple[int, ...], pieces: int) -> Moves:

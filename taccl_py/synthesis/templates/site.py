@@ -60,6 +60,11 @@ class Site:
         """Whether there is a link."""
         return (src, dst) in self.cost_us
 
+    @cached_property
+    def linked_inside_nodes(self) -> bool:
+        """Whether every two ranks of a node have a link."""
+        return all(self.linked(a, b) for ranks in self.topology.node_ranks for a in ranks for b in ranks if a != b)
+
     def both_linked(self, one: int, other: int) -> bool:
         """Whether there are links both ways."""
         return self.linked(one, other) and self.linked(other, one)
@@ -145,7 +150,7 @@ class Site:
             bits = (1 << b for b in range(position.bit_length()))
             return all(self.both_linked(order[position ^ bit], rank) for bit in bits if position & bit)
 
-        return _ordered(ranks, fits, lambda _, other: float(other))
+        return _ordered(ranks, fits, lambda _one, _other: 0.0)
 
     def path(self, ranks: Sequence[int], first: int) -> tuple[int, ...] | None:
         """Order of the ranks, from the first one, in which each is linked to the next; None if not found."""
@@ -191,13 +196,19 @@ def _ordered(
     preference: Callable[[int, int], float],
     closes: Callable[[list[int]], bool] = lambda _: True,
 ) -> tuple[int, ...] | None:
-    """Order of ranks, the first one given, found by trying and going back; None if there is none or it takes too long."""
+    """Order of ranks, the first one given, found by trying and going back; None if there is none or it takes too long.
+
+    Among ranks that are liked equally the one that is given earlier is tried first.
+    """
     order = [ranks[0]]
     left = set(ranks[1:])
+    place = {rank: position for position, rank in enumerate(ranks)}
 
     def choices() -> list[int]:
         """What may come next, the best last."""
-        return sorted((r for r in left if fits(order, r)), key=lambda r: (preference(order[-1], r), r), reverse=True)
+        return sorted(
+            (r for r in left if fits(order, r)), key=lambda r: (preference(order[-1], r), place[r]), reverse=True
+        )
 
     open_choices = [choices()]
     for _ in range(_TRIES):

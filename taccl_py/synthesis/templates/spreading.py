@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from taccl_py.synthesis.templates.grids import walks
 from taccl_py.synthesis.templates.moves import Move, Moves, end_of, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
 from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Topology
 
 # Most rings that share the work.
 _MOST_RINGS = 8
+# More rings must take at least this share of the load off.
+_WORTH_A_RING = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +75,64 @@ def flood(site: Site, chunks_per_rank: int) -> Moves | None:
 
 
 def _rings(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
-    """One ring, the same both ways, and as many as are found, each with its part of every share."""
-    cycles = find_rings(site)
-    for number in (1, 2, 3, 4, 6, 8):
-        if number <= len(cycles) and number <= (chunks_per_rank or number):
+    """Every share cut into parts, each of which goes around a ring of its own."""
+    for rings in ring_sets(site):
+        number = len(rings)
+        if number <= (chunks_per_rank or number):
             chunks = chunks_per_rank or number
-            moves = [move for j in range(chunks) for move in _around(cycles[j % number], j, chunks)]
+            moves = [move for j in range(chunks) for move in _around(rings[j % number], j, chunks)]
             yield Plan(f"{number} ring{'s' if number > 1 else ''}", chunks, tuple(moves))
 
 
-def find_rings(site: Site) -> list[tuple[int, ...]]:
-    """Cycles through all ranks, each followed by the same one backwards where there are links; later ones avoid loads."""
+def ring_sets(site: Site) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Cycles through all ranks: one, and more where that takes load off the busiest link or port.
+
+    Each is followed by the same one backwards where there are links; later ones avoid what is busy, and leave nodes from other
+    ranks.
+    """
     topology = site.topology
     load = [0] * topology.num_resources
     rings: list[tuple[int, ...]] = []
+    least_us = math.inf
     while len(rings) < _MOST_RINGS:
-        cycle = site.cycle([rank for ranks in topology.node_ranks for rank in ranks], load)
+        turn = len(rings) if topology.num_nodes > 1 else 0
+        order = [rank for ranks in topology.node_ranks for rank in _rotated(ranks, turn)]
+        cycle = site.cycle(order, load)
         if cycle is None:
             break
         back = (cycle[0], *cycle[:0:-1])
-        two_way = all(site.linked(a, b) for a, b in zip(back, back[1:] + back[:1], strict=True))
+        two_way = all(site.linked(a, b) for a, b in _steps_of(back))
         for ring in (cycle, back) if two_way else (cycle,):
             rings.append(ring)
-            for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
-                links = topology.links_between[src, dst]
-                for resource in topology.resources_of[min(links, key=lambda link: load[link])]:
-                    load[resource] += 1
-    return rings
+            _add_load(topology, ring, load)
+        for number in (1, len(rings)) if not math.isfinite(least_us) else (len(rings),):
+            share_us = _busiest_us(site, rings[:number]) / number
+            if share_us < least_us * _WORTH_A_RING:
+                least_us = share_us
+                yield tuple(rings[:number])
+
+
+def _add_load(topology: Topology, ring: tuple[int, ...], load: list[int]) -> None:
+    """Count a message on every step of a ring, parallel links by turns."""
+    for src, dst in _steps_of(ring):
+        for resource in topology.resources_of[min(topology.links_between[src, dst], key=load.__getitem__)]:
+            load[resource] += 1
+
+
+def _busiest_us(site: Site, rings: list[tuple[int, ...]]) -> float:
+    """Time of the busiest link or port if a message takes each step of each ring."""
+    load = [0] * site.topology.num_resources
+    for ring in rings:
+        _add_load(site.topology, ring, load)
+    return max(site.topology.occupancy_us(r, site.chunk_bytes) * count for r, count in enumerate(load))
+
+
+def _rotated(ranks: tuple[int, ...], by: int) -> tuple[int, ...]:
+    return ranks[by % len(ranks) :] + ranks[: by % len(ranks)]
+
+
+def _steps_of(ring: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    return pairwise((*ring, ring[0]))
 
 
 def _around(ring: tuple[int, ...], part: int, chunks_per_rank: int) -> Iterator[Move]:
@@ -151,9 +187,27 @@ def camps(site: Site) -> Iterator[Camp]:
         if size % width == 0:
             members = tuple(ranks[i : i + width] for ranks in topology.node_ranks for i in range(0, size, width))
             inside = _first_axis(site, members)
+            seen = set()
             for position in range(width):
-                if inside is not None:
+                sort = _sort_of_leader(site, members, position)
+                if inside is not None and sort not in seen:
+                    seen.add(sort)
                     yield from _camp(site, members, inside, position)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sort:
+    """What tells leaders apart: the time of a tree in their camp, and of messages between them."""
+
+    inside_us: float
+    across_us: tuple[float, ...]
+
+
+def _sort_of_leader(site: Site, members: tuple[tuple[int, ...], ...], position: int) -> _Sort:
+    leaders = [ranks[position] for ranks in members]
+    edges = site.tree((leaders[0],), members[0], site.chunk_bytes) or ()
+    across = (site.cost_us.get((leaders[0], other), math.inf) for other in leaders[1:])
+    return _Sort(max((edge.end_us for edge in edges), default=math.inf), tuple(across))
 
 
 def _camp(site: Site, members: tuple[tuple[int, ...], ...], inside: Axis, position: int) -> Iterator[Camp]:
