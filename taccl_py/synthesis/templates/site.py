@@ -12,6 +12,8 @@ from taccl_py.topology.model import Topology
 
 # Ranks tried before the search for an order gives up.
 _TRIES = 3000
+# How many limits on the slowest link of a cycle are tried before all links may be used.
+_LIMITS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +166,33 @@ class Site:
     def cycle(self, ranks: Sequence[int], load: Sequence[int]) -> tuple[int, ...] | None:
         """Order of the ranks in which each is linked to the next and the last to the first; None if not found.
 
-        Links that are quick beside a load (messages on every link and port) are preferred.
+        The slowest link on the way, beside a load (messages on every link and port), is as quick as it can be made easily.
         """
+        cost_us = {
+            pair: min(self._loaded_us(link, load) for link in links)
+            for pair, links in self.topology.links_between.items()
+        }
+        members = set(ranks)
+        least_us = max(
+            min((us for (a, b), us in cost_us.items() if rank == (a, b)[end] and {a, b} <= members), default=math.inf)
+            for rank in ranks
+            for end in (0, 1)
+        )
+        limits_us = sorted({us for us in cost_us.values() if us >= least_us})
+        for limit_us in dict.fromkeys((*limits_us[:_LIMITS], *limits_us[-1:])):
+            found = self._cycle_within(ranks, load, {pair for pair, us in cost_us.items() if us <= limit_us})
+            if found is not None:
+                return found
+        return None
+
+    def _cycle_within(
+        self, ranks: Sequence[int], load: Sequence[int], usable: set[tuple[int, int]]
+    ) -> tuple[int, ...] | None:
         return _ordered(
             ranks,
-            lambda order, rank: self.linked(order[-1], rank),
+            lambda order, rank: (order[-1], rank) in usable,
             self._preference(ranks, load),
-            lambda order: self.linked(order[-1], order[0]),
+            lambda order: (order[-1], order[0]) in usable,
         )
 
     def _preference(self, ranks: Sequence[int], load: Sequence[int]) -> Callable[[int, int], float]:

@@ -4,7 +4,6 @@ from taccl_py.topology.catalog import load_topology
 
 ONE_NODE = (
     "dgx1",
-    "dgx2",
     "mi250x",
     "mi300x",
     "ndv4",
@@ -15,7 +14,7 @@ ONE_NODE = (
     "full:6",
     "switch:6",
 )
-TWO_NODES = ("ndv2-x2", "ndv4-x2", "mi300x-x2")
+TWO_NODES = ("ndv2-x2", "ndv4-x2")
 
 
 def load(name):

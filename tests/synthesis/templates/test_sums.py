@@ -1,0 +1,52 @@
+"""Exchanged sums: what the check of the exact times must see."""
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.synthesis.templates.sums import adds_up
+from taccl_py.topology.model import Link, Port
+from tests.instances import MB, full, machine
+from tests.synthesis.templates.machines import load
+
+
+def everyone_to_everyone(topology):
+    """AllReduce in one step, as far as ports let it be one."""
+    num_ranks = topology.num_ranks
+    drafts = [Draft(link, tuple(range(num_ranks)), 0, 1, reduce=True) for link in range(len(topology.links))]
+    return build_schedule(topology, Collective(Kind.ALLREDUCE, num_ranks), MB, drafts)
+
+
+def test_links_of_their_own_let_three_ranks_exchange_sums_in_one_step():
+    assert adds_up(everyone_to_everyone(full(3)))
+
+
+def test_a_port_that_makes_senders_take_turns_spoils_the_exchange():
+    """The second message of a rank would carry what came meanwhile."""
+    ports = [Port(f"out {rank}", 1.0, 10.0) for rank in range(3)]
+    links = [Link(link.src, link.dst, 1.0, 10.0, 0.0, (link.src,)) for link in full(3).links]
+    assert not adds_up(everyone_to_everyone(machine(3, links, ports)))
+
+
+def test_a_sum_that_lacks_somebody_does_not_add_up():
+    topology = full(3)
+    drafts = [Draft(0, (0, 1, 2), 0, 1, reduce=True)]
+    assert not adds_up(build_schedule(topology, Collective(Kind.ALLREDUCE, 3), MB, drafts))
+
+
+def names(name, kind=Kind.ALLREDUCE, size_bytes=1024):
+    found = template_schedules(Demand(load(name), kind, size_bytes))
+    return [each.name for each in sorted(found, key=lambda each: each.schedule.makespan_us)]
+
+
+def test_small_sums_are_exchanged_and_large_ones_halved():
+    assert names("ndv4")[0].startswith("exchange doubling")
+    assert names("mi300x")[0].startswith("exchange direct")
+    assert not any(name.startswith(("exchange", "tree")) for name in names("ndv4", size_bytes=1 << 28)[:3])
+
+
+def test_on_sparse_machines_a_few_ranks_meet():
+    assert names("mi250x")[0].startswith("meeting of")
+    assert names("ring:8")[0].startswith("meeting of")
+    assert not any(name.startswith("meeting") for name in names("dgx2"))
