@@ -117,13 +117,11 @@ class _Run:
 
     def start(self, arcs: tuple[int, ...], now: int) -> None:
         """Send arcs of one link as one message."""
-        first, more = arcs[0], len(arcs) - 1
-        grid = self.grid
-        own = grid.alpha[first] + grid.beta[first]
-        for resource, units in zip(self.q.resources[first], grid.occupancy[first], strict=True):
-            self.free[resource] = now + units + more * (grid.beta[first] if units == own else units)
+        first, size = arcs[0], len(arcs)
+        for resource, units in zip(self.q.resources[first], self.grid.busy(first, size), strict=True):
+            self.free[resource] = now + units
             heapq.heappush(self.events, self.free[resource])
-        end = now + grid.duration(first) + more * grid.beta[first]
+        end = now + self.grid.duration(first, size)
         heapq.heappush(self.events, end)
         for arc in arcs:
             head = self.heads[arc]

@@ -24,25 +24,28 @@ class Grid:
     units_per_us
         Scale.
     alpha, beta
-        Link's cost per message and per chunk, [arc].
+        What a message costs once, and at most for each of its chunks, on the slowest of its link and ports, [arc].
     latency
         Link's latency, [arc].
-    wait
-        What the slowest port adds to the time that the link itself needs for one chunk, [arc].
-    occupancy
-        For every arc, what one chunk occupies of each entry of ``quotient.resources``.
+    occupancy, added
+        For every arc, what one chunk occupies of each entry of ``quotient.resources``, and what each further chunk of the same
+        message adds to that.
     """
 
     units_per_us: float
     alpha: tuple[int, ...]
     beta: tuple[int, ...]
     latency: tuple[int, ...]
-    wait: tuple[int, ...]
     occupancy: tuple[tuple[int, ...], ...]
+    added: tuple[tuple[int, ...], ...]
 
-    def duration(self, arc: int) -> int:
-        """Units from the start of a message of one chunk to its arrival."""
-        return self.alpha[arc] + self.beta[arc] + self.wait[arc] + self.latency[arc]
+    def duration(self, arc: int, chunks: int = 1) -> int:
+        """Units from the start of a message to its arrival."""
+        return self.alpha[arc] + chunks * self.beta[arc] + self.latency[arc]
+
+    def busy(self, arc: int, chunks: int) -> list[int]:
+        """Units for which a message occupies each of the arc's resources."""
+        return [one + (chunks - 1) * more for one, more in zip(self.occupancy[arc], self.added[arc], strict=True)]
 
     @staticmethod
     def of(quotient: Quotient, horizon_us: float) -> Grid:
@@ -62,19 +65,19 @@ class Grid:
         def units(cost_us: float) -> int:
             return max(math.ceil(cost_us * scale - 1e-6), int(cost_us > 0))
 
-        alpha, beta, latency, wait, occupancy = [], [], [], [], []
+        alpha, beta, latency, occupancy, added = [], [], [], [], []
         for arc, index in enumerate(quotient.link.tolist()):
-            link = topology.links[index]
-            alpha.append(units(link.alpha_us))
-            beta.append(units(link.beta_us_per_mb * megabytes))
-            latency.append(units(link.latency_us))
-            by_orbit = {}
+            latency.append(units(topology.links[index].latency_us))
+            once, each = {}, {}
             for resource in topology.resources_of[index]:
                 cost_alpha, cost_beta = topology.resource_cost[resource]
-                by_orbit[int(quotient.resource_orbit[resource])] = units(cost_alpha) + units(cost_beta * megabytes)
-            occupancy.append(tuple(by_orbit[orbit] for orbit in quotient.resources[arc]))
-            wait.append(max(0, max(occupancy[-1]) - alpha[-1] - beta[-1]))
-        return Grid(scale, tuple(alpha), tuple(beta), tuple(latency), tuple(wait), tuple(occupancy))
+                orbit = int(quotient.resource_orbit[resource])
+                once[orbit], each[orbit] = units(cost_alpha), units(cost_beta * megabytes)
+            occupancy.append(tuple(once[orbit] + each[orbit] for orbit in quotient.resources[arc]))
+            added.append(tuple(each[orbit] for orbit in quotient.resources[arc]))
+            beta.append(max(added[-1]))
+            alpha.append(max(occupancy[-1]) - beta[-1])
+        return Grid(scale, tuple(alpha), tuple(beta), tuple(latency), tuple(occupancy), tuple(added))
 
 
 def _scale(quotient: Quotient, horizon_us: float) -> float:

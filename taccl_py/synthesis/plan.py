@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft, leaders_first
@@ -38,10 +38,10 @@ def plan_end(plan: Plan) -> float:
 
 
 def lift(quotient: Quotient, plan: Sequence[Batch]) -> Schedule:
-    """Schedule of the full problem: every member of every batch, timed exactly."""
+    """Schedule of the full problem: every member of every batch that is of use, timed exactly."""
     problem = quotient.problem
     drafts = []
-    for batch in sorted(plan, key=lambda b: (b.start, b.arcs)):
+    for batch in _in_order(quotient, plan):
         chunks_on: dict[int, list[int]] = {}
         for arc in batch.arcs:
             for chunk, link in quotient.members(arc):
@@ -60,19 +60,35 @@ def on_grid(quotient: Quotient, grid: Grid, joins: Mapping[int, int], plan: Sequ
     free = [0] * (int(quotient.resource_orbit.max()) + 1)
     holds = {state: 0 for state in range(quotient.num_states) if quotient.source[state]}
     result = []
-    for batch in sorted(plan, key=lambda b: (b.start, b.arcs)):
+    for batch in _in_order(quotient, plan):
         for arcs in leaders_first(chains(batch.arcs, joins), _leaders(quotient, batch.arcs)):
             first, size = arcs[0], len(arcs)
             start = max(holds[int(quotient.tail[arc])] for arc in arcs)
             start = max(start, *(free[resource] for resource in quotient.resources[first]))
-            own = grid.alpha[first] + grid.beta[first]
-            for resource, units in zip(quotient.resources[first], grid.occupancy[first], strict=True):
-                free[resource] = start + units + (size - 1) * (grid.beta[first] if units == own else units)
-            end = start + grid.duration(first) + (size - 1) * grid.beta[first]
+            for resource, units in zip(quotient.resources[first], grid.busy(first, size), strict=True):
+                free[resource] = start + units
+            end = start + grid.duration(first, size)
             for arc in arcs:
                 holds[int(quotient.head[arc])] = end
             result.append(Batch(arcs, float(start), float(end)))
     return tuple(result)
+
+
+def _in_order(quotient: Quotient, plan: Sequence[Batch]) -> list[Batch]:
+    """Batches by start, without arcs to a relay that sends the chunk to nobody who wants it (models do not mind them)."""
+    tails, heads = quotient.tail.tolist(), quotient.head.tolist()
+    into: dict[int, list[int]] = {}
+    for batch in plan:
+        for arc in batch.arcs:
+            into.setdefault(heads[arc], []).append(arc)
+    of_use = {state for state in into if quotient.required[state]}
+    found = list(of_use)
+    while found:
+        before = {tails[arc] for arc in into.get(found.pop(), ())} - of_use
+        of_use |= before
+        found += before
+    kept = [replace(batch, arcs=tuple(arc for arc in batch.arcs if heads[arc] in of_use)) for batch in plan]
+    return sorted((batch for batch in kept if batch.arcs), key=lambda batch: (batch.start, batch.arcs))
 
 
 def _leaders(quotient: Quotient, arcs: Sequence[int]) -> set[int]:

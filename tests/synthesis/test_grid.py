@@ -21,7 +21,8 @@ def test_costs_of_a_link_are_whole_units():
     scale = grid.units_per_us
     assert (grid.alpha[0], grid.beta[0], grid.latency[0]) == pytest.approx((0.3 * scale, 23 * scale, 1.5 * scale))
     assert grid.duration(0) == pytest.approx(24.8 * scale)
-    assert grid.wait == (0,)
+    assert grid.busy(0, 1) == pytest.approx([23.3 * scale])
+    assert grid.busy(0, 3) == pytest.approx([69.3 * scale])
 
 
 def test_a_slow_port_is_waited_for_and_a_fast_one_is_not():
@@ -29,9 +30,17 @@ def test_a_slow_port_is_waited_for_and_a_fast_one_is_not():
     grid = grid_of(machine(2, [Link(0, 1, 1.0, 10.0, ports=(0, 1))], ports))
     scale = grid.units_per_us
     assert grid.occupancy[0] == (11 * scale, 25 * scale, 4 * scale)
-    assert grid.wait[0] == 14 * scale
     assert grid.duration(0) == 25 * scale
-    assert grid_of(machine(2, [Link(0, 1, 1.0, 10.0, ports=(0,))], ports[1:])).wait == (0,)
+    assert grid.duration(0, 2) == 50 * scale
+    assert grid.busy(0, 2) == [21 * scale, 50 * scale, 8 * scale]
+    fast = grid_of(machine(2, [Link(0, 1, 1.0, 10.0, ports=(0,))], ports[1:]))
+    assert fast.duration(0) == 11 * fast.units_per_us
+
+
+def test_neighbours_share_the_alpha_of_a_port():
+    grid = grid_of(machine(2, [Link(0, 1, 0.0, 2.0, ports=(0,))], [Port("out", 3.0, 1.0)]))
+    assert grid.busy(0, 2) == [4 * grid.units_per_us, 5 * grid.units_per_us]
+    assert grid.alpha[0] > 0
 
 
 def test_the_smallest_cost_is_resolved_and_the_horizon_fits():

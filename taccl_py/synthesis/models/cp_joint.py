@@ -5,7 +5,8 @@ units of a `Grid`.
 
 * ``x[a]``: arc a is used.
 * ``g[a]``: a travels in one message with its predecessor (the chunk just before its own on the same link).
-* ``finish[q]``: when the chunk's own bytes have left the link; ``begin[q] = finish[q] - (alpha if not joined) - beta``.
+* ``finish[q]``: when the slowest of link and ports is done with the chunk's own bytes;
+  ``begin[q] = finish[q] - (alpha if not joined) - beta``.
 * ``message[q]``: start of the message that brings q; ``arrive[q]``: when all of that message is there.
 
 A message of n neighbours is n pieces back to back, the first of which pays alpha; all of them arrive with the last.
@@ -180,8 +181,7 @@ def _messages_are_pieces_back_to_back(model: Any, task: Task, v: _Variables) -> 
     q, grid = task.quotient, task.grid
     for a, used in v.x.items():
         head = int(q.head[a])
-        after = grid.wait[a] + grid.latency[a]
-        model.add(v.arrive[head] >= v.finish[head] + after).only_enforce_if(used)
+        model.add(v.arrive[head] >= v.finish[head] + grid.latency[a]).only_enforce_if(used)
         if not task.predecessor:
             continue
         joined = v.g.get(a)
@@ -198,34 +198,44 @@ def _messages_are_pieces_back_to_back(model: Any, task: Task, v: _Variables) -> 
         model.add(v.arrive[head] == v.arrive[state]).only_enforce_if(joined)
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What an arc takes of a link or port: its interval, its length, and what is saved of that if it is joined."""
+
+    arc: int
+    interval: Any
+    units: int
+    saved: int
+
+
 def _links_and_ports_serve_one_at_a_time(model: Any, task: Task, v: _Variables) -> None:
     """No two pieces overlap on a link or port, and each of them is busy before the makespan for all that it carries."""
     q, grid = task.quotient, task.grid
-    users: dict[int, list[tuple[int, Any, Any]]] = {}
+    users: dict[int, list[_Piece]] = {}
     for a, used in v.x.items():
         head = int(q.head[a])
-        own = grid.alpha[a] + grid.beta[a]
-        joined = v.g.get(a)
-        size = own if joined is None else own - grid.alpha[a] * joined
-        main = model.new_optional_interval_var(v.begin[head], size, v.finish[head], used, f"piece{a}")
-        for resource, units in zip(q.resources[a], grid.occupancy[a], strict=True):
-            if units == own:
-                users.setdefault(resource, []).append((a, main, size))
+        begin, joined = v.begin[head], v.g.get(a)
+        whole = grid.alpha[a] + grid.beta[a]
+        size = whole if joined is None else whole - grid.alpha[a] * joined
+        main = model.new_optional_interval_var(begin, size, v.finish[head], used, f"piece{a}")
+        for resource, units, more in zip(q.resources[a], grid.occupancy[a], grid.added[a], strict=True):
+            saved = 0 if joined is None else units - more
+            if (units, more) == (whole, grid.beta[a]):
+                interval = main
+            elif joined is not None and saved:
+                end = model.new_int_var(0, task.upper + units, f"end{a},{resource}")
+                interval = model.new_optional_interval_var(begin, units - saved * joined, end, used, f"port{a}")
             else:
-                other = model.new_optional_fixed_size_interval_var(v.begin[head], units, used, f"port{a}")
-                users.setdefault(resource, []).append((a, other, units))
+                interval = model.new_optional_fixed_size_interval_var(begin, units, used, f"port{a}")
+            users.setdefault(resource, []).append(_Piece(a, interval, units, saved))
     for sharing in users.values():
         if len(sharing) < 2:
             continue
-        model.add_no_overlap([interval for _, interval, _ in sharing])
+        model.add_no_overlap([piece.interval for piece in sharing])
         # Not above the lower bound: a link that is not used at all says nothing.
-        first = min(task.lower, *(task.routes.earliest[int(q.tail[a])] for a, _, _ in sharing))
-        load = []
-        for a, _, size in sharing:
-            fixed = size if isinstance(size, int) else grid.alpha[a] + grid.beta[a]
-            load.append(fixed * v.x[a])
-            if not isinstance(size, int):
-                load.append(-grid.alpha[a] * v.g[a])
+        first = min(task.lower, *(task.routes.earliest[int(q.tail[piece.arc])] for piece in sharing))
+        load = [piece.units * v.x[piece.arc] for piece in sharing]
+        load += [-piece.saved * v.g[piece.arc] for piece in sharing if piece.saved]
         model.add(v.makespan >= first + sum(load))
 
 
@@ -247,12 +257,11 @@ def _the_rest_keeps_its_order(model: Any, task: Task, v: _Variables, focus: Focu
             head = int(q.head[a])
             if head in focus.free:
                 continue
-            for resource, units in zip(q.resources[a], grid.occupancy[a], strict=True):
+            for resource, more in zip(q.resources[a], grid.added[a], strict=True):
                 if resource in last:
                     before, busy = last[resource]
                     model.add(v.begin[head] >= v.begin[int(q.head[before])] + busy)
-                shared = units == grid.alpha[a] + grid.beta[a]
-                last[resource] = (a, grid.beta[a] if shared else units)
+                last[resource] = (a, more)
 
 
 def _minimize(model: Any, task: Task, v: _Variables, focus: Focus | None, policy: PolicyTerms | None) -> None:

@@ -106,7 +106,7 @@ def _a_step_lasts_as_long_as_its_busiest_resource(model: Any, task: Task, v: _Va
             terms = []
             for a in arcs:
                 if (a, s) in v.x:
-                    terms += [grid.alpha[a] * v.run[a, s], (grid.beta[a] + grid.wait[a]) * v.x[a, s]]
+                    terms += [grid.alpha[a] * v.run[a, s], grid.beta[a] * v.x[a, s]]
             if terms:
                 model.add(v.length[s] >= sum(terms))
 

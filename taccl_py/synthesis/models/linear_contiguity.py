@@ -84,7 +84,7 @@ def _data(model: LinearModel, task: Task, arcs: list[int], v: _Variables, makesp
     brings = {int(q.head[a]): a for a in arcs}
     for a in arcs:
         model.at_least([(v.finish[a], 1.0), (v.start[a], -1.0)], float(grid.alpha[a] + grid.beta[a]))
-        model.at_least([(v.arrive[a], 1.0), (v.finish[a], -1.0)], float(grid.wait[a] + grid.latency[a]))
+        model.at_least([(v.arrive[a], 1.0), (v.finish[a], -1.0)], float(grid.latency[a]))
         model.at_least([(makespan, 1.0), (v.arrive[a], -1.0)], 0.0)
         feeder = brings.get(int(q.tail[a]))
         if feeder is not None:

@@ -84,7 +84,7 @@ def _busiest_resource(model: LinearModel, task: Task, x: _Uses, run: _Uses, leng
     for (a, s), used in x.items():
         for resource in q.resources[a]:
             row = terms.setdefault((resource, s), [])
-            row += [(run[a, s], -float(grid.alpha[a])), (used, -float(grid.beta[a] + grid.wait[a]))]
+            row += [(run[a, s], -float(grid.alpha[a])), (used, -float(grid.beta[a]))]
     for (_, s), row in terms.items():
         model.at_least([(length[s], 1.0), *row], 0.0)
 
