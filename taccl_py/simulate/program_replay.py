@@ -66,7 +66,8 @@ def replay_program(
         raise InputError(f"a connection with {fifo_slots} slots passes nothing; give it at least 1")
     if len(program.gpus) != topology.num_ranks:
         raise InputError(
-            f"program {program.name} is for {len(program.gpus)} ranks, topology {topology.name} has {topology.num_ranks}"
+            f"program {program.name} is for {len(program.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; "
+            "replay it on the machine that it was made for"
         )
     timeline = _Replay(program, topology, chunk_bytes, fifo_slots).run()
     if topology.chunk_costs:

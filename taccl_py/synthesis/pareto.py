@@ -191,12 +191,13 @@ class _Asking:
     def __init__(self, demand: Demand, limits: Limits) -> None:
         self._wanted = demand
         dual = demand.collective(1).dual()
-        machine, kind = demand.topology, demand.kind
+        machine, kind, sketch = demand.topology, demand.kind, demand.sketch
         if dual is not None:
             machine, kind = machine.reversed(), dual.kind
+            sketch = None if sketch is None else sketch.for_sums(machine)
         elif kind is Kind.ALLREDUCE:
             kind = Kind.ALLGATHER
-        self._demand = replace(demand, topology=machine, kind=kind)
+        self._demand = replace(demand, topology=machine, kind=kind, sketch=sketch)
         self.round_us_per_mb = _capacities(machine)[0]
         self._limits, self._deadline = limits, Deadline(limits.seconds)
 
@@ -248,7 +249,10 @@ class _Asking:
 
     def _problem(self, chunks: int, topology: Topology) -> Problem:
         collective = self._demand.collective(chunks)
-        return Problem.build(topology, collective, self._demand.sketch, self._demand.chunk_bytes(collective))
+        sketch = self._demand.sketch
+        if sketch is not None and topology is not self._demand.topology:
+            sketch = sketch.for_sums(topology)
+        return Problem.build(topology, collective, sketch, self._demand.chunk_bytes(collective))
 
     def _capacity_of(self, topology: Topology, quotient: Quotient) -> list[int]:
         """Chunks a round of every resource orbit."""

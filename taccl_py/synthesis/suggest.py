@@ -109,8 +109,10 @@ def _sketch(demand: Demand, inside: _Idea, between: _Idea, chunks: int) -> Sketc
         sketch.check_fits(topology)
         collective = demand.collective(chunks)
         routed = collective.dual() or (replace(collective, kind=Kind.ALLGATHER) if collective.reduces else collective)
-        machines = (topology, topology.reversed()) if collective.reduces else (topology,)
-        problems = [Problem.build(each, routed, sketch, demand.chunk_bytes(routed)) for each in machines]
+        problems = [Problem.build(topology, routed, sketch, demand.chunk_bytes(routed))]
+        if collective.reduces:
+            backwards = topology.reversed()
+            problems.append(Problem.build(backwards, routed, sketch.for_sums(backwards), demand.chunk_bytes(routed)))
     except TacclError:  # the machine has no such links, or a chunk has no way left
         return None
     kept = [

@@ -6,6 +6,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
+from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.pareto import Shape, WalkLimits, pareto_front
@@ -89,3 +90,11 @@ def test_speeds_that_are_no_whole_multiples_are_refused():
     links = (Link(0, 1, 1.0, 10.0), Link(1, 0, 1.0, 7.0))
     with pytest.raises(InputError, match=r"link 1->0 is 1\.42857 times as fast"):
         front_of(Topology("uneven", "made up", (0, 0), (), links), Kind.ALLGATHER, 1)
+
+
+@pytest.mark.parametrize("kind", [Kind.REDUCESCATTER, Kind.ALLREDUCE], ids=str)
+def test_a_sketch_of_one_way_links_holds_for_sums(kind):
+    ring = Topology("ring", "", (0, 0, 0), (), tuple(Link(r, (r + 1) % 3, 1.0, 10.0) for r in range(3)))
+    sketch = Sketch("all", links={r: ((r + 1) % 3,) for r in range(3)})
+    front = pareto_front(Demand(ring, kind, 8e6, 0, sketch), WalkLimits(1, 4, 2), Limits(seconds=60.0), Events())
+    assert [judge_schedule(point.schedule) for point in front.points] == [()]
