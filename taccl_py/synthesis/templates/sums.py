@@ -125,7 +125,8 @@ def _meetings(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     for hosts in _hosts(site):
         edges = site.tree(hosts, everyone, num_bytes)
         among = exchange(site, (hosts,), DOUBLING, chunks)
-        if edges is None or among is None:
+        # Without edges all ranks are hosts, and the exchange alone is the whole algorithm.
+        if not edges or among is None:
             continue
         end_us = max(edge.end_us for edge in edges)
         if len(hosts) not in best or end_us < best[len(hosts)][0]:
