@@ -192,4 +192,5 @@ def _first_guess(net: Net, supply: FloatArray, sinks: list[int]) -> float:
     rate = np.divide(1.0, beta, out=np.full(len(beta), np.inf), where=beta > 0)
     entering = np.bincount(net.dst, weights=rate, minlength=net.num_ranks)
     lacking = supply.sum() - supply
-    return float((lacking / entering)[sinks].max(initial=0.0)) * (1 - 10 * _SHORT)
+    time_us = np.divide(lacking, entering, out=np.zeros(net.num_ranks), where=entering > 0)
+    return float(time_us[sinks].max(initial=0.0)) * (1 - 10 * _SHORT)
