@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taccl_py.errors import InputError, PackageMissing
+from taccl_py.solvers.cbc import run_cbc
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits, run_interruptibly
 
+_CBC = ("PULP_CBC_CMD", "COIN_CMD")
 # Solver names of ours and the PuLP classes that provide them, the in-process one first, with the way to get one.
 _PROVIDERS: dict[str, tuple[tuple[str, ...], str]] = {
     "highs": (("HiGHS", "HiGHS_CMD"), "pip install 'highspy<1.14'"),
-    "cbc": (("PULP_CBC_CMD", "COIN_CMD"), "pip install pulp (it brings CBC)"),
+    "cbc": (_CBC, "pip install pulp (it brings CBC)"),
     "scip": (("SCIP_PY", "SCIP_CMD", "FSCIP_CMD"), "pip install 'taccl-py[scip]'"),
     "gurobi": (("GUROBI", "GUROBI_CMD"), "pip install 'taccl-py[gurobi]' and a licence"),
     "cplex": (("CPLEX_PY", "CPLEX_CMD"), "install CPLEX and its Python package"),
@@ -161,15 +163,18 @@ def find_solver(name: str) -> str:
 
 
 def _solve_other(model: LinearModel, provider: str, limits: Limits) -> tuple[Status, float]:
-    """Run a solver that PuLP drives; a command-line one gets the user's interrupt itself and answers with its best."""
+    """Run a solver that PuLP drives; only CBC hears the user's interrupt, others end by their own time limit."""
     pulp = model.pulp
     options: dict[str, Any] = {"msg": False, "timeLimit": limits.seconds}
-    if provider in ("PULP_CBC_CMD", "COIN_CMD"):
-        options |= {"threads": limits.workers, "warmStart": bool(model.start)}
-        options["options"] = [f"randomSeed {limits.seed}", f"randomCbcSeed {limits.seed}"]
     try:
-        model.problem.solve(pulp.getSolver(provider, **options))
-    except pulp.PulpSolverError as error:
+        if provider in _CBC:
+            options["threads"] = limits.workers
+            options["options"] = [f"randomSeed {limits.seed}", f"randomCbcSeed {limits.seed}"]
+            if not run_cbc(pulp.getSolver(provider, **options), model.problem, limits, bool(model.start)):
+                return Status.UNKNOWN, float("-inf")
+        else:
+            model.problem.solve(pulp.getSolver(provider, **options))
+    except (pulp.PulpSolverError, OSError) as error:
         raise PackageMissing(
             f"solver {provider} failed: {error}", "check its installation or use --solver highs"
         ) from None

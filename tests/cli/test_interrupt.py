@@ -40,10 +40,6 @@ taccl_py.pipeline.load_engine = catalog.load_engine
 main()
 """
 
-CBC_RUNS_ON = pytest.mark.xfail(
-    strict=True, reason="CBC does not look at the interrupt: it runs on for its own time limit"
-)
-
 
 @pytest.fixture
 def start(folder):
@@ -111,7 +107,7 @@ def test_a_second_ctrl_c_ends_the_program_with_130_and_no_file(start, folder):
 
 
 @pytest.mark.usefixtures("made")
-def test_ctrl_c_outside_of_a_search_ends_the_program_with_130(start, folder):
+def test_ctrl_c_outside_of_a_search_ends_the_program_with_130(start):
     script = "import taccl_py.cli.check as c, time\nfrom taccl_py.cli import main\nimport sys\n"
     script += "c.read_text = lambda path: (print('reading', file=sys.stderr, flush=True), time.sleep(30))\nmain()\n"
     process = start("check", "x.json", command=("-c", script))
@@ -122,7 +118,7 @@ def test_ctrl_c_outside_of_a_search_ends_the_program_with_130(start, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["cp-sat", "highs", pytest.param("cbc", marks=CBC_RUNS_ON)])
+@pytest.mark.parametrize("solver", ["cp-sat", "highs", "cbc"])
 def test_ctrl_c_ends_a_real_search_of_every_solver(start, folder, solver):
     arguments = ("synth", "ndv2", "allgather", "--nodes", "2", "--solver", solver, "--time-limit", "100")
     process = start(*arguments, "-o", "out", "--json")
@@ -140,7 +136,6 @@ def test_ctrl_c_ends_a_real_search_of_every_solver(start, folder, solver):
 
 
 @pytest.mark.slow
-@CBC_RUNS_ON
 def test_an_interrupt_of_taccl_alone_ends_cbc_too(start):
     arguments = ("synth", "ndv2", "allgather", "--nodes", "2", "--solver", "cbc", "--time-limit", "60")
     process = start(*arguments, "-o", "out", "--json")
@@ -178,11 +173,9 @@ def test_the_time_limit_is_kept(taccl, solver):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, reason="set-up and bounds of a large ring take minutes; --time-limit and Ctrl-C do not reach them"
-)
-def test_the_time_limit_is_kept_by_a_large_machine(start):
-    process = start("synth", "ring:600", "allgather", "--time-limit", "1")
+def test_a_large_machine_takes_little_more_than_the_time_limit(start):
+    # The limit is that of the search; 90 000 messages have to be built, judged and written too.
+    process = start("synth", "ring:300", "allgather", "--time-limit", "1", "-o", "ring.json")
     assert process.wait(timeout=20) == 0
 
 

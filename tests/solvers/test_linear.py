@@ -257,8 +257,9 @@ def test_a_solver_that_breaks_is_reported_and_not_passed_through(monkeypatch):
 
     model, *_ = blending()
     monkeypatch.setattr(model.problem, "solve", breaks)
+    monkeypatch.setattr("taccl_py.solvers.linear.find_solver", lambda _name: "GUROBI_CMD")
     with pytest.raises(PackageMissing, match="no licence"):
-        model.solve("cbc", Limits(seconds=5.0))
+        model.solve("gurobi", Limits(seconds=5.0))
 
 
 def test_missing_pulp_is_reported_with_the_way_to_get_it(monkeypatch):
