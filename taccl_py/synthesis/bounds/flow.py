@@ -85,7 +85,7 @@ def flow_charge(traffic: Traffic, limits: Limits) -> Charge:
     net = traffic.net
     solving = _Solving(traffic)
     best = solving.ways(solving.weights_of(np.bincount(solving.orbit) / len(solving.orbit)))
-    program = ColumnProgram(len(traffic.wants), solving.num_orbits)
+    program = ColumnProgram([1.0] * len(traffic.wants), solving.num_orbits)
     deadline = Deadline(limits.seconds)
     ways = best
     rounds = min(_MOST_ROUNDS, _MOST_WORK // max(1, len(traffic.wants) * net.num_links))
