@@ -122,7 +122,7 @@ class _Run:
         bound = self._bound(problem)
         search = self._begin(problem, bound)
         ordered = problem.with_order_kept()
-        if ordered is not problem and not search.is_optimal and _is_small(search):
+        if ordered is not problem and not (search.done and search.best is not None) and _is_small(search):
             search = _better(search, self._begin(ordered, bound))
         if search.best is None and problem.generators:
             search = self._begin(problem.without_symmetry(), bound)
@@ -162,7 +162,7 @@ def _start(search: Search) -> None:
                 return
             jitter, seed = (0.3 if i else 0.0), search.limits.seed + i
             search.offer(urgent_plan(q, grid, routes, jitter=jitter, seed=seed))
-            if search.joins:
+            if search.joins and not (search.is_over and search.best is not None):
                 search.offer(efficient_plan(q, grid, routes, search.joins, jitter=jitter, seed=seed))
 
 

@@ -86,7 +86,12 @@ class Search:
     @property
     def done(self) -> bool:
         """Whether nothing better exists, or no time is left, or the user said stop."""
-        return self.is_optimal or self.deadline.left <= 0 or self.limits.stop.is_set()
+        return self.is_optimal or self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left, or the user said stop."""
+        return self.deadline.left <= 0 or self.limits.stop.is_set()
 
     @property
     def is_optimal(self) -> bool:
