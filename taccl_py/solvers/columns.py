@@ -5,6 +5,7 @@ min T    sum of x over the columns of a share = 1,    sum of load * x <= T for e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,21 +48,21 @@ class ColumnProgram:
         If highspy is not installed.
     """
 
-    def __init__(self, num_shares: int, num_resources: int) -> None:
+    def __init__(self, demands: Sequence[float], num_resources: int) -> None:
         try:
             import highspy
         except ImportError as error:
             raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.14'") from None
-        self._shares, self._resources = num_shares, num_resources
+        self._shares = len(demands)
         self._highs: Any = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
         nothing = (0, np.zeros(0, dtype=np.int32), np.zeros(0))
-        for _ in range(num_shares):
-            self._highs.addRow(1.0, 1.0, *nothing)
+        for demand in demands:
+            self._highs.addRow(demand, demand, *nothing)
         for _ in range(num_resources):
             self._highs.addRow(-highspy.kHighsInf, 0.0, *nothing)
-        rows = np.arange(num_shares, num_shares + num_resources, dtype=np.int32)
+        rows = np.arange(self._shares, self._shares + num_resources, dtype=np.int32)
         self._infinity = highspy.kHighsInf
         self._highs.addCol(1.0, 0.0, self._infinity, num_resources, rows, np.full(num_resources, -1.0))
 
@@ -70,6 +71,13 @@ class ColumnProgram:
         used = np.flatnonzero(load)
         rows = np.concatenate(([share], self._shares + used)).astype(np.int32)
         self._highs.addCol(0.0, 0.0, self._infinity, len(rows), rows, np.concatenate(([1.0], load[used])))
+
+    def settle(self, demands: Sequence[float], load: FloatArray) -> None:
+        """Change what is left of every share, and the load that is there already."""
+        for share, demand in enumerate(demands):
+            self._highs.changeRowBounds(share, float(demand), float(demand))
+        for resource, amount in enumerate(load.tolist()):
+            self._highs.changeRowBounds(self._shares + resource, -self._infinity, -amount)
 
     def solve(self) -> MasterSolution:
         """Optimum over the columns so far; every share needs at least one."""

@@ -30,8 +30,7 @@ from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Costs, Plan, fullest_us, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
-from taccl_py.synthesis.trees.rounding import Forest, round_packing
-from taccl_py.topology.model import Topology
+from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
 from taccl_py.units import BYTES_PER_MB
 
 _ROUTED = {
@@ -41,7 +40,7 @@ _ROUTED = {
     Kind.REDUCESCATTER: Kind.ALLGATHER,
     Kind.ALLREDUCE: Kind.ALLGATHER,
 }
-_PARTS = (1, 2, 3, 4, 6, 8, 11, 13, 16)
+_PARTS = (1, 2, 3, 4, 5, 6, 8, 11, 13, 16)
 _CUTS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_PIECES = 64
 # Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
@@ -51,6 +50,11 @@ _PATIENCE = (0.0, 0.25, 0.5, 1.0)
 # A finer cut must be worth this much.
 _WORTH = 0.002
 _TOLERANCE = 1e-6
+# Numbers of trees that are tried; numbers of pieces in a row that may be no better.
+_MOST_FORESTS = 4
+_MOST_FAILURES = 2
+# The search ends this near to the bound.
+_NEAR = 1.003
 
 
 def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -105,12 +109,16 @@ class _Run:
         self.demand, self.limits, self.events = demand, options.limits, events
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
+        self.bound = Bound(0.0, "nothing has to move")
 
     def answer(self) -> Synthesis:
         """Search, lift and bound."""
         demand = self.demand
         turned = demand.kind in (Kind.REDUCE, Kind.REDUCESCATTER)
         base = _Base(self, backwards=turned)
+        with self.stage("bound"):
+            self.bound = self._bound(base)
+            self.events.bound(self.bound.time_us)
         choice = self._search(base, _Base(self, backwards=True) if demand.kind is Kind.ALLREDUCE else None)
         with self.stage("schedule"):
             kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
@@ -118,11 +126,9 @@ class _Run:
             schedule = _lifted(base.network, choice, collective)
             if turned:
                 schedule = combining(schedule, demand.topology)
-        with self.stage("bound"):
-            bound = self._bound(base, choice)
-        optimal = schedule.makespan_us <= bound.time_us * (1 + _TOLERANCE)
+        optimal = schedule.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
-        return Synthesis(schedule, bound, proof, "highs", self.stage_seconds)
+        return Synthesis(schedule, self.bound, proof, "highs", self.stage_seconds)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -137,9 +143,12 @@ class _Run:
     def _search(self, base: _Base, backward: _Base | None) -> _Choice:
         """Best plan over numbers of trees, of pieces, and ways to order them."""
         best: _Choice | None = None
-        for parts in self._numbers_of_parts():
-            if best is not None and self._over:
+        for parts in self._numbers_of_parts(base):
+            if best is not None and self._over(best):
                 break
+            least_us = least_load_us(base.network, base.packing.load_us, parts) * self._share_mb
+            if best is not None and least_us >= best.plan.end_us * (1 - _WORTH):
+                continue
             forests = [b.forest(parts) for b in (base, backward) if b is not None]
             best = self._cut_finer(base, backward, forests, best)
         if best is None:
@@ -151,8 +160,11 @@ class _Run:
     ) -> _Choice | None:
         """Plans with ever more pieces for the same trees, until that stops paying."""
         parts, network = forests[0].parts, base.network
+        own: list[float] = []
         for cuts in self._numbers_of_cuts(parts, network):
-            if best is not None and self._over:
+            if best is not None and self._over(best):
+                break
+            if own and own.index(min(own)) < len(own) - _MOST_FAILURES:
                 break
             pieces = parts * cuts
             piece_bytes = self._piece_bytes(pieces)
@@ -161,11 +173,12 @@ class _Run:
             costs = Costs.of(network, piece_bytes)
             if best is not None and fullest_us(jobs, costs) >= best.plan.end_us * (1 - _WORTH):
                 break
-            plan = self._best_plan(jobs, costs)
-            if best is not None and plan.end_us >= best.plan.end_us * (1 - _WORTH):
-                continue
-            best = _Choice(jobs, plan, pieces, piece_bytes)
-            self.events.incumbent(plan.end_us)
+            with self.stage("order"):
+                plan = self._best_plan(jobs, costs)
+            own.append(plan.end_us)
+            if best is None or plan.end_us < best.plan.end_us * (1 - _WORTH):
+                best = _Choice(jobs, plan, pieces, piece_bytes)
+                self.events.incumbent(plan.end_us)
         return best
 
     def _best_plan(self, jobs: tuple[Job, ...], costs: Costs) -> Plan:
@@ -173,16 +186,25 @@ class _Run:
         plans.append(list_schedule(jobs, costs, 0.0, backwards=True))
         return min(plans, key=lambda plan: plan.end_us)
 
-    @property
-    def _over(self) -> bool:
-        return self.limits.stop.is_set() or not self.deadline.left
+    def _over(self, best: _Choice) -> bool:
+        """Whether the search may end: its time is up, or there is next to nothing to gain."""
+        stopped = self.limits.stop.is_set() or not self.deadline.left
+        return stopped or best.plan.end_us <= self.bound.time_us * _NEAR
 
     def _piece_bytes(self, pieces: int) -> float:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
 
-    def _numbers_of_parts(self) -> list[int]:
+    @property
+    def _share_mb(self) -> float:
+        """Size of what every root has."""
+        return self._piece_bytes(1) / BYTES_PER_MB
+
+    def _numbers_of_parts(self, base: _Base) -> list[int]:
+        """Numbers of trees for each root that are worth trying, the most even ones first, and one tree at last."""
         wanted = self.demand.chunks_per_rank
-        return [parts for parts in _PARTS if wanted is None or wanted % parts == 0]
+        possible = [parts for parts in _PARTS if wanted is None or wanted % parts == 0]
+        possible.sort(key=lambda parts: (round(least_load_us(base.network, base.packing.load_us, parts), 6), parts))
+        return list(dict.fromkeys([*possible[:_MOST_FORESTS], 1]))
 
     def _numbers_of_cuts(self, parts: int, network: Network) -> list[int]:
         wanted = self.demand.chunks_per_rank
@@ -192,16 +214,16 @@ class _Run:
         most = min(_MOST_PIECES // parts, _MOST_JOBS // num_jobs, _MOST_MESSAGES // (num_jobs * len(network.images)))
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
-    def _bound(self, base: _Base, choice: _Choice) -> Bound:
+    def _bound(self, base: _Base) -> Bound:
         """Best of what holds for every algorithm on the machine and what holds under the sketch's restrictions."""
         demand = self.demand
-        size_bytes = choice.piece_bytes * demand.collective(choice.pieces).chunks_per_size
+        collective = demand.collective(1)
+        size_bytes = demand.chunk_bytes(collective) * collective.chunks_per_size
         bound = demand_bound(demand.topology, demand.kind, demand.root, size_bytes)
-        if demand.kind is Kind.ALLREDUCE or demand.sketch is None:
+        if demand.kind is Kind.ALLREDUCE:
             return bound
-        share_mb = choice.piece_bytes * choice.pieces / BYTES_PER_MB
         packed = Bound(
-            base.packing.bound_us * share_mb, "bandwidth: the best trees over the links that the sketch leaves"
+            base.packing.bound_us * self._share_mb, "bandwidth: the best fractional packing of spanning trees"
         )
         return max(bound, packed, key=lambda found: found.time_us)
 

@@ -94,10 +94,10 @@ class Network:
 
     def load(self, links: IntArray) -> FloatArray:
         """Time that one megabyte over each of these links takes on every resource orbit in us, [resource]."""
-        load: FloatArray = np.bincount(
+        load = np.bincount(
             self.resources[links].reshape(-1), self.beta[links].reshape(-1), minlength=self.num_resources + 1
         )
-        return load[:-1]
+        return load[:-1].astype(np.float64)
 
     def link_images(self) -> IntArray:
         """Image of every link under every element of the group, [element, link]."""

@@ -10,12 +10,13 @@ By averaging over the symmetry the bound holds for all schedules, symmetric or n
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.solvers.columns import ColumnProgram
+from taccl_py.solvers.columns import ColumnProgram, MasterSolution
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
@@ -24,6 +25,8 @@ from taccl_py.synthesis.trees.network import Network
 FloatArray = NDArray[np.float64]
 
 _GAP = 1e-7
+# How exactly the rest is packed while trees are settled one by one.
+_DIVE_GAP = 1e-3
 # Share of the average link price that every hop from the root adds, so that trees of equal price come out shallow.
 _HOP_SHARE = 1e-5
 _LEAST_AMOUNT = 1e-9
@@ -61,43 +64,128 @@ class Packing:
         Time of the fullest resource if every root has one megabyte.
     bound_us
         No packing, and no schedule, has less.
-    prices
-        What a microsecond of every resource is worth; trees of a good packing are cheap, [resource].
     """
 
     trees: tuple[Tree, ...]
     amounts: FloatArray
     load_us: float
     bound_us: float
-    prices: FloatArray
 
 
 def pack_trees(network: Network, limits: Limits, deadline: Deadline) -> Packing:
     """Optimal packing, or the best one when the time runs out."""
-    master = ColumnProgram(len(network.roots), network.num_resources)
-    finder = _Finder(network)
-    trees: list[Tree] = []
-    known: set[tuple[int, bytes]] = set()
-    prices = np.full(network.num_resources, 1.0 / network.num_resources)
-    worth = np.full(len(network.roots), np.inf)
-    bound = 0.0
-    while True:
-        found = finder.cheapest(prices, _HOP_SHARE)
-        bound = max(bound, sum(offer.least for offer in found))
-        new = [offer.tree for offer in found if offer.price < worth[offer.tree.root] * (1 - _GAP)]
-        new = [tree for tree in new if (tree.root, tree.links.tobytes()) not in known]
-        known.update((tree.root, tree.links.tobytes()) for tree in new)
-        trees += new
-        for tree in new:
-            master.add(tree.root, network.load(tree.used()))
-        solution = master.solve()
-        prices, worth = solution.prices, solution.worth
-        done = not new or bound >= solution.objective * (1 - _GAP)
-        if done or limits.stop.is_set() or not deadline.left:
-            break
-    bound = max(bound, sum(offer.least for offer in finder.cheapest(prices, 0.0)))
+    program = _TreeProgram(network, [1.0] * len(network.roots))
+    solution = program.improve(_GAP, limits, deadline)
+    bound = max(program.bound, program.exact_bound(solution.prices))
     used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
-    return Packing(tuple(trees[i] for i in used), solution.amounts[used], solution.objective, bound, prices)
+    return Packing(tuple(program.trees[i] for i in used), solution.amounts[used], solution.objective, bound)
+
+
+def dive(
+    network: Network, packing: Packing, parts: int, *, at_once: int, limits: Limits, deadline: Deadline
+) -> list[Tree]:
+    """Whole trees from a packing: settle those that the program uses most, and let it pack the rest again.
+
+    Parameters
+    ----------
+    network, packing
+        The machine and its fractional packing.
+    parts
+        Trees for each root.
+    at_once
+        How many fractional trees, of different roots, are settled before the program is asked again.
+    limits, deadline
+        When the time runs out, the rest is settled as the program last said.
+
+    Returns
+    -------
+    list
+        Trees, in order of their roots.
+    """
+    program = _TreeProgram(network, [float(parts)] * len(network.roots), packing.trees)
+    settled: list[Tree] = []
+    left = [parts] * len(network.roots)
+    while any(left):
+        amounts = program.improve(_DIVE_GAP, limits, deadline).amounts
+        chosen = _most_used(program.trees, amounts, left, at_once)
+        for tree in chosen:
+            left[tree.root] -= 1
+        settled += chosen
+        program.settle(left, chosen)
+    return sorted(settled, key=lambda tree: tree.root)
+
+
+def _most_used(trees: list[Tree], amounts: FloatArray, left: list[int], at_once: int) -> list[Tree]:
+    """Trees that are used whole, as often as they are, and the largest fractions of different roots."""
+    chosen: list[Tree] = []
+    room = list(left)
+    for tree, amount in zip(trees, amounts.tolist(), strict=True):
+        times = min(room[tree.root], int(amount + _LEAST_AMOUNT))
+        room[tree.root] -= times
+        chosen += [tree] * times
+    fraction = amounts - np.floor(amounts + _LEAST_AMOUNT)
+    roots: set[int] = set()
+    for i in np.argsort(-fraction, kind="stable").tolist():
+        tree = trees[i]
+        if len(roots) < at_once and room[tree.root] and tree.root not in roots and fraction[i] > _LEAST_AMOUNT:
+            roots.add(tree.root)
+            chosen.append(tree)
+    return chosen
+
+
+class _TreeProgram:
+    """Master program and its pricing."""
+
+    def __init__(self, network: Network, demands: Sequence[float], trees: Sequence[Tree] = ()) -> None:
+        self._network = network
+        self._demands = list(demands)
+        self._load = np.zeros(network.num_resources)
+        self._master = ColumnProgram(demands, network.num_resources)
+        self._finder = _Finder(network)
+        self._known: set[tuple[int, bytes]] = set()
+        self.trees: list[Tree] = []
+        self.bound = 0.0
+        self._add(trees)
+
+    def improve(self, gap: float, limits: Limits, deadline: Deadline) -> MasterSolution:
+        """Add trees until the optimum is reached within a relative gap."""
+        if not self.trees:
+            uniform = np.full(self._network.num_resources, 1.0 / self._network.num_resources)
+            self._add(offer.tree for offer in self._finder.cheapest(uniform, _HOP_SHARE))
+        while True:
+            solution = self._master.solve()
+            offers = self._finder.cheapest(solution.prices, _HOP_SHARE)
+            self.bound = max(self.bound, self._bound(offers, solution.prices))
+            better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - _GAP)]
+            done = self.bound >= solution.objective * (1 - gap) or limits.stop.is_set() or not deadline.left
+            if done or not self._add(better):
+                return solution
+
+    def exact_bound(self, prices: FloatArray) -> float:
+        """Lower bound that some prices give, hops counting nothing."""
+        return self._bound(self._finder.cheapest(prices, 0.0), prices)
+
+    def settle(self, demands: Sequence[float], trees: Sequence[Tree]) -> None:
+        """Use trees for good, and pack the rest of the demands beside them."""
+        self._demands = list(demands)
+        for tree in trees:
+            self._load += self._network.load(tree.used())
+        self._master.settle(demands, self._load)
+        self.bound = 0.0
+
+    def _bound(self, offers: Sequence[_Offer], prices: FloatArray) -> float:
+        return float(prices @ self._load) + sum(offer.least * self._demands[offer.tree.root] for offer in offers)
+
+    def _add(self, trees: Iterable[Tree]) -> bool:
+        """Add those trees that are new; whether there are any."""
+        before = len(self.trees)
+        for tree in trees:
+            key = (tree.root, tree.links.tobytes())
+            if key not in self._known:
+                self._known.add(key)
+                self.trees.append(tree)
+                self._master.add(tree.root, self._network.load(tree.used()))
+        return len(self.trees) > before
 
 
 @dataclass(frozen=True)

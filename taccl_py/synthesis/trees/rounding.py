@@ -7,7 +7,6 @@ less full, and at last wherever it makes a tree shallower without making them fu
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Packing, Tree
+from taccl_py.synthesis.trees.packing import Packing, Tree, dive
 
 FloatArray = NDArray[np.float64]
 
@@ -24,7 +23,6 @@ FloatArray = NDArray[np.float64]
 _STEEPNESS = (8.0, 40.0, 200.0)
 _MOST_PASSES = 12
 _EPSILON = 1e-9
-_RESTARTS = 6
 # Trees this much worse than the packing need not get better.
 _GOOD = 1.002
 
@@ -48,6 +46,16 @@ class Forest:
     load_us: float
 
 
+def least_load_us(network: Network, load_us: float, parts: int) -> float:
+    """Least load of the fullest resource in us per megabyte that whole trees can have.
+
+    Every resource carries a whole number of parts, so the fullest one has the least multiple of one of the costs of a part
+    that is not below the load of the best packing.
+    """
+    costs = np.unique(network.beta[network.beta > 0]) / parts
+    return float((np.ceil(load_us / costs * (1 - _EPSILON)) * costs).min()) if len(costs) else 0.0
+
+
 def round_packing(network: Network, packing: Packing, parts: int, limits: Limits, deadline: Deadline) -> Forest:
     """Whole trees that are close to a packing.
 
@@ -60,21 +68,26 @@ def round_packing(network: Network, packing: Packing, parts: int, limits: Limits
     limits, deadline
         The better trees that are found by then are returned.
     """
-    search = _Search(network, _whole(network, packing, parts), packing.load_us * parts, network.lengths(packing.prices))
-    rng = random.Random(limits.seed)
-    for attempt in range(_RESTARTS + 1):
-        if limits.stop.is_set() or not deadline.left:
+    goal = max(least_load_us(network, packing.load_us, parts) * (1 + _EPSILON), packing.load_us * _GOOD) * parts
+    best = _balanced(network, packing, _nearest(network, packing, parts), parts, goal)
+    for at_once in (len(network.roots), 1):
+        if best.fullest <= goal or limits.stop.is_set() or not deadline.left:
             break
-        search.balance()
-        if search.is_good or attempt == _RESTARTS:
-            break
-        search.shake(rng)
-    search.back_to_best()
-    search.flatten()
-    return Forest(tuple(search.trees()), parts, search.fullest / parts)
+        trees = dive(network, packing, parts, at_once=at_once, limits=limits, deadline=deadline)
+        other = _balanced(network, packing, trees, parts, goal)
+        if other.fullest < best.fullest * (1 - _EPSILON):
+            best = other
+    best.flatten()
+    return Forest(tuple(best.trees()), parts, best.fullest / parts)
 
 
-def _whole(network: Network, packing: Packing, parts: int) -> list[Tree]:
+def _balanced(network: Network, packing: Packing, trees: list[Tree], parts: int, goal: float) -> _Search:
+    search = _Search(network, trees, packing.load_us * parts)
+    search.balance(goal)
+    return search
+
+
+def _nearest(network: Network, packing: Packing, parts: int) -> list[Tree]:
     """Largest remainder."""
     trees = []
     for root in range(len(network.roots)):
@@ -91,43 +104,41 @@ def _whole(network: Network, packing: Packing, parts: int) -> list[Tree]:
 class _Search:
     """Trees as one link into every rank, and the loads that they add up to (in us per megabyte of a part)."""
 
-    def __init__(self, network: Network, trees: list[Tree], target: float, lengths: FloatArray) -> None:
-        self._lengths = lengths
+    def __init__(self, network: Network, trees: list[Tree], target: float) -> None:
         self._network, self._target = network, target
         self._root = [tree.root for tree in trees]
         self._link = [tree.links.copy() for tree in trees]
-        self._load = np.append(sum((network.load(tree.used()) for tree in trees), np.zeros(network.num_resources)), 0.0)
+        self._load = self._total()
         self._into: dict[tuple[int, int], IntArray] = {}
         for root in range(len(network.roots)):
             allowed = np.flatnonzero(network.permitted[root])
             for rank in range(network.num_ranks):
                 self._into[root, rank] = allowed[network.dst[allowed] == rank]
         self._slowness = network.beta.max(axis=1)
-        self._best = (np.inf, self._link)
-        self._note()
 
     @property
     def fullest(self) -> float:
         """Largest load."""
         return float(self._load[:-1].max())
 
-    @property
-    def is_good(self) -> bool:
-        """Whether the best trees are as good as the packing."""
-        return self._best[0] <= self._target * _GOOD
-
     def trees(self) -> list[Tree]:
         """Trees as they are now."""
         return [Tree(root, link) for root, link in zip(self._root, self._link, strict=True)]
 
-    def balance(self) -> None:
-        """Hang ranks elsewhere while that lowers the sum of penalties."""
+    def balance(self, goal: float) -> None:
+        """Hang ranks elsewhere while that lowers the sum of penalties, and keep the best trees on the way."""
+        best, links = self.fullest, [links.copy() for links in self._link]
         for steepness in _STEEPNESS:
             for _ in range(_MOST_PASSES):
-                moved = [self._relieve(tree, rank, steepness) for tree, rank in self._places()]
-                self._note()
-                if self.is_good or not any(moved):
+                if best <= goal:
                     break
+                moved = [self._relieve(tree, rank, steepness) for tree, rank in self._places()]
+                if self.fullest < best * (1 - _EPSILON):
+                    best, links = self.fullest, [links.copy() for links in self._link]
+                if not any(moved):
+                    break
+        self._link = links
+        self._load = self._total()
 
     def flatten(self) -> None:
         """Hang ranks nearer to the root where the fullest resource allows it."""
@@ -136,26 +147,9 @@ class _Search:
             if not any([self._raise(tree, cap) for tree in range(len(self._link))]):
                 break
 
-    def shake(self, rng: random.Random) -> None:
-        """Hang some ranks of the trees on the fullest resources anywhere."""
-        full = set(np.flatnonzero(self._load[:-1] >= self.fullest * (1 - 1e-3)).tolist())
-        touching = [
-            (t, r) for t, r in self._places() if full.intersection(self._network.resources[self._link[t][r]].tolist())
-        ]
-        for tree, rank in rng.sample(touching, min(len(touching), max(2, len(touching) // 4))):
-            candidates = self._candidates(tree, rank)
-            self._hang(tree, rank, int(candidates[rng.randrange(len(candidates))]))
-
-    def back_to_best(self) -> None:
-        """Return to the best trees seen."""
-        self._link = [links.copy() for links in self._best[1]]
-        network = self._network
-        total = sum((network.load(links[links >= 0]) for links in self._link), np.zeros(network.num_resources))
-        self._load = np.append(total, 0.0)
-
-    def _note(self) -> None:
-        if self.fullest < self._best[0] * (1 - _EPSILON):
-            self._best = (self.fullest, [links.copy() for links in self._link])
+    def _total(self) -> FloatArray:
+        loads = (self._network.load(links[links >= 0]) for links in self._link)
+        return np.append(sum(loads, np.zeros(self._network.num_resources)), 0.0)
 
     def _places(self) -> list[tuple[int, int]]:
         return [(tree, rank) for tree, links in enumerate(self._link) for rank in range(len(links)) if links[rank] >= 0]
@@ -228,11 +222,6 @@ class _Search:
             if np.array_equal(above, parent):
                 return depth
             parent = above
-
-    def _hang(self, tree: int, rank: int, link: int) -> None:
-        self._charge(int(self._link[tree][rank]), -1.0)
-        self._charge(link, 1.0)
-        self._link[tree][rank] = link
 
     def _charge(self, link: int, sign: float) -> None:
         self._load[self._network.resources[link]] += sign * self._network.beta[link]
