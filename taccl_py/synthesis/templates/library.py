@@ -10,11 +10,11 @@ from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.templates.moves import Move, as_drafts, turned
+from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, turned
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
 from taccl_py.synthesis.templates.site import Site
-from taccl_py.synthesis.templates.spreading import Plan, allgather_plans
+from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import adds_up, allreduce_plans
 
 

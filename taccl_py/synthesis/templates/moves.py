@@ -40,6 +40,25 @@ class Move:
 Moves = tuple[Move, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A template fitted to a machine.
+
+    Attributes
+    ----------
+    name
+        What it is.
+    chunks_per_rank
+        Of the collective.
+    moves
+        What it does.
+    """
+
+    name: str
+    chunks_per_rank: int
+    moves: Moves
+
+
 def end_of(moves: Iterable[Move]) -> float:
     """Time of the last arrival."""
     return max((move.end for move in moves), default=0.0)

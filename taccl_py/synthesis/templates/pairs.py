@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from taccl_py.synthesis.templates.grids import Grid, grids
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Move, Moves, Plan
 from taccl_py.synthesis.templates.site import Site
-from taccl_py.synthesis.templates.spreading import Camp, Plan, camps
+from taccl_py.synthesis.templates.spreading import Camp, camps
 
 # Ranks that a chunk visits, from its source to its destination.
 Way = Callable[[int, int], tuple[int, ...]]

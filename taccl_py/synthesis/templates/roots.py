@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taccl_py.synthesis.templates.moves import Move, Moves, in_turn
+from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.site import Edge, Site
-from taccl_py.synthesis.templates.spreading import Plan, ring_sets
+from taccl_py.synthesis.templates.spreading import ring_sets
 
 # Into how many pieces a broadcast may be cut.
 _PIECES = (1, 2, 4, 8, 16, 32, 64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from taccl_py.synthesis.templates.grids import walks
-from taccl_py.synthesis.templates.moves import Move, Moves, end_of, in_turn, shifted
+from taccl_py.synthesis.templates.moves import Move, Moves, Plan, end_of, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.model import Topology
@@ -19,37 +19,23 @@ _MOST_RINGS = 8
 _WORTH_A_RING = 0.99
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A template fitted to a machine.
-
-    Attributes
-    ----------
-    name
-        What it is.
-    chunks_per_rank
-        Of the collective.
-    moves
-        What it does.
-    """
-
-    name: str
-    chunks_per_rank: int
-    moves: Moves
-
-
 def allgather_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
     """Every AllGather template that the machine's links allow; the chunk count is the template's where it is None."""
     chunks = chunks_per_rank or 1
     held = {rank: own_chunks(rank, chunks) for rank in range(site.topology.num_ranks)}
     for walk in walks(site):
         yield Plan(walk.name, chunks, spread(walk.axes, held))
-    flooded = flood(site, chunks)
-    if flooded is not None:
-        yield Plan("shortest paths", chunks, flooded)
-    yield from _rings(site, chunks_per_rank)
+    yield from sparse_plans(site, chunks_per_rank)
     for camp in camps(site):
         yield Plan(camp.name, chunks, _spread_in(camp, site, held))
+
+
+def sparse_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+    """AllGather templates that need no regular links: quickest paths, and rings."""
+    flooded = _flood(site, chunks_per_rank or 1)
+    if flooded is not None:
+        yield Plan("shortest paths", chunks_per_rank or 1, flooded)
+    yield from _rings(site, chunks_per_rank)
 
 
 def own_chunks(rank: int, chunks_per_rank: int) -> tuple[int, ...]:
@@ -57,7 +43,7 @@ def own_chunks(rank: int, chunks_per_rank: int) -> tuple[int, ...]:
     return tuple(range(rank * chunks_per_rank, (rank + 1) * chunks_per_rank))
 
 
-def flood(site: Site, chunks_per_rank: int) -> Moves | None:
+def _flood(site: Site, chunks_per_rank: int) -> Moves | None:
     """Every share along quickest paths, one hop a step, together with whatever takes the same hop; None if a rank is cut off."""
     num_ranks = site.topology.num_ranks
     carried: dict[tuple[int, int, int], list[int]] = {}

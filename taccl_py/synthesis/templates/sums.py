@@ -12,14 +12,16 @@ from math import prod
 
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.synthesis.templates.grids import Walk, grids, walks
-from taccl_py.synthesis.templates.moves import Move, Moves, cut, in_pieces, in_turn, turned
+from taccl_py.synthesis.templates.moves import Move, Moves, Plan, cut, in_pieces, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
 from taccl_py.synthesis.templates.site import Site
-from taccl_py.synthesis.templates.spreading import Camp, Plan, allgather_plans, camps, handed_out
+from taccl_py.synthesis.templates.spreading import Camp, camps, handed_out, sparse_plans
 
 # More links a rank than this, and a meeting gains nothing over an exchange.
 _MOST_NEIGHBOURS = 8
+# Times that differ by this part of a message's duration are one moment.
+_SAME_MOMENT = 1e-6
 
 
 def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
@@ -55,15 +57,12 @@ def _everything(site: Site, chunks_per_rank: int) -> tuple[int, ...]:
 
 def _exchanges(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     """Everything exchanged along all axes: least latency, most data."""
-    seen = set()
     for grid in grids(site.topology):
         for name in (DIRECT, DOUBLING):
             parts = [_exchanged(site, groups, name, _everything(site, chunks_per_rank)) for groups in grid.axes]
             found = [part for part in parts if part is not None]
-            moves = in_turn(*found)
-            if len(found) == len(parts) and moves not in seen:
-                seen.add(moves)
-                yield Plan(f"exchange {name} {grid.name}", chunks_per_rank, moves)
+            if len(found) == len(parts):
+                yield Plan(f"exchange {name} {grid.name}", chunks_per_rank, in_turn(*found))
 
 
 def _exchanged(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]) -> Moves | None:
@@ -155,16 +154,12 @@ def _hosts(site: Site) -> Iterator[tuple[int, ...]]:
 
 def _both_ways(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
     """ReduceScatter and AllGather on rings and on quickest paths."""
-    backward = {plan.name: plan for plan in allgather_plans(back, chunks_per_rank)}
-    for plan in allgather_plans(site, chunks_per_rank):
+    backward = {plan.name: plan for plan in sparse_plans(back, chunks_per_rank)}
+    for plan in sparse_plans(site, chunks_per_rank):
         other = backward.get(plan.name)
-        if other is not None and other.chunks_per_rank == plan.chunks_per_rank and _is_own(plan.name):
+        if other is not None:
             moves = in_turn(turned(other.moves, reduce=True), plan.moves)
             yield Plan(plan.name, plan.chunks_per_rank, moves)
-
-
-def _is_own(name: str) -> bool:
-    return "ring" in name.split(" ")[-1] or name == "shortest paths"
 
 
 def _to_a_root_and_back(site: Site, back: Site, chunks_per_rank: int) -> Iterator[Plan]:
@@ -206,8 +201,7 @@ def adds_up(schedule: Schedule) -> bool:
 
 def _starts_and_ends(schedule: Schedule) -> Iterator[tuple[int, Message]]:
     """Every message at its start and again at its end, ends before starts of the same moment."""
-    slack = 1e-9
-    ends = [(m.end_us - slack * (m.end_us - m.start_us), 0, i) for i, m in enumerate(schedule.messages)]
+    ends = [(m.end_us - _SAME_MOMENT * (m.end_us - m.start_us), 0, i) for i, m in enumerate(schedule.messages)]
     starts = [(m.start_us, 1, i) for i, m in enumerate(schedule.messages)]
     for _, _, index in sorted(ends + starts):
         yield index, schedule.messages[index]
