@@ -161,7 +161,9 @@ def _cut(places: list[tuple[Address, Address, int]]) -> list[tuple[int, ...]]:
 
 def leaders_first(runs: Sequence[tuple[int, ...]], lead: Collection[int]) -> list[tuple[int, ...]]:
     """Order runs so that none of `lead` comes after others; runs of both kinds are parted, but for the last of them."""
-    before, mixed, after = [], [], []
+    before: list[tuple[int, ...]] = []
+    mixed: list[tuple[int, ...]] = []
+    after: list[tuple[int, ...]] = []
     for run in runs:
         leading = sum(item in lead for item in run)
         (before if leading == len(run) else mixed if leading else after).append(run)

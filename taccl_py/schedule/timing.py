@@ -6,6 +6,7 @@ chunks are at the sender and its link and ports have served the messages planned
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from taccl_py.collective import Collective
@@ -35,29 +36,74 @@ def build_schedule(
 
 def time_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> tuple[Message, ...]:
     """Earliest times of messages that keep the plan's order on every link and port and wait for the same deliveries."""
-    order = sorted(range(len(drafts)), key=lambda i: (drafts[i].start, i))
-    deliveries: dict[tuple[int, int], list[int]] = {}
-    for i in order:
-        dst = topology.links[drafts[i].link].dst
-        for chunk in drafts[i].chunks:
-            deliveries.setdefault((chunk, dst), []).append(i)
-    free_us = [0.0] * topology.num_resources
-    end_us = [0.0] * len(drafts)
+    clock = _Clock(topology, chunk_bytes, drafts)
+    return tuple(clock.send(i) for i in clock.order)
+
+
+def dispatch_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> tuple[Message, ...]:
+    """Times of messages that wait for the plan's deliveries in an order of their own.
+
+    Of the messages that could start first, the one with the longest way to go starts, counted to the end of what waits for it.
+    """
+    clock = _Clock(topology, chunk_bytes, drafts)
+    waiting: list[set[int]] = [set(deliveries) for deliveries in clock.deliveries]
+    users: list[list[int]] = [[] for _ in drafts]
+    way_us = [topology.message_us(draft.link, len(draft.chunks) * chunk_bytes) for draft in drafts]
+    for i in reversed(clock.order):
+        way_us[i] += max((way_us[user] for user in users[i]), default=0.0)
+        for j in clock.deliveries[i]:
+            users[j].append(i)
+    queue = [(0.0, -way_us[i], i) for i in clock.order if not waiting[i]]
+    heapq.heapify(queue)
     messages = []
-    for i in order:
-        draft = drafts[i]
-        src = topology.links[draft.link].src
-        tolerance = 1e-9 * max(1.0, abs(draft.start))
-        start = 0.0
-        for chunk in draft.chunks:
-            for j in deliveries.get((chunk, src), ()):
-                if drafts[j].end <= draft.start + tolerance:
-                    start = max(start, end_us[j])
-        size = len(draft.chunks) * chunk_bytes
-        resources = topology.resources_of[draft.link]
-        start = max(start, *(free_us[r] for r in resources))
-        for r in resources:
-            free_us[r] = start + topology.occupancy_us(r, size)
-        end_us[i] = start + topology.message_us(draft.link, size)
-        messages.append(Message(draft.link, draft.chunks, start, end_us[i], draft.reduce))
+    while queue:
+        known, _, i = heapq.heappop(queue)
+        start = clock.earliest(i)
+        if start > known:  # something else has been sent there meanwhile
+            heapq.heappush(queue, (start, -way_us[i], i))
+            continue
+        messages.append(clock.send(i))
+        for user in users[i]:
+            waiting[user].discard(i)
+            if not waiting[user]:
+                heapq.heappush(queue, (clock.earliest(user), -way_us[user], user))
     return tuple(messages)
+
+
+class _Clock:
+    """When links and ports are free and what has been sent."""
+
+    def __init__(self, topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> None:
+        self.topology, self.chunk_bytes, self.drafts = topology, chunk_bytes, drafts
+        self.order = sorted(range(len(drafts)), key=lambda i: (drafts[i].start, i))
+        self.deliveries = self._deliveries()
+        self.free_us = [0.0] * topology.num_resources
+        self.end_us = [0.0] * len(drafts)
+
+    def _deliveries(self) -> list[set[int]]:
+        """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts."""
+        brings: dict[tuple[int, int], list[int]] = {}
+        for i in self.order:
+            for chunk in self.drafts[i].chunks:
+                brings.setdefault((chunk, self.topology.links[self.drafts[i].link].dst), []).append(i)
+        found = []
+        for draft in self.drafts:
+            src = self.topology.links[draft.link].src
+            latest = draft.start + 1e-9 * max(1.0, abs(draft.start))
+            candidates = {j for chunk in draft.chunks for j in brings.get((chunk, src), ())}
+            found.append({j for j in candidates if self.drafts[j].end <= latest})
+        return found
+
+    def earliest(self, i: int) -> float:
+        """When a message can start: its deliveries have arrived, its link and ports are free."""
+        free_us = [self.free_us[r] for r in self.topology.resources_of[self.drafts[i].link]]
+        return max(0.0, *free_us, *(self.end_us[j] for j in self.deliveries[i]))
+
+    def send(self, i: int) -> Message:
+        """Send a message now."""
+        draft, start = self.drafts[i], self.earliest(i)
+        size = len(draft.chunks) * self.chunk_bytes
+        for r in self.topology.resources_of[draft.link]:
+            self.free_us[r] = start + self.topology.occupancy_us(r, size)
+        self.end_us[i] = start + self.topology.message_us(draft.link, size)
+        return Message(draft.link, draft.chunks, start, self.end_us[i], draft.reduce)

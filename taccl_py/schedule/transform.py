@@ -7,7 +7,7 @@ from dataclasses import replace
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
-from taccl_py.schedule.timing import build_schedule, time_messages
+from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
 from taccl_py.topology.model import Topology
 
 _COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
@@ -35,10 +35,25 @@ def backwards(schedule: Schedule, topology: Topology) -> list[Draft]:
     return [Draft(original[m.link], m.chunks, end - m.end_us, end - m.start_us, reduce=True) for m in schedule.messages]
 
 
+def is_reversible(topology: Topology, chunk_bytes: float) -> bool:
+    """Whether schedules of single chunks can be run backwards at the mirrored times.
+
+    A message occupies its ports from its start. Backwards it would have to from its end, which is the same but for a shift if
+    all that shares a port arrives equally long after it has left the port.
+    """
+    after: dict[int, float] = {}
+    for index in range(len(topology.links)):
+        for resource in topology.resources_of[index]:
+            delay = topology.message_us(index, chunk_bytes) - topology.occupancy_us(resource, chunk_bytes)
+            if abs(after.setdefault(resource, delay) - delay) > 1e-9 * max(1.0, delay):
+                return False
+    return True
+
+
 def combining(schedule: Schedule, topology: Topology) -> Schedule:
     """Reduce from a Broadcast, or ReduceScatter from an AllGather, on the reversed machine."""
     collective = replace(schedule.collective, kind=_COMBINED[schedule.collective.kind])
-    return build_schedule(topology, collective, schedule.chunk_bytes, backwards(schedule, topology))
+    return _reordered(build_schedule(topology, collective, schedule.chunk_bytes, backwards(schedule, topology)))
 
 
 def allreduce(gather: Schedule, reversed_gather: Schedule) -> Schedule:
@@ -55,7 +70,16 @@ def allreduce(gather: Schedule, reversed_gather: Schedule) -> Schedule:
     collective = Collective(Kind.ALLREDUCE, gather.collective.num_ranks, gather.collective.chunks_per_rank)
     first = backwards(reversed_gather, topology)
     second = drafts_of(gather, offset=reversed_gather.makespan_us)
-    return build_schedule(topology, collective, gather.chunk_bytes, [*first, *second])
+    return _reordered(build_schedule(topology, collective, gather.chunk_bytes, [*first, *second]))
+
+
+def _reordered(schedule: Schedule) -> Schedule:
+    """The same messages in another order at the ports if that is faster; mirrored times are best where they can be kept."""
+    topology, chunk_bytes = schedule.topology, schedule.chunk_bytes
+    if is_reversible(topology, chunk_bytes):
+        return schedule
+    other = replace(schedule, messages=dispatch_messages(topology, chunk_bytes, drafts_of(schedule)))
+    return other if other.makespan_us < schedule.makespan_us else schedule
 
 
 def mirrored(schedule: Schedule) -> Schedule | None:

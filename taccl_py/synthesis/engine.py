@@ -70,7 +70,7 @@ class Proof(StrEnum):
     """What is known of a schedule's quality.
 
     ``optimal``: its time equals a lower bound that holds for every schedule of the problem.
-    ``optimal-in-class``: a solver proved that no schedule with the same symmetry and chunks is faster on its time grid.
+    ``optimal-in-class``: a solver proved, on its time grid, that no schedule with the same symmetry is faster.
     ``feasible``: neither; a limit ended the search, or the search was a heuristic.
     """
 

@@ -12,12 +12,14 @@ from a greedy schedule and stops at the lower bound.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LimitReached
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.transform import allreduce, combining, mirrored
+from taccl_py.schedule.transform import allreduce, combining, is_reversible, mirrored
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import CP_SAT, choose_solver
 from taccl_py.solvers.cp_sat import Status
@@ -80,7 +82,8 @@ class _Found:
 
     def through(self, transform: Callable[[Schedule], Schedule]) -> _Found:
         """Return the same with every schedule transformed."""
-        return _Found(tuple(transform(schedule) for schedule in self.schedules), self.bound, self.in_class)
+        schedules = sorted(map(transform, self.schedules), key=lambda schedule: schedule.makespan_us)
+        return replace(self, schedules=tuple(schedules))
 
 
 class _Run:
@@ -107,14 +110,18 @@ class _Run:
         if pairs[0][1] is None:
             backward = self.backward(gather, "reduce: ").schedules[0]
             pairs = [(forward.schedules[0], backward)]
-        schedules = tuple(allreduce(one, other) for one, other in pairs if other is not None)
-        return _Found(schedules, allreduce_bound(self.topology, gather, self.chunk_bytes), False)
+        schedules = sorted(
+            (allreduce(one, other) for one, other in pairs if other is not None),
+            key=lambda schedule: schedule.makespan_us,
+        )
+        return _Found(tuple(schedules), allreduce_bound(self.topology, gather, self.chunk_bytes), False)
 
     def backward(self, collective: Collective, prefix: str) -> _Found:
         """Best schedules of a routed collective on the reversed machine."""
         topology = self.topology.reversed()
         sketch = None if self.sketch is None else self.sketch.for_sums(topology)
-        return self.routed(topology, sketch, collective, prefix)
+        found = self.routed(topology, sketch, collective, prefix)
+        return replace(found, in_class=found.in_class and is_reversible(topology, self.chunk_bytes))
 
     def routed(self, topology: Topology, sketch: Sketch | None, collective: Collective, prefix: str) -> _Found:
         """Best schedules of a routed collective."""
@@ -180,7 +187,19 @@ def _cp_alone(search: Search, _solver: str) -> None:
         task = search.task(joins=False)
         plan, outcome = solve_joint(task, search.limits_for(0.6, _WORK_JOINT), search.best_plan, search.progress())
         search.offer(plan)
-        search.proven = outcome.status is Status.OPTIMAL and not search.joins
+        search.proven = outcome.status is Status.OPTIMAL and _closes_the_class(search.quotient.problem)
+
+
+def _closes_the_class(problem: Problem) -> bool:
+    """Whether an optimum with one chunk a message over the allowed links is one of all schedules of the same symmetry.
+
+    It is not where two chunks may use a link that, or a port of which, has an alpha: scratch can make any two neighbours.
+    """
+    topology = problem.topology
+    shared = np.flatnonzero(problem.allowed.sum(axis=0) > 1).tolist()
+    return not problem.narrowed and all(
+        topology.resource_cost[resource][0] == 0 for link in shared for resource in topology.resources_of[link]
+    )
 
 
 def _cp_steps(search: Search, _solver: str) -> None:

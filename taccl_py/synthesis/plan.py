@@ -99,15 +99,19 @@ def _leaders(quotient: Quotient, arcs: Sequence[int]) -> set[int]:
 
 
 def chains(arcs: Sequence[int], joins: Mapping[int, int]) -> list[tuple[int, ...]]:
-    """Split arcs of one link into runs in which every arc follows its predecessor."""
+    """Split arcs of one link into runs in which every arc follows its predecessor.
+
+    A rotation can make arcs follow each other in a circle; it is cut before the first of them.
+    """
     members = set(arcs)
     follower = {joins[arc]: arc for arc in arcs if joins.get(arc) in members}
-    runs = []
-    for arc in arcs:
-        if joins.get(arc) in members:
+    runs, placed = [], set[int]()
+    for arc in [*(arc for arc in arcs if joins.get(arc) not in members), *arcs]:
+        if arc in placed:
             continue
         run = [arc]
-        while run[-1] in follower:
-            run.append(follower[run[-1]])
+        while (follows := follower.get(run[-1], arc)) != arc:
+            run.append(follows)
         runs.append(tuple(run))
+        placed.update(run)
     return runs

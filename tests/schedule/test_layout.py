@@ -73,6 +73,17 @@ def test_scratch_is_ordered_so_that_batches_to_one_rank_stay_whole():
     assert runs_of(topology, collective, *drafts)[2:] == [(2, 6), (3, 7), (3, 7)]
 
 
+def test_batches_that_are_parts_of_each_other_stay_whole_as_they_are_named():
+    """Rank 1 passes 2 and 4 on, and 3 not: in the order of numbers they would be cut."""
+    topology, collective = chain(5), Collective(Kind.SCATTER, 5)
+    nested = [together(0, 1, 3, 2, 4), together(1, 2, 4, start=1.0)]
+    scratch = choose_scratch(topology, collective, nested, as_named=True)
+    assert scratch[:3] == ((1, 3, 2, 4), (1, 3, 2, 4), (2, 4))
+    runs = contiguous_runs(topology, collective, scratch, nested)
+    assert [draft.chunks for draft in runs] == [(1, 3, 2, 4), (2, 4)]
+    assert runs_of(topology, collective, *nested) != [(1, 3, 2, 4), (2, 4)]
+
+
 def test_scratch_without_batches_is_in_order_of_number():
     topology, collective = chain(3), Collective(Kind.SCATTER, 3, 3)
     drafts = [together(0, chunk, start=-chunk) for chunk in (8, 6, 7)]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import Draft
-from taccl_py.schedule.timing import build_schedule, time_messages
+from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
 from taccl_py.schedule.transform import drafts_of, resized
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import judge_schedule
@@ -110,6 +110,23 @@ def test_retiming_a_valid_schedule_keeps_it_valid_and_never_delays_it(schedule):
 def test_retiming_twice_changes_nothing_more(schedule):
     first = resized(schedule, schedule.chunk_bytes)
     assert resized(first, schedule.chunk_bytes) == first
+
+
+def test_the_longest_way_goes_first_through_a_port():
+    links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, 5.0, ports=(0,)), Link(1, 3, 0.0, 30.0)]
+    topology = machine(4, links, [Port("out", 0.0, 10.0)])
+    drafts = [Draft(1, (0,), 0.0, 15.0), Draft(0, (0,), 10.0, 20.0), Draft(2, (0,), 20.0, 50.0)]
+    assert max(m.end_us for m in time_messages(topology, MB, drafts)) == 50.0
+    dispatched = dispatch_messages(topology, MB, drafts)
+    assert sorted((m.link, m.start_us, m.end_us) for m in dispatched) == [(0, 0, 10), (1, 10, 25), (2, 10, 40)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules(delays=True))
+def test_messages_in_an_order_of_their_own_are_valid(schedule):
+    again = replace(schedule, messages=dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule)))
+    assert judge_schedule(again) == ()
+    assert sorted((m.link, m.chunks) for m in again.messages) == sorted((m.link, m.chunks) for m in schedule.messages)
 
 
 def test_a_ring_is_timed_without_idle_time():

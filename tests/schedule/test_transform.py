@@ -1,6 +1,7 @@
 """Sums from routed schedules: whatever the machine, what comes out must pass the judge."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
-from taccl_py.schedule.transform import allreduce, backwards, combining, drafts_of, mirrored
+from taccl_py.schedule.transform import allreduce, backwards, combining, drafts_of, is_reversible, mirrored
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import judge_schedule
@@ -105,9 +106,30 @@ def test_on_plain_links_a_sum_takes_no_longer_than_the_routed_schedule(seed):
     assert combining(forwards, topology).makespan_us <= forwards.makespan_us * (1 + 1e-9)
 
 
-# Over a port the order of starts decides; turned around by their ends, a message with latency and one without change places.
-@pytest.mark.xfail(reason="messages are turned around by their arrivals, although their starts occupy the port")
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_on_a_reversible_machine_a_sum_of_single_chunks_takes_no_longer(seed):
+    """Whatever the ports, if all of them cost the same and all links do."""
+    rng = random.Random(seed)
+    drawn = random_topology(rng, rng.randrange(2, 5))
+    costs = {"alpha_us": rng.choice([0.0, 3.0]), "beta_us_per_mb": rng.choice([1.0, 10.0])}
+    ports = [replace(port, alpha_us=1.0, beta_us_per_mb=5.0) for port in drawn.ports]
+    topology = machine(drawn.num_ranks, [replace(link, latency_us=2.0, **costs) for link in drawn.links], ports)
+    assert is_reversible(topology, MB)
+    forwards = routed(rng, topology.reversed(), Collective(Kind.ALLGATHER, topology.num_ranks), MB)
+    assert all(len(message.chunks) == 1 for message in forwards.messages)
+    assert combining(forwards, topology).makespan_us <= forwards.makespan_us * (1 + 1e-9)
+
+
+def test_links_that_arrive_differently_late_behind_a_port_cannot_be_reversed():
+    port = Port("in", 0.0, 10.0)
+    for other, expected in (((0.0, 10.0, 0.0), True), ((0.0, 10.0, 5.0), False), ((0.0, 20.0, 0.0), False)):
+        links = [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, *other, ports=(0,))]
+        assert is_reversible(machine(3, links, [port]), MB) is expected
+
+
 def test_with_latency_a_sum_takes_no_longer_either():
+    """Turned around by their ends, a message with latency and one without would change places at the port."""
     links = [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, 5.0, ports=(0,))]
     topology = machine(3, links, [Port("in", 0.0, 10.0)])
     turned = topology.reversed()
