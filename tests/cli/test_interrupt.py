@@ -149,9 +149,6 @@ def test_an_interrupt_of_taccl_alone_ends_cbc_too(start):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, reason="bounds and the set-up of a large problem do not look at the interrupt: 5 s here"
-)
 def test_ctrl_c_ends_the_preparation_of_a_large_problem(start):
     process = start("synth", "ndv2", "alltoall", "--nodes", "4", "--time-limit", "100", "-o", "out", "--json")
     time.sleep(1)

@@ -18,7 +18,7 @@ def best_bound(problem: Problem, limits: Limits) -> Bound:
     size_bytes = problem.chunk_bytes * collective.chunks_per_size
     chunked = flow_bound(problem, limits)
     free = demand_bound(problem.topology, collective.kind, collective.root, size_bytes, limits)
-    return best_of(bound for bound in (lower_bound(problem), chunked, free) if bound is not None)
+    return best_of(bound for bound in (lower_bound(problem, limits.stop), chunked, free) if bound is not None)
 
 
 def allreduce_bound(topology: Topology, gather: Collective, chunk_bytes: float) -> Bound:

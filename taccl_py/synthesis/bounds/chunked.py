@@ -13,7 +13,9 @@ All of them hold for every schedule of the same chunks under the same restrictio
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +30,23 @@ from taccl_py.units import BYTES_PER_MB
 _RELATIVE_PRECISION = 1e-12
 
 
-def lower_bound(problem: Problem) -> Bound:
-    """Best of the bounds described in the module's text."""
+def lower_bound(problem: Problem, stop: threading.Event | None = None) -> Bound:
+    """Best of the bounds described in the module's text.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    stop
+        The user's interrupt, after which no more cuts are tried.
+    """
     distances = _Distances(problem)
-    return best_of([_latency(problem, distances), *_cuts(problem, distances)])
+    bounds = [_latency(problem, distances)]
+    for inside, name in _sides(problem):
+        if stop is not None and stop.is_set():
+            break
+        bounds.append(_cut(problem, distances, inside, name))
+    return best_of(bounds)
 
 
 class _Distances:
@@ -41,13 +56,16 @@ class _Distances:
         self._problem = problem
         self._net = Net.of(problem.topology)
         self._cost = np.array([problem.message_us(link) for link in range(len(problem.topology.links))])
-        self._known: dict[tuple[int, bytes], list[float]] = {}
+        # Chunks that may use the same links share their times.
+        _, classes = np.unique(problem.permitted, axis=0, return_inverse=True)
+        self._class: list[int] = classes.reshape(-1).tolist()
+        self._known: dict[tuple[int, int], list[float]] = {}
 
     def of(self, chunk: int, start: int) -> list[float]:
         """Least time for the chunk from a rank to every rank."""
-        permitted = self._problem.permitted[chunk]
-        key = (start, permitted.tobytes())
+        key = (start, self._class[chunk])
         if key not in self._known:
+            permitted = self._problem.permitted[chunk]
             starts = np.arange(self._net.num_ranks)[None, :] == start
             self._known[key] = self._net.quickest(starts, self._cost, permitted[None, :])[0].tolist()
         return self._known[key]
@@ -70,21 +88,17 @@ def _latency(problem: Problem, distances: _Distances) -> Bound:
     return Bound(best, text)
 
 
-def _cuts(problem: Problem, distances: _Distances) -> list[Bound]:
-    """Bounds of all cuts, one for each orbit of ranks and nodes."""
+def _sides(problem: Problem) -> Iterator[tuple[frozenset[int], str]]:
+    """Insides of all cuts, with the name of what crosses them: one for each orbit of ranks, and the nodes."""
     topology = problem.topology
-    found = []
+    everyone = frozenset(range(topology.num_ranks))
     labels = orbit_labels(topology.num_ranks, [np.array(g.rank, dtype=np.int64) for g in problem.generators])
-    for rank in sorted(set(labels.tolist())):
-        found.append(_cut(problem, distances, frozenset([rank]), f"rank {rank}'s links in"))
-        rest = frozenset(range(topology.num_ranks)) - {rank}
-        found.append(_cut(problem, distances, rest, f"rank {rank}'s links out"))
+    parts = [(frozenset([rank]), f"rank {rank}") for rank in sorted(set(labels.tolist()))]
     if topology.num_nodes > 1:
-        for node, ranks in enumerate(topology.node_ranks):
-            rest = frozenset(range(topology.num_ranks)) - set(ranks)
-            found.append(_cut(problem, distances, frozenset(ranks), f"node {node}'s links in"))
-            found.append(_cut(problem, distances, rest, f"node {node}'s links out"))
-    return found
+        parts += [(frozenset(ranks), f"node {node}") for node, ranks in enumerate(topology.node_ranks)]
+    for part, name in parts:
+        yield part, f"{name}'s links in"
+        yield everyone - part, f"{name}'s links out"
 
 
 @dataclass(frozen=True)
