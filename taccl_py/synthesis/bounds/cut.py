@@ -71,7 +71,7 @@ class CutFinder:
         self._net = net
         self._ports = _ports_of_links(net)
         self._outward = _outward_ports(net)
-        self._port_beta = np.append(net.beta_us_per_mb[net.num_links :], 0.0)
+        self._num_ports = len(net.beta_us_per_mb) - net.num_links
 
     def worst(self, supply: FloatArray, sinks: list[int]) -> Cut | None:
         """Cut with the largest ratio of what is behind it to what it lets through, or None if nothing limits.
@@ -92,8 +92,10 @@ class CutFinder:
         source = network.num_vertices
         tail = np.concatenate([np.full(len(having), source), network.tail])
         head = np.concatenate([having, network.head])
-        least_us = float(supply[having].min() / network.rate[limited].sum()) / 2
-        time_us, best = max(_first_guess(net, supply, sinks), least_us), None
+        best = _links_into_a_rank(net, supply, sinks)
+        time_us = float(supply[having].min() / network.rate[limited].sum()) / 2
+        if best is not None:
+            time_us = best.supply / float((1 / net.beta_us_per_mb[best.resources]).sum())
         for sink in sinks[: max(1, _MOST_ARCS // len(tail))]:
             while True:
                 capacity = np.concatenate([supply[having], time_us * network.rate])
@@ -101,12 +103,9 @@ class CutFinder:
                 if found.flow >= float(supply.sum()) * (1 - _SHORT):
                     break
                 cut, rate = network.crossed(found.near, supply)
-                is_worse = cut.supply > time_us * rate * (1 + _SHORT)
-                if is_worse or best is None:
-                    best = cut
-                if not is_worse:
+                if cut.supply <= time_us * rate * (1 + _SHORT):
                     break
-                time_us = cut.supply / rate
+                best, time_us = cut, cut.supply / rate
         return best
 
     def cheapest_cover(self, links: IntArray) -> IntArray | None:
@@ -139,17 +138,14 @@ class CutFinder:
             tails.append(ranks + 2 * column[mine] + 1)
             heads.append(far[mine])
             far[mine] = ranks + 2 * column[mine]
-        # A link as fast as one of its ports never limits alone.
-        binding = beta_of[links] > self._port_beta[ports].max(axis=1, initial=0.0)
-        vertices = ranks + 2 * (len(self._port_beta) - 1)
-        free_tail, free_head = np.concatenate([*tails, near[~binding]]), np.concatenate([*heads, far[~binding]])
-        free = np.unique(free_tail * vertices + free_head)  # of arcs between the same vertices, one
+        vertices = ranks + 2 * self._num_ports
+        free = np.unique(np.concatenate(tails) * vertices + np.concatenate(heads)) if tails else np.zeros(0, np.int64)
         used = np.unique(ports[ports >= 0])
-        limited = np.concatenate([links[binding], num_links + used])
+        limited = np.concatenate([links, num_links + used])
         beta = np.concatenate([beta_of[limited], np.zeros(len(free))])
         return _Network(
-            np.concatenate([near[binding], ranks + 2 * used, free // vertices]),
-            np.concatenate([far[binding], ranks + 2 * used + 1, free % vertices]),
+            np.concatenate([near, ranks + 2 * used, free // vertices]),
+            np.concatenate([far, ranks + 2 * used + 1, free % vertices]),
             np.concatenate([limited, np.full(len(free), -1)]),
             np.divide(1.0, beta, out=np.full(len(beta), np.inf), where=beta > 0),
             vertices,
@@ -186,11 +182,14 @@ def _outward_ports(net: Net) -> BoolArray:
     return np.append(outward, False)
 
 
-def _first_guess(net: Net, supply: FloatArray, sinks: list[int]) -> float:
-    """Time in which the links into a rank, without ports, bring what it lacks: not more than its worst cut takes."""
+def _links_into_a_rank(net: Net, supply: FloatArray, sinks: list[int]) -> Cut | None:
+    """The worst one of the cuts that consist of the links into a sink; None if nothing limits these."""
     beta = net.beta_us_per_mb[: net.num_links]
     rate = np.divide(1.0, beta, out=np.full(len(beta), np.inf), where=beta > 0)
     entering = np.bincount(net.dst, weights=rate, minlength=net.num_ranks)
     lacking = supply.sum() - supply
     time_us = np.divide(lacking, entering, out=np.zeros(net.num_ranks), where=entering > 0)
-    return float(time_us[sinks].max(initial=0.0)) * (1 - 10 * _SHORT)
+    sink = max(sinks, key=lambda rank: time_us[rank])
+    if time_us[sink] <= 0:
+        return None
+    return Cut(np.flatnonzero(net.dst == sink), np.arange(net.num_ranks) != sink, float(lacking[sink]))

@@ -135,31 +135,7 @@ def test_known_allgather_bounds_are_met_with_enough_chunks(name, shares):
     assert shares * 10 * (1 - 1e-6) <= bound.time_us <= (shares + 0.1) * 10
 
 
-# Flow
-
-
-def test_the_flow_bound_is_for_alltoall():
-    assert flow_bound(problem_of(full(3), Kind.ALLGATHER), Limits()) is None
-    bound = flow_bound(problem_of(ring(3, alpha_us=0.0), Kind.ALLTOALL), Limits())
-    assert bound.time_us == pytest.approx(30.0, rel=1e-6)
-    assert "flow" in bound.reason
-
-
-@pytest.mark.parametrize(("name", "load"), [("ring:8", 8.0), ("hypercube:3", 4.0), ("full:5", 1.0), ("ring:4", 2.0)])
-def test_known_alltoall_loads(name, load):
-    """Distances of all pairs over all links: on a ring of 8, 8 sources x 16 hops over 16 links."""
-    topology = load_topology(f"{name},alpha_us=0,beta_us_per_mb=1")
-    bound = flow_bound(problem_of(topology, Kind.ALLTOALL), Limits())
-    assert bound.time_us == pytest.approx(load, rel=1e-6)
-
-
-# A port that is slower than its links takes a message's bytes as long as the link does with its alpha, so that the link's
-# alpha is hidden behind the port and cannot be added to the port's load.
-def test_the_alpha_of_links_is_not_added_to_the_load_of_a_slow_port():
-    links = [Link(0, 1, 3.0, 2.0, ports=(0,)), Link(1, 0, 3.0, 2.0)]
-    problem = problem_of(machine(2, links, [Port("slow", 0.0, 20.0)]), Kind.ALLTOALL)
-    assert least_time_us(problem, batches=True) == 20.0
-    assert flow_bound(problem, Limits()).time_us <= 20.0
+# AllReduce
 
 
 def test_the_bound_of_allreduce_does_not_add_it_either():
@@ -168,9 +144,6 @@ def test_the_bound_of_allreduce_does_not_add_it_either():
     links = [Link(0, 1, 10.0, 8.0, ports=(0,)), Link(1, 0, 10.0, 8.0, ports=(1,))]
     bound = allreduce_bound(machine(2, links, ports), Collective(Kind.ALLGATHER, 2), MB)
     assert bound.time_us <= 80.0
-
-
-# AllReduce
 
 
 def test_allreduce_moves_every_chunk_twice_to_all_but_one_rank():
@@ -224,16 +197,6 @@ def late_port():
 @given(problems(most_chunks=4, mixed_latency=True))
 def test_no_schedule_is_faster_than_the_bound_where_links_have_different_latency(drawn):
     assert is_below_everything(drawn)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(kinds=(Kind.ALLTOALL,), most_ranks=3, most_chunks=9, alphas_us=(0.0,)))
-def test_no_alltoall_of_a_tiny_problem_is_faster_than_its_flow(drawn):
-    problem = Problem.build(drawn.topology, drawn.collective, None, drawn.chunk_bytes)
-    best_us = least_time_us(problem, batches=False, most=5_000)
-    flow = flow_bound(problem, Limits(seconds=10.0))
-    if best_us is not None and flow is not None:
-        assert flow.time_us <= best_us * (1 + 1e-9)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
