@@ -1,0 +1,68 @@
+"""``taccl bound``: tables, JSON, and what it refuses."""
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.topology.catalog import load_topology
+from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
+
+
+def test_a_table_with_the_bound_and_its_parts(taccl):
+    ended = taccl("bound", "ring:4", "allgather", "--size", "4MB")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("allgather on ring-4, 4 ranks: no algorithm is faster")
+    row = next(line for line in ended.out.splitlines() if "4MB" in line)
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[:2] == ["4MB", "30.5 us"]
+    assert cells[4:7] == ["1 us", "1 us", "30.5 us"]
+
+
+def test_json_says_the_same_as_the_library(taccl):
+    record = taccl("bound", "dgx1", "broadcast", "--root", 3, "--sizes", "1KiB:1GiB", "--json").json
+    assert {key: record[key] for key in ("collective", "topology", "num_ranks", "num_nodes", "root")} == {
+        "collective": "broadcast", "topology": "dgx1", "num_ranks": 8, "num_nodes": 1, "root": 3,
+    }  # fmt: skip
+    sizes = [row["size_bytes"] for row in record["results"]]
+    assert (sizes[0], sizes[-1]) == (2**10, 2**30)
+    assert sizes == sorted(sizes)
+    for row in record["results"]:
+        bound = demand_bound(load_topology("dgx1"), Kind.BROADCAST, 3, row["size_bytes"])
+        assert (row["bound_us"], row["bound_reason"]) == (bound.time_us, bound.reason)
+        assert row["bound_us"] == max(row["latency_us"], row["fan_out_us"], row["bandwidth_us"])
+        assert row["busbw_gbps"] == row["algbw_gbps"] == pytest.approx(row["size_bytes"] / row["bound_us"] / 1000)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_no_algorithm_that_synth_finds_is_faster(taccl, kind):
+    arguments = ("ring:4", kind, "--size", "64KiB")
+    bound = taccl("bound", *arguments, "--json").json["results"][0]
+    found = taccl("synth", *arguments, "--time-limit", 0.5, "--json").json
+    assert bound["bound_us"] <= found["bound_us"] <= found["makespan_us"] * (1 + 1e-9)
+
+
+def test_nodes_and_ranks(taccl):
+    two = taccl("bound", "ndv4", "allgather", "--nodes", 2, "--json").json
+    assert (two["num_ranks"], two["num_nodes"]) == (16, 2)
+    group = taccl("bound", "ndv4", "allgather", "--nodes", 2, "--ranks", "0-3", "--json").json
+    assert group["num_ranks"] == 4
+    assert group["results"][0]["bound_us"] < two["results"][0]["bound_us"]
+
+
+def test_a_profile_of_taccl_has_no_size(taccl, refuse, folder):
+    profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
+    row = taccl("bound", profile, "allgather", "--sketch", sketch, "--json").json["results"][0]
+    assert row["size_bytes"] is row["algbw_gbps"] is None
+    found = taccl("synth", profile, "allgather", "--sketch", sketch, "--time-limit", 0.5, "--json").json
+    assert 0 < row["bound_us"] <= found["makespan_us"]
+    refuse(2, ["--size"], "bound", profile, "allgather", "--sketch", sketch, "--size", "1MB")
+    refuse(2, ["--size"], "bound", profile, "allgather", "--sketch", sketch, "--sizes", "1MB:2MB")
+
+
+def test_what_is_refused(refuse):
+    refuse(2, ["--sizes", "--size"], "bound", "ring:4", "allgather", "--size", "1MB", "--sizes", "1MB:2MB")
+    refuse(2, ["--root", "no root"], "bound", "ring:4", "allgather", "--root", 1)
+    refuse(2, ["--root", "does not exist"], "bound", "ring:4", "broadcast", "--root", 4)
+    refuse(2, ["not a collective"], "bound", "ring:4", "allfetch")
+    refuse(2, ["not a topology"], "bound", "rong", "allgather")
+    refuse(3, ["no path of links"], "bound", "dgx1", "allgather", "--ranks", "0,5")
