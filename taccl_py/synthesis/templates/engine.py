@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from taccl_py.errors import LimitReached
@@ -13,7 +14,8 @@ from taccl_py.synthesis.templates.library import template_schedules
 
 SOLVER = "none"
 _TOLERANCE = 1e-9
-_MOST_RUNNERS_UP = 8
+# How many other schedules are kept, and how much slower they may be.
+_MOST_RUNNERS_UP, _RUNNER_UP = 8, 1.25
 
 
 def synthesize_templates(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -24,7 +26,9 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     InputError
         If there is a sketch, or the machine's costs are for one chunk only.
     LimitReached
-        If no template fits the machine's links, or there was no time for one.
+        If no template fits the machine's links.
+    Infeasible
+        If the machine falls apart.
     """
     begun = time.monotonic()
     deadline = Deadline(options.limits.seconds)
@@ -32,18 +36,20 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
     events.bound(bound.time_us)
     found: list[Schedule] = []
-    for named in template_schedules(demand):
-        if not found or named.schedule.makespan_us < min(s.makespan_us for s in found):
-            events.incumbent(named.schedule.makespan_us)
+    fastest_us = math.inf
+    for named in template_schedules(demand, _RUNNER_UP):
         found.append(named.schedule)
+        if named.schedule.makespan_us < fastest_us:
+            fastest_us = named.schedule.makespan_us
+            events.incumbent(fastest_us)
         if deadline.left <= 0 or options.limits.stop.is_set():
             break
     if not found:
         raise LimitReached(
             f"no known algorithm for {demand.kind} fits the links of {demand.topology.name}; use --engine milp"
         )
-    found.sort(key=lambda schedule: schedule.makespan_us)
-    best = found[0]
-    proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    near = [schedule for schedule in found if schedule.makespan_us <= fastest_us * _RUNNER_UP]
+    best, *others = sorted(near, key=lambda schedule: schedule.makespan_us)
+    proof = Proof.OPTIMAL if fastest_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
     seconds = {"templates": time.monotonic() - begun}
-    return Synthesis(best, bound, proof, SOLVER, seconds, tuple(found[1 : 1 + _MOST_RUNNERS_UP]))
+    return Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[:_MOST_RUNNERS_UP]))

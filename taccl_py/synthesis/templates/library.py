@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, turned
@@ -16,6 +18,7 @@ from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import adds_up, allreduce_plans
+from taccl_py.topology.model import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,15 @@ class NamedSchedule:
     schedule: Schedule
 
 
-def template_schedules(demand: Demand) -> Iterator[NamedSchedule]:
-    """Every template that fits the machine, in an order that depends on the machine alone; nothing is compared.
+def template_schedules(demand: Demand, within: float = math.inf) -> Iterator[NamedSchedule]:
+    """Every template that fits the machine, in an order that depends on the machine alone.
+
+    Parameters
+    ----------
+    demand
+        What is wanted.
+    within
+        Leave out templates that cannot be faster than so many times the fastest one so far; by default none.
 
     Raises
     ------
@@ -49,27 +59,38 @@ def template_schedules(demand: Demand) -> Iterator[NamedSchedule]:
             f"engine templates needs costs by size, those of {demand.topology.name} are for one chunk; use --engine milp"
         )
     seen: set[frozenset[Move]] = set()
+    fastest_us = math.inf
     for plan in _plans(demand):
         key = frozenset(plan.moves)
         if key not in seen:
             seen.add(key)
-            schedule = _timed(demand, plan)
+            schedule = _timed(demand, plan, within * fastest_us)
             if schedule is not None:
+                fastest_us = min(fastest_us, schedule.makespan_us)
                 yield NamedSchedule(plan.name, schedule)
 
 
-def _timed(demand: Demand, plan: Plan) -> Schedule | None:
-    """The plan on the machine's links, or None if it does not fit them."""
-    collective = demand.collective(plan.chunks_per_rank)
+def _timed(demand: Demand, plan: Plan, most_us: float) -> Schedule | None:
+    """The plan on the machine's links, or None if it does not fit them or is sure to take longer than `most_us`."""
+    topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
     chunk_bytes = demand.chunk_bytes(collective)
-    drafts = as_drafts(demand.topology, chunk_bytes, plan.moves)
-    if drafts is None:
+    drafts = as_drafts(topology, chunk_bytes, plan.moves)
+    if drafts is None or _busiest_us(topology, chunk_bytes, drafts) > most_us:
         return None
-    schedule = build_schedule(demand.topology, collective, chunk_bytes, drafts)
+    schedule = build_schedule(topology, collective, chunk_bytes, drafts)
     if len(schedule.messages) > len(drafts):  # batches were cut
-        other = build_schedule(demand.topology, collective, chunk_bytes, drafts, as_named=True)
+        other = build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)
         schedule = min(schedule, other, key=lambda each: each.makespan_us)
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
+
+
+def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[Draft]) -> float:
+    """How long the busiest link or port is busy if no batch is cut."""
+    busy_us = [0.0] * topology.num_resources
+    for draft in drafts:
+        for resource in topology.resources_of[draft.link]:
+            busy_us[resource] += topology.occupancy_us(resource, len(draft.chunks) * chunk_bytes)
+    return max(busy_us)
 
 
 def _plans(demand: Demand) -> Iterator[Plan]:

@@ -67,6 +67,17 @@ def test_templates_come_in_the_same_order_with_the_same_messages():
     ]
 
 
+def test_what_cannot_come_near_is_left_out_and_nothing_else():
+    demand = Demand(load("ndv4"), Kind.ALLREDUCE, KIB)
+    found = list(template_schedules(demand))
+    fastest_us = min(each.schedule.makespan_us for each in found)
+    kept = list(template_schedules(demand, 1.25))
+    assert len(kept) < len(found)
+    assert {each.name for each in found if each.schedule.makespan_us <= 1.25 * fastest_us} <= {
+        each.name for each in kept
+    }
+
+
 def test_no_template_comes_twice():
     found = templates(load("switch:6"), Kind.ALLGATHER)
     assert len({each.schedule.messages for each in found}) == len(found)
