@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LimitReached
@@ -28,7 +28,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Costs, Plan, fullest_us, list_schedule
+from taccl_py.synthesis.trees.order import Costs, Plan, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
 from taccl_py.units import BYTES_PER_MB
@@ -46,12 +46,17 @@ _MOST_PIECES = 64
 # Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
 _MOST_MESSAGES = 250_000
 _MOST_JOBS = 12_000
-_PATIENCE = (0.0, 0.25, 0.5, 1.0)
+_RULES = (Rule(0.0), Rule(0.25), Rule(0.5), Rule(1.0), Rule(0.0, backwards=True))
+# Ways to order that are kept when pieces become finer.
+_FEWEST_RULES = 3
+# Plans that are ordered anew at random, and how often: fewer times the more jobs they have.
+_MOST_SHAKEN = 3
+_MOST_RESTARTS, _RESTART_JOBS = 24, 24_000
 # A finer cut must be worth this much.
 _WORTH = 0.002
 _TOLERANCE = 1e-6
 # Numbers of trees that are tried; numbers of pieces in a row that may be no better.
-_MOST_FORESTS = 4
+_MOST_FORESTS = 5
 _MOST_FAILURES = 2
 # The search ends this near to the bound.
 _NEAR = 1.003
@@ -68,12 +73,13 @@ def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthe
 
 @dataclass(frozen=True)
 class _Choice:
-    """A plan and what it is a plan of."""
+    """A plan, what it is a plan of, and how it was found."""
 
     jobs: tuple[Job, ...]
-    plan: Plan
+    costs: Costs
     pieces: int
-    piece_bytes: float
+    rule: Rule
+    plan: Plan
 
 
 class _Base:
@@ -123,7 +129,7 @@ class _Run:
         with self.stage("schedule"):
             kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
             collective = Collective(kind, demand.topology.num_ranks, choice.pieces, demand.root)
-            schedule = _lifted(base.network, choice, collective)
+            schedule = _lifted(base.network, choice, collective, self._piece_bytes(choice.pieces))
             if turned:
                 schedule = combining(schedule, demand.topology)
         optimal = schedule.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
@@ -142,54 +148,63 @@ class _Run:
 
     def _search(self, base: _Base, backward: _Base | None) -> _Choice:
         """Best plan over numbers of trees, of pieces, and ways to order them."""
-        best: _Choice | None = None
+        found: list[_Choice] = []
         for parts in self._numbers_of_parts(base):
-            if best is not None and self._over(best):
+            if self._over(found):
                 break
-            least_us = least_load_us(base.network, base.packing.load_us, parts) * self._share_mb
-            if best is not None and least_us >= best.plan.end_us * (1 - _WORTH):
+            least_us = least_load_us(base.network, base.packing.load_us, parts)
+            if found and least_us * self._share_mb >= _best(found).plan.end_us:
                 continue
             forests = [b.forest(parts) for b in (base, backward) if b is not None]
-            best = self._cut_finer(base, backward, forests, best)
-        if best is None:
+            found += self._cut_finer(base, backward, forests, found)
+        with self.stage("order"):
+            for choice in sorted(found, key=lambda c: c.plan.end_us)[:_MOST_SHAKEN]:
+                found += self._shaken(choice, found)
+        if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        return best
+        return _best(found)
 
     def _cut_finer(
-        self, base: _Base, backward: _Base | None, forests: Sequence[Forest], best: _Choice | None
-    ) -> _Choice | None:
+        self, base: _Base, backward: _Base | None, forests: Sequence[Forest], before: list[_Choice]
+    ) -> list[_Choice]:
         """Plans with ever more pieces for the same trees, until that stops paying."""
         parts, network = forests[0].parts, base.network
-        own: list[float] = []
+        rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
+        found: list[_Choice] = []
         for cuts in self._numbers_of_cuts(parts, network):
-            if best is not None and self._over(best):
+            if self._over([*before, *found]):
                 break
-            if own and own.index(min(own)) < len(own) - _MOST_FAILURES:
+            if found and found.index(_best(found)) < len(found) - _MOST_FAILURES:
                 break
-            pieces = parts * cuts
-            piece_bytes = self._piece_bytes(pieces)
             sums = reduce_jobs(network, backward.network, forests[1], cuts) if backward is not None else ()
             jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
-            costs = Costs.of(network, piece_bytes)
-            if best is not None and fullest_us(jobs, costs) >= best.plan.end_us * (1 - _WORTH):
-                break
+            costs = Costs.of(network, self._piece_bytes(parts * cuts))
             with self.stage("order"):
-                plan = self._best_plan(jobs, costs)
-            own.append(plan.end_us)
-            if best is None or plan.end_us < best.plan.end_us * (1 - _WORTH):
-                best = _Choice(jobs, plan, pieces, piece_bytes)
-                self.events.incumbent(plan.end_us)
-        return best
+                plans = {rule: list_schedule(jobs, costs, rule) for rule in rules}
+            # What was among the slower half will be so with finer pieces.
+            rules = tuple(
+                sorted(rules, key=lambda rule: plans[rule].end_us)[: max(_FEWEST_RULES, (len(rules) + 1) // 2)]
+            )
+            found.append(_Choice(jobs, costs, parts * cuts, rules[0], plans[rules[0]]))
+            self.events.incumbent(_best([*before, *found]).plan.end_us)
+        return found
 
-    def _best_plan(self, jobs: tuple[Job, ...], costs: Costs) -> Plan:
-        plans = [list_schedule(jobs, costs, patience, backwards=False) for patience in _PATIENCE]
-        plans.append(list_schedule(jobs, costs, 0.0, backwards=True))
-        return min(plans, key=lambda plan: plan.end_us)
+    def _shaken(self, choice: _Choice, before: list[_Choice]) -> list[_Choice]:
+        """The same in a slightly different order, a number of times."""
+        found: list[_Choice] = []
+        for seed in range(1, min(_MOST_RESTARTS, _RESTART_JOBS // len(choice.jobs)) + 1):
+            if self._over([*before, *found]):
+                break
+            rule = replace(choice.rule, seed=self.limits.seed + seed)
+            found.append(replace(choice, rule=rule, plan=list_schedule(choice.jobs, choice.costs, rule)))
+        return found
 
-    def _over(self, best: _Choice) -> bool:
+    def _over(self, found: list[_Choice]) -> bool:
         """Whether the search may end: its time is up, or there is next to nothing to gain."""
+        if not found:
+            return False
         stopped = self.limits.stop.is_set() or not self.deadline.left
-        return stopped or best.plan.end_us <= self.bound.time_us * _NEAR
+        return stopped or _best(found).plan.end_us <= self.bound.time_us * _NEAR
 
     def _piece_bytes(self, pieces: int) -> float:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
@@ -228,7 +243,13 @@ class _Run:
         return max(bound, packed, key=lambda found: found.time_us)
 
 
-def _lifted(network: Network, choice: _Choice, collective: Collective) -> Schedule:
+def _best(found: list[_Choice]) -> _Choice:
+    """The fastest plan; of those that are about as fast, the one with the fewest pieces."""
+    limit_us = min(choice.plan.end_us for choice in found) * (1 + _WORTH)
+    return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.pieces, c.plan.end_us))
+
+
+def _lifted(network: Network, choice: _Choice, collective: Collective, piece_bytes: float) -> Schedule:
     """Schedule of the whole machine: every batch with its images."""
     links = network.link_images().tolist()
     images = network.images.tolist()
@@ -239,4 +260,4 @@ def _lifted(network: Network, choice: _Choice, collective: Collective) -> Schedu
             offset = 0 if collective.kind is Kind.BROADCAST else image[network.roots[first.root]] * choice.pieces
             chunks = tuple(offset + choice.jobs[index].piece for index in batch.jobs)
             drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))
-    return build_schedule(network.problem.topology, collective, choice.piece_bytes, drafts)
+    return build_schedule(network.problem.topology, collective, piece_bytes, drafts)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.synthesis.trees.jobs import Job
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.units import BYTES_PER_MB
 
 _RELATIVE_PRECISION = 1e-9
+# Relative random change of the order.
+_JITTER = 0.3
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,6 @@ class Plan:
     end_us: float
 
 
-def fullest_us(jobs: Sequence[Job], costs: Costs) -> float:
-    """Time for which the busiest resource moves pieces: no schedule of the jobs is faster."""
-    return max(_work(jobs, costs), default=0.0)
-
-
 def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:
     """What every resource has to do, without alpha."""
     count = 1 + max((resource for job in jobs for resource in costs.resources[job.link]), default=-1)
@@ -93,29 +91,57 @@ def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:
     return work
 
 
-def list_schedule(jobs: Sequence[Job], costs: Costs, patience: float, *, backwards: bool) -> Plan:
-    """Plan in which whatever has the longest way still to go starts as soon as its link and ports are free.
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How to decide what goes when.
 
-    Parameters
+    Attributes
     ----------
-    jobs, costs
-        What is to be done.
     patience
         Neighbours that are ready together share a message while the way of all of them takes at most this part of the work
         that is left; where nobody waits for them, they share it in any case.
     backwards
         Whether to decide from the end to the beginning, so that the last messages rather than the first come without pauses.
+    in_turn
+        Whether all sums are planned by themselves, and everything else after them.
+    seed
+        0 for the plain order, else of a random change of it.
     """
+
+    patience: float = 0.0
+    backwards: bool = False
+    in_turn: bool = False
+    seed: int = 0
+
+
+def list_schedule(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
+    """Plan in which whatever has the longest way still to go starts as soon as its link and ports are free."""
+    if rule.in_turn:
+        return _in_turn(jobs, costs, rule)
     follows: list[list[int]] = [[] for _ in jobs]
     for index, job in enumerate(jobs):
         for earlier in job.after:
             follows[earlier].append(index)
     leads = [list(job.after) for job in jobs]
-    if not backwards:
-        return _left_shifted(jobs, costs, _Run(jobs, costs, leads, follows, patience).batches())
-    turned = _Run(jobs, costs, follows, leads, patience).batches()
+    if not rule.backwards:
+        return _left_shifted(jobs, costs, _Run(jobs, costs, leads, follows, rule).batches())
+    turned = _Run(jobs, costs, follows, leads, rule).batches()
     mirrored = [Batch(batch.jobs, -batch.end_us, -batch.start_us) for batch in turned]
     return _left_shifted(jobs, costs, mirrored)
+
+
+def _in_turn(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
+    """Sums as if they were sent the other way, then the rest; whatever can start sooner does."""
+    sums = [job for job in jobs if job.reduce]
+    first = len(sums)
+    rest = [replace(job, after=tuple(i - first for i in job.after if i >= first)) for job in jobs[first:]]
+    one = list_schedule(sums, costs, replace(rule, in_turn=False, backwards=not rule.backwards))
+    two = list_schedule(rest, costs, replace(rule, in_turn=False))
+    later = [
+        Batch(tuple(index + first for index in batch.jobs), batch.start_us + one.end_us, batch.end_us + one.end_us)
+        for batch in two.batches
+    ]
+    return _left_shifted(jobs, costs, [*one.batches, *later])
 
 
 def _left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) -> Plan:
@@ -145,12 +171,14 @@ class _Run:
         costs: Costs,
         leads: Sequence[Sequence[int]],
         follows: Sequence[Sequence[int]],
-        patience: float,
+        rule: Rule,
     ) -> None:
-        self._jobs, self._costs, self._follows, self._patience = jobs, costs, follows, patience
+        self._jobs, self._costs, self._follows, self._patience = jobs, costs, follows, rule.patience
         self._way = _ways(jobs, costs, follows)
         self._missing = [len(lead) for lead in leads]
-        self._rank = [(-self._way[i], job.piece, i) for i, job in enumerate(jobs)]
+        rng = random.Random(rule.seed)
+        change = [1 + _JITTER * rng.random() if rule.seed else 1.0 for _ in jobs]
+        self._rank = [(-self._way[i] * change[i], job.piece, i) for i, job in enumerate(jobs)]
         work = _work(jobs, costs)
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0

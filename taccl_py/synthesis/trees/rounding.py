@@ -20,8 +20,10 @@ from taccl_py.synthesis.trees.packing import Packing, Tree, dive
 FloatArray = NDArray[np.float64]
 
 # How steeply a resource's penalty grows with its load, from coarse to fine.
-_STEEPNESS = (8.0, 40.0, 200.0)
-_MOST_PASSES = 12
+_STEEPNESS = (40.0, 200.0)
+_MOST_PASSES = 6
+# Below this part of the largest load a resource does not count as full.
+_FULL = 0.9
 _EPSILON = 1e-9
 # Trees this much worse than the packing need not get better.
 _GOOD = 1.002
@@ -132,7 +134,9 @@ class _Search:
             for _ in range(_MOST_PASSES):
                 if best <= goal:
                     break
-                moved = [self._relieve(tree, rank, steepness) for tree, rank in self._places()]
+                moved = [
+                    self._relieve(tree, rank, steepness) for tree, rank in self._places() if self._is_full(tree, rank)
+                ]
                 if self.fullest < best * (1 - _EPSILON):
                     best, links = self.fullest, [links.copy() for links in self._link]
                 if not any(moved):
@@ -153,6 +157,10 @@ class _Search:
 
     def _places(self) -> list[tuple[int, int]]:
         return [(tree, rank) for tree, links in enumerate(self._link) for rank in range(len(links)) if links[rank] >= 0]
+
+    def _is_full(self, tree: int, rank: int) -> bool:
+        """Whether the link into a rank uses one of the fullest resources."""
+        return bool(self._load[self._network.resources[self._link[tree][rank]]].max() >= _FULL * self._load.max())
 
     def _candidates(self, tree: int, rank: int) -> IntArray:
         """Links into a rank that do not come from below it."""
