@@ -1,8 +1,9 @@
-"""Turns: the order in which a rank's messages pass a port that only this rank uses.
+"""Turns: the order in which a rank's messages pass a port.
 
-Threadblocks run at the same time, so messages to and from different peers compete for the rank's own ports and may pass them
-in another order than the schedule's. Where that matters, every send waits for the one before it (its flag is raised when its
+Threadblocks run at the same time, so messages to and from different peers compete for ports and may pass them in another
+order than the schedule's. Where that matters, every send waits for the one of its rank before it (its flag is raised when its
 data have left), and every receive for the one before it (so that of two senders the one whose message is awaited goes first).
+Ranks that share a port cannot wait for each other; there each of them at least keeps its own messages in order.
 """
 
 from __future__ import annotations
@@ -55,27 +56,16 @@ def _add_turns(
     *,
     sending: bool,
 ) -> None:
-    own_ports = _ports_of_one_rank(topology, sending=sending)
     for rank in drafts:
         last: dict[tuple[int, int], int] = {}
         moved = [(a.leaves if sending else a.arrives, a.order) for draft in rank for a in draft.actions]
         passing = [(transfers[transfer], order) for transfer, order in moved if transfer != NONE]
         for transfer, order in sorted(passing, key=lambda item: (item[0].start_us, item[1])):
-            ports = [port for port in topology.links[transfer.link].ports if port in own_ports]
-            keys = [(port, transfer.instance) for port in ports]
+            keys = [(port, transfer.instance) for port in topology.links[transfer.link].ports]
             before = {last[key] for key in keys if key in last and last[key] < order}
             if before:
                 turns[order] = tuple(latest_first(turns.get(order, ()), sorted(before)))
             last |= dict.fromkeys(keys, order)
-
-
-def _ports_of_one_rank(topology: Topology, *, sending: bool) -> frozenset[int]:
-    """Ports that only links out of (or into) one rank use."""
-    users: dict[int, set[int]] = {}
-    for link in topology.links:
-        for port in link.ports:
-            users.setdefault(port, set()).add(link.src if sending else link.dst)
-    return frozenset(port for port, ranks in users.items() if len(ranks) == 1)
 
 
 def latest_first(one: Sequence[int], other: Sequence[int]) -> list[int]:

@@ -61,11 +61,15 @@ def test_instances_take_turns_among_themselves():
     assert turns(*sends_at(0.0, 1.0, 2.0, 3.0, instances=(0, 1, 0, 1)), topology) == {2: (0,), 3: (1,)}
 
 
-def test_there_are_no_turns_at_a_port_that_ranks_share():
-    """A rank cannot wait for another one without a message, and its own order alone is not the schedule's."""
+def test_at_a_port_that_ranks_share_each_keeps_its_own_order():
+    """A rank cannot wait for another one without a message."""
     links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(3, 2, 0.0, 10.0, ports=(0,))]
-    assert turns(*sends_at(0.0, 10.0), machine_with_ports(4, links, 1), PortOrder.BOTH) == {}
-    assert turns(*sends_at(0.0, 10.0), machine_with_ports(4, links[:2], 1), PortOrder.BOTH) == {1: (0,)}
+    transfers = [transfer(0, 1), transfer(3, 2, link=2, start_us=10.0), transfer(0, 2, link=1, start_us=20.0)]
+    drafts = (
+        (draft(send(0, "i0", 0), send_peer=1), draft(send(2, "i0", 2), send_peer=2)),
+        (draft(send(1, "i0", 1, rank=3), send_peer=2),),
+    )
+    assert turns(drafts, transfers, machine_with_ports(4, links, 1)) == {2: (0,)}
 
 
 def test_receives_take_turns_only_if_that_is_wanted():
