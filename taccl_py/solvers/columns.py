@@ -64,6 +64,7 @@ class ColumnProgram:
             self._highs.addRow(-highspy.kHighsInf, 0.0, *nothing)
         rows = np.arange(self._shares, self._shares + num_resources, dtype=np.int32)
         self._infinity = highspy.kHighsInf
+        self._optimal = highspy.HighsModelStatus.kOptimal
         self._highs.addCol(1.0, 0.0, self._infinity, num_resources, rows, np.full(num_resources, -1.0))
 
     def add(self, share: int, load: FloatArray) -> None:
@@ -82,6 +83,11 @@ class ColumnProgram:
     def solve(self) -> MasterSolution:
         """Optimum over the columns so far; every share needs at least one."""
         self._highs.run()
+        status = self._highs.getModelStatus()
+        if status != self._optimal:
+            raise ValueError(
+                f"HiGHS ended a program that has an optimum with {self._highs.modelStatusToString(status)}"
+            )
         solution = self._highs.getSolution()
         duals = np.array(solution.row_dual)
         values = np.array(solution.col_value)

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
@@ -40,11 +42,12 @@ _ROUTED = {
     Kind.REDUCESCATTER: Kind.ALLGATHER,
     Kind.ALLREDUCE: Kind.ALLGATHER,
 }
-_PARTS = (1, 2, 3, 4, 5, 6, 8, 11, 13, 16)
+# Numbers of trees for each root, and of pieces for each tree.
+_PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16)
 _CUTS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_PIECES = 64
 # Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
-_MOST_MESSAGES = 250_000
+_MOST_MESSAGES = 200_000
 _MOST_JOBS = 12_000
 _RULES = (Rule(0.0), Rule(0.25), Rule(0.5), Rule(1.0), Rule(0.0, backwards=True))
 # Ways to order that are kept when pieces become finer.
@@ -85,7 +88,7 @@ class _Choice:
 class _Base:
     """A machine with its packing, and whole trees for any number of parts."""
 
-    def __init__(self, run: _Run, *, backwards: bool) -> None:
+    def __init__(self, run: _Run, *, backwards: bool, symmetric: bool = True) -> None:
         demand = run.demand
         topology, sketch = demand.topology, demand.sketch
         if backwards:
@@ -95,15 +98,15 @@ class _Base:
         problem = Problem.build(topology, collective, sketch, demand.chunk_bytes(demand.collective(1)))
         self._run = run
         with run.stage("packing"):
-            self.network = Network.of(problem)
-            self.packing = pack_trees(self.network, run.limits, run.deadline)
+            self.network = Network.of(problem if symmetric else problem.without_symmetry())
+            self.packing = pack_trees(self.network, run.over)
         self._forests: dict[int, Forest] = {}
 
     def forest(self, parts: int) -> Forest:
         """Whole trees, so many for each root."""
         if parts not in self._forests:
             with self._run.stage("rounding"):
-                found = round_packing(self.network, self.packing, parts, self._run.limits, self._run.deadline)
+                found = round_packing(self.network, self.packing, parts, self._run.over)
             self._forests[parts] = found
         return self._forests[parts]
 
@@ -125,7 +128,13 @@ class _Run:
         with self.stage("bound"):
             self.bound = self._bound(base)
             self.events.bound(self.bound.time_us)
-        choice = self._search(base, _Base(self, backwards=True) if demand.kind is Kind.ALLREDUCE else None)
+        backward = None
+        if demand.kind is Kind.ALLREDUCE:
+            backward = _Base(self, backwards=True)
+            if not np.array_equal(base.network.images, backward.network.images):
+                # A sketch turned around may have another symmetry; both ways must repeat alike.
+                base, backward = (_Base(self, backwards=turned, symmetric=False) for turned in (False, True))
+        choice = self._search(base, backward)
         with self.stage("schedule"):
             kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
             collective = Collective(kind, demand.topology.num_ranks, choice.pieces, demand.root)
@@ -150,7 +159,7 @@ class _Run:
         """Best plan over numbers of trees, of pieces, and ways to order them."""
         found: list[_Choice] = []
         for parts in self._numbers_of_parts(base):
-            if self._over(found):
+            if self._is_enough(found):
                 break
             least_us = least_load_us(base.network, base.packing.load_us, parts)
             if found and least_us * self._share_mb >= _best(found).plan.end_us:
@@ -172,7 +181,7 @@ class _Run:
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         found: list[_Choice] = []
         for cuts in self._numbers_of_cuts(parts, network):
-            if self._over([*before, *found]):
+            if self._is_enough([*before, *found]):
                 break
             if found and found.index(_best(found)) < len(found) - _MOST_FAILURES:
                 break
@@ -193,18 +202,21 @@ class _Run:
         """The same in a slightly different order, a number of times."""
         found: list[_Choice] = []
         for seed in range(1, min(_MOST_RESTARTS, _RESTART_JOBS // len(choice.jobs)) + 1):
-            if self._over([*before, *found]):
+            if self._is_enough([*before, *found]):
                 break
             rule = replace(choice.rule, seed=self.limits.seed + seed)
             found.append(replace(choice, rule=rule, plan=list_schedule(choice.jobs, choice.costs, rule)))
         return found
 
-    def _over(self, found: list[_Choice]) -> bool:
+    def over(self) -> bool:
+        """Whether time is up or the user wants an end."""
+        return self.limits.stop.is_set() or not self.deadline.left
+
+    def _is_enough(self, found: list[_Choice]) -> bool:
         """Whether the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
-        stopped = self.limits.stop.is_set() or not self.deadline.left
-        return stopped or _best(found).plan.end_us <= self.bound.time_us * _NEAR
+        return self.over() or _best(found).plan.end_us <= self.bound.time_us * _NEAR
 
     def _piece_bytes(self, pieces: int) -> float:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
@@ -217,7 +229,8 @@ class _Run:
     def _numbers_of_parts(self, base: _Base) -> list[int]:
         """Numbers of trees for each root that are worth trying, the most even ones first, and one tree at last."""
         wanted = self.demand.chunks_per_rank
-        possible = [parts for parts in _PARTS if wanted is None or wanted % parts == 0]
+        most = min(_MOST_PIECES, max(1, _MOST_MESSAGES // (base.network.num_ranks * len(base.network.roots))))
+        possible = [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
         possible.sort(key=lambda parts: (round(least_load_us(base.network, base.packing.load_us, parts), 6), parts))
         return list(dict.fromkeys([*possible[:_MOST_FORESTS], 1]))
 

@@ -7,7 +7,7 @@ other jobs: for the one that brings the piece or, where data is summed, for all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.rounding import Forest
@@ -28,7 +28,7 @@ class Job:
     reduce
         Whether the receiver adds it to what it has.
     after
-        Jobs that must have arrived, all of smaller index.
+        Jobs that must have arrived.
     """
 
     root: int
@@ -64,7 +64,26 @@ def gather_jobs(network: Network, forest: Forest, cuts: int, sums: Sequence[Job]
                 after = brought_by[int(network.src[link])]
                 brought_by[int(network.dst[link])] = (len(jobs),)
                 jobs.append(Job(tree.root, piece, link, reduce=False, after=after))
-    return jobs
+    sketch = network.problem.sketch
+    return _own_first(network, jobs) if sketch is not None and sketch.own_first else jobs
+
+
+def _own_first(network: Network, jobs: list[Job]) -> list[Job]:
+    """Let what is relayed between nodes wait for the sender's own pieces on the same link."""
+    node_of = network.problem.topology.node_of
+    own: dict[int, list[int]] = {}
+    for index, job in enumerate(jobs):
+        if not job.reduce and network.src[job.link] == network.roots[job.root]:
+            own.setdefault(int(network.resources[job.link, 0]), []).append(index)
+    result = []
+    for job in jobs:
+        src, dst = int(network.src[job.link]), int(network.dst[job.link])
+        if not job.reduce and node_of[src] != node_of[dst] and src != network.roots[job.root]:
+            before = own.get(int(network.resources[job.link, 0]), [])
+            result.append(replace(job, after=(*job.after, *before)))
+        else:
+            result.append(job)
+    return result
 
 
 def reduce_jobs(network: Network, backward: Network, forest: Forest, cuts: int) -> list[Job]:

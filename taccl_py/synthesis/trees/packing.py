@@ -10,19 +10,20 @@ By averaging over the symmetry the bound holds for all schedules, symmetric or n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.solvers.columns import ColumnProgram, MasterSolution
-from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
 from taccl_py.synthesis.trees.network import Network
 
 FloatArray = NDArray[np.float64]
+# Whether time is up or the user wants an end.
+Over = Callable[[], bool]
 
 _GAP = 1e-7
 # How exactly the rest is packed while trees are settled one by one.
@@ -72,18 +73,16 @@ class Packing:
     bound_us: float
 
 
-def pack_trees(network: Network, limits: Limits, deadline: Deadline) -> Packing:
-    """Optimal packing, or the best one when the time runs out."""
+def pack_trees(network: Network, over: Over) -> Packing:
+    """Optimal packing, or the best one when time is up."""
     program = _TreeProgram(network, [1.0] * len(network.roots))
-    solution = program.improve(_GAP, limits, deadline)
+    solution = program.improve(_GAP, over)
     bound = max(program.bound, program.exact_bound(solution.prices))
     used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
     return Packing(tuple(program.trees[i] for i in used), solution.amounts[used], solution.objective, bound)
 
 
-def dive(
-    network: Network, packing: Packing, parts: int, *, at_once: int, limits: Limits, deadline: Deadline
-) -> list[Tree]:
+def dive(network: Network, packing: Packing, parts: int, over: Over, *, at_once: int) -> list[Tree]:
     """Whole trees from a packing: settle those that the program uses most, and let it pack the rest again.
 
     Parameters
@@ -92,10 +91,10 @@ def dive(
         The machine and its fractional packing.
     parts
         Trees for each root.
+    over
+        Whether time is up; the rest is then settled with the trees that are known.
     at_once
         How many fractional trees, of different roots, are settled before the program is asked again.
-    limits, deadline
-        When the time runs out, the rest is settled as the program last said.
 
     Returns
     -------
@@ -106,7 +105,7 @@ def dive(
     settled: list[Tree] = []
     left = [parts] * len(network.roots)
     while any(left):
-        amounts = program.improve(_DIVE_GAP, limits, deadline).amounts
+        amounts = program.improve(_DIVE_GAP, over).amounts
         chosen = _most_used(program.trees, amounts, left, at_once)
         for tree in chosen:
             left[tree.root] -= 1
@@ -147,7 +146,7 @@ class _TreeProgram:
         self.bound = 0.0
         self._add(trees)
 
-    def improve(self, gap: float, limits: Limits, deadline: Deadline) -> MasterSolution:
+    def improve(self, gap: float, over: Over) -> MasterSolution:
         """Add trees until the optimum is reached within a relative gap."""
         if not self.trees:
             uniform = np.full(self._network.num_resources, 1.0 / self._network.num_resources)
@@ -157,7 +156,7 @@ class _TreeProgram:
             offers = self._finder.cheapest(solution.prices, _HOP_SHARE)
             self.bound = max(self.bound, self._bound(offers, solution.prices))
             better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - _GAP)]
-            done = self.bound >= solution.objective * (1 - gap) or limits.stop.is_set() or not deadline.left
+            done = self.bound >= solution.objective * (1 - gap) or over()
             if done or not self._add(better):
                 return solution
 

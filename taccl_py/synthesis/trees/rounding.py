@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Packing, Tree, dive
+from taccl_py.synthesis.trees.packing import Over, Packing, Tree, dive
 
 FloatArray = NDArray[np.float64]
 
@@ -58,7 +57,7 @@ def least_load_us(network: Network, load_us: float, parts: int) -> float:
     return float((np.ceil(load_us / costs * (1 - _EPSILON)) * costs).min()) if len(costs) else 0.0
 
 
-def round_packing(network: Network, packing: Packing, parts: int, limits: Limits, deadline: Deadline) -> Forest:
+def round_packing(network: Network, packing: Packing, parts: int, over: Over) -> Forest:
     """Whole trees that are close to a packing.
 
     Parameters
@@ -67,25 +66,25 @@ def round_packing(network: Network, packing: Packing, parts: int, limits: Limits
         The machine and its fractional packing.
     parts
         Trees for each root.
-    limits, deadline
-        The better trees that are found by then are returned.
+    over
+        Whether time is up; the better trees that are found by then are returned.
     """
     goal = max(least_load_us(network, packing.load_us, parts) * (1 + _EPSILON), packing.load_us * _GOOD) * parts
-    best = _balanced(network, packing, _nearest(network, packing, parts), parts, goal)
+    best = _balanced(network, packing, _nearest(network, packing, parts), parts, goal, over)
     for at_once in (len(network.roots), 1):
-        if best.fullest <= goal or limits.stop.is_set() or not deadline.left:
+        if best.fullest <= goal or over():
             break
-        trees = dive(network, packing, parts, at_once=at_once, limits=limits, deadline=deadline)
-        other = _balanced(network, packing, trees, parts, goal)
+        trees = dive(network, packing, parts, over, at_once=at_once)
+        other = _balanced(network, packing, trees, parts, goal, over)
         if other.fullest < best.fullest * (1 - _EPSILON):
             best = other
-    best.flatten()
+    best.flatten(over)
     return Forest(tuple(best.trees()), parts, best.fullest / parts)
 
 
-def _balanced(network: Network, packing: Packing, trees: list[Tree], parts: int, goal: float) -> _Search:
+def _balanced(network: Network, packing: Packing, trees: list[Tree], parts: int, goal: float, over: Over) -> _Search:
     search = _Search(network, trees, packing.load_us * parts)
-    search.balance(goal)
+    search.balance(goal, over)
     return search
 
 
@@ -127,28 +126,32 @@ class _Search:
         """Trees as they are now."""
         return [Tree(root, link) for root, link in zip(self._root, self._link, strict=True)]
 
-    def balance(self, goal: float) -> None:
+    def balance(self, goal: float, over: Over) -> None:
         """Hang ranks elsewhere while that lowers the sum of penalties, and keep the best trees on the way."""
+        if self._target <= 0:
+            return
         best, links = self.fullest, [links.copy() for links in self._link]
         for steepness in _STEEPNESS:
             for _ in range(_MOST_PASSES):
-                if best <= goal:
+                if best <= goal or over():
                     break
                 moved = [
                     self._relieve(tree, rank, steepness) for tree, rank in self._places() if self._is_full(tree, rank)
                 ]
                 if self.fullest < best * (1 - _EPSILON):
-                    best, links = self.fullest, [links.copy() for links in self._link]
+                    if self._target <= 0:
+            return
+        best, links = self.fullest, [links.copy() for links in self._link]
                 if not any(moved):
                     break
         self._link = links
         self._load = self._total()
 
-    def flatten(self) -> None:
+    def flatten(self, over: Over) -> None:
         """Hang ranks nearer to the root where the fullest resource allows it."""
         cap = max(self.fullest, self._target) * (1 + _EPSILON)
         for _ in range(_MOST_PASSES):
-            if not any([self._raise(tree, cap) for tree in range(len(self._link))]):
+            if over() or not any([self._raise(tree, cap) for tree in range(len(self._link))]):
                 break
 
     def _total(self) -> FloatArray:
