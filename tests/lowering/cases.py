@@ -218,6 +218,21 @@ def urgent_relay():
     return Schedule(topology, Collective(Kind.BROADCAST, 4, 1), MB, messages, ((),) * 4)
 
 
+def urgent_relay_at_a_shared_port():
+    """The same where rank 4, too, uses the port, to pass the chunk on to 5, and the way from 2 to 3 takes 15: 30 us, else 35."""
+    links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(2, 3, 0.0, 15.0)]
+    links += [Link(0, 4, 0.0, 10.0), Link(4, 5, 0.0, 10.0, ports=(0,))]
+    topology = machine_with_ports(6, links, 1)
+    messages = (
+        crossing(topology, 0, 2, 0, 0.0, 10.0),
+        crossing(topology, 0, 4, 0, 0.0, 10.0),
+        crossing(topology, 0, 1, 0, 10.0, 20.0),
+        crossing(topology, 2, 3, 0, 10.0, 25.0),
+        crossing(topology, 4, 5, 0, 20.0, 30.0),
+    )
+    return Schedule(topology, Collective(Kind.BROADCAST, 6, 1), MB, messages, ((),) * 6)
+
+
 def urgent_arrival():
     """AllGather of 3 ranks where the chunks of ranks 1 and 2 come to rank 0 through one port and leave over links of 10, 20.
 

@@ -107,9 +107,13 @@ def replayed_us(schedule, order, runtime=EXECUTOR):
     ("schedule", "times_us"),
     [
         (cases.urgent_relay(), {PortOrder.FREE: 30.0, PortOrder.SENDS: 20.0, PortOrder.BOTH: 20.0}),
+        (
+            cases.urgent_relay_at_a_shared_port(),
+            {PortOrder.FREE: 35.0, PortOrder.SENDS: 30.0, PortOrder.BOTH: 30.0},
+        ),
         (cases.urgent_arrival(), {PortOrder.FREE: 40.0, PortOrder.SENDS: 40.0, PortOrder.BOTH: 30.0}),
     ],
-    ids=["sends", "receives"],
+    ids=["sends", "sends at a shared port", "receives"],
 )
 @pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=list(RUNTIMES))
 def test_turns_make_the_program_as_fast_as_its_schedule(schedule, times_us, runtime):
