@@ -173,7 +173,7 @@ def _outward_ports(net: Net) -> BoolArray:
     owner, port, place = _places(net)
     num_ports = len(net.alpha_us) - net.num_links
     senders, receivers = (
-        np.bincount(np.unique(np.stack([port, ends[owner]]), axis=1)[0], minlength=num_ports)
+        np.bincount(np.unique(port * net.num_ranks + ends[owner]) // net.num_ranks, minlength=num_ports)
         for ends in (net.src, net.dst)
     )
     in_front = 2 * place < np.bincount(owner, minlength=net.num_links)[owner]

@@ -106,7 +106,7 @@ class _Machine:
     def __init__(self, topology: Topology, kind: Kind, root: int) -> None:
         self.topology, self.kind, self.root = topology, kind, root
         self.net = Net.of(topology)
-        self.orbits = Orbits.of_machine(topology, root if kind in ROOTED else None)
+        self.orbits = Orbits.of_machine(topology)
         self._node_of = np.array(topology.node_of, dtype=np.int64)
 
         self._starts = [root] if kind in ROOTED else self.orbits.ranks()
@@ -142,29 +142,32 @@ class _Machine:
     def charges(self, limits: Limits) -> Iterator[Charge]:
         """Bounds on bandwidth."""
         num_ranks = self.net.num_ranks
-        everyone = np.ones(num_ranks, dtype=bool)
         if self.kind is Kind.ALLTOALL:
             yield from self._dealing_cuts()
             yield alltoall_charge(self.net, self.orbits, limits)
         elif self.kind is Kind.ALLREDUCE:
             # Whatever one rank contributes has to get to all others, and the sum of what they contribute to it.
-            orbits = Orbits.of_machine(self.topology, 0)
-            supply = (np.arange(num_ranks) == 0).astype(np.float64)
             for backwards in (False, True):
-                yield from self._cuts(_Copying(supply, everyone, orbits, backwards, is_sum=True))
+                yield from self._cuts(self._from_one(0, backwards, is_sum=True))
             yield from self._transfers()
+        elif self.kind in (Kind.BROADCAST, Kind.REDUCE):
+            yield from self._cuts(self._from_one(self.root, self.kind in _BACKWARDS, is_sum=False))
         else:
-            alone = np.arange(num_ranks) == self.root
-            from_one = self.kind in (Kind.BROADCAST, Kind.REDUCE)
             to_one = self.kind in (Kind.GATHER, Kind.SCATTER)
-            supply = alone.astype(np.float64) if from_one else np.full(num_ranks, 1 / num_ranks)
-            yield from self._cuts(_Copying(supply, alone if to_one else everyone, self.orbits, self.kind in _BACKWARDS))
+            sinks = [self.root] if to_one else self.orbits.ranks()
+            is_sink = (np.arange(num_ranks) == self.root) | (not to_one)
+            supply = np.full(num_ranks, 1 / num_ranks)
+            yield from self._cuts(_Copying(supply, is_sink, sinks, self.kind in _BACKWARDS))
+
+    def _from_one(self, rank: int, backwards: bool, is_sum: bool) -> _Copying:
+        supply = (np.arange(self.net.num_ranks) == rank).astype(np.float64)
+        return _Copying(supply, supply == 0, self.orbits.enough_for(rank), backwards, is_sum)
 
     def _cuts(self, copying: _Copying) -> Iterator[Charge]:
         """The worst cut, and those around ranks and nodes, which may be worse for small sizes."""
         net = self.net.reversed() if copying.backwards else self.net
         finder, idle_us = CutFinder(net), self._idle()
-        cuts = [finder.worst(copying.supply, [rank for rank in copying.orbits.ranks() if copying.is_sink[rank]])]
+        cuts = [finder.worst(copying.supply, copying.sinks)]
         for near in self._sides():
             behind = copying.behind(near)
             if behind > 0:
@@ -199,15 +202,14 @@ class _Machine:
     def _sorts(self) -> list[int]:
         """One rank of each sort: of an orbit, with the same bandwidth out and in, and of the root's node or not."""
         net = self.net
-        beta = net.sum_over_links(net.beta_us_per_mb)
-        rates = [
-            np.bincount(ends, weights=1 / np.maximum(beta, 1e-9), minlength=net.num_ranks)
-            for ends in (net.src, net.dst)
-        ]
+        beta = np.maximum(net.sum_over_links(net.beta_us_per_mb), 1e-9)
+        rates = [np.bincount(ends, weights=1 / beta, minlength=net.num_ranks) for ends in (net.src, net.dst)]
         own = self._node_of == self._node_of[self.root]
+        rooted = self.kind in ROOTED
         found: dict[tuple[object, ...], int] = {}
-        for rank in self.orbits.ranks():
-            found.setdefault((rank == self.root, bool(own[rank]), *(f"{rate[rank]:.6g}" for rate in rates)), rank)
+        for rank in range(net.num_ranks) if rooted else self.orbits.ranks():
+            place = (rank == self.root, bool(own[rank])) if rooted else ()
+            found.setdefault((*place, *(f"{rate[rank]:.6g}" for rate in rates)), rank)
         return list(found.values())
 
     def _nodes(self, ranks: list[int]) -> list[int]:
@@ -265,8 +267,8 @@ class _Copying:
         Share of the size that every rank has, [rank].
     is_sink
         Who wants everything, [rank].
-    orbits
-        Symmetry that leaves both as they are.
+    sinks
+        Sinks to which enough flows only if enough flows to all of them.
     backwards
         Whether it takes place on the machine turned around.
     is_sum
@@ -275,7 +277,7 @@ class _Copying:
 
     supply: FloatArray
     is_sink: BoolArray
-    orbits: Orbits
+    sinks: list[int]
     backwards: bool
     is_sum: bool = False
 

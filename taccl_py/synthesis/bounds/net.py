@@ -166,35 +166,50 @@ class Orbits:
         Of every rank.
     resource
         Of every link and port.
+    images
+        Permutations of the ranks that generate the symmetry.
     """
 
     rank: IntArray
     resource: IntArray
+    images: tuple[IntArray, ...]
 
     @staticmethod
     def of_images(topology: Topology, images: Iterable[OrbitImage]) -> Orbits:
         """Orbits under some verified permutations."""
         known = list(images)
+        ranks = tuple(image.rank for image in known)
         return Orbits(
-            orbit_labels(topology.num_ranks, [image.rank for image in known]),
+            orbit_labels(topology.num_ranks, list(ranks)),
             orbit_labels(topology.num_resources, [image.resource for image in known]),
+            ranks,
         )
 
     @staticmethod
-    def of_machine(topology: Topology, fixed: int | None = None) -> Orbits:
-        """Orbits under those of the machine's own symmetries that hold and, if given, leave one rank where it is."""
-        images = []
+    def of_machine(topology: Topology) -> Orbits:
+        """Orbits under those of the machine's own symmetries that hold."""
         of_links = LinkImages(topology)
-        for rank in topology.symmetry:
-            mapped = of_links.of(rank)
-            if not isinstance(mapped, str) and (fixed is None or rank[fixed] == fixed):
-                images.append(OrbitImage.of(topology, rank, *mapped))
-        return Orbits.of_images(topology, images)
+        images = [(rank, of_links.of(rank)) for rank in topology.symmetry]
+        return Orbits.of_images(
+            topology,
+            [OrbitImage.of(topology, rank, *image) for rank, image in images if not isinstance(image, str)],
+        )
 
     def ranks(self) -> list[int]:
         """One rank of every orbit."""
         found: list[int] = np.unique(self.rank).tolist()
         return found
+
+    def enough_for(self, start: int) -> list[int]:
+        """Ranks such that whatever flows from the start to each of them flows to all.
+
+        What flows from x to y and from y to z flows from x to z. So what flows from the start to its images flows, by the same
+        symmetry, from these to theirs and in the end to its whole orbit, and from there to the orbits of all others.
+        """
+        found = {int(image[start]) for image in self.images} | set(
+            np.unique(self.rank[self.rank != self.rank[start]]).tolist()
+        )
+        return sorted(found - {start})
 
 
 @dataclass(frozen=True)
