@@ -18,20 +18,17 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     """Every AllToAll template that the machine's links allow."""
     num_ranks = site.topology.num_ranks
     parents = [site.path_parents(source) for source in range(num_ranks)]
-
-    def quickest(src: int, dst: int) -> tuple[int, ...]:
-        way = [dst]
-        while way[-1] != src:
-            way.append(parents[src][way[-1]])
-        return tuple(way[::-1])
-
     if any(parent.count(-1) > 1 for parent in parents):
         return
+    quickest = _quickest(parents)
     ways: dict[str, Way] = {"shortest paths": quickest}
     few_axes = site.linked_inside_nodes
     for grid in grids(site.topology):
         if not few_axes or len(grid.axes) == min(2, site.topology.num_nodes):
             ways[f"turns {grid.name}"] = _turns(grid, num_ranks)
+    rails = _by_rails(site)
+    if rails is not None:
+        ways["paths inside, then rails"] = rails
     for camp in camps(site):
         ways |= {camp.name: _led(camp, site, quickest, by_rail=False)}
         ways |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}
@@ -40,6 +37,41 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
         if all(site.linked(move.src, move.dst) for move in moves):
             yield Plan(name, chunks_per_rank, moves)
             yield Plan(f"{name}, far first", chunks_per_rank, _along(way, num_ranks, chunks_per_rank, far_first=True))
+
+
+def _quickest(parents: list[list[int]]) -> Way:
+    """Ways on which the rank before each rank is its parent in the source's tree."""
+
+    def way(src: int, dst: int) -> tuple[int, ...]:
+        found = [dst]
+        while found[-1] != src:
+            found.append(parents[src][found[-1]])
+        return tuple(found[::-1])
+
+    return way
+
+
+def _by_rails(site: Site) -> Way | None:
+    """Inside the node to the rank with the destination's local number, which waits for the whole node, then across.
+
+    None if there is one node, or one that falls apart without the others.
+    """
+    topology = site.topology
+    parents = [site.inside.path_parents(source) for source in range(topology.num_ranks)]
+    whole = all(parents[a][b] >= 0 for ranks in topology.node_ranks for a in ranks for b in ranks if a != b)
+    if topology.num_nodes == 1 or not whole:
+        return None
+    inside = _quickest(parents)
+    longest = max(len(inside(a, b)) for ranks in topology.node_ranks for a in ranks for b in ranks)
+
+    def way(src: int, dst: int) -> tuple[int, ...]:
+        ranks = topology.node_ranks[topology.node_of[src]]
+        if dst in ranks:
+            return inside(src, dst)
+        begin = inside(src, ranks[min(topology.local_rank[dst], len(ranks) - 1)])
+        return (*(src,) * (longest - len(begin)), *begin, dst)
+
+    return way
 
 
 def _turns(grid: Grid, num_ranks: int) -> Way:

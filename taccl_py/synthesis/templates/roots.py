@@ -41,9 +41,8 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
     ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
     for pieces in (num_pieces,) if num_pieces is not None else _PIECES:
         small = replace(site, chunk_bytes=site.chunk_bytes / pieces)
-        edges = small.tree((root,), ranks, small.chunk_bytes)
-        if edges is not None:
-            yield Plan(f"tree, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
+        for name, edges in _trees(small, root, ranks):
+            yield Plan(f"{name}, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
         order = small.path(ranks, root)
         if order is not None:
             yield Plan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
@@ -55,6 +54,14 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
             moves = _scattered(site, root, pieces // num_ranks, name)
             if moves is not None:
                 yield Plan(f"scatter and {name} allgather", pieces, moves)
+
+
+def _trees(site: Site, root: int, ranks: list[int]) -> Iterator[tuple[str, tuple[Edge, ...]]]:
+    """Trees for messages of the site's size, with their names."""
+    for name, one_entry in (("tree", False), ("tree with one entry a node", True)):
+        edges = site.tree((root,), ranks, site.chunk_bytes, one_entry=one_entry)
+        if edges is not None and (not one_entry or site.topology.num_nodes > 1):
+            yield name, edges
 
 
 def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> Moves:
@@ -116,12 +123,10 @@ def scatter_plans(site: Site, root: int, chunks_per_rank: int) -> Iterator[Plan]
     halves = _halving(site, root, ranks)
     if halves is not None:
         parents["halving"] = halves
-    edges = site.tree((root,), ranks, site.chunk_bytes)
-    if edges is not None:
-        above = [-1] * len(ranks)
+    for name, edges in _trees(site, root, ranks):
+        parents[name] = [-1] * len(ranks)
         for edge in edges:
-            above[edge.dst] = edge.src
-        parents["tree"] = above
+            parents[name][edge.dst] = edge.src
     for name, parent in parents.items():
         if parent.count(-1) == 1:
             yield Plan(name, chunks_per_rank, _down(parent, root, chunks_per_rank))

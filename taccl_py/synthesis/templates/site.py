@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from taccl_py.topology.model import Topology
@@ -71,13 +71,25 @@ class Site:
         """Whether there are links both ways."""
         return self.linked(one, other) and self.linked(other, one)
 
-    def tree(self, roots: Sequence[int], ranks: Sequence[int], num_bytes: float) -> tuple[Edge, ...] | None:
+    @cached_property
+    def inside(self) -> Site:
+        """The same machine without the links between nodes."""
+        node_of = self.topology.node_of
+        links = tuple(link for link in self.topology.links if node_of[link.src] == node_of[link.dst])
+        return replace(self, topology=replace(self.topology, links=links))
+
+    def tree(
+        self, roots: Sequence[int], ranks: Sequence[int], num_bytes: float, *, one_entry: bool = False
+    ) -> tuple[Edge, ...] | None:
         """Trees by which a message reaches the ranks from those that have it: always the rank is next that can have it first.
 
-        Links and ports serve one message at a time. None if some rank cannot be reached.
+        Links and ports serve one message at a time. With ``one_entry`` a node is entered once, which leaves time for more nodes.
+        None if some rank cannot be reached.
         """
         topology = self.topology
         free_us = [0.0] * topology.num_resources
+        node_of = topology.node_of
+        entered = {node_of[root] for root in roots}
         wanted = set(ranks) - set(roots)
         waiting: list[tuple[float, int, int, int]] = []
         holds_us = dict.fromkeys(roots, 0.0)
@@ -99,7 +111,7 @@ class Site:
         edges: list[Edge] = []
         while wanted and waiting:
             promised_us, src, dst, link = heapq.heappop(waiting)
-            if dst not in wanted:
+            if dst not in wanted or (one_entry and node_of[src] != node_of[dst] and node_of[dst] in entered):
                 continue
             if (end_us := arrival(link)) > promised_us:
                 heapq.heappush(waiting, (end_us, src, dst, link))
@@ -109,6 +121,7 @@ class Site:
                 free_us[resource] = start_us + topology.occupancy_us(resource, num_bytes)
             edges.append(Edge(src, dst, start_us, end_us))
             wanted.discard(dst)
+            entered.add(node_of[dst])
             holds_us[dst] = end_us
             offer(dst)
         return None if wanted else tuple(edges)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,42 +22,73 @@ _WORTH_A_RING = 0.99
 def allgather_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
     """Every AllGather template that the machine's links allow; the chunk count is the template's where it is None."""
     chunks = chunks_per_rank or 1
-    held = {rank: own_chunks(rank, chunks) for rank in range(site.topology.num_ranks)}
+    held = _own_chunks(site, chunks)
     for walk in walks(site):
         yield Plan(walk.name, chunks, spread(walk.axes, held))
     yield from sparse_plans(site, chunks_per_rank)
     for camp in camps(site):
-        yield Plan(camp.name, chunks, _spread_in(camp, site, held))
+        moves = _spread_in(camp, site, held)
+        if moves is not None:
+            yield Plan(camp.name, chunks, moves)
 
 
 def sparse_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
     """AllGather templates that need no regular links: quickest paths, and rings."""
-    flooded = _flood(site, chunks_per_rank or 1)
+    chunks = chunks_per_rank or 1
+    held = _own_chunks(site, chunks)
+    flooded = flood(site, (tuple(range(site.topology.num_ranks)),), held)
     if flooded is not None:
-        yield Plan("shortest paths", chunks_per_rank or 1, flooded)
+        yield Plan("shortest paths", chunks, flooded)
+    yield from _over_nodes(site, held, chunks)
     yield from _rings(site, chunks_per_rank)
 
 
-def own_chunks(rank: int, chunks_per_rank: int) -> tuple[int, ...]:
-    """Chunks of a rank's share."""
-    return tuple(range(rank * chunks_per_rank, (rank + 1) * chunks_per_rank))
+def _own_chunks(site: Site, chunks_per_rank: int) -> dict[int, tuple[int, ...]]:
+    """Chunks of every rank's share."""
+    return {
+        rank: tuple(range(rank * chunks_per_rank, (rank + 1) * chunks_per_rank))
+        for rank in range(site.topology.num_ranks)
+    }
 
 
-def _flood(site: Site, chunks_per_rank: int) -> Moves | None:
-    """Every share along quickest paths, one hop a step, together with whatever takes the same hop; None if a rank is cut off."""
-    num_ranks = site.topology.num_ranks
+def flood(site: Site, groups: Iterable[tuple[int, ...]], held: Mapping[int, tuple[int, ...]]) -> Moves | None:
+    """What each rank holds to its group along quickest paths, one hop a step, together with whatever takes the same hop.
+
+    None if a rank of a group is cut off, or a path leads out of its group.
+    """
     carried: dict[tuple[int, int, int], list[int]] = {}
-    for origin in range(num_ranks):
-        parent = site.path_parents(origin)
-        if parent.count(-1) > 1:
-            return None
-        for rank in range(num_ranks):
-            if rank != origin:
+    for group in groups:
+        for origin in group:
+            parent = site.path_parents(origin)
+            for rank in group:
+                if rank == origin:
+                    continue
                 hop, above = 0, parent[rank]
                 while above != origin:
+                    if above not in group:
+                        return None
                     hop, above = hop + 1, parent[above]
-                carried.setdefault((hop, parent[rank], rank), []).extend(own_chunks(origin, chunks_per_rank))
+                carried.setdefault((hop, parent[rank], rank), []).extend(held[origin])
     return tuple(Move(src, dst, tuple(chunks), hop, hop + 1) for (hop, src, dst), chunks in sorted(carried.items()))
+
+
+def _over_nodes(site: Site, held: Mapping[int, tuple[int, ...]], chunks_per_rank: int) -> Iterator[Plan]:
+    """Quickest paths inside nodes and exchange across them, either first; for nodes without regular links."""
+    topology = site.topology
+    if topology.num_nodes == 1 or any(len(ranks) != len(topology.node_ranks[0]) for ranks in topology.node_ranks):
+        return
+    across = _first_axis(site, tuple(zip(*topology.node_ranks, strict=True)))
+    if across is None:
+        return
+    of_node = {
+        rank: tuple(c for other in ranks for c in held[other]) for ranks in topology.node_ranks for rank in ranks
+    }
+    of_rail = {rank: tuple(c for other in group for c in held[other]) for group in across.groups for rank in group}
+    inner_first = flood(site.inside, topology.node_ranks, held)
+    outer_first = flood(site.inside, topology.node_ranks, of_rail)
+    if inner_first is not None and outer_first is not None:
+        yield Plan("paths inside, then across", chunks_per_rank, in_turn(inner_first, spread((across,), of_node)))
+        yield Plan("across, then paths inside", chunks_per_rank, in_turn(spread((across,), held), outer_first))
 
 
 def _rings(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
@@ -143,7 +174,7 @@ class Camp:
     leaders
         Leader of every camp.
     inside
-        Exchange within camps.
+        Exchange within camps; None if their links follow no pattern.
     across
         Exchange among leaders of one position in all nodes.
     local
@@ -153,7 +184,7 @@ class Camp:
     name: str
     members: tuple[tuple[int, ...], ...]
     leaders: tuple[int, ...]
-    inside: Axis
+    inside: Axis | None
     across: Axis
     local: Axis | None
 
@@ -176,7 +207,7 @@ def camps(site: Site) -> Iterator[Camp]:
             seen = set()
             for position in range(width):
                 sort = _sort_of_leader(site, members, position)
-                if inside is not None and sort not in seen:
+                if sort not in seen and math.isfinite(sort.inside_us):
                     seen.add(sort)
                     yield from _camp(site, members, inside, position)
 
@@ -196,7 +227,7 @@ def _sort_of_leader(site: Site, members: tuple[tuple[int, ...], ...], position: 
     return _Sort(max((edge.end_us for edge in edges), default=math.inf), tuple(across))
 
 
-def _camp(site: Site, members: tuple[tuple[int, ...], ...], inside: Axis, position: int) -> Iterator[Camp]:
+def _camp(site: Site, members: tuple[tuple[int, ...], ...], inside: Axis | None, position: int) -> Iterator[Camp]:
     nodes = site.topology.num_nodes
     leaders = tuple(ranks[position] for ranks in members)
     in_node = len(leaders) // nodes
@@ -213,9 +244,11 @@ def _first_axis(site: Site, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
     return next((each for each in found if each is not None), None)
 
 
-def _spread_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]]) -> Moves:
+def _spread_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]]) -> Moves | None:
     """AllGather in camps, then among leaders; what comes from the own node goes around while other nodes' chunks are on the way."""
-    inside = spread((camp.inside,), held)
+    inside = spread((camp.inside,), held) if camp.inside is not None else flood(site.inside, camp.members, held)
+    if inside is None:
+        return None
     share = {
         leader: tuple(chunk for rank in ranks for chunk in held[rank])
         for leader, ranks in zip(camp.leaders, camp.members, strict=True)

@@ -74,6 +74,14 @@ def test_a_tree_begins_with_the_slow_link_to_the_other_node():
     )
 
 
+def test_a_tree_with_one_entry_a_node_reaches_many_nodes_sooner():
+    topology = load("ndv4-x4")
+    one, other = (Site(topology, 1.0).tree((0,), range(32), 1.0, one_entry=each) for each in (False, True))
+    entries = [topology.node_of[edge.dst] for edge in other if topology.node_of[edge.src] != topology.node_of[edge.dst]]
+    assert sorted(entries) == [1, 2, 3]
+    assert max(edge.end_us for edge in other) < max(edge.end_us for edge in one)
+
+
 def test_trees_from_several_roots_share_the_ranks():
     edges = Site(ring(8, both_ways=True), MB).tree((0, 1), range(8), MB)
     assert sorted(edge.dst for edge in edges) == [2, 3, 4, 5, 6, 7]
