@@ -43,7 +43,19 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
         candidate, count = max(before.items(), key=lambda item: (item[1], -item[0]))
         if candidate >= 0 and count >= _MOST * len(own):
             found[arc] = candidate
-    return found
+    return _without_circles(found)
+
+
+def _without_circles(predecessor: dict[int, int]) -> dict[int, int]:
+    """Drop one entry of every circle, which the images of a chunk under a rotation form where its orbit wraps around."""
+    kept: dict[int, int] = {}
+    for arc, before in predecessor.items():
+        first: int | None = before
+        while first is not None and first != arc:
+            first = kept.get(first)
+        if first is None:
+            kept[arc] = before
+    return kept
 
 
 def _places(quotient: Quotient) -> list[dict[int, int]]:

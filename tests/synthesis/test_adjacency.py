@@ -1,8 +1,13 @@
+from dataclasses import replace
+
+import numpy as np
+
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.adjacency import predecessors
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
+from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from tests.instances import MB, chain, machine, ring, two_nodes
 
@@ -50,3 +55,17 @@ def test_a_predecessor_is_followed_by_one_chunk_only_on_every_link():
         found = joins(topology, kind)
         followers = [(before, *key[1:]) for key, before in found.items()]
         assert len(set(followers)) == len(followers)
+
+
+def test_arcs_never_follow_each_other_in_a_circle():
+    """Under a rotation of 8 ranks the chunks for them are one orbit each, and the last is the neighbour of the first."""
+    topology = load_topology("ndv4-x2")
+    problem = Problem.build(topology, Collective(Kind.ALLTOALL, 16), None, MB)
+    rails = np.array([k.dst // 8 == k.src // 8 or k.dst % 8 == k.src % 8 for k in topology.links])
+    joins = predecessors(Quotient.of(replace(problem, allowed=problem.permitted & rails)))
+    assert joins
+    for arc in joins:
+        seen = {arc}
+        while (arc := joins.get(arc)) is not None:
+            assert arc not in seen
+            seen.add(arc)

@@ -2,10 +2,10 @@ import numpy as np
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.flow.shares import whole_shares, with_port_owners
+from taccl_py.synthesis.flow.shares import whole_shares, with_port_owners, with_rails
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
-from tests.instances import MB, machine, ring, star_in
+from tests.instances import MB, machine, ring, star_in, two_nodes
 
 
 def shares(topology, kind=Kind.ALLTOALL, **how):
@@ -66,3 +66,26 @@ def test_what_is_permitted_is_the_same_for_images():
     problem = with_port_owners(shares(load_topology("dgx2-x2")))
     for generator in problem.generators:
         assert np.array_equal(problem.permitted[np.ix_(generator.chunk, generator.link)], problem.permitted)
+
+
+def test_on_rails_a_rank_sends_what_is_its_own_to_its_like():
+    problem = with_rails(shares(load_topology("ndv4-x2")))
+    topology, source = problem.topology, problem.collective.source
+    crossing = [i for i, k in enumerate(topology.links) if topology.node_of[k.src] != topology.node_of[k.dst]]
+    for chunk, index in np.argwhere(problem.permitted[:, crossing]).tolist():
+        link = topology.links[crossing[index]]
+        assert (link.src, link.dst % 8) == (source[chunk], link.src % 8)
+    assert len(problem.generators) == 2
+
+
+def test_a_rank_without_a_rail_uses_those_of_others():
+    owned = with_port_owners(shares(load_topology("dgx2-x2")))
+    railed = with_rails(owned)
+    odd = [chunk for chunk, source in enumerate(railed.collective.source) if source == 1]
+    links = [railed.topology.links[index] for index in np.flatnonzero(railed.permitted[odd].any(axis=0)).tolist()]
+    assert {link.src for link in links if link.dst >= 16 > link.src} == set(range(0, 16, 2))
+
+
+def test_without_rails_or_nodes_a_machine_stays_as_it_is():
+    assert with_rails(shares(load_topology("torus:3x3"))) is None
+    assert with_rails(shares(two_nodes(2, {1: (0,)}))) is None

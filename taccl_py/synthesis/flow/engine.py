@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,10 +21,10 @@ from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.flow.order import find_order
+from taccl_py.synthesis.flow.order import order_batches, order_parts
 from taccl_py.synthesis.flow.paths import Pair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
-from taccl_py.synthesis.flow.shares import in_parts, whole_shares, with_port_owners
+from taccl_py.synthesis.flow.shares import in_parts, whole_shares, with_port_owners, with_rails
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.search import TOLERANCE, Search
@@ -39,8 +39,10 @@ _WORTH = 0.003
 _MOST_ENTRIES = 200_000_000
 # Messages that finer parts may make; one part is always tried.
 _MOST_MESSAGES = 60_000
-# How much slower than the bound may be what only one rank of a shared port sends.
+# How much slower than the best schedule others may be that are kept.
 _RUNNER_UP = 1.12
+# Schedules this close to the bound need no larger messages.
+_CLOSE = 1.01
 
 
 def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -85,25 +87,42 @@ class _Run:
         self.deadline = Deadline(self.limits.seconds)
 
     def search(self) -> None:
-        """Try all ways that are permitted, then those whose order a program can keep."""
+        """Try all ways that are permitted, then fewer of them for a better order or larger messages."""
+        problem = whole_shares(self.demand)
         with self._stage("flow"):
-            problem = whole_shares(self.demand)
             flow = self._flow(problem)
             self.bound = self._bound(problem, flow)
             self.events.bound(self.bound.time_us)
         self._route(problem, flow)
-        with self._stage("flow"):
-            owned = None if self._over else with_port_owners(problem)
-            flow = self._flow(owned) if owned is not None else None
-        if owned is not None and flow is not None and flow.load_us <= self.bound.time_us * _RUNNER_UP:
+        owned = with_port_owners(problem)
+        if owned is not None and (flow := self._flow_near(owned)) is not None:
             self._route(owned, flow)
+        if self._over or self._is_close or self.demand.chunks_per_rank not in (None, 1):
+            return
+        fewer = owned or problem
+        railed = (with_rails(fewer) or fewer).with_order_kept()
+        if (flow := self._flow_near(railed)) is not None:
+            self._gather(railed, flow)
 
     @property
     def _over(self) -> bool:
         return self.limits.stop.is_set() or self.deadline.left <= 0
 
+    @property
+    def _is_close(self) -> bool:
+        return any(schedule.makespan_us <= self.bound.time_us * _CLOSE for schedule in self.answers)
+
     def _flow(self, problem: Problem) -> CommodityFlow | None:
         return solve_flow(Commodities.of(problem), self._share(0.3))
+
+    def _flow_near(self, problem: Problem) -> CommodityFlow | None:
+        """Flow of a narrower problem, or None if it is no match for the best schedule."""
+        if self._over or not self.answers:
+            return None
+        with self._stage("flow"):
+            flow = self._flow(problem)
+        best_us = min(schedule.makespan_us for schedule in self.answers)
+        return flow if flow is not None and flow.load_us <= best_us * _RUNNER_UP else None
 
     def _bound(self, problem: Problem, flow: CommodityFlow | None) -> Bound:
         """Best of what holds for every algorithm on the machine and what holds under the sketch's restrictions."""
@@ -115,7 +134,7 @@ class _Run:
         return Bound(flow.load_us, "bandwidth: the flow of all data over the links and ports that the sketch leaves")
 
     def _route(self, problem: Problem, flow: CommodityFlow | None) -> None:
-        """Offer schedules of a problem, those of the least load first."""
+        """Offer schedules of a problem in parts, those of the least load first."""
         with self._stage("parts"):
             pairs = find_pairs(problem, flow or CommodityFlow.unknown(problem.topology))
             routings = self._routings(problem, pairs)
@@ -123,13 +142,22 @@ class _Run:
         for routing in sorted(routings, key=lambda r: (r.load_us, r.parts))[:_MOST_ORDERED]:
             if best is not None and (self._over or routing.load_us >= best.makespan_us * (1 - _WORTH)):
                 break
-            with self._stage("order"):
-                found = self._order(in_parts(problem, pairs, routing), routing.load_us)
+            found = self._order(in_parts(problem, pairs, routing), order_parts, routing.load_us)
             if found is not None and (best is None or found.makespan_us < best.makespan_us * (1 - TOLERANCE)):
                 best = found
-        if best is not None:
-            self.answers.append(best)
-            self.events.incumbent(best.makespan_us)
+        self._offer(best)
+
+    def _gather(self, problem: Problem, flow: CommodityFlow) -> None:
+        """Offer a schedule in which few links carry large messages."""
+        with self._stage("parts"):
+            pairs = find_pairs(problem, flow)
+            routing = Rounding(problem, pairs).gathered(self._share(0.2))
+        self._offer(self._order(in_parts(problem, pairs, routing), order_batches, routing.load_us))
+
+    def _offer(self, schedule: Schedule | None) -> None:
+        if schedule is not None:
+            self.answers.append(schedule)
+            self.events.incumbent(min(answer.makespan_us for answer in self.answers))
 
     def _routings(self, problem: Problem, pairs: tuple[Pair, ...]) -> list[Routing]:
         rounding = Rounding(problem, pairs)
@@ -144,9 +172,10 @@ class _Run:
             routings.append(rounding.to_parts(parts, self._share(0.05)))
         return routings
 
-    def _order(self, problem: Problem, load_us: float) -> Schedule | None:
-        search = Search.of(Quotient.of(problem), self.bound, self.limits, self.deadline, Events())
-        find_order(search, load_us)
+    def _order(self, problem: Problem, order: Callable[[Search, float], None], load_us: float) -> Schedule | None:
+        with self._stage("order"):
+            search = Search.of(Quotient.of(problem), self.bound, self.limits, self.deadline, Events())
+            order(search, load_us)
         return search.best
 
     def _share(self, share: float) -> Limits:

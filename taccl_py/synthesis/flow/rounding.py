@@ -4,14 +4,15 @@ A small integer program on the quotient: ``n[p, i]`` parts of pair p take its pa
 
     min T    sum over i of n[p, i] = k,    sum over p, i of n[p, i] * (time of the path's messages on resource r) <= T
 
-and then, with that T, the least time of all messages together, which prefers few hops and cheap links.
+and then, with (nearly) that T, the least time of all messages together, which prefers few hops and cheap links. For small
+sizes a second form lets all that crosses a link do so in one message, which pays alpha once for the use of the link.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,12 @@ from taccl_py.synthesis.flow.paths import Pair
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import IntArray, orbit_labels
 
-# Resolution of loads: the fullest resource's is about this many units.
+# Number of parts on every path, [pair][path].
+Counts = list[list[int]]
+
+# Resolution of loads: the fullest resource's is about this many units; the error of its sum is a small share of them.
 _UNITS = 1_000_000
+_ROUNDING = 1e-3
 # Deterministic time of both solves together.
 _WORK = 0.3
 
@@ -39,7 +44,7 @@ class Routing:
     links
         Path of every part of every pair, [pair][part]; parts of one path follow each other.
     load_us
-        Time of the fullest resource if every part is a message of its own.
+        Time of the fullest resource if parts are messages of their own, or together, as they were asked for.
     """
 
     parts: int
@@ -58,48 +63,63 @@ class Rounding:
         self._members = np.bincount(self._orbit, minlength=topology.num_resources)
 
     def to_parts(self, parts: int, limits: Limits) -> Routing:
-        """Best routing found with so many parts for each pair."""
+        """Best routing found with so many parts for each pair, every part a message of its own on every link."""
         part_bytes = self._problem.chunk_bytes / parts
-        loads = [[self._load_us(pair, path.links, part_bytes) for path in pair.paths] for pair in self._pairs]
-        start = [_largest_remainders([path.share for path in pair.paths], parts) for pair in self._pairs]
-        total = _fullest(loads, start)
-        counts = start
-        if any(len(pair.paths) > 1 for pair in self._pairs) and not limits.stop.is_set():
-            counts = self._solve(_Program(loads, start, parts, total / _UNITS), part_bytes, limits)
-        links = tuple(
-            tuple(path.links for path, count in zip(pair.paths, of_pair, strict=True) for _ in range(count))
-            for pair, of_pair in zip(self._pairs, counts, strict=True)
-        )
-        return Routing(parts, links, _fullest(loads, counts))
+        loads = [
+            [self._load(path.links, part_bytes, pair.members, with_alpha=True) for path in pair.paths]
+            for pair in self._pairs
+        ]
+        return self._routing(_Program(self._pairs, loads, parts), part_bytes, limits)
 
-    def _load_us(self, pair: Pair, links: tuple[int, ...], part_bytes: float) -> dict[int, float]:
-        """What one part on a path, with all members of its orbit, adds to every resource, by orbit."""
+    def gathered(self, limits: Limits) -> Routing:
+        """Best routing found when all that crosses a link does so in one message."""
+        part_bytes = self._problem.chunk_bytes
+        loads = [
+            [self._load(path.links, part_bytes, pair.members, with_alpha=False) for path in pair.paths]
+            for pair in self._pairs
+        ]
+        openings: dict[int, dict[int, float]] = {}
+        used: list[list[frozenset[int]]] = []
+        for pair in self._pairs:
+            used.append([frozenset(int(self._orbit[link]) for link in path.links) for path in pair.paths])
+            for link in sorted(frozenset[int]().union(*used[-1])):
+                if link not in openings:
+                    openings[link] = self._load((link,), 0.0, int(self._members[link]), with_alpha=True)
+        return self._routing(_Program(self._pairs, loads, 1, openings, used), part_bytes, limits)
+
+    def _load(self, links: tuple[int, ...], part_bytes: float, members: int, *, with_alpha: bool) -> dict[int, float]:
+        """What a message on each of these links, with all its images, adds to every resource in us, by orbit."""
         topology = self._problem.topology
         found: dict[int, float] = {}
         for link in links:
             for resource in topology.resources_of[link]:
                 orbit = int(self._orbit[resource])
-                share = pair.members / int(self._members[orbit])
-                found[orbit] = found.get(orbit, 0.0) + share * topology.occupancy_us(resource, part_bytes)
+                time_us = topology.occupancy_us(resource, part_bytes)
+                if not with_alpha:
+                    time_us -= topology.occupancy_us(resource, 0.0)
+                found[orbit] = found.get(orbit, 0.0) + members / int(self._members[orbit]) * time_us
         return found
 
-    def _solve(self, program: _Program, part_bytes: float, limits: Limits) -> list[list[int]]:
+    def _routing(self, program: _Program, part_bytes: float, limits: Limits) -> Routing:
+        counts = program.start()
+        if any(len(pair.paths) > 1 for pair in self._pairs) and not limits.stop.is_set():
+            counts = program.least_load(limits)
+            counts = program.least_effort(counts, self._efforts(part_bytes), limits)
+        links = tuple(
+            tuple(path.links for path, count in zip(pair.paths, of_pair, strict=True) for _ in range(count))
+            for pair, of_pair in zip(self._pairs, counts, strict=True)
+        )
+        return Routing(program.parts, links, program.load_us(counts))
+
+    def _efforts(self, part_bytes: float) -> Counts:
+        """Time of all messages of a part on each path, in whole units of which the longest path has many."""
         topology = self._problem.topology
-        best = program.least_load(limits)
-        effort = [
+        times = [
             [pair.members * sum(topology.message_us(link, part_bytes) for link in path.links) for path in pair.paths]
             for pair in self._pairs
         ]
-        return program.least_effort(best, effort, limits)
-
-
-def _fullest(loads: list[list[dict[int, float]]], counts: list[list[int]]) -> float:
-    total: dict[int, float] = {}
-    for of_pair, chosen in zip(loads, counts, strict=True):
-        for load, count in zip(of_pair, chosen, strict=True):
-            for orbit, time_us in load.items() if count else ():
-                total[orbit] = total.get(orbit, 0.0) + count * time_us
-    return max(total.values(), default=0.0)
+        scale = _UNITS / max(time_us for of_pair in times for time_us in of_pair)
+        return [[round(time_us * scale) for time_us in of_pair] for of_pair in times]
 
 
 def _largest_remainders(shares: list[float], parts: int) -> list[int]:
@@ -115,63 +135,126 @@ def _largest_remainders(shares: list[float], parts: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Program:
-    """The integer program in whole units of ``unit_us``, and a first solution."""
+    """The integer program.
 
+    Attributes
+    ----------
+    pairs
+        The pairs and their paths.
+    loads
+        What a part on a path adds to every resource in us, [pair][path].
+    parts
+        k.
+    openings
+        What the use of a link adds to every resource in us, however many parts cross it, by orbit of the link.
+    used
+        Orbits of the links of each path, [pair][path]; empty without openings.
+    """
+
+    pairs: Sequence[Pair]
     loads: list[list[dict[int, float]]]
-    start: list[list[int]]
     parts: int
-    unit_us: float
+    openings: dict[int, dict[int, float]] = field(default_factory=dict)
+    used: list[list[frozenset[int]]] = field(default_factory=list)
 
-    def least_load(self, limits: Limits) -> list[list[int]]:
+    def start(self) -> Counts:
+        """The flow's shares, rounded."""
+        return [_largest_remainders([path.share for path in pair.paths], self.parts) for pair in self.pairs]
+
+    def load_us(self, counts: Counts) -> float:
+        """Time of the fullest resource."""
+        total: dict[int, float] = {}
+        opened = [self.openings[link] for link in sorted(self._opened(counts))]
+        chosen = [
+            (load, count)
+            for of_pair, row in zip(self.loads, counts, strict=True)
+            for load, count in zip(of_pair, row, strict=True)
+            if count
+        ]
+        for load, count in [*chosen, *((load, 1) for load in opened)]:
+            for orbit, time_us in load.items():
+                total[orbit] = total.get(orbit, 0.0) + count * time_us
+        return max(total.values(), default=0.0)
+
+    def _opened(self, counts: Counts) -> set[int]:
+        rows = zip(self.used, counts, strict=True) if self.used else ()
+        return {
+            link for of_pair, row in rows for links, count in zip(of_pair, row, strict=True) if count for link in links
+        }
+
+    def least_load(self, limits: Limits) -> Counts:
         """Counts with the least T found."""
-        model, counts = self._model(self.start)
-        fullest = model.new_int_var(0, self._units_of(self.start), "fullest")
-        for terms in self._terms(counts).values():
-            model.add(fullest >= sum(terms))
-        model.minimize(fullest)
-        return self._answer(model, counts, limits) or self.start
+        first = self.start()
+        model = self._model(first)
+        fullest = model.cp.new_int_var(0, 2 * _UNITS, "fullest")
+        for terms in model.terms.values():
+            model.cp.add(fullest >= sum(terms))
+        model.cp.minimize(fullest)
+        return model.solve(limits) or first
 
-    def least_effort(self, best: list[list[int]], effort: list[list[float]], limits: Limits) -> list[list[int]]:
+    def least_effort(self, best: Counts, efforts: Counts, limits: Limits) -> Counts:
         """Counts with the least total effort found whose T is not larger than that of ``best``."""
-        model, counts = self._model(best)
-        most = self._units_of(best)
-        for terms in self._terms(counts).values():
-            model.add(sum(terms) <= most)
-        scale = _UNITS / max(value for of_pair in effort for value in of_pair)
-        model.minimize(
+        model = self._model(best)
+        most = math.floor(_UNITS * (1 + _ROUNDING))
+        for terms in model.terms.values():
+            model.cp.add(sum(terms) <= most)
+        model.cp.minimize(
             sum(
-                round(value * scale) * variable
-                for of_pair, variables in zip(effort, counts, strict=True)
-                for value, variable in zip(of_pair, variables, strict=True)
+                effort * count
+                for of_pair, row in zip(efforts, model.counts, strict=True)
+                for effort, count in zip(of_pair, row, strict=True)
             )
         )
-        return self._answer(model, counts, limits) or best
+        return model.solve(limits) or best
 
-    def _model(self, hint: list[list[int]]) -> tuple[Any, list[list[Any]]]:
-        model = import_cp_model().CpModel()
+    def _model(self, hint: Counts) -> _Model:
+        """Variables and loads, in units of which the hint's fullest resource has about `_UNITS`."""
+        model = _Model.of(hint, self.parts)
+        unit_us = self.load_us(hint) / _UNITS
+        for of_pair, row in zip(self.loads, model.counts, strict=True):
+            for load, count in zip(of_pair, row, strict=True):
+                model.add_load(load, unit_us, count)
+        opened = self._opened(hint)
+        is_open = {link: model.cp.new_bool_var(f"open{link}") for link in self.openings}
+        for link, load in self.openings.items():
+            model.add_load(load, unit_us, is_open[link])
+            model.cp.add_hint(is_open[link], link in opened)
+        for of_links, row in zip(self.used, model.counts, strict=True) if self.used else ():
+            for links, count in zip(of_links, row, strict=True):
+                for link in sorted(links):
+                    model.cp.add(count <= self.parts * is_open[link])
+        return model
+
+
+@dataclass(frozen=True)
+class _Model:
+    """CP-SAT's model: counts, and the load of every resource orbit as a list of terms."""
+
+    cp: Any
+    counts: list[list[Any]]
+    terms: dict[int, list[Any]]
+
+    @staticmethod
+    def of(hint: Counts, parts: int) -> _Model:
+        """Counts that add up to the parts of each pair, with a first guess."""
+        cp = import_cp_model().CpModel()
         counts = []
         for pair, of_pair in enumerate(hint):
-            variables = [model.new_int_var(0, self.parts, f"n{pair}_{i}") for i in range(len(of_pair))]
-            model.add(sum(variables) == self.parts)
-            for variable, count in zip(variables, of_pair, strict=True):
-                model.add_hint(variable, count)
-            counts.append(variables)
-        return model, counts
+            row = [cp.new_int_var(0, parts, f"n{pair}_{i}") for i in range(len(of_pair))]
+            cp.add(sum(row) == parts)
+            for variable, count in zip(row, of_pair, strict=True):
+                cp.add_hint(variable, count)
+            counts.append(row)
+        return _Model(cp, counts, {})
 
-    def _terms(self, counts: list[list[Any]]) -> dict[int, list[Any]]:
-        """Load of every resource orbit."""
-        terms: dict[int, list[Any]] = {}
-        for of_pair, variables in zip(self.loads, counts, strict=True):
-            for load, variable in zip(of_pair, variables, strict=True):
-                for orbit, time_us in load.items():
-                    terms.setdefault(orbit, []).append(math.ceil(time_us / self.unit_us - 1e-9) * variable)
-        return terms
+    def add_load(self, load: dict[int, float], unit_us: float, variable: Any) -> None:
+        """Add a load as often as the variable says."""
+        for orbit, time_us in load.items():
+            self.terms.setdefault(orbit, []).append(round(time_us / unit_us) * variable)
 
-    def _units_of(self, counts: list[list[int]]) -> int:
-        return max((sum(terms) for terms in self._terms(counts).values()), default=0)
-
-    def _answer(self, model: Any, counts: list[list[Any]], limits: Limits) -> list[list[int]] | None:
-        outcome = solve_cp(model, limits.within(limits.seconds / 2, _WORK / 2))
+    def solve(self, limits: Limits) -> Counts | None:
+        """Best counts found."""
+        outcome = solve_cp(self.cp, limits.within(limits.seconds / 2, _WORK / 2))
         if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
             return None
-        return [[outcome.value(variable) for variable in variables] for variables in counts]
+        return [[outcome.value(variable) for variable in row] for row in self.counts]

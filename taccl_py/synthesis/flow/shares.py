@@ -33,12 +33,32 @@ def with_port_owners(problem: Problem) -> Problem | None:
 
     Ranks cannot wait for each other's messages at a port in a program, so only a port with one user keeps its planned order.
     """
+    return _narrowed(problem, _owners_links(problem.topology)[None, :])
+
+
+def with_rails(problem: Problem) -> Problem | None:
+    """The problem when ranks send to other nodes only to their own likes, and what is theirs by themselves where they can.
+
+    What goes to all ranks of a node then crosses in few large messages and is spread there. None if this is so anyway or if
+    some way is lost.
+    """
     topology = problem.topology
-    permitted = problem.permitted & _owners_links(topology)[None, :]
+    local, node = topology.local_rank, topology.node_of
+    inside = np.array([node[link.src] == node[link.dst] for link in topology.links])
+    src = np.array([link.src for link in topology.links], dtype=np.int64)
+    rails = np.array([local[link.src] == local[link.dst] for link in topology.links])
+    used = problem.permitted.any(axis=0) & rails & ~inside
+    source = np.array(problem.collective.source, dtype=np.int64)
+    by_itself = np.isin(source, src[used])[:, None] & (src[None, :] != source[:, None])
+    return _narrowed(problem, inside[None, :] | (used[None, :] & ~by_itself))
+
+
+def _narrowed(problem: Problem, kept: NDArray[np.bool_]) -> Problem | None:
+    permitted = problem.permitted & kept
     if np.array_equal(permitted, problem.permitted):
         return None
     for chunk, (sink, *_) in enumerate(problem.collective.wanted):
-        if not _leads(topology, permitted[chunk], problem.collective.source[chunk], sink):
+        if not _leads(problem.topology, permitted[chunk], problem.collective.source[chunk], sink):
             return None
     return _with_free_symmetry(replace(problem, permitted=permitted))
 
