@@ -16,7 +16,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,26 +53,26 @@ class _Distances:
     """Quickest times for one chunk over its permitted links."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        self._source = problem.collective.source
         self._net = Net.of(problem.topology)
         self._cost = np.array([problem.message_us(link) for link in range(len(problem.topology.links))])
-        # Chunks that may use the same links share their times.
-        _, classes = np.unique(problem.permitted, axis=0, return_inverse=True)
-        self._class: list[int] = classes.reshape(-1).tolist()
+        # Chunks that may use the same links are of one sort.
+        sorts: dict[bytes, int] = {}
+        self._sort = [sorts.setdefault(permitted.tobytes(), len(sorts)) for permitted in problem.permitted]
+        self._permitted = [np.frombuffer(links, dtype=bool)[None, :] for links in sorts]
         self._known: dict[tuple[int, int], list[float]] = {}
 
     def of(self, chunk: int, start: int) -> list[float]:
         """Least time for the chunk from a rank to every rank."""
-        key = (start, self._class[chunk])
-        if key not in self._known:
-            permitted = self._problem.permitted[chunk]
+        sort = self._sort[chunk]
+        if (start, sort) not in self._known:
             starts = np.arange(self._net.num_ranks)[None, :] == start
-            self._known[key] = self._net.quickest(starts, self._cost, permitted[None, :])[0].tolist()
-        return self._known[key]
+            self._known[start, sort] = self._net.quickest(starts, self._cost, self._permitted[sort])[0].tolist()
+        return self._known[start, sort]
 
     def from_source(self, chunk: int) -> list[float]:
         """Least time for the chunk from its source to every rank."""
-        return self.of(chunk, self._problem.collective.source[chunk])
+        return self.of(chunk, self._source[chunk])
 
 
 def _latency(problem: Problem, distances: _Distances) -> Bound:
@@ -99,6 +99,21 @@ def _sides(problem: Problem) -> Iterator[tuple[frozenset[int], str]]:
     for part, name in parts:
         yield part, f"{name}'s links in"
         yield everyone - part, f"{name}'s links out"
+
+
+def _nodes(problem: Problem) -> list[int]:
+    """One node of each orbit; all of them where the symmetry takes a node apart."""
+    node_of = np.unique(np.array(problem.topology.node_of, dtype=np.int64), return_inverse=True)[1]
+    first = [ranks[0] for ranks in problem.topology.node_ranks]
+    images = []
+    for generator in problem.generators:
+        moved = node_of[np.array(generator.rank)]
+        image = moved[first]
+        if not np.array_equal(moved, image[node_of]):
+            return list(range(len(first)))
+        images.append(image)
+    found: list[int] = np.unique(orbit_labels(len(first), images)).tolist()
+    return found
 
 
 @dataclass(frozen=True)
@@ -144,42 +159,76 @@ def _cut(problem: Problem, distances: _Distances, inside: frozenset[int], name: 
 
 def _tails(problem: Problem, distances: _Distances, entries: list[_Entry], inside: frozenset[int]) -> dict[int, float]:
     """Least time that each chunk still needs after it has come in, to the last rank inside that wants it."""
-    tails: dict[int, float] = {}
+    entered: dict[int, set[int]] = {}
     for entry in entries:
-        gate = problem.topology.links[entry.link].dst
         for chunk in entry.ready_us:
-            times = distances.of(chunk, gate)
-            last = max(times[rank] for rank in problem.collective.wanted[chunk] if rank in inside)
-            tails[chunk] = min(last, tails.get(chunk, math.inf))
-    return {chunk: tail if math.isfinite(tail) else 0.0 for chunk, tail in tails.items()}
+            entered.setdefault(chunk, set()).add(problem.topology.links[entry.link].dst)
+    tails = {}
+    for chunk, ranks in entered.items():
+        wanting = [rank for rank in problem.collective.wanted[chunk] if rank in inside]
+        tail = min(max(distances.of(chunk, rank)[wanted] for wanted in wanting) for rank in ranks)
+        tails[chunk] = tail if math.isfinite(tail) else 0.0
+    return tails
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Equal links, or one port: ``floor((T - idle) / chunk time)`` chunks each, but not more than there are.
+
+    Attributes
+    ----------
+    idle_us
+        What is ready before, alpha and latency.
+    chunk_us
+        Time of one more chunk.
+    most
+        Chunks that can come this way at all.
+    number
+        How many of them there are.
+    """
+
+    idle_us: float
+    chunk_us: float
+    most: int
+    number: int = 1
+
+    def brings(self, time_us: float) -> int:
+        """Chunks that all of them bring by a time."""
+        left_us = time_us - self.idle_us
+        if left_us < 0:
+            return 0
+        if self.chunk_us <= 0:
+            return self.most * self.number
+        whole = math.floor(left_us / self.chunk_us * (1 + _RELATIVE_PRECISION) + _RELATIVE_PRECISION)
+        return min(self.most, whole) * self.number
+
+    def next_us(self, low_us: float) -> float:
+        """First time not before `low_us` at which each has brought one more chunk."""
+        step = math.ceil((low_us - self.idle_us) / self.chunk_us - 1e-9) if self.chunk_us > 0 else 0
+        return max(low_us, self.idle_us + max(0, step) * self.chunk_us)
 
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    """Links behind one port (or a link alone): ``floor((T - ready - alpha) / beta)`` chunks each, at most the port's."""
+    """Links behind one port (or a link alone), which bring no more than the port lets through."""
 
-    links: tuple[tuple[float, float, int], ...]  # (ready + alpha + latency, beta of a chunk, most chunks)
-    port: tuple[float, float] | None
+    links: tuple[_Slots, ...]
+    port: _Slots | None
+
+    @property
+    def most(self) -> int:
+        """Chunks that can come this way at all."""
+        return sum(slots.most * slots.number for slots in self.links)
 
     def brings(self, time_us: float) -> int:
-        total = sum(_count(time_us - first, beta, most) for first, beta, most in self.links)
-        if self.port is None:
-            return total
-        return min(total, _count(time_us - self.port[0], self.port[1], total))
+        """Chunks that come in by a time."""
+        total = sum(slots.brings(time_us) for slots in self.links)
+        return total if self.port is None else min(total, self.port.brings(time_us))
 
-    def events(self, low_us: float) -> list[float]:
-        """First time not before `low_us` at which each link, and the port, has brought one more chunk."""
-        parts = [(first, beta) for first, beta, _ in self.links] + ([self.port] if self.port else [])
-        steps = [(first, beta, math.ceil((low_us - first) / beta - 1e-9) if beta > 0 else 0) for first, beta in parts]
-        return [max(low_us, first + max(0, step) * beta) for first, beta, step in steps]
-
-
-def _count(time_us: float, beta_us: float, most: int) -> int:
-    if time_us < 0:
-        return 0
-    if beta_us <= 0:
-        return most
-    return min(most, math.floor(time_us / beta_us * (1 + _RELATIVE_PRECISION) + _RELATIVE_PRECISION))
+    def next_us(self, low_us: float) -> float:
+        """First time not before `low_us` at which more can have come."""
+        parts = self.links if self.port is None else (*self.links, self.port)
+        return min(slots.next_us(low_us) for slots in parts)
 
 
 def _port_choices(problem: Problem, entries: list[_Entry]) -> list[dict[int, int]]:
@@ -193,46 +242,53 @@ def _port_choices(problem: Problem, entries: list[_Entry]) -> list[dict[int, int
     return [first, last, busiest]
 
 
-def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], port_of: dict[int, int]) -> list[_Gate]:
-    """The links that bring the chunks, grouped by one of their ports."""
+def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], port_of: dict[int, int]) -> dict[_Gate, int]:
+    """The links that bring the chunks, grouped by one of their ports; for each gate, how many are like it."""
     topology, megabytes = problem.topology, problem.chunk_bytes / BYTES_PER_MB
     wanted = set(chunks)
-    groups: dict[int, list[tuple[int, float, int]]] = {}
+    groups: dict[int, list[_Entry]] = {}
     for entry in entries:
-        ready = [time_us for chunk, time_us in entry.ready_us.items() if chunk in wanted]
-        if ready:
-            key = port_of.get(entry.link, -1 - entry.link)
-            groups.setdefault(key, []).append((entry.link, min(ready), len(ready)))
-    gates = []
+        ready_us = {chunk: time_us for chunk, time_us in entry.ready_us.items() if chunk in wanted}
+        if ready_us:
+            groups.setdefault(port_of.get(entry.link, -1 - entry.link), []).append(_Entry(entry.link, ready_us))
+    gates: Counter[_Gate] = Counter()
     for key, members in sorted(groups.items()):
-        links = [(topology.links[index], ready, most) for index, ready, most in members]
-        slots = tuple(
-            (ready + k.alpha_us + k.latency_us, k.beta_us_per_mb * megabytes, most) for k, ready, most in links
-        )
-        limit = None
+        alike: Counter[_Slots] = Counter()
+        for entry in members:
+            link, first_us = topology.links[entry.link], min(entry.ready_us.values())
+            idle_us = first_us + link.alpha_us + link.latency_us
+            alike[_Slots(idle_us, link.beta_us_per_mb * megabytes, len(entry.ready_us))] += 1
+        port = None
         if key >= 0:
             # The link that is ready first need not be the one that delivers last.
-            port = topology.ports[key]
-            idle = min(ready for _, ready, _ in links) + port.alpha_us + min(k.latency_us for k, _, _ in links)
-            limit = (idle, port.beta_us_per_mb * megabytes)
-        gates.append(_Gate(slots, limit))
-    return gates
+            first_us = min(min(entry.ready_us.values()) for entry in members)
+            latency_us = min(topology.links[entry.link].latency_us for entry in members)
+            cost = topology.ports[key]
+            port = _Slots(
+                first_us + cost.alpha_us + latency_us, cost.beta_us_per_mb * megabytes, len(wanted) * len(members)
+            )
+        gates[_Gate(tuple(replace(slots, number=number) for slots, number in alike.items()), port)] += 1
+    return dict(gates)
 
 
-def _least_time(gates: list[_Gate], amount: int) -> float:
-    """Smallest T with sum of ``brings(T) >= amount`` (infinite if the gates never bring so much)."""
-    if sum(most for gate in gates for *_, most in gate.links) < amount:
+def _least_time(gates: dict[_Gate, int], amount: int) -> float:
+    """Smallest T at which all gates together have brought the amount (infinite if they never bring so much)."""
+
+    def brought(time_us: float) -> int:
+        return sum(gate.brings(time_us) * number for gate, number in gates.items())
+
+    if sum(gate.most * number for gate, number in gates.items()) < amount:
         return math.inf
     low, high = 0.0, 1.0
-    while sum(gate.brings(high) for gate in gates) < amount:
+    while brought(high) < amount:
         high *= 2
     while high - low > _RELATIVE_PRECISION * high:
         middle = (low + high) / 2
-        if sum(gate.brings(middle) for gate in gates) >= amount:
+        if brought(middle) >= amount:
             high = middle
         else:
             low = middle
-    return min((event for gate in gates for event in gate.events(low)), default=low)
+    return min((gate.next_us(low) for gate in gates), default=low)
 
 
 def farthest_pair(topology: Topology, chunk_bytes: float) -> Bound:

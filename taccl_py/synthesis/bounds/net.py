@@ -91,6 +91,11 @@ class Net:
             dtype=np.float64,
         )
 
+    @cached_property
+    def _by_dst(self) -> IntArray:
+        """Links in order of their destinations."""
+        return np.argsort(self.dst, kind="stable")
+
     def quickest(self, starts: BoolArray, cost_us: FloatArray, usable: BoolArray | None = None) -> FloatArray:
         """Least time to every rank, for several sets of ranks to start from.
 
@@ -111,7 +116,7 @@ class Net:
         distance = np.where(starts, 0.0, np.inf)
         if not self.num_links:
             return np.asarray(distance, dtype=np.float64)
-        order = np.argsort(self.dst, kind="stable")
+        order = self._by_dst
         tails, heads = self.src[order], self.dst[order]
         first = np.flatnonzero(np.concatenate(([True], heads[1:] != heads[:-1])))
         steps = np.broadcast_to(cost_us[order], (len(starts), self.num_links))

@@ -69,7 +69,7 @@ def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthe
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`. Without a number of chunks it chooses one."""
     if demand.kind not in _ROUTED:
         raise InputError(
-            f"engine trees does not do {demand.kind}; use --engine milp", path="command line", field="--engine"
+            f"engine trees is for {', '.join(_ROUTED)}, found {demand.kind}; use --engine milp or flow",
         )
     return _Run(demand, options, events).answer()
 

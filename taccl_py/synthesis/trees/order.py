@@ -14,6 +14,8 @@ from taccl_py.units import BYTES_PER_MB
 _RELATIVE_PRECISION = 1e-9
 # Relative random change of the order.
 _JITTER = 0.3
+# A message for which nobody waits may take this many times as long as the longest one of a single piece.
+_STRETCH = 4.0
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ class _Run:
         work = _work(jobs, costs)
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0
-        self._longest = max((costs.message_us(link, 1) for link in {job.link for job in jobs}), default=0.0)
+        self._longest = _STRETCH * max((costs.message_us(link, 1) for link in {job.link for job in jobs}), default=0.0)
         self._free = [0.0] * len(work)
         self._waiting: list[list[tuple[float, int, int]]] = [[] for _ in work]
         self._ready: dict[tuple[int, int, bool, int], int] = {}

@@ -139,9 +139,7 @@ class _Search:
                     self._relieve(tree, rank, steepness) for tree, rank in self._places() if self._is_full(tree, rank)
                 ]
                 if self.fullest < best * (1 - _EPSILON):
-                    if self._target <= 0:
-            return
-        best, links = self.fullest, [links.copy() for links in self._link]
+                    best, links = self.fullest, [links.copy() for links in self._link]
                 if not any(moved):
                     break
         self._link = links

@@ -1,0 +1,105 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taccl_py.collective import Kind
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.order import Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.packing import pack_trees
+from taccl_py.synthesis.trees.rounding import round_packing
+from taccl_py.topology.catalog import load_topology
+from tests.instances import MB, chain, ring
+from tests.synthesis.drawn import problems
+from tests.synthesis.trees.boxes import boxes
+from tests.synthesis.trees.test_packing import network_of, never
+
+RULES = [
+    Rule(patience, backwards=backwards, seed=seed) for patience in (0.0, 0.5) for backwards in (0, 1) for seed in (0, 3)
+]
+
+
+def work(topology, parts, cuts, kind=Kind.ALLGATHER, piece_bytes=MB):
+    network = network_of(topology, kind)
+    forest = round_packing(network, pack_trees(network, never), parts, never)
+    return network, gather_jobs(network, forest, cuts), Costs.of(network, piece_bytes)
+
+
+def check(jobs, costs, plan):
+    """Every job once; nothing before what it waits for; one message at a time on every resource."""
+    assert sorted(index for batch in plan.batches for index in batch.jobs) == list(range(len(jobs)))
+    arrival = {index: batch.end_us for batch in plan.batches for index in batch.jobs}
+    busy = {}
+    for batch in plan.batches:
+        link = jobs[batch.jobs[0]].link
+        pieces = [jobs[index].piece for index in batch.jobs]
+        assert pieces == list(range(pieces[0], pieces[0] + len(pieces)))
+        assert {(jobs[i].root, jobs[i].link, jobs[i].reduce) for i in batch.jobs} == {
+            (jobs[batch.jobs[0]].root, link, jobs[batch.jobs[0]].reduce)
+        }
+        assert batch.end_us == pytest.approx(batch.start_us + costs.message_us(link, len(pieces)))
+        for index in batch.jobs:
+            assert all(arrival[earlier] <= batch.start_us + 1e-6 for earlier in jobs[index].after)
+        for resource, time_us in zip(costs.resources[link], costs.occupancy_us(link, len(pieces)), strict=True):
+            busy.setdefault(resource, []).append((batch.start_us, batch.start_us + time_us))
+    for spans in busy.values():
+        spans.sort()
+        assert all(one[1] <= other[0] + 1e-6 for one, other in pairwise(spans))
+    assert plan.end_us == pytest.approx(max(arrival.values()))
+
+
+@given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5), st.integers(1, 3), st.sampled_from(RULES))
+@settings(deadline=None, max_examples=60)
+def test_plans_keep_causality_and_share_nothing(drawn, cuts, rule):
+    network = Network.of(Problem.build(drawn.topology, drawn.collective, None, MB))
+    forest = round_packing(network, pack_trees(network, never), 2, never)
+    jobs, costs = gather_jobs(network, forest, cuts), Costs.of(network, MB / cuts)
+    check(jobs, costs, list_schedule(jobs, costs, rule))
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_sums_come_before_what_is_made_of_them(in_turn, rule):
+    topology = load_topology("dgx1")
+    network, backward = network_of(topology), network_of(topology.reversed())
+    forests = [round_packing(n, pack_trees(n, never), 2, never) for n in (network, backward)]
+    sums = reduce_jobs(network, backward, forests[1], 2)
+    jobs, costs = gather_jobs(network, forests[0], 2, sums), Costs.of(network, MB)
+    assert all(job.reduce for job in jobs[: len(sums)])
+    assert len(sums) == len(jobs) / 2
+    plan = list_schedule(jobs, costs, Rule(rule.patience, rule.backwards, in_turn, rule.seed))
+    check(jobs, costs, plan)
+
+
+def test_pieces_follow_each_other_down_a_chain():
+    _, jobs, costs = work(chain(4, alpha_us=1.0, beta_us_per_mb=10.0), 1, 4, Kind.BROADCAST)
+    # Three hops for the first piece, and the other three right behind it.
+    assert list_schedule(jobs, costs, Rule()).end_us <= (3 + 3) * 11.0 + 1e-6
+
+
+def test_neighbours_that_are_ready_together_share_alpha_where_nobody_waits():
+    _, jobs, costs = work(chain(2, alpha_us=100.0, beta_us_per_mb=1.0), 1, 4, Kind.BROADCAST)
+    plan = list_schedule(jobs, costs, Rule())
+    assert plan.end_us == pytest.approx(100.0 + 4.0)
+
+
+def test_patience_saves_alphas_while_there_is_enough_to_do():
+    _, jobs, costs = work(boxes(4), 1, 16, piece_bytes=2 * MB)
+    hasty, patient = (list_schedule(jobs, costs, Rule(patience)) for patience in (0.0, 0.5))
+    assert len(patient.batches) < len(hasty.batches)
+    assert patient.end_us < hasty.end_us
+
+
+def test_a_ring_is_busy_from_the_beginning_to_the_end():
+    _, jobs, costs = work(ring(8), 1, 1)
+    assert list_schedule(jobs, costs, Rule()).end_us == pytest.approx(7 * 11.0)
+
+
+def test_a_seed_changes_the_order_in_the_same_way_every_time():
+    _, jobs, costs = work(load_topology("mi250x"), 3, 1)
+    one, other = (list_schedule(jobs, costs, Rule(seed=5)) for _ in range(2))
+    assert one == other
+    assert one != list_schedule(jobs, costs, Rule())
