@@ -20,6 +20,8 @@ FloatArray = NDArray[np.float64]
 
 # How steeply a resource's penalty grows with its load, from coarse to fine.
 _STEEPNESS = (40.0, 200.0)
+# A link that would outweigh everything has a penalty that is still a number.
+_MOST_EXPONENT = 600.0
 _MOST_PASSES = 6
 # Below this part of the largest load a resource does not count as full.
 _FULL = 0.9
@@ -190,7 +192,8 @@ class _Search:
         load = self._load[resources]
         scale = steepness / self._target
         ceiling = max(self._target, float(self._load.max()))
-        penalty = (np.exp((load + beta - ceiling) * scale) - np.exp((load - ceiling) * scale)).sum(axis=1)
+        before, after = (np.exp(np.minimum((x - ceiling) * scale, _MOST_EXPONENT)) for x in (load, load + beta))
+        penalty = (after - before).sum(axis=1)
         best = int(np.argmin(penalty))
         current = float(penalty[np.flatnonzero(candidates == now)[0]])
         chosen = int(candidates[best]) if penalty[best] < current * (1 - 1e-6) else now

@@ -29,7 +29,7 @@ def run(demand, **limits):
 
 
 def check(found):
-    assert judge_schedule(found.schedule) == []
+    assert judge_schedule(found.schedule) == ()
     assert found.schedule.makespan_us >= found.bound.time_us * (1 - 1e-6)
 
 
@@ -90,17 +90,19 @@ def test_a_number_of_chunks_that_is_given_is_kept(kind, chunks):
     assert found.schedule.collective.chunks_per_rank == chunks
 
 
-def test_a_broadcast_down_a_chain_is_pipelined():
+def test_a_broadcast_down_a_chain_is_pipelined_as_well_as_equal_pieces_can_be():
+    """k pieces over five links take k + 4 steps of 1 + 1000 / k us, least for 63 of them: 67 steps of 16.87 us."""
     found = run(Demand(chain(6, alpha_us=1.0, beta_us_per_mb=10.0), Kind.BROADCAST, 100 * MB))
     check(found)
-    assert found.gap < 0.1
+    assert found.schedule.makespan_us <= 67 * (1 + 1000 / 63) * 1.001
 
 
-def test_equal_to_the_bound_is_optimal():
-    found = run(Demand(load_topology("ring:4"), Kind.ALLGATHER, 4 * MB, chunks_per_rank=2))
-    assert (found.proof is Proof.OPTIMAL) == (found.schedule.makespan_us <= found.bound.time_us * (1 + 1e-6))
+def test_only_what_equals_the_bound_is_optimal():
+    """One transfer is the least for two ranks; four on a one-way ring need three transfers, of which the bound sees one alpha."""
+    found = run(Demand(chain(2, alpha_us=1.0, beta_us_per_mb=10.0), Kind.BROADCAST, MB, chunks_per_rank=1))
+    assert (found.schedule.makespan_us, found.proof) == (pytest.approx(11.0), Proof.OPTIMAL)
     found = run(Demand(ring(4), Kind.ALLGATHER, 4 * MB, chunks_per_rank=1))
-    assert found.proof is Proof.OPTIMAL
+    assert (found.schedule.makespan_us, found.proof) == (pytest.approx(33.0), Proof.FEASIBLE)
 
 
 def test_other_collectives_are_refused_with_an_engine_that_does_them():
