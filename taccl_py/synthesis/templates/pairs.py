@@ -123,6 +123,15 @@ def _led(camp: Camp, site: Site, quickest: Way, *, by_rail: bool) -> Way:
     return way
 
 
+def _without_circles(way: tuple[int, ...]) -> tuple[int, ...]:
+    """The same way, but that a chunk stays where it would come back to."""
+    last = {rank: place for place, rank in enumerate(way)}
+    found: list[int] = []
+    for place, rank in enumerate(way):
+        found.append(found[-1] if found and last[found[-1]] > place else rank)
+    return tuple(found)
+
+
 def _along(way: Way, num_ranks: int, chunks_per_rank: int, *, far_first: bool) -> Moves:
     """Moves along the ways; a hop to where a chunk is already is none. Whom a rank serves first differs from rank to rank.
 
@@ -131,7 +140,7 @@ def _along(way: Way, num_ranks: int, chunks_per_rank: int, *, far_first: bool) -
     carried: dict[tuple[int, int, int, int, int], list[int]] = {}
     for src in range(num_ranks):
         for dst in range(num_ranks):
-            hops = way(src, dst)
+            hops = _without_circles(way(src, dst))
             for number, (here, there) in enumerate(pairwise(hops)):
                 if here != there:
                     left = sum(one != two for one, two in pairwise(hops[number + 1 :])) if far_first else 0
