@@ -10,7 +10,6 @@ import click
 
 from taccl_py.cli.options import KIND, OUTPUT, RANKS, SIZE_RANGE, echo_json, json_option
 from taccl_py.cli.progress import watched
-from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.report.tables import FRONT_FORMAT, print_table
@@ -19,8 +18,6 @@ from taccl_py.solvers.limits import Limits
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.pareto import Front
-
-_DEFAULT_CHUNKS = {Kind.BROADCAST: 18, Kind.REDUCE: 18, Kind.ALLTOALL: 3}
 
 
 @click.command(short_help="Enumerate synchronous algorithms between latency and bandwidth, with proofs.")
@@ -37,7 +34,12 @@ _DEFAULT_CHUNKS = {Kind.BROADCAST: 18, Kind.REDUCE: 18, Kind.ALLTOALL: 3}
     help="Largest C, chunks per rank. Default 6; 18 for Broadcast and Reduce, 3 for AllToAll.",
 )
 @click.option("--max-steps", type=click.IntRange(1, 64), default=8, show_default=True, help="Largest S.")
-@click.option("--extra-rounds", type=click.IntRange(0, 64), default=6, show_default=True, help="Largest R - S.")
+@click.option(
+    "--extra-rounds",
+    type=click.IntRange(0, 64),
+    default=None,
+    help="Largest R - S. Default 6; 0 for Broadcast and Reduce, which are pipelines.",
+)
 @click.option(
     "--sizes", type=SIZE_RANGE, default="1KiB:1GiB", show_default=True, help="Sizes to compare the points at."
 )
@@ -76,8 +78,9 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
     if output is not None and (output.is_file() or output.suffix in (".json", ".xml")):
         raise InputError("several schedules are written; name a directory with -o", path=str(output))
     demand = make_demand(request)
-    chunks = values["max_chunks"] or _DEFAULT_CHUNKS.get(demand.kind, 6)
-    walk = WalkLimits(chunks, values["max_steps"], values["extra_rounds"])
+    usual = WalkLimits.usual(demand.kind)
+    extra = usual.extra_rounds if values["extra_rounds"] is None else values["extra_rounds"]
+    walk = WalkLimits(values["max_chunks"] or usual.max_chunks, values["max_steps"], extra)
     limits = Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)
     with watched(stop) as events:
         front = pareto_front(demand, walk, limits, events)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _ENGINES = {
     "milp": "taccl_py.synthesis.milp:synthesize_milp",
+    "cp": "taccl_py.synthesis.milp:synthesize_cp",
+    "steps": "taccl_py.synthesis.steps:synthesize_steps",
     "auto": "taccl_py.synthesis.auto:synthesize_auto",
     "flow": "taccl_py.synthesis.flow.engine:synthesize_flow",
     "trees": "taccl_py.synthesis.trees.engine:synthesize_trees",

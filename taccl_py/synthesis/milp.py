@@ -1,4 +1,4 @@
-"""Engine ``milp``: TACCL's method on the symmetry quotient.
+"""Engines ``milp`` and ``cp``: TACCL's method on the symmetry quotient.
 
 Routing, ordering, contiguity and exact times (Shah et al., TACCL, NSDI'23, section 5), with two families of solvers:
 
@@ -7,6 +7,8 @@ Routing, ordering, contiguity and exact times (Shah et al., TACCL, NSDI'23, sect
 
 Where alpha counts, both also solve the synchronous-step model, which batches chunks into few messages. Everything starts
 from a greedy schedule and stops at the lower bound.
+
+Engine ``cp`` is the second family, which goes on without the symmetry when the symmetric search has ended above the bound.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.errors import LimitReached
+from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import allreduce, combining, is_reversible, mirrored
 from taccl_py.sketch.model import Sketch
@@ -34,7 +36,7 @@ from taccl_py.synthesis.models.linear_routing import solve_routing
 from taccl_py.synthesis.models.linear_steps import solve_linear_steps
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.neighbourhood import improve, regroup, serve_policy
-from taccl_py.synthesis.plan import Plan, plan_end
+from taccl_py.synthesis.plan import Plan, plan_end, plan_of
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.search import TOLERANCE, Search
@@ -49,6 +51,8 @@ _SMALL_SIZE = 0.2
 _WORK_JOINT = 0.6
 _WORK_STEPS = 0.5
 _POLICY_ROUNDS = 12
+# Without symmetry: rounds of neighbourhood search, and the most pairs of chunk and link.
+_WHOLE_ROUNDS, _MOST_WHOLE = 40, 20_000
 # Rounds of neighbourhood search: fewer the larger the models.
 _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SIZE = 6, 40, 15_000
 
@@ -56,9 +60,29 @@ _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SIZE = 6, 40, 15_000
 def synthesize_milp(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`. One chunk per rank unless the demand says otherwise."""
     solver = choose_solver(options.solver)
+    return _synthesize(demand, options, events, solver, _CP_STAGES if solver == CP_SAT else _LINEAR_STAGES)
+
+
+def synthesize_cp(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`. One chunk per rank unless the demand says otherwise.
+
+    Raises
+    ------
+    InputError
+        If another solver is asked for.
+    """
+    if options.solver not in ("auto", CP_SAT):
+        raise InputError(
+            f"engine cp solves with {CP_SAT}, found {options.solver!r}; leave --solver out or use --engine milp",
+            path="command line", field="--solver",
+        )  # fmt: skip
+    return _synthesize(demand, options, events, CP_SAT, (*_CP_STAGES, _cp_without_symmetry))
+
+
+def _synthesize(demand: Demand, options: Options, events: Events, solver: str, stages: tuple[_Stage, ...]) -> Synthesis:
     topology, sketch = demand.topology, demand.sketch
     collective = demand.collective(demand.chunks_per_rank or 1)
-    run = _Run(topology, sketch, demand.chunk_bytes(collective), solver, options, events)
+    run = _Run(topology, sketch, demand.chunk_bytes(collective), solver, stages, options, events)
     dual = collective.dual()
     if collective.kind is Kind.ALLREDUCE:
         found = run.allreduce(Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank))
@@ -86,6 +110,10 @@ class _Found:
         return replace(self, schedules=tuple(schedules))
 
 
+# Improves the incumbent of a search with a solver.
+_Stage = Callable[[Search, str], None]
+
+
 class _Run:
     """One call of the engine: options, the common deadline and the timings of all stages."""
 
@@ -95,11 +123,12 @@ class _Run:
         sketch: Sketch | None,
         chunk_bytes: float,
         solver: str,
+        stages: tuple[_Stage, ...],
         options: Options,
         events: Events,
     ) -> None:
         self.topology, self.sketch, self.chunk_bytes = topology, sketch, chunk_bytes
-        self.solver, self.options, self.events = solver, options, events
+        self.solver, self.stages, self.options, self.events = solver, stages, options, events
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
 
@@ -135,8 +164,7 @@ class _Run:
             search = self._begin(problem.without_symmetry(), bound)
         if search.best is None:
             raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
-        stages = _CP_STAGES if self.solver == CP_SAT else _LINEAR_STAGES
-        for stage in stages:
+        for stage in self.stages:
             stage(search, self.solver)
         for name, seconds in search.stage_seconds.items():
             key = prefix + name
@@ -229,6 +257,20 @@ def _cp_policy(search: Search, _solver: str) -> None:
         return
     with search.stage("policy"):
         serve_policy(search, policy, _POLICY_ROUNDS)
+
+
+def _cp_without_symmetry(search: Search, _solver: str) -> None:
+    """Neighbourhood search on the whole problem, where chunks that the symmetry exchanges may go different ways."""
+    problem = search.quotient.problem
+    if search.done or search.best is None or not problem.generators or int(problem.allowed.sum()) > _MOST_WHOLE:
+        return
+    with search.stage("without symmetry"):
+        whole = Search.of(
+            Quotient.of(problem.without_symmetry()), search.bound, search.limits, search.deadline, search.events
+        )
+        whole.offer(plan_of(whole.quotient, search.best))
+        improve(whole, _WHOLE_ROUNDS)
+        search.adopt(whole)
 
 
 def _steps(search: Search, solve: Callable[[int], Plan | None]) -> None:

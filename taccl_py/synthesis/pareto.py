@@ -34,6 +34,8 @@ _WHOLE = 1e-6
 _LARGEST_DENOMINATOR = 1000
 # Deterministic work of one question; more makes it open.
 _WORK = 20.0
+# Largest C by default, where it is not 6.
+_USUAL_CHUNKS = {Kind.BROADCAST: 18, Kind.REDUCE: 18, Kind.ALLTOALL: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,20 @@ class WalkLimits:
         Largest C and S.
     extra_rounds
         Largest R - S (SCCL's k).
+    min_chunks
+        Smallest C.
     """
 
     max_chunks: int
-    max_steps: int
-    extra_rounds: int
+    max_steps: int = 8
+    extra_rounds: int = 6
+    min_chunks: int = 1
+
+    @staticmethod
+    def usual(kind: Kind) -> WalkLimits:
+        """Limits that show the front of most machines of one node."""
+        piped = kind in (Kind.BROADCAST, Kind.REDUCE)
+        return WalkLimits(_USUAL_CHUNKS.get(kind, 6), extra_rounds=0 if piped else 6)
 
 
 def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Events) -> Front:
@@ -154,7 +165,7 @@ def _shapes(steps: int, walk: WalkLimits, least: Fraction, best: Fraction | None
     """Shapes with so many steps that would be better than the best so far, in order of R / C, then C."""
     shapes = [
         Shape(chunks, steps, rounds)
-        for chunks in range(1, walk.max_chunks + 1)
+        for chunks in range(walk.min_chunks, walk.max_chunks + 1)
         for rounds in range(steps, steps + walk.extra_rounds + 1)
         if Fraction(rounds, chunks) >= least and (best is None or Fraction(rounds, chunks) < best)
     ]

@@ -52,6 +52,18 @@ def lift(quotient: Quotient, plan: Sequence[Batch]) -> Schedule:
     return build_schedule(problem.topology, problem.collective, problem.chunk_bytes, drafts)
 
 
+def plan_of(quotient: Quotient, schedule: Schedule) -> Plan | None:
+    """The plan of a schedule on a quotient without symmetry; None if it uses a chunk on a link that has no arc."""
+    arc_of = {member: arc for arc in range(quotient.num_arcs) for member in quotient.members(arc)}
+    plan = []
+    for message in schedule.messages:
+        arcs = [arc_of.get((chunk, message.link)) for chunk in message.chunks]
+        if None in arcs:
+            return None
+        plan.append(Batch(tuple(arc for arc in arcs if arc is not None), message.start_us, message.end_us))
+    return tuple(plan)
+
+
 def on_grid(quotient: Quotient, grid: Grid, joins: Mapping[int, int], plan: Sequence[Batch]) -> Plan:
     """The same plan, left-shifted with the grid's costs and cut where neighbours may not share alpha.
 

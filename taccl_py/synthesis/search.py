@@ -170,6 +170,15 @@ class Search:
         if as_fast and policy.value(task, plan) < policy.value(task, self.best_plan):
             self.best, self.best_plan = schedule, on_grid(self.quotient, self.grid, self.joins, plan)
 
+    def adopt(self, other: Search) -> None:
+        """Take over a better incumbent from a search on another quotient of the same problem; plans stay behind."""
+        for schedule in other.pool:
+            self._note(schedule)
+        if other.best is not None and (
+            self.best is None or other.best.makespan_us < self.best.makespan_us * (1 - TOLERANCE)
+        ):
+            self.best, self.best_plan, self.proven = other.best, None, False
+
     def limits_for(self, share: float, work: float | None) -> Limits:
         """Limits of one solve: a share of the time left, and an amount of work."""
         return replace(self.limits.within(self.deadline.left * share, work))
