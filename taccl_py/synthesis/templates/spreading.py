@@ -63,13 +63,21 @@ def flood(site: Site, groups: Iterable[tuple[int, ...]], held: Mapping[int, tupl
             for rank in group:
                 if rank == origin:
                     continue
-                hop, above = 0, parent[rank]
-                while above != origin:
-                    if above not in group:
-                        return None
-                    hop, above = hop + 1, parent[above]
+                hop = _hops_inside(parent, origin, rank, group)
+                if hop is None:
+                    return None
                 carried.setdefault((hop, parent[rank], rank), []).extend(held[origin])
     return tuple(Move(src, dst, tuple(chunks), hop, hop + 1) for (hop, src, dst), chunks in sorted(carried.items()))
+
+
+def _hops_inside(parent: list[int], origin: int, rank: int, group: tuple[int, ...]) -> int | None:
+    """Hops from the origin to the parent of a rank; None if one of them leads out of the group."""
+    hops, above = 0, parent[rank]
+    while above != origin:
+        if above not in group:
+            return None
+        hops, above = hops + 1, parent[above]
+    return hops
 
 
 def _over_nodes(site: Site, held: Mapping[int, tuple[int, ...]], chunks_per_rank: int) -> Iterator[Plan]:
