@@ -27,6 +27,7 @@ _COMMANDS = {
         "Enumerate synchronous algorithms between latency and bandwidth, with proofs.",
     ),
     "bound": ("taccl_py.cli.bound:bound", "Print the time that no algorithm can beat."),
+    "compare": ("taccl_py.cli.compare:compare", "Compare our algorithms with NCCL's, for every size."),
     "check": ("taccl_py.cli.check:check", "Judge schedules and MSCCL XML files."),
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML for a runtime."),
     "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),

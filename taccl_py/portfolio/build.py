@@ -132,13 +132,14 @@ def synthesize_portfolio(
         Input and synthesis errors; LoweringError if for some sizes no algorithm can be lowered.
     """
     low, high = sizes.low_bytes, sizes.high_bytes
-    demand = make_demand(replace(request, size_bytes=high))
+    demand = make_demand(replace(request, size_bytes=None))
     if demand.topology.chunk_costs:
         raise InputError(
             f"{demand.topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --sizes out",
             path="command line",
             field="--sizes",
         )
+    demand = replace(demand, size_bytes=float(high))
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root)

@@ -1,0 +1,182 @@
+"""Comparison: for every size of a range our fastest algorithm, every baseline, NCCL's choice, and the lower bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.baselines.library import Baseline, Family, baselines_of
+from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of
+from taccl_py.baselines.nccl_tuner import Algorithm, Choice, Gpu, Job, choose
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import Request, require_valid
+from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
+from taccl_py.simulate.cost_curve import CostCurve, cost_curve
+from taccl_py.synthesis.engine import Events
+from taccl_py.topology.model import Topology
+from taccl_py.units import SizeRange
+
+# Which of our baselines is NCCL's algorithm; its NVLS is none, for no link of a topology multicasts.
+_FAMILY_OF = {
+    Algorithm.RING: Family.RING,
+    Algorithm.TREE: Family.TREE,
+    Algorithm.PAT: Family.PAT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What the user says of NCCL's tuner.
+
+    Attributes
+    ----------
+    gpu
+        Generation of the GPUs, or None for what the topology's name tells.
+    amd_cpu
+        Whether the CPUs are AMD's, or None for what the topology's name tells.
+    """
+
+    gpu: Gpu | None = None
+    amd_cpu: bool | None = None
+
+
+@dataclass(frozen=True)
+class BaselineTime:
+    """Time of a baseline's fastest variant at a size."""
+
+    family: Family
+    variant: str
+    time_us: float
+
+
+@dataclass(frozen=True)
+class ComparedSize:
+    """Everything at one size.
+
+    Attributes
+    ----------
+    size_bytes
+        As nccl-tests counts it.
+    ours_us, engine
+        Time of our schedule, and the engine that made it.
+    bound_us
+        No algorithm is faster.
+    baselines
+        All that the machine allows.
+    nccl
+        What NCCL's own model chooses, with the time that NCCL expects; None where the GPUs are not known, and for collectives
+        that NCCL makes of single sends and receives.
+    """
+
+    size_bytes: int
+    ours_us: float
+    engine: str
+    bound_us: float
+    baselines: tuple[BaselineTime, ...]
+    nccl: Choice | None
+
+    @property
+    def gap(self) -> float:
+        """Relative distance of our schedule from the bound."""
+        return max(0.0, self.ours_us / self.bound_us - 1) if self.bound_us > 0 else 0.0
+
+    @property
+    def best(self) -> BaselineTime | None:
+        """The fastest baseline."""
+        return min(self.baselines, key=lambda each: each.time_us, default=None)
+
+    @property
+    def chosen(self) -> BaselineTime | None:
+        """The schedule of what NCCL chooses, under the same costs as ours."""
+        family = _FAMILY_OF.get(self.nccl.algorithm) if self.nccl is not None else None
+        return next((each for each in self.baselines if each.family is family), None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A portfolio beside what people have without it; `job` is what NCCL would know of the machine."""
+
+    portfolio: Portfolio
+    job: Job | None
+    rows: tuple[ComparedSize, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A variant with its time at every size."""
+
+    family: Family
+    variant: str
+    curve: CostCurve
+
+
+def compare_sizes(
+    request: Request, sizes: SizeRange, options: LoweringOptions, tuned: Tuned, events: Events
+) -> Comparison:
+    """Synthesize for a range of sizes and compare.
+
+    Parameters
+    ----------
+    request
+        What is asked for, its size aside.
+    sizes
+        Smallest and largest size in bytes, both included.
+    options
+        For what our programs are made.
+    tuned
+        What NCCL would know of the machine.
+    events
+        Progress.
+
+    Raises
+    ------
+    TacclError
+        Input and synthesis errors; InvalidArtifact if the judge objects to a baseline, which is an error of ours.
+    """
+    portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
+    demand = portfolio.demand
+    events.stage("baselines")
+    middle = math.sqrt(sizes.low_bytes * sizes.high_bytes)
+    timed = _timed(baselines_of(demand.topology, demand.kind, demand.root, middle), sizes)
+    job = _job(demand.topology, tuned)
+    rows = [
+        ComparedSize(
+            size_bytes=row.size_bytes,
+            ours_us=row.makespan_us,
+            engine=portfolio.members[row.member].candidate.engine,
+            bound_us=row.bound.time_us,
+            baselines=_fastest(timed, row.size_bytes),
+            nccl=choose(job, demand.kind, row.size_bytes) if job is not None else None,
+        )
+        for row in portfolio.rows
+    ]
+    return Comparison(portfolio, job, tuple(rows))
+
+
+def _timed(baselines: Sequence[Baseline], sizes: SizeRange) -> list[_Timed]:
+    """Judged variants with their times."""
+    found = []
+    for baseline in baselines:
+        for variant in baseline.variants:
+            require_valid(variant.schedule, f"baseline {baseline.family} ({variant.name})")
+            curve = cost_curve(variant.schedule, sizes.low_bytes, sizes.high_bytes)
+            found.append(_Timed(baseline.family, variant.name, curve))
+    return found
+
+
+def _fastest(timed: Sequence[_Timed], size_bytes: int) -> tuple[BaselineTime, ...]:
+    """The fastest variant of every baseline at a size."""
+    best: dict[Family, BaselineTime] = {}
+    for each in timed:
+        time_us = each.curve.time_us(size_bytes)
+        if each.family not in best or time_us < best[each.family].time_us:
+            best[each.family] = BaselineTime(each.family, each.variant, time_us)
+    return tuple(best.values())
+
+
+def _job(topology: Topology, tuned: Tuned) -> Job | None:
+    gpu = tuned.gpu or gpu_of(topology)
+    if gpu is None:
+        return None
+    return job_of(topology, gpu, amd_cpu=has_amd_cpu(topology) if tuned.amd_cpu is None else tuned.amd_cpu)

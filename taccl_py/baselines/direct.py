@@ -1,0 +1,65 @@
+"""Direct algorithms, where everybody sends to everybody, and PAT, which needs a logarithmic number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taccl_py.collective import Kind
+from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn, turned
+from taccl_py.synthesis.templates.site import Site
+
+
+def direct_plans(site: Site, back: Site, kind: Kind, root: int) -> Iterator[Plan]:
+    """Everything straight to where it is wanted; nothing where links are missing."""
+    num_ranks = site.topology.num_ranks
+    if kind in (Kind.BROADCAST, Kind.SCATTER):
+        others = [rank for rank in range(num_ranks) if rank != root]
+        moves = tuple(
+            Move(root, rank, (0 if kind is Kind.BROADCAST else rank,), i, i + 1) for i, rank in enumerate(others)
+        )
+        if _linked(site, moves):
+            yield Plan("from the root", 1, moves)
+        return
+    gather = _all_pairs(num_ranks, per_pair=kind is Kind.ALLTOALL)
+    if not _linked(site, gather):
+        return
+    if kind in (Kind.ALLGATHER, Kind.ALLTOALL):
+        yield Plan("all pairs", 1, gather)
+    elif kind is Kind.ALLREDUCE and _linked(back, gather):
+        yield Plan("all pairs, twice", 1, in_turn(turned(gather, reduce=True), gather))
+
+
+def _all_pairs(num_ranks: int, *, per_pair: bool) -> Moves:
+    """At step i every rank sends to the rank i further on: its own chunk, or its chunk for that rank."""
+    return tuple(
+        Move(src, dst, (src * num_ranks + dst if per_pair else src,), step - 1, step)
+        for step in range(1, num_ranks)
+        for src in range(num_ranks)
+        for dst in ((src + step) % num_ranks,)
+    )
+
+
+def pat_plans(site: Site) -> Iterator[Plan]:
+    """AllGather by parallel aggregated trees: the farthest rank first, and at every step half as far with twice as much.
+
+    A chunk that has `offset` ranks to go takes the bits of that number from the largest to the smallest, so every rank gets
+    it once, whatever the number of ranks. (S. Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at
+    scale", 2025.)
+    """
+    num_ranks = site.topology.num_ranks
+    moves = []
+    bits = [1 << i for i in reversed(range((num_ranks - 1).bit_length()))]
+    # In the order in which they come, which is one that keeps what is sent together together in scratch.
+    held = [0]
+    for time, bit in enumerate(bits):
+        offsets = [offset for offset in held if offset + bit < num_ranks]
+        for rank in range(num_ranks):
+            chunks = tuple((rank - offset) % num_ranks for offset in offsets)
+            moves.append(Move(rank, (rank + bit) % num_ranks, chunks, time, time + 1))
+        held += [offset + bit for offset in offsets]
+    if _linked(site, moves):
+        yield Plan("parallel aggregated trees", 1, tuple(moves))
+
+
+def _linked(site: Site, moves: tuple[Move, ...] | list[Move]) -> bool:
+    return all(site.linked(move.src, move.dst) for move in moves)

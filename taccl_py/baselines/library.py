@@ -1,0 +1,118 @@
+"""All baselines of a collective on a machine, as schedules of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taccl_py.baselines.direct import direct_plans, pat_plans
+from taccl_py.baselines.rings import hierarchical_plans, ring_plans
+from taccl_py.baselines.trees import tree_plans
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import InputError
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.synthesis.templates.moves import Plan, as_drafts, turned
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Topology
+
+
+class Family(StrEnum):
+    """The baselines, by the names that people know."""
+
+    RING = "ring"
+    TREE = "double binary tree"
+    DIRECT = "direct"
+    HIERARCHICAL = "hierarchical"
+    PAT = "PAT"
+
+
+# Kinds that are another one turned around, on the reversed machine.
+_TURNED = {Kind.REDUCESCATTER: Kind.ALLGATHER, Kind.REDUCE: Kind.BROADCAST, Kind.GATHER: Kind.SCATTER}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to carry out a baseline.
+
+    Attributes
+    ----------
+    name
+        What it is: the number of rings, channels, pieces.
+    schedule
+        It on the machine.
+    """
+
+    name: str
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline with all its variants; none where the machine's links or the collective do not allow it."""
+
+    family: Family
+    variants: tuple[Variant, ...]
+
+
+def baselines_of(topology: Topology, kind: Kind, root: int, size_bytes: float) -> tuple[Baseline, ...]:
+    """Every baseline; what cannot be has no variants.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    kind, root
+        The collective.
+    size_bytes
+        Size as nccl-tests counts it, by which links are compared where there is a choice.
+
+    Raises
+    ------
+    InputError
+        If the machine's costs are for one chunk of an unstated size.
+    """
+    if topology.chunk_costs:
+        raise InputError(
+            f"baselines need costs by size, those of {topology.name} are for one chunk; name another topology",
+            path="command line",
+            field="TOPOLOGY",
+        )
+    return tuple(
+        Baseline(family, tuple(_variants(family, topology, kind, root, size_bytes)))
+        for family in Family
+    )  # fmt: skip
+
+
+def _variants(family: Family, topology: Topology, kind: Kind, root: int, size_bytes: float) -> Iterator[Variant]:
+    chunk_bytes = Collective(kind, topology.num_ranks, 1, root).chunk_bytes(size_bytes)
+    site, back = Site(topology, chunk_bytes), Site(topology.reversed(), chunk_bytes)
+    base = _TURNED.get(kind)
+    plans = _plans(family, site, back, kind, root) if base is None else _plans(family, back, site, base, root)
+    for plan in plans:
+        moves = plan.moves if base is None else turned(plan.moves, reduce=kind is not Kind.GATHER)
+        collective = Collective(kind, topology.num_ranks, plan.chunks_per_rank, root)
+        size = collective.chunk_bytes(size_bytes)
+        drafts = as_drafts(topology, size, moves)
+        if drafts is None:
+            continue
+        schedule = build_schedule(topology, collective, size, drafts)
+        yield Variant(plan.name, schedule)
+        if len(schedule.messages) > len(drafts):  # batches were cut, because their chunks are no neighbours
+            staged = build_schedule(topology, collective, size, drafts, as_named=True)
+            yield Variant(f"{plan.name}, staged", staged)
+
+
+def _plans(family: Family, site: Site, back: Site, kind: Kind, root: int) -> Iterator[Plan]:
+    match family:
+        case Family.RING:
+            yield from ring_plans(site, kind, root)
+        case Family.TREE if kind is Kind.ALLREDUCE:
+            yield from tree_plans(site)
+        case Family.DIRECT:
+            yield from direct_plans(site, back, kind, root)
+        case Family.HIERARCHICAL:
+            yield from hierarchical_plans(site, back, kind)
+        case Family.PAT if kind is Kind.ALLGATHER:
+            yield from pat_plans(site)

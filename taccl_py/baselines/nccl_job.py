@@ -1,0 +1,133 @@
+"""What NCCL would find on a machine: its graph, as far as a topology tells.
+
+NCCL tries channel speeds from a table, the fastest first, and keeps as many channels as fit. That is repeated here with the
+node's bandwidths; a dump of the real search is better where there is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from taccl_py.baselines.nccl_tuner import Gpu, Graph, Job
+from taccl_py.topology.model import Topology
+
+# GB/s of one channel that NCCL tries inside a node and between nodes, in its order (``src/graph/search.cc``).
+_INTRA_GBPS: dict[Gpu, tuple[float, ...]] = {
+    Gpu.AMPERE: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    Gpu.HOPPER: (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    Gpu.BLACKWELL: (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+}
+_INTER_GBPS: dict[Gpu, tuple[float, ...]] = {
+    Gpu.AMPERE: (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+    Gpu.HOPPER: (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+    Gpu.BLACKWELL: (
+        96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12,
+    ),
+}  # fmt: skip
+# What NCCL counts of a link's nominal bandwidth (``src/graph/topo.h``): 20 of 25 GB/s, 20.6 of 25, 40.1 of 50.
+_COUNTED = {Gpu.VOLTA: 20 / 25, Gpu.AMPERE: 20 / 25, Gpu.HOPPER: 20.6 / 25, Gpu.BLACKWELL: 40.1 / 50}
+# Channels of at least this rate are cut in two, except on the newest machines.
+_CUT_GBPS, _UNCUT_GBPS, _UNCUT_CHANNELS = 25.0, 50.0, 4
+# What the shipped machines are built of.
+_GPU_OF = {"ndv2": Gpu.VOLTA, "dgx1": Gpu.VOLTA, "dgx2": Gpu.VOLTA, "ndv4": Gpu.AMPERE, "ndv5": Gpu.HOPPER}
+_AMD_CPUS = ("ndv4",)
+
+
+def gpu_of(topology: Topology) -> Gpu | None:
+    """Generation of a shipped machine's GPUs, None where the name does not tell."""
+    return _GPU_OF.get(_base(topology))
+
+
+def has_amd_cpu(topology: Topology) -> bool:
+    """Whether a shipped machine has CPUs of AMD."""
+    return _base(topology) in _AMD_CPUS
+
+
+def job_of(topology: Topology, gpu: Gpu, *, amd_cpu: bool) -> Job:
+    """What NCCL knows of the machine.
+
+    Parameters
+    ----------
+    topology
+        The machine, its costs by size.
+    gpu
+        Generation of its GPUs.
+    amd_cpu
+        Whether its CPUs are AMD's.
+    """
+    family = Gpu.AMPERE if gpu is Gpu.VOLTA else gpu
+    rank_gbps = _rank_gbps(topology) * _COUNTED[gpu]
+    num_ranks, num_nodes = topology.num_ranks, topology.num_nodes
+    if num_nodes == 1:
+        graph = _fitted(rank_gbps, gpu, _INTRA_GBPS[family])
+    else:
+        nics_gbps = _nic_gbps(topology)
+        inter_gbps = _at_most(_INTER_GBPS[family], max(nics_gbps))
+        channels = max(1, sum(int(nic / inter_gbps + 1e-9) for nic in nics_gbps))
+        intra_gbps = min(inter_gbps, rank_gbps / channels) if len(topology.node_ranks[0]) > 1 else inter_gbps
+        graph = Graph(channels, intra_gbps, inter_gbps)
+    nvls = None
+    local = len(topology.node_ranks[0])
+    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and local > 1 and _all_linked(topology):
+        rate = _at_most(_INTRA_GBPS[family], rank_gbps / local)
+        nvls = Graph(local, rate, rate if num_nodes == 1 else graph.inter_gbps)
+    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu)
+
+
+def _base(topology: Topology) -> str:
+    return topology.name.split("-", maxsplit=1)[0]
+
+
+def _fitted(rank_gbps: float, gpu: Gpu, speeds_gbps: Sequence[float]) -> Graph:
+    """As many of the fastest channels as fit into a rank's bandwidth."""
+    speed = _at_most(speeds_gbps, rank_gbps)
+    channels = math.floor(rank_gbps / speed + 1e-9)
+    newest = gpu in (Gpu.HOPPER, Gpu.BLACKWELL)
+    stays = newest and speed < _UNCUT_GBPS and channels > _UNCUT_CHANNELS
+    if speed >= _CUT_GBPS and not stays:
+        channels, speed = 2 * channels, speed / 2
+    return Graph(channels, speed, speed)
+
+
+def _at_most(speeds_gbps: Sequence[float], limit_gbps: float) -> float:
+    """The fastest speed of a table within a limit, or the limit."""
+    return max((each for each in speeds_gbps if each <= limit_gbps * (1 + 1e-9)), default=limit_gbps)
+
+
+def _rank_gbps(topology: Topology) -> float:
+    """What the rank that can send least can send inside its node: each port that its links share counts once."""
+    found = []
+    for ranks in topology.node_ranks:
+        for rank in ranks:
+            rates: dict[int, float] = {}
+            for index, link in enumerate(topology.links):
+                if link.src == rank and topology.node_of[link.dst] == topology.node_of[rank]:
+                    rates.update([_sending(topology, index)])
+            found.append(sum(rates.values()))
+    return min(found)
+
+
+def _nic_gbps(topology: Topology) -> list[float]:
+    """Rate of every NIC through which the first node sends to others."""
+    first = set(topology.node_ranks[0])
+    rates: dict[int, float] = {}
+    for index, link in enumerate(topology.links):
+        if link.src in first and link.dst not in first:
+            rates.update([_sending(topology, index)])
+    return list(rates.values()) or [0.12]
+
+
+def _sending(topology: Topology, link: int) -> tuple[int, float]:
+    """What limits a link on its sender's side, as a resource, and its rate in GB/s; the link itself where it has no ports."""
+    resources = topology.resources_of[link]
+    sender = resources[1 : 1 + len(resources) // 2] or resources[:1]
+    slowest = max(sender, key=lambda each: topology.resource_cost[each][1])
+    beta = topology.resource_cost[slowest][1]
+    return slowest, 1000 / beta if beta > 0 else math.inf
+
+
+def _all_linked(topology: Topology) -> bool:
+    return all(
+        (a, b) in topology.links_between for ranks in topology.node_ranks for a in ranks for b in ranks if a != b
+    )

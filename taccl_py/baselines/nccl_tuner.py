@@ -1,0 +1,319 @@
+"""NCCL's own model of time, by which it chooses an algorithm and a protocol for every call.
+
+All formulas and constants are those of NCCL 2.30.7 (``src/graph/tuning.cc``). They are tuning constants, not measurements,
+and their times are on another scale than a schedule's: use them to see what NCCL would choose, and compare schedules with
+schedules.
+
+    time_us(size) = latency_us + size / bandwidth        size in bytes as nccl-tests counts it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taccl_py.collective import Kind
+from taccl_py.lowering.program import Protocol
+
+
+class Gpu(StrEnum):
+    """Generations of GPUs that NCCL tells apart."""
+
+    VOLTA = "volta"
+    AMPERE = "ampere"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+
+
+class Algorithm(StrEnum):
+    """NCCL's algorithms, spelled as in ``NCCL_ALGO``."""
+
+    RING = "Ring"
+    TREE = "Tree"
+    NVLS = "NVLS"
+    NVLS_TREE = "NVLSTree"
+    PAT = "PAT"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What NCCL's search for channels found (``NCCL_GRAPH_DUMP_FILE`` writes it).
+
+    Attributes
+    ----------
+    channels
+        Before NCCL doubles them.
+    intra_gbps, inter_gbps
+        Of one channel, inside nodes and between them.
+    inter_latency_us
+        Of the network, as NICs state it.
+    """
+
+    channels: int
+    intra_gbps: float
+    inter_gbps: float
+    inter_latency_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What NCCL knows of the machine.
+
+    Attributes
+    ----------
+    gpu
+        Generation.
+    num_ranks, num_nodes
+        Of the communicator.
+    graph
+        Of ring and tree.
+    nvls
+        Of NVLS, or None where the switch cannot.
+    nvlink
+        Whether NVLink joins the GPUs of a node; PCI does otherwise.
+    amd_cpu
+        Whether CPUs are AMD's or mixed.
+    """
+
+    gpu: Gpu
+    num_ranks: int
+    num_nodes: int
+    graph: Graph
+    nvls: Graph | None = None
+    nvlink: bool = True
+    amd_cpu: bool = False
+
+    @property
+    def ranks_per_node(self) -> float:
+        """Mean number."""
+        return self.num_ranks / self.num_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One line of NCCL's model."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    latency_us: float
+    bandwidth_gbps: float
+
+    def time_us(self, size_bytes: float) -> float:
+        """Time of a size, without the corrections that depend on it."""
+        return self.latency_us + size_bytes / (1000 * self.bandwidth_gbps)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What NCCL chooses for a size, and the time that it expects."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Three:
+    """A figure for every protocol."""
+
+    ll: float
+    ll128: float
+    simple: float
+
+    def of(self, protocol: Protocol) -> float:
+        """The protocol's."""
+        return {Protocol.LL: self.ll, Protocol.LL128: self.ll128, Protocol.SIMPLE: self.simple}[protocol]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """GB/s on one node, on two, and on more: all of LL together, and what one channel can do."""
+
+    ll: tuple[float, float, float]
+    ring_ll128: tuple[float, float, float]
+    tree_ll128: tuple[float, float, float]
+    tree: tuple[float, float, float]
+    nvls_tree: tuple[float, float, float]
+
+
+_BASE_US = {
+    Algorithm.TREE: _Three(6.8, 14, 8.4),
+    Algorithm.RING: _Three(6.6, 14, 8.4),
+    Algorithm.PAT: _Three(8, 8, 8),
+}
+_NVLINK_US = {
+    Algorithm.TREE: _Three(0.6, 1.25, 4.0),
+    Algorithm.RING: _Three(0.6, 1.9, 3.4),
+    Algorithm.NVLS: _Three(25, 25, 25),
+    Algorithm.NVLS_TREE: _Three(25, 25, 25),
+    Algorithm.PAT: _Three(4.0, 4.0, 4.0),
+}
+_PCI_US = {
+    Algorithm.TREE: _Three(1.0, 1.9, 4.0),
+    Algorithm.RING: _Three(1.0, 2.5, 5.7),
+    Algorithm.NVLS: _Three(0, 0, 0),
+    Algorithm.NVLS_TREE: _Three(0, 0, 0),
+    Algorithm.PAT: _Three(4.0, 4.0, 4.0),
+}
+_NET_US = {
+    Algorithm.TREE: _Three(5.0, 8.5, 14),
+    Algorithm.RING: _Three(2.7, 4.0, 14),
+    Algorithm.NVLS: _Three(18, 18, 18),
+    Algorithm.NVLS_TREE: _Three(20.9, 20.9, 20.9),
+    Algorithm.PAT: _Three(14, 14, 14),
+}
+_RATES = {
+    Gpu.VOLTA: _Rates((39, 39, 20.4), (20, 20, 20), (20, 20, 20), (26.5, 18.5, 10), (26.5, 18.5, 10)),
+    Gpu.AMPERE: _Rates((87.7, 22.5, 19), (20, 20, 20), (20, 20, 20), (24, 23.6, 17.8), (24, 23.6, 17.8)),
+    Gpu.HOPPER: _Rates((141, 45, 35), (36.7, 36.7, 36.7), (36.7, 36.7, 29), (38.7, 41.4, 36), (0, 57.7, 45.5)),
+    Gpu.BLACKWELL: _Rates((282, 90, 70), (40, 40, 40), (55.6, 31.67, 20), (70, 42.8, 24), (0, 96, 80)),
+}
+_NVLS_EFFICIENCY = {Gpu.HOPPER: 0.85, Gpu.BLACKWELL: 0.74}
+# What is left of a tree's bandwidth at 64 bytes, 128, 256, ...
+_TREE_CORRECTION = {
+    Protocol.LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    Protocol.LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    Protocol.SIMPLE: (
+        0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9,
+    ),
+}  # fmt: skip
+_GATHERS = (Kind.ALLGATHER, Kind.REDUCESCATTER)
+
+
+def predictions(job: Job, kind: Kind) -> tuple[Prediction, ...]:
+    """What NCCL can choose among for a collective; nothing for those that it makes of single sends and receives."""
+    found = []
+    for algorithm, protocol in _possible(job, kind):
+        bus_gbps = _bus_gbps(job, kind, algorithm, protocol)
+        if bus_gbps > 0:
+            bandwidth_gbps = bus_gbps * _share(job, kind, algorithm)
+            latency_us = _latency_us(job, kind, algorithm, protocol)
+            found.append(Prediction(algorithm, protocol, latency_us, bandwidth_gbps))
+    return tuple(found)
+
+
+def expected_us(job: Job, kind: Kind, prediction: Prediction, size_bytes: float) -> float:
+    """Time that NCCL expects of a line of its model at a size, with its corrections."""
+    latency_us, bandwidth_gbps = prediction.latency_us, prediction.bandwidth_gbps
+    if prediction.algorithm is Algorithm.TREE and kind is Kind.ALLREDUCE:
+        place = (int(size_bytes) // 64).bit_length() - 1
+        correction = _TREE_CORRECTION[prediction.protocol]
+        bandwidth_gbps *= correction[place] if 0 <= place < len(correction) else 1
+    is_plain_ring = prediction.algorithm is Algorithm.RING and prediction.protocol is Protocol.SIMPLE
+    per_channel = size_bytes / (job.graph.channels * job.num_ranks)
+    if is_plain_ring and kind is Kind.ALLREDUCE and job.num_nodes > 1 and per_channel >= 64:
+        latency_us *= 1.9 if job.gpu is Gpu.VOLTA else 1.4
+    return latency_us + size_bytes / (1000 * bandwidth_gbps)
+
+
+def choose(job: Job, kind: Kind, size_bytes: float) -> Choice | None:
+    """What NCCL chooses for a size; None for what it makes of single sends and receives."""
+    choices = [Choice(p.algorithm, p.protocol, expected_us(job, kind, p, size_bytes)) for p in predictions(job, kind)]
+    return min(choices, key=lambda choice: choice.time_us, default=None)
+
+
+def _possible(job: Job, kind: Kind) -> list[tuple[Algorithm, Protocol]]:
+    """Pairs that NCCL allows without anybody's asking: LL128 where NVLink joins the GPUs of a node."""
+    if kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER):
+        return []
+    protocols = [p for p in Protocol if p is not Protocol.LL128 or job.nvlink]
+    found = [(Algorithm.RING, protocol) for protocol in protocols]
+    if kind is Kind.ALLREDUCE:
+        found += [(Algorithm.TREE, protocol) for protocol in protocols]
+    if job.nvls is not None and job.gpu in _NVLS_EFFICIENCY and kind in (Kind.ALLREDUCE, *_GATHERS):
+        if job.num_nodes == 1:
+            found.append((Algorithm.NVLS, Protocol.SIMPLE))
+        elif kind is Kind.ALLREDUCE:
+            found.append((Algorithm.NVLS_TREE, Protocol.SIMPLE))
+    if kind in _GATHERS and job.num_ranks == job.num_nodes:
+        found.append((Algorithm.PAT, Protocol.SIMPLE))
+    return found
+
+
+def _place(job: Job) -> int:
+    """Column of the tables by number of nodes."""
+    return min(job.num_nodes, 3) - 1
+
+
+def _bus_gbps(job: Job, kind: Kind, algorithm: Algorithm, protocol: Protocol) -> float:
+    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
+        return _nvls_gbps(job, kind, algorithm)
+    graph, place = job.graph, _place(job)
+    rates = _RATES[job.gpu]
+    bus_gbps = graph.channels * (graph.intra_gbps if job.num_nodes <= 2 else graph.inter_gbps)
+    # On several nodes it is the CPU that limits LL, and NCCL keeps its figures in rows of other names.
+    of_cpu = _RATES[Gpu.AMPERE if job.amd_cpu else Gpu.VOLTA]
+    most_ll_gbps = (rates if job.num_nodes == 1 else of_cpu).ll[place]
+    if algorithm is Algorithm.PAT:
+        return 0.75 * bus_gbps
+    if algorithm is Algorithm.RING:
+        match protocol:
+            case Protocol.LL:
+                return min(most_ll_gbps, bus_gbps / 2)
+            case Protocol.LL128:
+                return min(0.92 * bus_gbps, graph.channels * rates.ring_ll128[place])
+            case Protocol.SIMPLE:
+                return bus_gbps
+    bus_gbps = min(0.92 * bus_gbps, graph.channels * rates.tree[place])
+    match protocol:
+        case Protocol.LL:
+            return min(bus_gbps / 3.8, most_ll_gbps)
+        case Protocol.LL128:
+            part = 7 / 9 if job.num_nodes == 1 else 120 / 128
+            return min(bus_gbps * part, graph.channels * rates.tree_ll128[place])
+        case Protocol.SIMPLE:
+            return bus_gbps
+
+
+def _nvls_gbps(job: Job, kind: Kind, algorithm: Algorithm) -> float:
+    graph, ranks = job.nvls, job.ranks_per_node
+    if graph is None or graph.channels < 2:
+        return 0.0
+    gain = 2 if kind is Kind.ALLREDUCE else (ranks - 1) / ranks
+    channel_gbps = graph.intra_gbps * _NVLS_EFFICIENCY[job.gpu] * (graph.channels - 1) / graph.channels * gain
+    if algorithm is Algorithm.NVLS_TREE:
+        inter_gbps = graph.inter_gbps * (2 if job.num_nodes <= 2 else 1)
+        channel_gbps = min(channel_gbps, inter_gbps, _RATES[job.gpu].nvls_tree[_place(job)])
+    return graph.channels * channel_gbps
+
+
+def _num_steps(job: Job, kind: Kind) -> int:
+    """Steps of a ring."""
+    n = job.num_ranks
+    return 2 * (n - 1) if kind is Kind.ALLREDUCE else n - 1 if kind in _GATHERS else n
+
+
+def _share(job: Job, kind: Kind, algorithm: Algorithm) -> float:
+    """Algorithm bandwidth over the bandwidth of the channels."""
+    if algorithm is not Algorithm.RING and kind in _GATHERS:
+        return 1.0
+    if algorithm in (Algorithm.RING, Algorithm.NVLS, Algorithm.NVLS_TREE):
+        return job.num_ranks / _num_steps(job, kind)
+    return 0.5
+
+
+def _latency_us(job: Job, kind: Kind, algorithm: Algorithm, protocol: Protocol) -> float:
+    local = _NVLINK_US if job.nvlink else _PCI_US
+    intra_us = local[algorithm].of(protocol)
+    network = Algorithm.TREE if job.ranks_per_node == 1 else algorithm
+    times = 2 if protocol is Protocol.SIMPLE else 1
+    inter_us = _NET_US[network].of(protocol) + times * job.graph.inter_latency_us
+    base_us = _BASE_US[algorithm].of(protocol) if algorithm in _BASE_US else 0.0
+    doublings = job.num_nodes.bit_length() - 1
+    match algorithm:
+        case Algorithm.RING if kind in (Kind.BROADCAST, Kind.REDUCE):
+            return base_us + (intra_us if job.num_nodes == 1 else _NET_US[Algorithm.RING].of(protocol))
+        case Algorithm.RING:
+            num_inter = 0 if job.num_nodes == 1 else (job.num_nodes - 1) * (2 if kind is Kind.ALLREDUCE else 1)
+            overhead_us = 0.0 if job.num_nodes == 1 else (2.0 if job.amd_cpu else 1.0)
+            overhead_us *= 3 if protocol is Protocol.SIMPLE else 1
+            num_intra = _num_steps(job, kind) - num_inter
+            return base_us + num_intra * max(intra_us, overhead_us) + num_inter * inter_us
+        case Algorithm.TREE:
+            return base_us + 2 * ((job.ranks_per_node - 1) * intra_us + doublings * inter_us)
+        case Algorithm.NVLS:
+            return intra_us + (inter_us if job.num_nodes > 1 else 0.0)
+        case Algorithm.NVLS_TREE:
+            return intra_us + 2 * doublings * inter_us
+        case Algorithm.PAT:
+            return base_us + doublings * inter_us / 3.5 + 2.8 * job.num_ranks

@@ -1,0 +1,94 @@
+"""``taccl compare``: what we gain over what people have."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import click
+
+from taccl_py.cli.options import KIND, RANKS, SIZE_RANGE, echo_json, json_option
+from taccl_py.runtimes import RUNTIMES
+
+# Written out here, so that --help need not load what it names.
+_GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
+
+
+@click.command(short_help="Compare our algorithms with NCCL's, for every size.")
+@click.argument("topology")
+@click.argument("collective", type=KIND)
+@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
+@click.option("--sketch", default="", help="Sketch for our algorithms; baselines know nothing of it.")
+@click.option("--sizes", type=SIZE_RANGE, default="1KiB:4GiB", show_default=True, help="Range of sizes.")
+@click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
+@click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
+@click.option(
+    "--gpu",
+    type=click.Choice(_GPUS),
+    default="auto",
+    show_default=True,
+    help="Generation of the GPUs, for NCCL's tuner; auto knows that of shipped machines.",
+)
+@click.option(
+    "--cpu",
+    type=click.Choice(["auto", "amd", "other"]),
+    default="auto",
+    show_default=True,
+    help="Maker of the CPUs, for NCCL's tuner; auto knows that of shipped machines.",
+)
+@click.option(
+    "--runtime",
+    type=click.Choice(list(RUNTIMES)),
+    default="executor",
+    show_default=True,
+    help="Runtime that ours must fit.",
+)
+@click.option(
+    "--time-limit", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Seconds for the search of ours."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
+@json_option  # fmt: skip
+def compare(as_json: bool, **values: Any) -> None:
+    """Compare our algorithms for COLLECTIVE on TOPOLOGY with NCCL's, for every size of a range.
+
+    Baselines are rings, double binary trees, direct exchange, rings at two levels, and PAT, as schedules on the same machine
+    under the same costs, each in its fastest variant; the judge checks them as it checks ours. NCCL's choice follows its own
+    model of time. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.
+
+    \b
+    Examples:
+      taccl compare ring:4 allgather --sizes 1KiB:1MiB --time-limit 5
+      taccl compare ndv4 allreduce --sizes 1MiB:1MiB --time-limit 5 --json
+    """
+    from taccl_py.baselines.compare import Tuned, compare_sizes
+    from taccl_py.baselines.nccl_tuner import Gpu
+    from taccl_py.cli.progress import watched
+    from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.pipeline import Request
+    from taccl_py.report.comparison import comparison_record, comparison_table
+    from taccl_py.report.tables import print_table
+    from taccl_py.solvers.limits import Limits
+    from taccl_py.synthesis.engine import Options
+
+    stop = threading.Event()
+    request = Request(
+        topology=values["topology"],
+        kind=values["collective"],
+        sketch=values["sketch"],
+        nodes=values["nodes"],
+        ranks=values["ranks"],
+        root=values["root"],
+        engine="auto",
+        options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
+    )
+    gpu, cpu = values["gpu"], values["cpu"]
+    tuned = Tuned(None if gpu == "auto" else Gpu(gpu), None if cpu == "auto" else cpu == "amd")
+    with watched(stop) as events:
+        comparison = compare_sizes(
+            request, values["sizes"], LoweringOptions(RUNTIMES[values["runtime"]]), tuned, events
+        )
+    result = comparison_record(comparison)
+    if as_json:
+        echo_json(result)
+        return
+    print_table(comparison_table(result))

@@ -1,0 +1,53 @@
+"""``taccl compare``: one row a size, in the table as in JSON."""
+
+import json
+
+import pytest
+
+from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
+
+SMALL = ("compare", "ring:4,alpha_us=1,beta_us_per_mb=10", "allgather", "--sizes", "4KB:4MB", "--time-limit", 3)
+
+
+def test_sizes_are_compared_with_what_the_machine_allows(taccl):
+    """AllGather on a two-way ring: at 4 MB rings take 3 hops of 1 MB halves, 3 * 6, and the bound is 1 + 15 or more."""
+    ended = taccl(*SMALL, "--json")
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    assert result["nccl_tuner"] is None
+    last = result["sizes"][-1]
+    assert last["size_bytes"] == 4_000_000
+    assert last["baselines"]["ring"] == {"time_us": pytest.approx(18), "variant": "2 rings"}
+    assert set(last["baselines"]) == {"ring"}
+    assert last["speedup"] == pytest.approx(18 / last["ours_us"])
+    assert last["speedup_nccl"] is None
+    assert all(row["bound_us"] <= row["ours_us"] * (1 + 1e-9) for row in result["sizes"])
+    assert [row["size_bytes"] for row in result["sizes"]] == sorted(row["size_bytes"] for row in result["sizes"])
+
+
+def test_nccls_choice_is_there_where_the_gpus_are_known(taccl):
+    ended = taccl(*SMALL, "--gpu", "ampere", "--cpu", "amd", "--json")
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    assert result["nccl_tuner"]["gpu"] == "ampere"
+    assert result["nccl_tuner"]["amd_cpu"] is True
+    first = result["sizes"][0]
+    assert (first["nccl"]["algorithm"], first["nccl"]["protocol"]) == ("Ring", "LL")
+    assert first["speedup_nccl"] == pytest.approx(first["baselines"]["ring"]["time_us"] / first["ours_us"])
+
+
+def test_the_table_has_a_column_for_every_baseline(taccl):
+    ended = taccl("compare", "full:4", "allreduce", "--sizes", "1MB:1MB", "--time-limit", 2)
+    assert ended.code == 0, ended.err
+    assert all(
+        word in ended.out for word in ("ring", "double binary tree", "direct", "NCCL chooses", "speed-up", "1MB")
+    )
+    assert "PAT" not in ended.out
+
+
+def test_a_taccl_profile_is_refused(taccl, folder):
+    write_json(folder / "profile.json", PROFILE)
+    write_json(folder / "sketch.json", TACCL_SKETCH)
+    ended = taccl("compare", "profile.json", "allgather", "--sketch", "sketch.json")
+    assert ended.code == 2
+    assert "--sizes" in ended.err
