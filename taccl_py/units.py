@@ -65,6 +65,11 @@ class SizeRange:
     low_bytes: int
     high_bytes: int
 
+    def doubled(self) -> list[int]:
+        """The smallest, twice that, and so on."""
+        steps = (self.high_bytes // self.low_bytes).bit_length()
+        return [self.low_bytes << step for step in range(steps)]
+
     def stepped(self, factor: float) -> list[int]:
         """Both ends and sizes between them, evenly spread on a logarithmic scale and at most `factor` apart."""
         ratio = self.high_bytes / self.low_bytes

@@ -90,6 +90,11 @@ def test_the_simulator_loads_only_what_a_program_is():
     assert loaded_by("simulate", ["lowering"]) == ["taccl_py.lowering", "taccl_py.lowering.program"]
 
 
+def test_what_runs_programs_loads_nothing_that_made_or_judged_them():
+    others = ["synthesis", "solvers", "sketch", "topology", "schedule", "lowering", "verify", "simulate"]
+    assert loaded_by("execute", others) == []
+
+
 def test_engines_load_neither_lowering_nor_judges():
     assert loaded_by("synthesis", ["lowering", "verify", "simulate", "pipeline", "cli"]) == []
 

@@ -31,6 +31,7 @@ _COMMANDS = {
     "check": ("taccl_py.cli.check:check", "Judge schedules and MSCCL XML files."),
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML for a runtime."),
     "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),
+    "run": ("taccl_py.cli.run:run_command", "Execute a schedule or an MSCCL XML file on real data."),
     "topo": ("taccl_py.cli.topo:topo", "List and show topologies."),
     "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),
 }

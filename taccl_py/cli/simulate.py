@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
         )
     subject = _load(file, values, judged=not no_check)
     sizes: SizeRange | None = values["sizes"]
-    wanted = [*values["size"], *(_doubling(sizes) if sizes is not None else ())]
+    wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]
     if wanted and not subject.sized:
         raise InputError("the machine's costs are per chunk of one size; leave --size and --sizes out", path=str(file))
     if curve:
@@ -159,13 +159,6 @@ def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool
 def _require_good(file: Path, violations: Sequence[Violation]) -> None:
     if violations:
         raise InvalidArtifact(str(file), violations)
-
-
-def _doubling(sizes: SizeRange) -> Iterator[int]:
-    size = sizes.low_bytes
-    while size <= sizes.high_bytes:
-        yield size
-        size *= 2
 
 
 def _record(timeline: Timeline) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def examples(path):
 def test_no_command_is_ever_taken_away():
     found = {" ".join(path) for path in COMMANDS if path}
     assert found >= {
-        "synth", "check", "lower", "simulate", "topo", "topo list", "topo show", "sketch", "sketch list", "sketch show",
+        "synth", "check", "lower", "simulate", "run", "topo", "topo list", "topo show", "sketch", "sketch list", "sketch show",
         "sketch validate",
     }  # fmt: skip
 
@@ -83,7 +83,7 @@ def given(folder):
 @every_command
 def test_every_example_works(taccl, folder, path):
     given(folder)
-    if path in (("check",), ("lower",), ("simulate",)):
+    if path in (("check",), ("lower",), ("simulate",), ("run",)):
         made = taccl("synth", "ndv2", "allgather", "--nodes", 2, "--sketch", "sk-1", "--size", "16MB", "--time-limit", 0.5,
                      "-o", "out")  # fmt: skip
         assert made.code == 0
@@ -133,7 +133,8 @@ def test_help_of_a_command_imports_no_solver_and_no_numpy(folder, path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("check", "schedule.json", "algorithm.xml"), ("simulate", "schedule.json"), ("topo", "show", "ndv2")],
+    "arguments", [("check", "schedule.json", "algorithm.xml"), ("simulate", "schedule.json"), ("run", "algorithm.xml"),
+     ("topo", "show", "ndv2")],
     ids=lambda a: a[0],
 )  # fmt: skip
 def test_commands_without_a_search_import_no_solver(files, arguments):

@@ -1,0 +1,219 @@
+"""``taccl run``: a program on real data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
+from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.execute.plan import DataType, Operator, Plan
+from taccl_py.jsonio import read_text
+from taccl_py.report.runs import RunRow, run_record, run_table, run_violation
+from taccl_py.report.tables import print_table
+from taccl_py.runtimes import RUNTIMES, Runtime
+from taccl_py.units import parse_size
+
+if TYPE_CHECKING:
+    from taccl_py.execute.runs import Call, Conditions, Outcome
+
+_ALL = "all"
+_DEFAULT_SIZE = "1MB"
+_PLACEMENTS = {"in": (True,), "out": (False,)}
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A plan, and what predicts its time for a size (None without a machine)."""
+
+    plan: Plan
+    predict: Callable[[int], float] | None
+
+
+@click.command("run", short_help="Execute a schedule or an MSCCL XML file on real data.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--with",
+    "executor",
+    type=click.Choice(["local"]),
+    default="local",
+    show_default=True,
+    help="What executes it: local, all ranks in one process.",
+)
+@click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
+@click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
+@click.option(
+    "--datatype",
+    type=click.Choice([*map(str, DataType), _ALL]),
+    multiple=True,
+    default=("float32",),
+    show_default=True,
+    help="Type of the elements; may be repeated.",
+)
+@click.option(
+    "--op",
+    type=click.Choice([*map(str, Operator), _ALL]),
+    multiple=True,
+    help="Operator of a combining collective; may be repeated.  [default: sum]",
+)
+@click.option(
+    "--placement",
+    type=click.Choice(["declared", "in", "out", "both"]),
+    default="declared",
+    show_default=True,
+    help="How the buffers lie: as the file says that it is for, in place, out of place, or both.",
+)
+@click.option("--root", type=click.IntRange(0), default=None, help="Root, where the steps of an XML file do not tell.")
+@click.option("--collective", type=KIND, default=None, help='What an XML file with coll="custom" is meant to do.')
+@click.option(
+    "--runtime",
+    type=click.Choice(list(RUNTIMES)),
+    default="executor",
+    show_default=True,
+    help="Runtime for which a schedule is lowered, and what its connections hold.",
+)
+@click.option("--topology", default="", help="Machine of an XML file, to predict its time: name, formula or file.")
+@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that machine.")
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each call.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data.")
+@click.option("--shuffle", is_flag=True, help="Let threadblocks take turns at random (local), which shows races.")
+@json_option
+def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> None:  # noqa: ARG001  # fmt: skip
+    """Execute FILE, a schedule.json or any MSCCL XML file, on real data, and compare with what the collective promises.
+
+    Threadblocks run as on a GPU: steps in order, connections with the slots of the runtime, large chunks in slices. The result
+    is compared with the collective's definition, computed on whole buffers. An XML file is not judged first; a schedule is
+    lowered. The columns are those of nccl-tests; times are of this machine, the predicted ones of the topology.
+
+    Exit code 0 if all is right, 4 if an element is wrong or the program comes to a stop.
+
+    \b
+    Examples:
+      taccl run out/algorithm.xml --datatype all --sizes 1KiB:64KiB
+      taccl run out/schedule.json --size 1MB --placement in --shuffle
+      taccl run out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
+    """
+    from taccl_py.execute.runs import Conditions
+
+    subject = _load(file, values)
+    conditions = Conditions(RUNTIMES[values["runtime"]], values["repeats"], values["seed"], shuffled=values["shuffle"])
+    rows: list[RunRow] = []
+    violations: list[Violation] = []
+    try:
+        for outcome in _outcomes(subject.plan, _calls(subject.plan, values), conditions):
+            predicted_us = None if subject.predict is None else subject.predict(outcome.size_bytes)
+            rows.append(RunRow(outcome, predicted_us))
+            wrong = run_violation(subject.plan, outcome)
+            violations += [] if wrong is None else [wrong]
+    except InvalidArtifact as error:
+        violations += error.violations
+    _print(file, subject.plan, rows, violations, as_json=as_json)
+    if violations:
+        raise InvalidArtifact(str(file), violations)
+
+
+def _outcomes(plan: Plan, calls: Sequence[Call], conditions: Conditions) -> Iterator[Outcome]:
+    from taccl_py.execute.runs import run_local
+
+    for call in calls:
+        yield run_local(plan, call, conditions)
+
+
+def _calls(plan: Plan, values: dict[str, Any]) -> list[Call]:
+    from taccl_py.execute.runs import Call
+
+    if values["op"] and not plan.reduces:
+        raise InputError(f"{plan.kind} combines nothing; leave --op out", path="command line", field="--op")
+    declared = tuple(kept for kept, on in ((False, plan.out_of_place), (True, plan.in_place)) if on)
+    placements = {**_PLACEMENTS, "both": (False, True), "declared": declared or (False,)}[values["placement"]]
+    sizes = [*values["size"], *(values["sizes"].doubled() if values["sizes"] else ())] or [parse_size(_DEFAULT_SIZE)]
+    types = list(DataType) if _ALL in values["datatype"] else [DataType(name) for name in values["datatype"]]
+    operators = list(Operator) if _ALL in values["op"] else [Operator(name) for name in values["op"] or ("sum",)]
+    return [
+        Call(size, data_type, operator, in_place)
+        for data_type, operator, size, in_place in product(types, operators, sizes, placements)
+    ]
+
+
+def _load(file: Path, values: dict[str, Any]) -> _Subject:
+    from taccl_py.execute.reader import read_plan
+
+    text = read_text(file)
+    runtime = RUNTIMES[values["runtime"]]
+    if file.suffix == ".json" or text.lstrip()[:1] == "{":
+        return _load_schedule(file, text, values, runtime)
+    plan = read_plan(text, str(file), kind=values["collective"], root=values["root"])
+    if not values["topology"]:
+        if values["nodes"] is not None:
+            raise InputError("is the number of nodes of --topology; add that", path="command line", field="--nodes")
+        return _Subject(plan, None)
+    return _Subject(plan, _predictor(file, text, values, runtime))
+
+
+def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> _Subject:
+    from taccl_py.execute.reader import read_plan
+    from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.pipeline import lower_and_judge, replay_at, require_valid
+    from taccl_py.schedule.files import read_schedule
+
+    for name in ("root", "collective", "topology", "nodes"):
+        if values[name]:
+            raise InputError(
+                f"is for XML files, but {file} is a schedule, which carries it; leave --{name} out",
+                path="command line",
+                field=f"--{name}",
+            )
+    schedule = read_schedule(text, str(file))
+    require_valid(schedule, str(file))
+    lowered = lower_and_judge(schedule, LoweringOptions(runtime))
+    collective = schedule.collective
+    plan = read_plan(lowered.text, str(file), kind=collective.kind, root=collective.root)
+    if schedule.topology.chunk_costs:
+        return _Subject(plan, None)
+
+    def predict(size_bytes: int) -> float:
+        sized = replace(schedule, chunk_bytes=collective.chunk_bytes(size_bytes))
+        return replay_at(lowered.program, sized, runtime, 1).makespan_us
+
+    return _Subject(plan, predict)
+
+
+def _predictor(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> Callable[[int], float] | None:
+    from taccl_py.lowering.msccl_xml import parse_xml
+    from taccl_py.lowering.program import chunks_of_size
+    from taccl_py.pipeline import load_machine
+    from taccl_py.simulate.program_replay import replay_program
+
+    program = parse_xml(text, str(file), runtime)
+    topology = load_machine(values["topology"], "", values["nodes"]).topology
+    if topology.chunk_costs:
+        return None
+    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
+
+    def predict(size_bytes: int) -> float:
+        try:
+            return replay_program(program, topology, size_bytes / whole, fifo_slots=slots).makespan_us
+        except InputError as error:
+            raise InputError(error.what, path=str(file), field="--topology") from None
+
+    return predict
+
+
+def _print(file: Path, plan: Plan, rows: Sequence[RunRow], violations: Sequence[Violation], *, as_json: bool) -> None:
+    records = [run_record(plan, row) for row in rows]
+    if as_json:
+        echo_json({
+            "file": str(file),
+            "collective": str(plan.kind),
+            "num_ranks": plan.num_ranks,
+            "good": not violations,
+            "results": records,
+            "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
+        })  # fmt: skip
+    elif records:
+        print_table(run_table(f"{file}: {plan.kind}, {plan.num_ranks} ranks, {plan.protocol}", records))

@@ -1,0 +1,64 @@
+"""Numbers: how elements are stored, and what operators do with them.
+
+bfloat16, which numpy does not have, is stored as the upper half of a float32; sums are made in float32 and rounded to the
+nearest (to even between two), as GPUs do. Integers wrap around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.execute.plan import DataType, Operator
+
+Array = NDArray[Any]
+
+_FUNCTIONS: dict[Operator, Callable[[Array, Array], Array]] = {
+    Operator.SUM: np.add,
+    Operator.PROD: np.multiply,
+    Operator.MIN: np.minimum,
+    Operator.MAX: np.maximum,
+    Operator.AVG: np.add,
+}
+
+
+def storage_type(data_type: DataType) -> np.dtype[Any]:
+    """Type in which numpy holds the elements."""
+    return np.dtype(np.uint16 if data_type is DataType.BFLOAT16 else str(data_type))
+
+
+def decode(values: Array, data_type: DataType) -> Array:
+    """Stored elements as numbers that numpy understands."""
+    if data_type is not DataType.BFLOAT16:
+        return values
+    return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def encode(values: Array, data_type: DataType) -> Array:
+    """Numbers as stored elements, rounded where they must be."""
+    if data_type is not DataType.BFLOAT16:
+        return values.astype(storage_type(data_type), copy=False)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)  # rounding a NaN up could make an infinity of it
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
+
+
+def combine(operator: Operator, data_type: DataType, one: Array, other: Array) -> Array:
+    """Contributions of two sides, element by element."""
+    function = _FUNCTIONS[operator]
+    with np.errstate(all="ignore"):
+        return encode(function(decode(one, data_type), decode(other, data_type)), data_type)
+
+
+def divide(values: Array, data_type: DataType, num_ranks: int) -> Array:
+    """Sums -> averages; integers are cut towards zero, as in C."""
+    numbers = decode(values, data_type)
+    with np.errstate(all="ignore"):
+        if data_type.is_float:
+            return encode(numbers / numbers.dtype.type(num_ranks), data_type)
+        quotients = np.abs(numbers) // numbers.dtype.type(num_ranks)
+        return encode(np.where(numbers < 0, -quotients, quotients), data_type)

@@ -1,0 +1,231 @@
+"""Threadblocks at work: each runs its steps in order, and waits for messages, free slots and other threadblocks.
+
+As in the kernels: a chunk that is larger than a message goes in slices, and all steps are run through once for every slice; a
+step of several chunks is several messages when they do not fit into one; a connection holds a fixed number of messages;
+a step waits for the other threadblock's last signal, whose place is (pass, number of the step).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from taccl_py.collective import Address
+from taccl_py.execute.arithmetic import Array, combine
+from taccl_py.execute.memory import Memory
+from taccl_py.execute.plan import Cut, DataType, Operator, Plan, Step, Threadblock
+from taccl_py.execute.trouble import BlockName, Trouble, Wait
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Connection:
+    """A queue of messages from one rank to another; threadblocks that name the same one share it."""
+
+    src: int
+    dst: int
+    channel: int
+
+
+class Transport(Protocol):
+    """Carries messages over connections."""
+
+    def has_room(self, connection: Connection) -> bool:
+        """Whether a message can be pushed."""
+
+    def push(self, connection: Connection, message: Array) -> None:
+        """Hand over a message; it must not be changed afterwards."""
+
+    def has_message(self, connection: Connection) -> bool:
+        """Whether a message can be popped."""
+
+    def pop(self, connection: Connection) -> Array:
+        """Take the oldest message and free its slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The last step that a threadblock has told others of: pass and number; pass -1 for none."""
+
+    turn: int = -1
+    number: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """State of a threadblock: pass, position in the steps, chunks of the step that are done."""
+
+    name: BlockName
+    steps: tuple[Step, ...]
+    source: Connection
+    target: Connection
+    turn: int = 0
+    position: int = 0
+    done: int = 0
+    signal: Signal = Signal()
+
+
+class Engine:
+    """Runs the threadblocks of some of the ranks.
+
+    Parameters
+    ----------
+    plan, cut
+        What to run, and how data are cut.
+    memories
+        Buffers of the ranks that run here.
+    transport
+        How messages travel.
+    operator, data_type
+        How contributions are combined.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        cut: Cut,
+        memories: Mapping[int, Memory],
+        transport: Transport,
+        operator: Operator,
+        data_type: DataType,
+    ) -> None:
+        self._plan = plan
+        self._cut = cut
+        self._memories = memories
+        self._transport = transport
+        self._operator = operator
+        self._data_type = data_type
+        self._by_name = {
+            BlockName(rank, tb.id): _make_block(rank, tb) for rank in sorted(memories) for tb in plan.ranks[rank].threadblocks
+        }  # fmt: skip
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Threadblocks that have not ended."""
+        return [block for block in self._by_name.values() if not self._has_ended(block)]
+
+    def advance(self, block: Block, most: int | None = None) -> bool:
+        """Let a threadblock go on until it must wait, or for so many operations; whether it moved at all.
+
+        Raises
+        ------
+        Trouble
+            If it does what cannot be done.
+        """
+        moved = 0
+        while not self._has_ended(block) and (most is None or moved < most) and self._is_free(block):
+            self._operate(block)
+            moved += 1
+        return moved > 0
+
+    def waits(self, blocks: Iterable[Block]) -> list[Wait]:
+        """What threadblocks that cannot go on wait for."""
+        return [self._wait(block) for block in blocks]
+
+    def _has_ended(self, block: Block) -> bool:
+        return block.position == len(block.steps)
+
+    def _is_free(self, block: Block) -> bool:
+        step = block.steps[block.position]
+        action = step.action
+        return not (
+            (step.waits_for is not None and block.done == 0 and not self._is_signalled(block, step))
+            or (action.receives and not self._transport.has_message(block.source))
+            or (action.sends and not self._transport.has_room(block.target))
+        )
+
+    def _is_signalled(self, block: Block, step: Step) -> bool:
+        if step.waits_for is None:
+            return True
+        other = self._by_name.get(BlockName(block.name.rank, step.waits_for.threadblock))
+        if other is None:
+            return False
+        return (other.signal.turn, other.signal.number) >= (block.turn, step.waits_for.step)
+
+    def _operate(self, block: Block) -> None:
+        """Carry out one operation: a step, or as much of it as one message carries."""
+        step = block.steps[block.position]
+        count = min(self._cut.chunks_per_operation, step.count - block.done)
+        if count:
+            self._move(block, step, count)
+        block.done += count
+        if block.done < step.count:
+            return
+        if step.signals:
+            block.signal = Signal(block.turn, step.number)
+        block.position, block.done = block.position + 1, 0
+        if self._has_ended(block) and block.turn + 1 < self._cut.num_passes:
+            block.turn, block.position = block.turn + 1, 0
+
+    def _move(self, block: Block, step: Step, count: int) -> None:
+        action, memory = step.action, self._memories[block.name.rank]
+        first = block.turn * self._cut.slice_elements
+        part = slice(first, min(first + self._cut.slice_elements, self._cut.chunk_elements))
+        where = f"{block.name} step {block.position}"
+        values = self._transport.pop(block.source) if action.receives else None
+        operands = [step.source] if action.reads else []
+        if action.accumulates:
+            operands.append(step.target)
+        for address in operands:
+            local = memory.cells(_later(address, block.done), count, part, where)
+            values = local if values is None else self._combine(values, local, where)
+        if values is None:
+            return
+        if action.sends and not action.receives:
+            values = values.copy()
+        if action.writes:
+            cells = memory.cells(_later(step.target, block.done), count, part, where)
+            _require_same(values, cells, where)
+            cells[...] = values
+        if action.sends:
+            self._transport.push(block.target, values)
+
+    def _combine(self, one: Array, other: Array, where: str) -> Array:
+        _require_same(one, other, where)
+        return combine(self._operator, self._data_type, one, other)
+
+    # What somebody waits for
+
+    def _wait(self, block: Block) -> Wait:
+        step = block.steps[block.position]
+        rank = block.name.rank
+        if block.done == 0 and step.waits_for is not None and not self._is_signalled(block, step):
+            target = BlockName(rank, step.waits_for.threadblock)
+            what = f"step {step.waits_for.step} of tb {target.threadblock}"
+            return Wait(block.name, block.position, what, target if target in self._by_name else None)
+        if step.action.receives and not self._transport.has_message(block.source):
+            source = block.source
+            what = f"a message from rank {source.src} on channel {source.channel}"
+            return Wait(block.name, block.position, what, self._peer(source.src, source, sends=True))
+        target_queue = block.target
+        what = f"a free slot of its connection to rank {target_queue.dst} on channel {target_queue.channel}"
+        return Wait(block.name, block.position, what, self._peer(target_queue.dst, target_queue, sends=False))
+
+    def _peer(self, rank: int, connection: Connection, *, sends: bool) -> BlockName | None:
+        """Return the threadblock at the other end of a connection, wherever it runs."""
+        for tb in self._plan.ranks[rank].threadblocks:
+            block = _make_block(rank, tb)
+            acts = any(step.action.sends if sends else step.action.receives for step in tb.steps)
+            if acts and (block.target if sends else block.source) == connection:
+                return block.name
+        return None
+
+
+def _make_block(rank: int, tb: Threadblock) -> Block:
+    return Block(
+        BlockName(rank, tb.id),
+        tb.steps,
+        Connection(tb.recv_peer, rank, tb.channel),
+        Connection(rank, tb.send_peer, tb.channel),
+    )
+
+
+def _later(address: Address, chunks: int) -> Address:
+    return Address(address.buffer, address.offset + chunks) if chunks else address
+
+
+def _require_same(message: Array, cells: Array, where: str) -> None:
+    if message.shape != cells.shape:
+        what = f"it takes {cells.shape[0]} chunks of {cells.shape[1]} elements, and a message of "
+        what += f"{message.shape[0]} of {message.shape[1]} comes; sender and receiver must count alike"
+        raise Trouble(where, "count-mismatch", what)

@@ -1,0 +1,269 @@
+"""What is executed: the threadblocks of an algorithm file, the lengths of its buffers, and how data are cut for them.
+
+Nothing here needs numpy, so that options can be read without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taccl_py.collective import COMBINING, ROOTED, Address, Buffer, Kind
+from taccl_py.errors import InputError
+from taccl_py.runtimes import CUSTOM, MAX_COUNT, Runtime
+
+
+class DataType(StrEnum):
+    """Types of elements, by numpy's names."""
+
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT32 = "int32"
+    UINT32 = "uint32"
+    INT64 = "int64"
+    UINT64 = "uint64"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of an element."""
+        return int("".join(sign for sign in self.value if sign.isdecimal())) // 8
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it has a fraction."""
+        return "float" in self.value
+
+
+class Operator(StrEnum):
+    """What a combining collective does with the contributions; ``avg`` is a sum that the caller divides."""
+
+    SUM = "sum"
+    PROD = "prod"
+    MIN = "min"
+    MAX = "max"
+    AVG = "avg"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What steps of one type do.
+
+    Attributes
+    ----------
+    receives, sends
+        Whether a message comes from the receive peer, and whether one goes to the send peer.
+    reads, writes
+        Whether the source, and whether the target address, is used.
+    accumulates
+        Whether the target is an operand too.
+    """
+
+    receives: bool = False
+    sends: bool = False
+    reads: bool = False
+    writes: bool = False
+    accumulates: bool = False
+
+
+ACTIONS = {
+    "s": Action(sends=True, reads=True),
+    "r": Action(receives=True, writes=True),
+    "rcs": Action(receives=True, sends=True, writes=True),
+    "rrs": Action(receives=True, sends=True, reads=True),
+    "rrc": Action(receives=True, reads=True, writes=True),
+    "rrcs": Action(receives=True, sends=True, reads=True, writes=True),
+    "cpy": Action(reads=True, writes=True),
+    "re": Action(reads=True, writes=True, accumulates=True),
+    "nop": Action(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A step of another threadblock of the same rank, by its ``s``."""
+
+    threadblock: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step; `number` is its ``s``, `signals` whether it tells others that it is done."""
+
+    number: int
+    type: str
+    source: Address
+    target: Address
+    count: int
+    waits_for: Dependency | None
+    signals: bool
+
+    @property
+    def action(self) -> Action:
+        """What it does."""
+        return ACTIONS[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class Threadblock:
+    """Steps in their order, with at most one peer to send to and one to receive from (-1 for none)."""
+
+    id: int
+    send_peer: int
+    recv_peer: int
+    channel: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """Threadblocks of one rank, by id, and its scratch in chunks."""
+
+    rank: int
+    scratch_chunks: int
+    threadblocks: tuple[Threadblock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An algorithm file, ready to run.
+
+    Attributes
+    ----------
+    name
+        What to call it in errors.
+    kind
+        Collective.
+    root
+        Root of a rooted collective, else 0.
+    share_chunks
+        Chunks of one rank's share; of the whole buffer for AllReduce, Broadcast and Reduce.
+    protocol
+        As written.
+    in_place, out_of_place
+        For which placements of the user's buffers the file declares itself.
+    ranks
+        One for each rank, in order.
+    """
+
+    name: str
+    kind: Kind
+    root: int
+    share_chunks: int
+    protocol: str
+    in_place: bool
+    out_of_place: bool
+    ranks: tuple[RankPlan, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """R."""
+        return len(self.ranks)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether contributions are combined."""
+        return self.kind in COMBINING
+
+    @property
+    def _whole(self) -> int:
+        """Chunks of all shares."""
+        shared = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE)
+        return self.share_chunks * (1 if shared else self.num_ranks)
+
+    @property
+    def input_chunks(self) -> int:
+        """Length of a rank's input."""
+        return self.share_chunks if self.kind in (Kind.ALLGATHER, Kind.GATHER) else self._whole
+
+    @property
+    def output_chunks(self) -> int:
+        """Length of a rank's output."""
+        return self.share_chunks if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else self._whole
+
+    @property
+    def chunks_per_size(self) -> int:
+        """Chunks that a size as nccl-tests counts it is spread over."""
+        return self._whole
+
+    def has_buffer(self, buffer: Buffer, rank: int, *, in_place: bool) -> bool:
+        """Whether a rank's buffer exists; where it does not the caller may pass NULL."""
+        if rank == self.root or self.kind not in ROOTED:
+            return True
+        if buffer is Buffer.INPUT:
+            return self.kind is not Kind.SCATTER and (in_place or self.kind is not Kind.BROADCAST)
+        if buffer is Buffer.OUTPUT:
+            return self.kind is not Kind.GATHER and (in_place or self.kind is not Kind.REDUCE)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How data of one size are cut.
+
+    Attributes
+    ----------
+    chunk_elements
+        Elements of a chunk.
+    slice_elements
+        Elements of every chunk that one pass over the steps moves; longer chunks take several passes.
+    chunks_per_operation
+        Neighbouring chunks that one message carries at most.
+    """
+
+    chunk_elements: int
+    slice_elements: int
+    chunks_per_operation: int
+
+    @property
+    def num_passes(self) -> int:
+        """How often the steps are run through."""
+        return -(-self.chunk_elements // self.slice_elements)
+
+
+def cut_size(plan: Plan, size_bytes: int, data_type: DataType, runtime: Runtime) -> Cut:
+    """Cut for the largest possible size up to the wanted one, but at least one element a chunk.
+
+    As the kernels do: a message holds what the protocol's payload holds, and a chunk that is larger goes in slices.
+    """
+    elements = max(1, size_bytes // (data_type.size_bytes * plan.chunks_per_size))
+    payload = runtime.payload_bytes[plan.protocol]
+    together = min(MAX_COUNT, max(1, payload // (elements * data_type.size_bytes)))
+    return Cut(elements, min(elements, payload // data_type.size_bytes), together)
+
+
+def share_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) -> int:
+    """Chunks of one rank's share (of the whole buffer where there are no shares) for an ``nchunksperloop``.
+
+    Raises
+    ------
+    InputError
+        If the ranks cannot share them out.
+    """
+    counts_all = kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
+    if not counts_all and not (spelling == CUSTOM and kind in (Kind.GATHER, Kind.SCATTER)):
+        return chunks_per_loop
+    if chunks_per_loop % num_ranks:
+        raise InputError(
+            f"{chunks_per_loop} chunks cannot be shared out among {num_ranks} ranks; use a multiple of the ranks"
+        )
+    return chunks_per_loop // num_ranks
+
+
+def find_root(kind: Kind, ranks: Sequence[RankPlan]) -> int | None:
+    """Root of a rooted collective: the one rank that receives nothing, or sends nothing; None if that does not tell."""
+    if kind not in ROOTED:
+        return 0
+    starts = kind in (Kind.BROADCAST, Kind.SCATTER)
+    found = [rank.rank for rank in ranks if not _moves(rank, receives=starts)]
+    return found[0] if len(found) == 1 else None
+
+
+def _moves(rank: RankPlan, *, receives: bool) -> bool:
+    steps = [step.action for tb in rank.threadblocks for step in tb.steps]
+    return any(action.receives if receives else action.sends for action in steps)

@@ -1,0 +1,164 @@
+"""Runs of a plan: for a size, a type, an operator and a placement; what came out, and how long it took."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from taccl_py.collective import Collective
+from taccl_py.errors import InputError
+from taccl_py.execute.compare import Comparison, WrongElement, compare_rank, total
+from taccl_py.execute.engine import Engine
+from taccl_py.execute.local import Queues, run_all
+from taccl_py.execute.memory import Memory, starts_with_input
+from taccl_py.execute.plan import Cut, DataType, Operator, Plan, cut_size
+from taccl_py.execute.promise import Promises, Task, draw_input, make_task
+from taccl_py.runtimes import Runtime
+from taccl_py.units import algbw_gbps, format_size
+
+MAX_LOCAL_BYTES = 1 << 35
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the collective.
+
+    Attributes
+    ----------
+    size_bytes
+        Wanted size as nccl-tests counts it; the call has the largest size up to that of whole elements in every chunk.
+    data_type, operator
+        Of the elements; the operator counts for combining collectives only.
+    in_place
+        How the buffers lie.
+    """
+
+    size_bytes: int
+    data_type: DataType
+    operator: Operator
+    in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is the same for all calls.
+
+    Attributes
+    ----------
+    runtime
+        Whose slots and payloads connections have.
+    repeats
+        How often each call is made; the time is the mean.
+    seed
+        Of the data.
+    shuffled
+        Whether threadblocks take turns at random (``local``).
+    timeout_seconds
+        How long nothing may move before that counts as a stop (processes).
+    """
+
+    runtime: Runtime
+    repeats: int = 1
+    seed: int = 0
+    shuffled: bool = False
+    timeout_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call did.
+
+    Attributes
+    ----------
+    size_bytes, count
+        True size, and the count of the API: per rank but for AllReduce, Broadcast and Reduce.
+    time_us
+        Mean of the repetitions.
+    algbw_gbps, busbw_gbps
+        As nccl-tests counts them.
+    num_wrong, first_wrong
+        Wrong elements of all ranks and repetitions, and the first one.
+    """
+
+    call: Call
+    size_bytes: int
+    count: int
+    time_us: float
+    algbw_gbps: float
+    busbw_gbps: float
+    num_wrong: int
+    first_wrong: WrongElement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Mean time of a call, and what was wrong."""
+
+    time_us: float
+    comparison: Comparison
+
+
+def run_local(plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+    """Make a call with all ranks in this process.
+
+    Raises
+    ------
+    InputError
+        If that needs too much memory.
+    InvalidArtifact
+        If the program comes to a stop or does what cannot be done; wrong results are part of the outcome.
+    """
+    cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
+    _require_memory(plan, cut, call)
+    task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
+    memories = {rank: Memory(plan, cut, call.data_type, rank, in_place=call.in_place) for rank in range(plan.num_ranks)}
+    promises = Promises(task)
+    order = random.Random(conditions.seed) if conditions.shuffled else None
+    seconds, found = 0.0, []
+    for _ in range(conditions.repeats):
+        for rank, memory in memories.items():
+            fill(plan, task, memory, rank)
+        queues = Queues(conditions.runtime.fifo_slots[plan.protocol])
+        engine = Engine(plan, cut, memories, queues, call.operator, call.data_type)
+        start = time.perf_counter()
+        run_all(engine, queues, plan, order)
+        seconds += time.perf_counter() - start
+        found += [compare_rank(plan, promises, memory, r, in_place=call.in_place) for r, memory in memories.items()]
+    return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+
+
+def fill(plan: Plan, task: Task, memory: Memory, rank: int) -> None:
+    """Give a rank its input, if it has one."""
+    if starts_with_input(plan, rank):
+        memory.fill(draw_input(task, rank))
+    else:
+        memory.clear()
+
+
+def make_outcome(plan: Plan, call: Call, cut: Cut, measured: Measured) -> Outcome:
+    """Outcome of a measured call."""
+    size_bytes = cut.chunk_elements * plan.chunks_per_size * call.data_type.size_bytes
+    algbw = algbw_gbps(size_bytes, max(measured.time_us, 1e-3))
+    return Outcome(
+        call=call,
+        size_bytes=size_bytes,
+        count=cut.chunk_elements * plan.share_chunks,
+        time_us=measured.time_us,
+        algbw_gbps=algbw,
+        busbw_gbps=algbw * Collective(plan.kind, plan.num_ranks).busbw_factor,
+        num_wrong=measured.comparison.num_wrong,
+        first_wrong=measured.comparison.first,
+    )
+
+
+def _require_memory(plan: Plan, cut: Cut, call: Call) -> None:
+    chunks = plan.num_ranks * (plan.input_chunks + plan.output_chunks) + sum(r.scratch_chunks for r in plan.ranks)
+    needed = chunks * cut.chunk_elements * call.data_type.size_bytes
+    if needed > MAX_LOCAL_BYTES:
+        raise InputError(
+            f"{format_size(call.size_bytes)} needs {format_size(needed)} of memory for all ranks in one process, at most "
+            f"{format_size(MAX_LOCAL_BYTES)} are used; write a smaller size",
+            path="command line",
+            field="--size",
+        )

@@ -1,0 +1,82 @@
+"""What can happen to a program that runs: a place, the name of a rule, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.errors import Violation
+
+
+class Trouble(Exception):
+    """The program does something that it cannot do."""
+
+    def __init__(self, where: str, rule: str, what: str) -> None:
+        self.violation = Violation(where, rule, what)
+        super().__init__(str(self.violation))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BlockName:
+    """A threadblock of a rank."""
+
+    rank: int
+    threadblock: int
+
+    def __str__(self) -> str:
+        """As other parts of the tool name places."""
+        return f"gpu {self.rank} tb {self.threadblock}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A threadblock that cannot go on.
+
+    Attributes
+    ----------
+    block, step
+        Who, and at which step (counted from 0).
+    what
+        What it waits for, to be read after "waits for".
+    target
+        Who could end that; None if nobody can.
+    """
+
+    block: BlockName
+    step: int
+    what: str
+    target: BlockName | None
+
+
+def explain_deadlock(waits: Sequence[Wait]) -> list[Violation]:
+    """Sentences about threadblocks that all wait: first a circle, or where a chain of them ends, then each of the others."""
+    by_block = {wait.block: wait for wait in sorted(waits, key=lambda wait: wait.block)}
+    chain = _chain(by_block)
+    links = [f"{wait.block} step {wait.step} waits for {wait.what}" for wait in chain]
+    last = chain[-1]
+    if last.target is None:
+        end = "and nobody can give it that"
+    elif last.target in by_block:
+        end = f"and so on around from {last.target}"
+    else:
+        end = f"and {last.target} has ended"
+    first = chain[0]
+    told = {wait.block for wait in chain}
+    others = [
+        Violation(f"{wait.block} step {wait.step}", "deadlock", f"waits for {wait.what}")
+        for wait in by_block.values()
+        if wait.block not in told
+    ]
+    return [Violation(f"{first.block} step {first.step}", "deadlock", f"{'; '.join(links)}; {end}"), *others]
+
+
+def _chain(by_block: dict[BlockName, Wait]) -> list[Wait]:
+    """Threadblocks of which each waits for the next one: a whole circle, or a way to the one for whom nobody is left."""
+    seen: list[Wait] = []
+    wait = next(iter(by_block.values()))
+    while wait not in seen:
+        seen.append(wait)
+        if wait.target is None or wait.target not in by_block:
+            return seen[-3:]
+        wait = by_block[wait.target]
+    return seen[seen.index(wait) :]
