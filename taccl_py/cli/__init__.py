@@ -32,6 +32,8 @@ _COMMANDS = {
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML for a runtime."),
     "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),
     "run": ("taccl_py.cli.run:run_command", "Execute a schedule or an MSCCL XML file on real data."),
+    "show": ("taccl_py.cli.show:show", "Show what a schedule or an MSCCL XML file does, in the terminal."),
+    "trace": ("taccl_py.cli.show:trace", "Write a trace for chrome://tracing and Perfetto."),
     "topo": ("taccl_py.cli.topo:topo", "List and show topologies."),
     "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),
 }

@@ -2,60 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from taccl_py.cli.options import SIZE, SIZE_RANGE, echo_json, json_option
-from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.jsonio import read_text
+from taccl_py.cli.subject import Subject, load_subject, machine_options
+from taccl_py.errors import InputError
 from taccl_py.report.tables import plain_table, print_table
-from taccl_py.runtimes import RUNTIMES
-from taccl_py.units import BYTES_PER_MB, SizeRange, format_rate, format_size, format_time, parse_size
+from taccl_py.units import SizeRange, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
-    from taccl_py.schedule.ir import Schedule
     from taccl_py.simulate.timeline import Timeline
 
 _CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
-# Options about the machine, which a schedule carries itself.
-_MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances")
-
-
-@dataclass(frozen=True)
-class _Subject:
-    """Something that can be replayed at a size (None: at the size that it was made for)."""
-
-    replay: Callable[[int | None], Timeline]
-    schedule: Schedule | None
-    sized: bool
 
 
 @click.command(short_help="Replay a schedule or an MSCCL XML file for any size.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
-@click.option("--topology", default="", help="Topology for an XML file: name, formula or file.")
-@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that topology.")
-@click.option("--sketch", default="", help="Sketch that completes a TACCL profile.")
-@click.option(
-    "--runtime",
-    type=click.Choice(list(RUNTIMES)),
-    default="executor",
-    show_default=True,
-    help="Runtime that an XML file is for: its rules, and what its connections hold.",
-)
-@click.option(
-    "--instances",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Instances that an XML file was made with, to find its chunk on a TACCL profile.",
-)
+@machine_options
 @click.option("--curve", is_flag=True, help="Print the time of a schedule as a piecewise-linear function of size.")
 @click.option("--no-check", is_flag=True, help="Replay the file without asking the judge whether it is right.")
 @json_option
@@ -75,7 +43,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
         raise InputError(
             "the curve is for a range of sizes; write --sizes instead", path="command line", field="--size"
         )
-    subject = _load(file, values, judged=not no_check)
+    subject = load_subject(file, values, judged=not no_check)
     sizes: SizeRange | None = values["sizes"]
     wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]
     if wanted and not subject.sized:
@@ -84,81 +52,14 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
         _print_curve(subject, file, sizes or _CURVE_RANGE, as_json)
         return
     asked: list[int | None] = list(wanted)
+    if subject.replay is None:
+        raise ValueError("a subject with a machine has no replay")
     timelines = [subject.replay(one) for one in asked or [None]]
     if as_json:
         echo_json({"file": str(file), "results": [_record(timeline) for timeline in timelines]})
         return
     rows = [_row(timeline) for timeline in timelines]
     print_table(plain_table(str(file), ("size", "time", "algbw", "busbw"), rows))
-
-
-def _load(file: Path, values: dict[str, Any], *, judged: bool) -> _Subject:
-    text = read_text(file)
-    if file.suffix == ".json" or text.lstrip()[:1] == "{":
-        return _load_schedule(file, text, judged=judged)
-    return _load_program(file, text, values, judged=judged)
-
-
-def _load_schedule(file: Path, text: str, *, judged: bool) -> _Subject:
-    from taccl_py.schedule.files import read_schedule
-    from taccl_py.simulate.schedule_replay import replay_schedule
-    from taccl_py.verify.schedule import judge_schedule
-
-    context = click.get_current_context()
-    for name in _MACHINE_OPTIONS:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise InputError(
-                f"is for XML files, but {file} is a schedule, which carries its machine; leave --{name} out",
-                path="command line",
-                field=f"--{name}",
-            )
-    schedule = read_schedule(text, str(file))
-    if judged:
-        _require_good(file, judge_schedule(schedule))
-
-    def replay(size: int | None) -> Timeline:
-        chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
-        return replay_schedule(schedule, chunk)
-
-    return _Subject(replay, schedule, sized=not schedule.topology.chunk_costs)
-
-
-def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> _Subject:
-    from taccl_py.lowering.msccl_xml import parse_xml
-    from taccl_py.lowering.program import chunks_of_size
-    from taccl_py.pipeline import load_machine
-    from taccl_py.simulate.program_replay import replay_program
-    from taccl_py.verify.msccl import judge_program
-
-    if not values["topology"]:
-        raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
-    runtime = RUNTIMES[values["runtime"]]
-    program = parse_xml(text, str(file), runtime)
-    topology = load_machine(values["topology"], values["sketch"], values["nodes"]).topology
-    if values["instances"] != 1 and not topology.chunk_costs:
-        raise InputError(
-            f"is for TACCL profiles, but {topology.name} has costs by size; leave --instances out",
-            path="command line",
-            field="--instances",
-        )
-    if judged:
-        _require_good(file, judge_program(text, runtime, kind=program.kind).violations)
-    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
-
-    def replay(size: int | None) -> Timeline:
-        size_bytes = parse_size("1MB") if size is None else size
-        chunk = BYTES_PER_MB / values["instances"] if topology.chunk_costs else size_bytes / whole
-        try:
-            return replay_program(program, topology, chunk, fifo_slots=slots, chunks_per_size=whole)
-        except InputError as error:
-            raise InputError(error.what, path=str(file), field="--topology") from None
-
-    return _Subject(replay, None, sized=not topology.chunk_costs)
-
-
-def _require_good(file: Path, violations: Sequence[Violation]) -> None:
-    if violations:
-        raise InvalidArtifact(str(file), violations)
 
 
 def _record(timeline: Timeline) -> dict[str, Any]:
@@ -182,7 +83,7 @@ def _row(timeline: Timeline) -> tuple[str, str, str, str]:
     )
 
 
-def _print_curve(subject: _Subject, file: Path, sizes: SizeRange, as_json: bool) -> None:
+def _print_curve(subject: Subject, file: Path, sizes: SizeRange, as_json: bool) -> None:
     from taccl_py.simulate.cost_curve import cost_curve
 
     if subject.schedule is None:

@@ -140,19 +140,24 @@ class Schedule:
         """Return the same schedule with its provenance."""
         return replace(self, origin=origin)
 
-    @property
-    def num_steps(self) -> int:
-        """Longest chain of messages that wait for each other's data (a synchronous runtime's step count)."""
+    @cached_property
+    def step_of(self) -> tuple[int, ...]:
+        """For every message the length of the longest chain of messages that ends with it, each waiting for the data before."""
         depth_at: dict[tuple[int, int], int] = {}
-        longest = 0
+        steps = []
         for message in self.messages:
             link = self.topology.links[message.link]
             depth = 1 + max(depth_at.get((chunk, link.src), 0) for chunk in message.chunks)
-            longest = max(longest, depth)
+            steps.append(depth)
             for chunk in message.chunks:
                 key = (chunk, link.dst)
                 depth_at[key] = max(depth_at.get(key, 0), depth)
-        return longest
+        return tuple(steps)
+
+    @property
+    def num_steps(self) -> int:
+        """Longest chain of messages that wait for each other's data (a synchronous runtime's step count)."""
+        return max(self.step_of, default=0)
 
     def __str__(self) -> str:
         """Text form: one line for each message."""

@@ -1,0 +1,121 @@
+"""``taccl show`` and ``taccl trace``: see what an algorithm does."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taccl_py.cli.options import OUTPUT, RANKS, SIZE, echo_json, json_option
+from taccl_py.cli.subject import Subject, load_subject, machine_options
+from taccl_py.errors import InputError
+from taccl_py.jsonio import write_atomically
+
+# Ranks in a timeline and rows in a table of links, unless more are asked for.
+_MOST_RANKS, _MOST_ROWS = 32, 12
+
+
+@click.command(short_help="Show what a schedule or an MSCCL XML file does, in the terminal.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--size", type=SIZE, default=None, help="Size as nccl-tests counts it; default: the schedule's own, or 1MB."
+)
+@click.option("--ranks", type=RANKS, default=None, help=f"Ranks in the timeline; default: the first {_MOST_RANKS}.")
+@click.option(
+    "--rows", type=click.IntRange(1), default=_MOST_ROWS, show_default=True, help="Rows in the table of links."
+)
+@machine_options
+@json_option  # fmt: skip
+def show(file: Path, as_json: bool, **values: Any) -> None:
+    """Show FILE, a schedule.json or an MSCCL XML file: its steps, a timeline of who sends when, and the traffic on links.
+
+    An XML file does not say on which machine it runs: without --topology its threadblocks and its traffic in chunks are shown.
+    The timeline has a line for every rank; a digit or letter is the step of the message that it sends then.
+
+    \b
+    Examples:
+      taccl show out/schedule.json
+      taccl show out/algorithm.xml
+      taccl show out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB --ranks 0-7
+    """
+    from taccl_py.report.tables import print_table
+    from taccl_py.report.view import critical_line, timeline_lines, view_tables
+
+    subject = load_subject(file, values, judged=True, needs_machine=False)
+    record = _record(subject, file, values["size"])
+    if as_json:
+        echo_json({"file": str(file), **record})
+        return
+    ranks = values["ranks"]
+    most = max(ranks or (0,))
+    if most >= record["num_ranks"]:
+        raise InputError(
+            f"rank {most} does not exist, ranks are 0..{record['num_ranks'] - 1}", path="command line", field="--ranks"
+        )
+    tables = view_tables(record, values["rows"])
+    print_table(tables[0])
+    if "transfers" in record:
+        columns = shutil.get_terminal_size().columns
+        for line in timeline_lines(record, ranks or range(min(record["num_ranks"], _MOST_RANKS)), columns):
+            click.echo(line)
+        if "critical_path" in record:
+            click.echo(critical_line(record, columns))
+        if ranks is None and record["num_ranks"] > _MOST_RANKS:
+            click.echo(f"{_MOST_RANKS} of {record['num_ranks']} ranks; --ranks shows others")
+    for table in tables[1:]:
+        print_table(table)
+
+
+def _record(subject: Subject, file: Path, size: int | None) -> dict[str, Any]:
+    from taccl_py.report.view import program_record, schedule_record
+
+    if size is not None and not subject.sized:
+        why = (
+            "the machine's costs are per chunk of one size" if subject.replay else "without --topology there is no time"
+        )
+        raise InputError(f"{why}; leave --size out", path=str(file))
+    timeline = subject.replay(size) if subject.replay is not None else None
+    if subject.program is not None:
+        return program_record(subject.program, subject.topology, timeline)
+    if subject.schedule is None or timeline is None:
+        raise ValueError("a file holds neither a schedule nor a program")
+    return schedule_record(subject.schedule, timeline)
+
+
+@click.command(short_help="Write a trace for chrome://tracing and Perfetto.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=OUTPUT, required=True, help="File to write, for example trace.json.")
+@click.option(
+    "--size", type=SIZE, default=None, help="Size as nccl-tests counts it; default: the schedule's own, or 1MB."
+)
+@machine_options
+@json_option  # fmt: skip
+def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
+    """Write the replay of FILE, a schedule.json or an MSCCL XML file, as Chrome trace events.
+
+    Open the trace in https://ui.perfetto.dev or chrome://tracing: a process for every rank, a thread for every link (for an XML
+    file: every threadblock), a slice for every message, arrows from what brings data to what waits for it, and the ports.
+
+    \b
+    Examples:
+      taccl trace out/schedule.json -o trace.json
+      taccl trace out/algorithm.xml --topology ndv2 --nodes 2 -o trace.json
+    """
+    from taccl_py.jsonio import canonical_json
+    from taccl_py.report.trace import chrome_trace
+
+    subject = load_subject(file, values, judged=True)
+    if values["size"] is not None and not subject.sized:
+        raise InputError("the machine's costs are per chunk of one size; leave --size out", path=str(file))
+    if subject.replay is None or subject.topology is None:
+        raise ValueError("a subject with a machine has no replay")
+    if output.is_dir():
+        raise InputError("is a directory; name a file", path=str(output))
+    result = chrome_trace(subject.topology, subject.replay(values["size"]), subject.schedule)
+    write_atomically(output, canonical_json(result))
+    if as_json:
+        echo_json({"file": str(output), "events": len(result["traceEvents"])})
+    else:
+        click.echo(f"wrote {output}", err=True)

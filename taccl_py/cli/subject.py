@@ -1,0 +1,169 @@
+"""Files that commands look into: a schedule, which carries its machine, or an MSCCL XML file with the machine's options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.jsonio import read_text
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.units import BYTES_PER_MB, parse_size
+
+if TYPE_CHECKING:
+    from taccl_py.lowering.program import Program
+    from taccl_py.schedule.ir import Schedule
+    from taccl_py.simulate.timeline import Timeline
+    from taccl_py.topology.model import Topology
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Options about the machine, which a schedule carries itself.
+_MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a file holds.
+
+    Attributes
+    ----------
+    replay
+        Its timeline at a size (None: at the size that it was made for; 1 MB for an XML file). None if the machine is not known.
+    schedule, program
+        One of them.
+    topology
+        The machine, or None.
+    sized
+        Whether sizes other than its own are possible.
+    """
+
+    replay: Callable[[int | None], Timeline] | None
+    schedule: Schedule | None
+    program: Program | None
+    topology: Topology | None
+    sized: bool
+
+
+def machine_options(command: F) -> F:
+    """Options that say on which machine an XML file runs."""
+    decorators = [
+        click.option("--topology", default="", help="Topology for an XML file: name, formula or file."),
+        click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that topology."),
+        click.option("--sketch", default="", help="Sketch that completes a TACCL profile."),
+        click.option(
+            "--runtime",
+            type=click.Choice(list(RUNTIMES)),
+            default="executor",
+            show_default=True,
+            help="Runtime that an XML file is for: its rules, and what its connections hold.",
+        ),
+        click.option(
+            "--instances",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="Instances that an XML file was made with, to find its chunk on a TACCL profile.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_machine: bool = True) -> Subject:
+    """Read and judge a file.
+
+    Parameters
+    ----------
+    file
+        A schedule or an MSCCL XML file.
+    values
+        What was given for `machine_options`.
+    judged
+        Whether the judge is asked.
+    needs_machine
+        Whether an XML file without a topology is refused.
+
+    Raises
+    ------
+    InputError
+        If the file or an option is wrong.
+    InvalidArtifact
+        If the judge objects.
+    """
+    text = read_text(file)
+    if file.suffix == ".json" or text.lstrip()[:1] == "{":
+        return _load_schedule(file, text, judged=judged)
+    if needs_machine and not values["topology"]:
+        raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
+    return _load_program(file, text, values, judged=judged)
+
+
+def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
+    from taccl_py.schedule.files import read_schedule
+    from taccl_py.simulate.schedule_replay import replay_schedule
+    from taccl_py.verify.schedule import judge_schedule
+
+    context = click.get_current_context()
+    for name in _MACHINE_OPTIONS:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(
+                f"is for XML files, but {file} is a schedule, which carries its machine; leave --{name} out",
+                path="command line",
+                field=f"--{name}",
+            )
+    schedule = read_schedule(text, str(file))
+    if judged:
+        _require_good(file, judge_schedule(schedule))
+
+    def replay(size: int | None) -> Timeline:
+        chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
+        return replay_schedule(schedule, chunk)
+
+    return Subject(replay, schedule, None, schedule.topology, sized=not schedule.topology.chunk_costs)
+
+
+def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> Subject:
+    from taccl_py.lowering.msccl_xml import parse_xml
+    from taccl_py.lowering.program import chunks_of_size
+    from taccl_py.pipeline import load_machine
+    from taccl_py.simulate.program_replay import replay_program
+    from taccl_py.verify.msccl import judge_program
+
+    runtime = RUNTIMES[values["runtime"]]
+    program = parse_xml(text, str(file), runtime)
+    topology = None
+    if values["topology"]:
+        topology = load_machine(values["topology"], values["sketch"], values["nodes"]).topology
+    if values["instances"] != 1 and topology is not None and not topology.chunk_costs:
+        raise InputError(
+            f"is for TACCL profiles, but {topology.name} has costs by size; leave --instances out",
+            path="command line",
+            field="--instances",
+        )
+    if judged:
+        _require_good(file, judge_program(text, runtime, kind=program.kind).violations)
+    if topology is None:
+        return Subject(None, None, program, None, sized=False)
+    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
+
+    def replay(size: int | None) -> Timeline:
+        size_bytes = parse_size("1MB") if size is None else size
+        chunk = BYTES_PER_MB / values["instances"] if topology.chunk_costs else size_bytes / whole
+        try:
+            return replay_program(program, topology, chunk, fifo_slots=slots, chunks_per_size=whole)
+        except InputError as error:
+            raise InputError(error.what, path=str(file), field="--topology") from None
+
+    return Subject(replay, None, program, topology, sized=not topology.chunk_costs)
+
+
+def _require_good(file: Path, violations: Sequence[Violation]) -> None:
+    if violations:
+        raise InvalidArtifact(str(file), violations)

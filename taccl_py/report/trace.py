@@ -1,0 +1,86 @@
+"""Traces for chrome://tracing and Perfetto: the JSON array format of Chrome's trace events, times in microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taccl_py.schedule.ir import Schedule
+from taccl_py.simulate.schedule_replay import decisions
+from taccl_py.simulate.timeline import Timeline, Transfer
+from taccl_py.topology.model import Topology
+
+
+def chrome_trace(topology: Topology, timeline: Timeline, schedule: Schedule | None) -> dict[str, Any]:
+    """Return a trace: a process for every rank, in it a thread for every link out or every threadblock; a process for ports.
+
+    Parameters
+    ----------
+    topology, timeline
+        What ran where.
+    schedule
+        What was replayed, or None for a program.
+    """
+    ports_process = topology.num_ranks
+    events = [_named("process_name", f"rank {rank} sends", rank) for rank in range(topology.num_ranks)]
+    if topology.ports:
+        events.append(_named("process_name", "ports", ports_process))
+    threads: dict[tuple[int, int], str] = {}
+    slices: list[dict[str, Any]] = []
+    for move in timeline.transfers:
+        thread = move.link if schedule is not None else move.threadblock
+        threads[move.src, thread] = topology.resource_name(move.link) if schedule else f"threadblock {move.threadblock}"
+        slices.append(_slice(move, schedule, thread, topology))
+        for resource in topology.resources_of[move.link][1:]:
+            port = resource - len(topology.links)
+            threads[ports_process, port] = topology.resource_name(resource)
+            busy_us = topology.occupancy_us(resource, move.size_bytes)
+            name = f"{move.src} -> {move.dst}"
+            slices.append(_complete(name, ports_process, port, move.start_us, busy_us) | {"cat": "port"})
+    events += [_named("thread_name", name, process, thread) for (process, thread), name in sorted(threads.items())]
+    arrows = _arrows(schedule, timeline) if schedule is not None else []
+    return {"displayTimeUnit": "ns", "traceEvents": [*events, *slices, *arrows]}
+
+
+def _named(what: str, name: str, process: int, thread: int = 0) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _complete(name: str, process: int, thread: int, start_us: float, duration_us: float) -> dict[str, Any]:
+    return {"name": name, "ph": "X", "pid": process, "tid": thread, "ts": start_us, "dur": duration_us}
+
+
+def _slice(move: Transfer, schedule: Schedule | None, thread: int, topology: Topology) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"to": move.dst, "link": topology.resource_name(move.link), "bytes": move.size_bytes}
+    name = f"to {move.dst}"
+    if schedule is None:
+        arguments |= {"step": move.step}
+    else:
+        message = schedule.messages[move.message]
+        verb = "sum" if message.reduce else "copy"
+        name = f"{verb} {_short(message.chunks)} to {move.dst}"
+        arguments |= {"chunks": list(message.chunks), "message": move.message, "step": schedule.step_of[move.message]}
+    found = _complete(name, move.src, thread, move.start_us, move.end_us - move.start_us)
+    return found | {"cat": "message", "args": arguments}
+
+
+def _short(chunks: tuple[int, ...]) -> str:
+    return f"{chunks[0]}..{chunks[-1]}" if len(chunks) > 1 else str(chunks[0])
+
+
+def _arrows(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
+    """From every message to those that wait for what it brings."""
+    when = {move.message: move for move in timeline.transfers}
+    found = []
+    number = 0
+    for index, turn in enumerate(decisions(schedule)):
+        for other in turn.waits_for:
+            before, after = when[other], when[index]
+            common = {"name": "brings", "cat": "data", "id": number}
+            # An arrow leaves from inside a slice: a moment before its end.
+            leave_us = before.start_us + (before.end_us - before.start_us) * (1 - 1e-6)
+            found.append({**common, "ph": "s", "pid": before.src, "tid": before.link, "ts": leave_us})
+            found.append(
+                {**common, "ph": "f", "bp": "e", "pid": after.src, "tid": after.link, "ts": after.start_us}
+            )  # fmt: skip
+            number += 1
+    return found

@@ -1,0 +1,305 @@
+"""What a schedule or a program does, as a JSON record, as tables, and as a small timeline in characters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from taccl_py.lowering.program import Program
+from taccl_py.report.tables import plain_table
+from taccl_py.schedule.ir import Schedule
+from taccl_py.simulate.critical_path import critical_path
+from taccl_py.simulate.timeline import Timeline, Transfer
+from taccl_py.topology.model import Topology
+from taccl_py.units import format_size, format_time
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Steps in a timeline, and the part of a cell below which a message is only a dot.
+_LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
+_LITTLE = 0.25
+_LEAST_COLUMNS = 20
+
+
+def schedule_record(schedule: Schedule, timeline: Timeline) -> dict[str, Any]:
+    """Return the JSON object of a schedule and its replay; times are microseconds, on a TACCL profile its own unit."""
+    collective, origin = schedule.collective, schedule.origin
+    return {
+        **_facts(str(collective.kind), schedule.topology, timeline),
+        "engine": origin.engine if origin else None,
+        "bound_us": origin.bound_us if origin else None,
+        "chunks": collective.num_chunks,
+        "chunk_bytes": None if schedule.topology.chunk_costs else schedule.chunk_bytes,
+        "steps": _steps(schedule, timeline),
+        "traffic": _traffic(schedule.topology, timeline),
+        "transfers": [_transfer(each, schedule) for each in timeline.transfers],
+        "critical_path": _critical_path(schedule),
+    }
+
+
+def _critical_path(schedule: Schedule) -> list[dict[str, Any]]:
+    """Messages of the critical path at the schedule's own size."""
+    found = []
+    for index in critical_path(schedule):
+        message = schedule.messages[index]
+        link = schedule.topology.links[message.link]
+        found.append({"src": link.src, "dst": link.dst, "start_us": message.start_us, "end_us": message.end_us})
+    return found
+
+
+def program_record(program: Program, topology: Topology | None, timeline: Timeline | None) -> dict[str, Any]:
+    """Return the JSON object of a program, with its replay where the machine is known."""
+    facts: dict[str, Any] = {"collective": str(program.kind), "num_ranks": len(program.gpus)}
+    if topology is not None and timeline is not None:
+        facts |= _facts(str(program.kind), topology, timeline)
+        facts |= {"traffic": _traffic(topology, timeline)}
+        facts |= {"transfers": [_transfer(each, None) for each in timeline.transfers]}
+    return {
+        **facts,
+        "name": program.name,
+        "protocol": str(program.protocol),
+        "channels": program.num_channels,
+        "gpus": _gpus(program),
+        "pairs": _pairs(program),
+    }
+
+
+def _facts(kind: str, topology: Topology, timeline: Timeline) -> dict[str, Any]:
+    return {
+        "collective": kind,
+        "topology": topology.name,
+        "num_ranks": topology.num_ranks,
+        "num_nodes": topology.num_nodes,
+        "size_bytes": None if timeline.size_bytes is None else round(timeline.size_bytes),
+        "makespan_us": timeline.makespan_us,
+        "algbw_gbps": timeline.algbw_gbps,
+        "busbw_gbps": timeline.busbw_gbps,
+    }
+
+
+def _steps(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
+    """One row for every step: messages that wait for data as often as each other."""
+    groups: dict[int, list[Transfer]] = {}
+    for transfer in timeline.transfers:
+        groups.setdefault(schedule.step_of[transfer.message], []).append(transfer)
+    rows = []
+    for step, moves in sorted(groups.items()):
+        messages = [schedule.messages[move.message] for move in moves]
+        rows.append(
+            {
+                "step": step,
+                "start_us": min(move.start_us for move in moves),
+                "end_us": max(move.end_us for move in moves),
+                "messages": len(moves),
+                "reduces": sum(message.reduce for message in messages),
+                "chunks": sum(len(message.chunks) for message in messages),
+                "bytes": None if schedule.topology.chunk_costs else sum(move.size_bytes for move in moves),
+                "links": len({move.link for move in moves}),
+            }
+        )
+    return rows
+
+
+def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
+    """What crosses every link and port that is used, the busiest first."""
+    messages: Counter[int] = Counter()
+    size_bytes: Counter[int] = Counter()
+    busy_us: dict[int, float] = {}
+    for move in timeline.transfers:
+        for resource in topology.resources_of[move.link]:
+            messages[resource] += 1
+            size_bytes[resource] += round(move.size_bytes)
+            busy_us[resource] = busy_us.get(resource, 0.0) + topology.occupancy_us(resource, move.size_bytes)
+    order = sorted(busy_us, key=lambda resource: (-busy_us[resource], resource))
+    return [
+        {
+            "name": topology.resource_name(resource),
+            "is_port": resource >= len(topology.links),
+            "messages": messages[resource],
+            "bytes": None if topology.chunk_costs else size_bytes[resource],
+            "busy_us": busy_us[resource],
+            "busy": busy_us[resource] / timeline.makespan_us if timeline.makespan_us > 0 else 0.0,
+        }
+        for resource in order
+    ]
+
+
+def _transfer(move: Transfer, schedule: Schedule | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "src": move.src, "dst": move.dst, "start_us": move.start_us, "end_us": move.end_us, "bytes": move.size_bytes,
+    }  # fmt: skip
+    if schedule is None:
+        return found | {"threadblock": move.threadblock, "step": move.step}
+    message = schedule.messages[move.message]
+    return found | {
+        "chunks": list(message.chunks), "reduce": message.reduce, "step": schedule.step_of[move.message],
+    }  # fmt: skip
+
+
+def _gpus(program: Program) -> list[dict[str, Any]]:
+    rows = []
+    for gpu in program.gpus:
+        steps = [step for block in gpu.threadblocks for step in block.steps]
+        rows.append(
+            {
+                "rank": gpu.rank,
+                "threadblocks": len(gpu.threadblocks),
+                "steps": len(steps),
+                "longest": max((len(block.steps) for block in gpu.threadblocks), default=0),
+                "scratch_chunks": gpu.scratch_chunks,
+                "sends": sum(step.op.sends for step in steps),
+                "receives": sum(step.op.receives for step in steps),
+                "waits": sum(step.depends_on is not None for step in steps),
+            }
+        )
+    return rows
+
+
+def _pairs(program: Program) -> list[dict[str, Any]]:
+    """Chunks from rank to rank, and the channels that they take."""
+    chunks: Counter[tuple[int, int]] = Counter()
+    sends: Counter[tuple[int, int]] = Counter()
+    channels: dict[tuple[int, int], set[int]] = {}
+    for gpu in program.gpus:
+        for block in gpu.threadblocks:
+            for step in block.steps:
+                if step.op.sends:
+                    pair = (gpu.rank, block.send_peer)
+                    chunks[pair] += step.count
+                    sends[pair] += 1
+                    channels.setdefault(pair, set()).add(block.channel)
+    return [
+        {"src": src, "dst": dst, "sends": sends[src, dst], "chunks": chunks[src, dst], "channels": sorted(channels[src, dst])}
+        for src, dst in sorted(chunks)
+    ]  # fmt: skip
+
+
+def view_tables(record: dict[str, Any], most_rows: int) -> list[Table]:
+    """Tables of a record; those of links and pairs are cut after so many rows."""
+    tables = []
+    if "steps" in record:
+        tables.append(_steps_table(record))
+    if "gpus" in record:
+        tables.append(_gpus_table(record))
+        if "traffic" not in record:
+            tables.append(_pairs_table(record, most_rows))
+    if "traffic" in record:
+        tables.append(_traffic_table(record, most_rows))
+    return tables
+
+
+def critical_line(record: dict[str, Any], columns: int) -> str:
+    """One line with the messages of the critical path, as many as fit."""
+    hops = [f"{hop['src']}->{hop['dst']}" for hop in record["critical_path"]]
+    line = f"critical path, {len(hops)} messages: {' '.join(hops)}"
+    return line if len(line) <= columns else f"{line[: columns - 4].rsplit(' ', 1)[0]} ..."
+
+
+def _title(record: dict[str, Any]) -> str:
+    machine = f" on {record['topology']}" if "topology" in record else ""
+    size = f", {format_size(record['size_bytes'])}" if record.get("size_bytes") is not None else ""
+    time = f": {_time(record, record['makespan_us'])}" if "makespan_us" in record else ""
+    return f"{record['collective']}{machine}, {record['num_ranks']} ranks{size}{time}"
+
+
+def _time(record: dict[str, Any], time_us: float) -> str:
+    """Time with its unit, which a TACCL profile does not tell."""
+    return format_time(time_us) if record.get("size_bytes") is not None else f"{time_us:.6g}"
+
+
+def _steps_table(record: dict[str, Any]) -> Table:
+    rows = [
+        [
+            str(row["step"]), _time(record, row["start_us"]), _time(record, row["end_us"]), str(row["messages"]),
+            "sum" if row["reduces"] == row["messages"] else "copy" if not row["reduces"] else "both", str(row["chunks"]),
+            "" if row["bytes"] is None else format_size(row["bytes"]), str(row["links"]),
+        ]
+        for row in record["steps"]
+    ]  # fmt: skip
+    return plain_table(
+        _title(record), ("step", "first start", "last end", "messages", "what", "chunks", "bytes", "links"), rows
+    )
+
+
+def _gpus_table(record: dict[str, Any]) -> Table:
+    keys = ("rank", "threadblocks", "steps", "longest", "scratch_chunks", "sends", "receives", "waits")
+    rows = [[str(row[key]) for key in keys] for row in record["gpus"]]
+    return plain_table(f"{record['name']}: {_title(record)}", [key.replace("_", " ") for key in keys], rows)
+
+
+def _cut(name: str, rows: Sequence[Any], most_rows: int) -> str:
+    return f"{name}, {most_rows} of {len(rows)}; --rows shows more" if len(rows) > most_rows else name
+
+
+def _pairs_table(record: dict[str, Any], most_rows: int) -> Table:
+    pairs = record["pairs"]
+    rows = [
+        [f"{row['src']} -> {row['dst']}", str(row["sends"]), str(row["chunks"]), ", ".join(map(str, row["channels"]))]
+        for row in pairs[:most_rows]
+    ]
+    return plain_table(_cut("traffic", pairs, most_rows), ("from -> to", "sends", "chunks", "channels"), rows)
+
+
+def _traffic_table(record: dict[str, Any], most_rows: int) -> Table:
+    traffic = record["traffic"]
+    rows = [
+        [
+            row["name"], str(row["messages"]), "" if row["bytes"] is None else format_size(row["bytes"]),
+            _time(record, row["busy_us"]), f"{100 * row['busy']:.1f} %",
+        ]
+        for row in traffic[:most_rows]
+    ]  # fmt: skip
+    title = _cut("traffic, the busiest first", traffic, most_rows)
+    return plain_table(title, ("link or port", "messages", "bytes", "busy", "of the time"), rows)
+
+
+def timeline_lines(record: dict[str, Any], ranks: Sequence[int], columns: int) -> list[str]:
+    """Return a line for every rank: what it sends when, in so many columns altogether.
+
+    A cell holds the step (1 to 9, then a to z) of the message that is longest on its way in it, a dot if there is little of
+    one, and a blank if there is none. Messages of a program have no step; they are drawn as #.
+
+    Parameters
+    ----------
+    record
+        One with transfers.
+    ranks
+        Ranks to show, in order.
+    columns
+        Width of the longest line; it is at least what makes sense.
+    """
+    label = max((len(f"rank {rank}") for rank in ranks), default=0)
+    cells = max(_LEAST_COLUMNS, columns - label - 3)
+    makespan_us = record["makespan_us"]
+    sent: dict[int, list[_Span]] = {rank: [] for rank in ranks}
+    for move in record["transfers"]:
+        if move["src"] in sent and makespan_us > 0:
+            letter = "#" if "chunks" not in move else _LETTERS[min(move["step"], len(_LETTERS)) - 1]
+            begin, end = (move[key] / makespan_us * cells for key in ("start_us", "end_us"))
+            sent[move["src"]].append(_Span(begin, end, letter))
+    lines = [f"{f'rank {rank}':>{label}} |{_drawn(spans, cells)}|" for rank, spans in sent.items()]
+    lines.append(f"{'':{label}}  0{_time(record, makespan_us):>{cells - 1}}")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A message in a timeline, in cells."""
+
+    begin: float
+    end: float
+    letter: str
+
+
+def _drawn(spans: Sequence[_Span], cells: int) -> str:
+    """A character for every cell."""
+    best = [(0.0, " ")] * cells
+    for span in spans:
+        for cell in range(int(span.begin), min(cells, int(span.end) + 1)):
+            part = min(span.end, cell + 1) - max(span.begin, cell)
+            if part > best[cell][0] + 1e-9:
+                best[cell] = (part, span.letter)
+    return "".join("." if 0 < part < _LITTLE else letter for part, letter in best)

@@ -1,0 +1,131 @@
+"""``taccl show`` and ``taccl trace``: what they say is what the file says."""
+
+import json
+
+import pytest
+
+from taccl_py.report.view import timeline_lines
+
+# Of the small AllGather of the fixtures: ring:4 both ways, 1 MB, 0.5 us and 20 us/MB, so 5.5 us a message of 250 KB.
+END_US = 11.0
+
+
+@pytest.mark.usefixtures("files")
+def test_a_schedule_has_steps_a_timeline_and_traffic(taccl):
+    ended = taccl("show", "schedule.json")
+    assert ended.code == 0, ended.err
+    assert "allgather on ring-4, 4 ranks, 1MB: 11 us" in ended.out
+    assert all(f"rank {rank} |" in ended.out for rank in range(4))
+    assert "critical path, 2 messages: " in ended.out
+    assert "link 0->1" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 120
+
+
+@pytest.mark.usefixtures("files")
+def test_the_record_counts_every_message_once(taccl):
+    record = taccl("show", "schedule.json", "--json").json
+    assert record["makespan_us"] == pytest.approx(END_US)
+    assert sum(step["messages"] for step in record["steps"]) == len(record["transfers"])
+    assert [step["step"] for step in record["steps"]] == [1, 2]
+    assert record["steps"][0]["start_us"] == 0
+    assert record["steps"][-1]["end_us"] == pytest.approx(END_US)
+    # Every rank needs the chunks of three others, 250 KB each.
+    assert sum(step["bytes"] for step in record["steps"]) == 12 * 250_000
+    assert sum(row["bytes"] for row in record["traffic"] if not row["is_port"]) == 12 * 250_000
+    assert all(0 < row["busy"] <= 1 for row in record["traffic"])
+    assert record["critical_path"][-1]["end_us"] == pytest.approx(END_US)
+
+
+@pytest.mark.usefixtures("files")
+def test_another_size_takes_another_time(taccl):
+    """2 * (0.5 + 20 * 0.5)."""
+    assert taccl("show", "schedule.json", "--size", "2MB", "--json").json["makespan_us"] == pytest.approx(21)
+
+
+@pytest.mark.usefixtures("files")
+def test_a_program_without_a_machine_has_threadblocks_and_pairs(taccl):
+    ended = taccl("show", "algorithm.xml")
+    assert ended.code == 0, ended.err
+    assert "threadblocks" in ended.out
+    assert "0 -> 1" in ended.out
+    assert "rank 0 |" not in ended.out
+    record = taccl("show", "algorithm.xml", "--json").json
+    assert sum(pair["chunks"] for pair in record["pairs"]) == 12
+    assert sum(gpu["sends"] for gpu in record["gpus"]) == sum(gpu["receives"] for gpu in record["gpus"])
+    assert "makespan_us" not in record
+
+
+@pytest.mark.usefixtures("files")
+def test_a_program_on_a_machine_has_a_timeline(taccl):
+    ended = taccl("show", "algorithm.xml", "--topology", "ring:4", "--size", "1MB", "--ranks", "1,3")
+    assert ended.code == 0, ended.err
+    assert ": 11 us" in ended.out
+    assert "rank 1 |#" in ended.out
+    assert "rank 0 |" not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show", "algorithm.xml", "--size", "1MB"), ["--topology"]),
+        (("show", "schedule.json", "--ranks", "0-4"), ["rank 4", "0..3"]),
+        (("show", "schedule.json", "--topology", "ring:4"), ["carries its machine"]),
+        (("trace", "algorithm.xml", "-o", "t.json"), ["--topology"]),
+        (("trace", "schedule.json", "-o", "-"), ["stdout"]),
+        (("trace", "schedule.json", "-o", "."), ["directory"]),
+    ],
+)
+@pytest.mark.usefixtures("files")
+def test_what_cannot_be_shown_is_refused(refuse, arguments, words):
+    refuse(2, words, *arguments)
+
+
+def test_a_timeline_fits_and_says_which_step_goes_when():
+    """Rank 0 sends a first message in the first half, nothing in the third quarter, and a second one in the last."""
+    moves = [(0, 0.0, 5.0, 1), (0, 7.5, 10.0, 2)]
+    record = {
+        "makespan_us": 10.0,
+        "size_bytes": 1,
+        "transfers": [
+            {"src": src, "start_us": start, "end_us": end, "step": step, "chunks": [0]}
+            for src, start, end, step in moves
+        ],
+    }
+    first, last = timeline_lines(record, [0], 29)
+    assert first == f"rank 0 |{'1' * 10}{' ' * 5}{'2' * 5}|"
+    assert last == f"        0{'10 us':>19}"
+    assert len(timeline_lines(record, [0], 1)[0]) == 29
+
+
+def test_a_trace_has_a_slice_for_every_message(taccl, files):
+    ended = taccl("trace", "schedule.json", "-o", "trace.json", "--json")
+    assert ended.code == 0, ended.err
+    trace = json.loads((files / "trace.json").read_text())
+    events = trace["traceEvents"]
+    assert ended.json["events"] == len(events)
+    slices = [event for event in events if event["ph"] == "X"]
+    assert len(slices) == len(json.loads((files / "schedule.json").read_text())["messages"])
+    assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(END_US)
+    assert {event["pid"] for event in slices} == set(range(4))
+    named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in slices} == named
+    # An arrow begins and ends inside slices of its own threads.
+    starts = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(starts) == 4  # at the second step every rank hands on one chunk that it got
+    for event in (*starts.values(), *ends.values()):
+        assert any(
+            s["pid"] == event["pid"] and s["tid"] == event["tid"] and s["ts"] <= event["ts"] <= s["ts"] + s["dur"]
+            for s in slices
+        )
+
+
+def test_a_program_is_traced_by_threadblock_and_ports_have_a_process_of_their_own(taccl, files):
+    assert taccl("trace", "algorithm.xml", "--topology", "ring:4", "-o", "trace.json").code == 0
+    events = json.loads((files / "trace.json").read_text())["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} >= {"threadblock 0"}
+    assert taccl("trace", "algorithm.xml", "--topology", "switch:4", "-o", "trace.json").code == 0
+    events = json.loads((files / "trace.json").read_text())["traceEvents"]
+    assert "ports" in {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {event["cat"] for event in events if event["ph"] == "X"} == {"message", "port"}
