@@ -26,7 +26,8 @@ def bound(as_json: bool, **values: Any) -> None:
     """Print lower bounds on the time of COLLECTIVE on TOPOLOGY, for every algorithm and however it cuts the data.
 
     Latency is the quickest way between the ranks that are farthest apart; fan-out counts how many ranks can know something in
-    so much time; bandwidth is the worst cut through links and ports, or a flow over all of them. The largest binds.
+    so much time; crossing counts the few messages between nodes, before which data is gathered and behind which it is handed
+    out; bandwidth is the worst cut through links and ports, or a flow over all of them. The largest binds.
 
     \b
     Examples:

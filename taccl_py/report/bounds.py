@@ -14,7 +14,7 @@ from taccl_py.units import algbw_gbps, format_rate, format_size, format_time
 if TYPE_CHECKING:
     from rich.table import Table
 
-_COLUMNS = ("size", "bound", "algbw <=", "busbw <=", "latency", "fan-out", "bandwidth", "what binds")
+_COLUMNS = ("size", "bound", "algbw <=", "busbw <=", "latency", "fan-out", "crossing", "bandwidth", "what binds")
 
 
 def bounds_record(demand: Demand, bounds: DemandBounds, sizes: Sequence[float]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def bounds_record(demand: Demand, bounds: DemandBounds, sizes: Sequence[float]) 
     topology = demand.topology
     rows = []
     for size_bytes in sizes:
-        best, bandwidth = bounds.at(size_bytes), bounds.bandwidth(size_bytes)
+        best, bandwidth, crossing = bounds.at(size_bytes), bounds.bandwidth(size_bytes), bounds.crossing(size_bytes)
         row: dict[str, Any] = {
             "size_bytes": None,
             "bound_us": best.time_us,
@@ -36,6 +36,8 @@ def bounds_record(demand: Demand, bounds: DemandBounds, sizes: Sequence[float]) 
             "latency_reason": bounds.latency.reason,
             "fan_out_us": bounds.spread.time_us,
             "fan_out_reason": bounds.spread.reason,
+            "crossing_us": crossing.time_us,
+            "crossing_reason": crossing.reason,
             "bandwidth_us": bandwidth.time_us,
             "bandwidth_reason": bandwidth.reason,
         }
@@ -73,6 +75,6 @@ def _row(row: dict[str, Any]) -> list[str]:
         "" if per_chunk else format_size(row["size_bytes"]),
         time(row["bound_us"]),
         *("" if row[rate] is None else format_rate(row[rate]) for rate in ("algbw_gbps", "busbw_gbps")),
-        *(time(row[part]) for part in ("latency_us", "fan_out_us", "bandwidth_us")),
+        *(time(row[part]) for part in ("latency_us", "fan_out_us", "crossing_us", "bandwidth_us")),
         row["bound_reason"],
     ]

@@ -2,6 +2,7 @@
 
 * *latency*: the quickest way of the smallest message to the farthest rank that needs something (or whose data is needed).
 * *fan-out* and *fan-in*: how fast something can become known where ports serve one message after another.
+* *crossing*: what has to cross into a node comes in few messages, before which it is gathered and after which it is handed out.
 * *bandwidth*: the worst cut, exact for collectives in which everyone who wants something wants everything; the
   multicommodity flow for AllToAll; for AllReduce the worst cut (a sum must leave and enter every set of ranks whole) and the number
   of transfers that sums need.
@@ -22,8 +23,10 @@ from taccl_py.errors import Infeasible, InputError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
+from taccl_py.synthesis.bounds.crossing import Crossing, crossings
 from taccl_py.synthesis.bounds.cut import Cut, CutFinder
 from taccl_py.synthesis.bounds.flow import alltoall_charge
+from taccl_py.synthesis.bounds.growth import growth_bound
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
 from taccl_py.topology.model import Topology
@@ -47,11 +50,14 @@ class DemandBounds:
         Bounds that do not depend on the size: distance, and the better one of fan-out and fan-in.
     charges
         Those on bandwidth.
+    crossings
+        Those on messages between nodes.
     """
 
     latency: Bound
     spread: Bound
     charges: tuple[Charge, ...]
+    crossings: tuple[Crossing, ...] = ()
 
     @staticmethod
     def of(topology: Topology, kind: Kind, root: int = 0, limits: Limits | None = None) -> DemandBounds:
@@ -67,15 +73,19 @@ class DemandBounds:
         _require_root(topology, kind, root)
         machine = _Machine(topology, kind, root)
         charges = machine.charges(limits or Limits(seconds=_SECONDS))
-        return DemandBounds(machine.latency(), machine.spread(), tuple(charges))
+        return DemandBounds(machine.latency(), machine.spread(), tuple(charges), tuple(machine.crossings()))
 
     def bandwidth(self, size_bytes: float) -> Bound:
         """Best bound on bandwidth for a size as nccl-tests counts it."""
         return best_of(charge.at(size_bytes) for charge in self.charges)
 
+    def crossing(self, size_bytes: float) -> Bound:
+        """Best bound on messages between nodes for a size as nccl-tests counts it."""
+        return best_of(crossing.at(size_bytes) for crossing in self.crossings)
+
     def at(self, size_bytes: float) -> Bound:
         """Best bound for a size as nccl-tests counts it."""
-        return best_of([self.latency, self.spread, self.bandwidth(size_bytes)])
+        return best_of([self.latency, self.spread, self.bandwidth(size_bytes), self.crossing(size_bytes)])
 
 
 def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, limits: Limits | None = None) -> Bound:
@@ -125,10 +135,15 @@ class _Machine:
         """Fan-out from those who have something, or fan-in to those who want something of everyone."""
         found = []
         if self.kind not in _TO_ROOT:
-            found.append(fan_out_bound(self.net, self._starts, inward=False))
+            found += [bound(self.net, self._starts, inward=False) for bound in (fan_out_bound, growth_bound)]
         if self.kind not in _FROM_ROOT:
-            found.append(fan_out_bound(self.net.reversed(), self._starts, inward=True))
+            back = self.net.reversed()
+            found += [bound(back, self._starts, inward=True) for bound in (fan_out_bound, growth_bound)]
         return best_of(found)
+
+    def crossings(self) -> Iterator[Crossing]:
+        """Bounds on messages between nodes."""
+        return crossings(self.net, self.kind, self._nodes(self._sorts()))
 
     def _refuse(self, starts: list[int], others: BoolArray) -> None:
         net = self.net.reversed() if self.kind in _TO_ROOT else self.net

@@ -56,25 +56,45 @@ def fan_out_bound(net: Net, starts: list[int], inward: bool) -> Bound:
     topology = net.topology
     what = "fan-in: ports can bring together" if inward else "fan-out: ports can tell"
     ranks = np.arange(topology.num_ranks)
-    found = [Bound(_growth(_profiles(net, ranks), starts), f"{what} {topology.num_ranks} ranks no faster")]
+    found = [Bound(last_told(group_profiles(net, ranks), starts), f"{what} {topology.num_ranks} ranks no faster")]
     if topology.num_nodes > 1:
         node_of = np.unique(np.array(topology.node_of, dtype=np.int64), return_inverse=True)[1]
         nodes = sorted({int(node_of[rank]) for rank in starts})
-        found.append(Bound(_growth(_profiles(net, node_of), nodes), f"{what} {topology.num_nodes} nodes no faster"))
+        found.append(
+            Bound(last_told(group_profiles(net, node_of), nodes), f"{what} {topology.num_nodes} nodes no faster")
+        )
     return best_of(found)
 
 
-def _profiles(net: Net, group_of: IntArray) -> list[Profile]:
+def group_profiles(net: Net, group_of: IntArray) -> list[Profile]:
     """Profile of every group of ranks."""
-    src, dst = group_of[net.src], group_of[net.dst]
-    leaving = np.flatnonzero(src != dst)
-    groups: list[dict[int, list[int]]] = [{} for _ in range(int(group_of.max()) + 1)]
-    for link, key in zip(leaving.tolist(), _shared_port(net, src, leaving).tolist(), strict=True):
-        groups[src[link]].setdefault(key, []).append(link)
-    return [_profile(net, behind, dst) for behind in groups]
+    src = group_of[net.src]
+    leaving = np.flatnonzero(src != group_of[net.dst])
+    found = profiles_by(net, src, leaving, group_of[net.dst])
+    return [found.get(group, ()) for group in range(int(group_of.max()) + 1)]
 
 
-def _shared_port(net: Net, src: IntArray, links: IntArray) -> IntArray:
+def profiles_by(net: Net, teller: IntArray, links: IntArray, told: IntArray) -> dict[int, Profile]:
+    """Profile of every teller that has some of the links.
+
+    Parameters
+    ----------
+    net
+        The machine.
+    teller
+        Who sends over each link, [link].
+    links
+        Links that count.
+    told
+        Who learns by each link, [link]; nobody is told twice.
+    """
+    tellers: dict[int, dict[int, list[int]]] = {}
+    for link, key in zip(links.tolist(), shared_port(net, teller, links).tolist(), strict=True):
+        tellers.setdefault(int(teller[link]), {}).setdefault(key, []).append(link)
+    return {each: _profile(net, behind, told) for each, behind in tellers.items()}
+
+
+def shared_port(net: Net, src: IntArray, links: IntArray) -> IntArray:
     """The port of each link that costs most alpha if all links of the same group use it once; ``-1 - link`` without one."""
     first_port = net.num_links
     is_leaving = np.zeros(net.num_links, dtype=bool)
@@ -99,7 +119,7 @@ def _profile(net: Net, behind: dict[int, list[int]], dst: IntArray) -> Profile:
     return tuple(sorted(times))
 
 
-def _growth(profiles: list[Profile], starts: list[int]) -> float:
+def last_told(profiles: list[Profile], starts: list[int]) -> float:
     """Least time until everyone knows, for the start that takes longest; the others have the best profile among them."""
     if len(profiles) < 2:
         return 0.0

@@ -1,0 +1,204 @@
+"""Bound on small sizes of collectives in which everyone's data has to get to everyone: few messages cross into a node.
+
+Cut the ranks into B, a node, and O, the others (or the other way round). What rank o of O has to tell rank b of B comes into B
+for the last time by some message. A message that starts at t carries what at most ``in(t)`` ranks of O have told its sender by
+then, and reaches in time at most ``out(T - arrival)`` ranks of B from its receiver (both are growths, see
+`taccl_py.synthesis.bounds.growth`; the first one backwards). So it serves at most the product of pairs (o, b), and all messages
+together must serve ``|O| |B|`` pairs. By time T a port that they share lets through few of them, at least its alpha apart, and
+each takes longer by beta for what it carries: pairs are served byte by byte, so a message that serves p pairs carries at least
+p times the bytes of a pair.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+
+from taccl_py.collective import Kind
+from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.bounds.growth import Classes, fits, nodes
+from taccl_py.synthesis.bounds.net import Net
+from taccl_py.synthesis.bounds.spread import shared_port
+from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.units import BYTES_PER_MB
+
+_KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
+# Messages through one port whose sizes and times are looked at one by one; more are only counted.
+_MOST_MESSAGES = 2
+_PRECISION = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A port, or a link without one, that messages into B share.
+
+    Attributes
+    ----------
+    alpha_us, beta_us_per_mb
+        Its cost.
+    least_us
+        Time of the smallest message over any of its links.
+    """
+
+    alpha_us: float
+    beta_us_per_mb: float
+    least_us: float
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What has to get from O into B.
+
+    Attributes
+    ----------
+    gates
+        Ways in, and how many of each sort.
+    told_us
+        Times by which a sender can have been told by one, two, ... ranks of O.
+    tells_us
+        Times in which one, two, ... ranks of B can learn what a receiver has.
+    pairs
+        Pairs of a rank of O and one of B.
+    share
+        What a message carries at least for each pair that it serves, as a share of the size.
+    reason
+        For people.
+    """
+
+    gates: tuple[tuple[Gate, int], ...]
+    told_us: tuple[float, ...]
+    tells_us: tuple[float, ...]
+    pairs: int
+    share: float
+    reason: str
+
+    def at(self, size_bytes: float) -> Bound:
+        """Bound for a size."""
+        megabytes = self.share * size_bytes / BYTES_PER_MB
+        low, high = 0.0, 1.0
+        while not self._suffices(high, megabytes):
+            low, high = high, 2 * high
+            if math.isinf(high):
+                return Bound(0.0, self.reason)
+        while high - low > _PRECISION * high:
+            middle = (low + high) / 2
+            if self._suffices(middle, megabytes):
+                high = middle
+            else:
+                low = middle
+        return Bound(low, self.reason)
+
+    def _suffices(self, time_us: float, megabytes: float) -> bool:
+        """Whether the gates can serve all pairs by a time."""
+        served = sum(number * self._served(gate, time_us, megabytes) for gate, number in self.gates)
+        return served >= self.pairs * (1 - _PRECISION)
+
+    def _served(self, gate: Gate, time_us: float, megabytes: float) -> float:
+        """Most pairs that messages through one gate serve by a time."""
+        window_us = time_us - gate.least_us
+        if window_us < 0:
+            return 0.0
+        per_pair_us = gate.beta_us_per_mb * megabytes
+        by_bytes = (time_us - gate.alpha_us) / per_pair_us if per_pair_us > 0 else math.inf
+        most = math.floor(window_us / gate.alpha_us * (1 + _PRECISION)) + 1 if gate.alpha_us > 0 else math.inf
+        if most <= _MOST_MESSAGES:
+            served = self._in_turn(gate, 0.0, time_us, per_pair_us)
+        else:
+            served = most * max(self._told(window_us - us) * self._tells(us) for us in self._spent(window_us))
+        return min(served, by_bytes, self.pairs)
+
+    def _in_turn(self, gate: Gate, free_us: float, time_us: float, per_pair_us: float) -> float:
+        """Most pairs of messages one after the other, the first from `free_us` on.
+
+        It is best that each starts when it must wait for nothing more, and serves as many pairs as it can before the next one.
+        """
+        latest_us = time_us - gate.least_us
+        if free_us > latest_us:
+            return 0.0
+        best = 0.0
+        for start_us in sorted({max(free_us, told_us) for told_us in self.told_us if told_us <= latest_us}):
+            told = self._told(start_us)
+            for spent_us in self._spent(latest_us - start_us):
+                served: float = told * self._tells(spent_us)
+                if per_pair_us > 0:
+                    served = min(served, (time_us - start_us - spent_us - gate.alpha_us) / per_pair_us)
+                after_us = start_us + gate.alpha_us + per_pair_us * served
+                best = max(best, served + self._in_turn(gate, after_us, time_us, per_pair_us))
+        return best
+
+    def _told(self, time_us: float) -> int:
+        """Ranks of O that can have told a sender by a time."""
+        return bisect_right(self.told_us, time_us * (1 + _PRECISION))
+
+    def _tells(self, time_us: float) -> int:
+        """Ranks of B that a receiver can tell within a time."""
+        return bisect_right(self.tells_us, time_us * (1 + _PRECISION))
+
+    def _spent(self, most_us: float) -> list[float]:
+        """Times within a limit that are worth spending inside B."""
+        return sorted({us for us in self.tells_us if us <= most_us * (1 + _PRECISION)})
+
+
+def crossings(net: Net, kind: Kind, near: list[int]) -> Iterator[Crossing]:
+    """Bounds for what crosses into and out of some nodes; none where a collective or a machine is not of that sort."""
+    if kind not in _KINDS or not fits(net):
+        return
+    node_of = nodes(net)
+    machine = _Machine(net, node_of, Classes.of(net, node_of), Classes.of(net.reversed(), node_of))
+    everyone = frozenset(range(int(node_of.max()) + 1))
+    for node in near:
+        yield machine.crossing(kind, everyone - {node}, frozenset({node}), f"into node {node}")
+        yield machine.crossing(kind, frozenset({node}), everyone - {node}, f"out of node {node}")
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A machine with its nodes as classes, and the same backwards."""
+
+    net: Net
+    node_of: IntArray
+    telling: Classes
+    hearing: Classes
+
+    def crossing(self, kind: Kind, giving: frozenset[int], taking: frozenset[int], name: str) -> Crossing:
+        """What has to get from some nodes to the others."""
+        everyone = giving | taking
+        told_us = _earliest(self.hearing, giving, everyone)
+        tells_us = _earliest(self.telling, taking, taking)
+        sizes = self.telling.sizes
+        num_giving, num_taking = (sum(sizes[node] for node in side) for side in (giving, taking))
+        pairs = num_giving * num_taking
+        gates = self._gates(taking)
+        # Of a pair's data other pairs of the same message may need the same: all receivers, all that add up, or both.
+        together = {Kind.ALLTOALL: 1, Kind.ALLGATHER: num_taking, Kind.REDUCESCATTER: num_giving, Kind.ALLREDUCE: pairs}
+        whole = 1 if kind is Kind.ALLREDUCE else self.net.num_ranks
+        reason = f"crossing: messages of {pairs} pairs of ranks {name}, gathered before and handed out behind"
+        return Crossing(gates, told_us, tells_us, pairs, 1 / (whole * together[kind]), reason)
+
+    def _gates(self, taking: frozenset[int]) -> tuple[tuple[Gate, int], ...]:
+        net = self.net
+        enters = np.isin(self.node_of, sorted(taking))
+        links = np.flatnonzero(enters[net.dst] & ~enters[net.src])
+        behind: dict[int, list[int]] = {}
+        for link, key in zip(links.tolist(), shared_port(net, np.zeros_like(net.src), links).tolist(), strict=True):
+            behind.setdefault(key if key >= 0 else link, []).append(link)
+        found = Counter(
+            Gate(float(net.alpha_us[r]), float(net.beta_us_per_mb[r]), float(net.least_message_us[each].min()))
+            for r, each in behind.items()
+        )
+        return tuple(found.items())
+
+
+def _earliest(classes: Classes, starts: frozenset[int], inside: frozenset[int]) -> tuple[float, ...]:
+    """Times by which one, two, ... ranks of the starts' classes know at the earliest, whichever of them knows first."""
+    times = []
+    for start in sorted(starts):
+        learned = classes.grown(start, inside=inside)
+        times.append([each.time_us for each in learned if each.group in starts])
+    return tuple(min(column) for column in zip_longest(*times, fillvalue=math.inf))

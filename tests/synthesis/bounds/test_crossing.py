@@ -1,0 +1,144 @@
+"""Few messages between nodes, before which data is gathered and behind which it is handed out."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import TacclError
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import DemandBounds, demand_bound
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.milp import synthesize_milp
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.model import Link, Port
+from tests.instances import MB, machine, quiet_pulp
+from tests.synthesis.exhaustive import least_time_us
+
+pytestmark = quiet_pulp
+
+EVERYONE = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
+
+
+def crossing(name, kind, size_bytes=1e-3):
+    return DemandBounds.of(load_topology(name), kind).crossing(size_bytes)
+
+
+@pytest.mark.parametrize("kind", EVERYONE)
+def test_one_nic_a_node_sends_one_message_that_holds_everything(kind):
+    """Two steps of 0.3 us to the NIC's rank and as many from the other one, 2.6 across."""
+    bound = crossing("ndv2-x2", kind)
+    assert bound.time_us == pytest.approx(0.6 + 2.6 + 0.6)
+    assert bound.reason == "crossing: messages of 64 pairs of ranks into node 0, gathered before and handed out behind"
+
+
+@pytest.mark.parametrize("kind", EVERYONE)
+def test_a_nic_for_each_rank_divides_the_pairs(kind):
+    """64 pairs through 8 NICs are 8 for each message: three doublings of 0.3 us, before or behind it."""
+    assert crossing("ndv4-x2", kind).time_us == pytest.approx(2.6 + 0.9)
+
+
+def test_two_ranks_a_nic_need_a_doubling_more():
+    """256 pairs through 8 NICs are 32 for each message: five doublings."""
+    assert crossing("dgx2-x2", Kind.ALLGATHER).time_us == pytest.approx(2.6 + 1.5)
+
+
+def test_the_second_message_of_a_nic_brings_what_other_nodes_sent():
+    """Four nodes, one NIC each: gathered in 0.6 us, two messages one after the other, handed out in 0.6 us."""
+    assert crossing("ndv2-x4", Kind.ALLREDUCE).time_us == pytest.approx(0.6 + 2 * 2.6 + 0.6)
+
+
+# The NIC takes 105 us for a MB. AllGather: half of the size crosses; AllToAll: 64 of 16 x 16 parts, each a 16th of the size.
+@pytest.mark.parametrize(
+    ("kind", "share"), [("allgather", 1 / 2), ("reducescatter", 1 / 2), ("allreduce", 1.0), ("alltoall", 64 / 16)]
+)
+def test_bytes_count_beside_the_alphas(kind, share):
+    assert crossing("ndv2-x2", Kind(kind), 1000.0).time_us == pytest.approx(3.8 + 105 * share / 1000)
+
+
+def test_one_node_and_a_root_have_no_such_bound():
+    assert crossing("dgx1", Kind.ALLGATHER).time_us == 0.0
+    assert crossing("ndv2-x2", Kind.BROADCAST).time_us == 0.0
+
+
+def test_more_data_never_lowers_it():
+    for kind in EVERYONE:
+        bounds = DemandBounds.of(load_topology("ndv2-x4"), kind)
+        times = [bounds.crossing(float(size)).time_us for size in (0, 1, 10**3, 10**5, 10**7, 10**9)]
+        assert times == sorted(times)
+
+
+def joined_nodes(rng, per_node, num_nodes, alphas_us, betas):
+    """Nodes with rings, some more links and perhaps a switch, joined by a few links behind NICs."""
+    num_ranks = per_node * num_nodes
+    ports = [
+        Port(f"{rank} {way}", rng.choice(alphas_us), rng.choice(betas)) for rank in range(num_ranks) for way in "oi"
+    ]
+    nics = [
+        Port(f"nic {node} {way}", rng.choice((2.0, 5.0, 10.0)), rng.choice(betas))
+        for node in range(num_nodes)
+        for way in "oi"
+    ]
+    switched, shared = rng.random() < 0.5, rng.random() < 0.7
+    links = []
+    for a in range(num_ranks):
+        for b in range(num_ranks):
+            here, there = a // per_node, b // per_node
+            if a == b:
+                continue
+            if here == there:
+                if (b - a) % per_node in (1, per_node - 1) or rng.random() < 0.5:
+                    used = (2 * a, 2 * b + 1) if switched else ()
+                    links.append(Link(a, b, rng.choice((0.5, 1.0)), rng.choice(betas), ports=used))
+            elif a % per_node == b % per_node == 0 or rng.random() < 0.3:
+                used = (2 * num_ranks + 2 * here, 2 * num_ranks + 2 * there + 1) if shared else ()
+                links.append(Link(a, b, rng.choice((2.0, 5.0, 10.0)), rng.choice(betas), rng.choice((0.0, 1.0)), used))
+    return machine(num_ranks, links, (*ports, *nics), tuple(r // per_node for r in range(num_ranks)))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([*EVERYONE, Kind.BROADCAST, Kind.REDUCE]),
+    st.sampled_from([1.0, MB / 10, MB]),
+)
+def test_no_template_on_joined_nodes_is_faster(seed, kind, size_bytes):
+    rng = random.Random(seed)
+    topology = joined_nodes(rng, rng.choice((1, 2, 3, 4)), rng.choice((2, 2, 3, 4)), (0.5, 1.0, 3.0), (0.0, 1.0, 10.0))
+    demand = Demand(topology, kind, size_bytes)
+    bound_us = demand_bound(topology, kind, 0, size_bytes).time_us
+    for named in template_schedules(demand):
+        assert bound_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from([Kind.ALLGATHER, Kind.BROADCAST]), st.sampled_from([1.0, MB]))
+def test_nothing_at_all_is_faster_on_two_small_nodes(seed, kind, chunk_bytes):
+    """Every order of messages with any chunks together is tried."""
+    rng = random.Random(seed)
+    topology = joined_nodes(
+        rng, 2, rng.choice((2, 2, 3)) if kind is Kind.BROADCAST else 2, (0.5, 1.0, 3.0), (1.0, 10.0)
+    )
+    collective = Collective(kind, topology.num_ranks)
+    best_us = least_time_us(Problem.build(topology, collective, None, chunk_bytes), batches=True, most=4_000)
+    if best_us is not None:
+        size_bytes = chunk_bytes * collective.chunks_per_size
+        assert demand_bound(topology, kind, 0, size_bytes).time_us <= best_us * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from(EVERYONE))
+def test_no_engine_is_faster_on_small_nodes(seed, kind):
+    rng = random.Random(seed)
+    topology = joined_nodes(rng, 2, 2, (0.5, 1.0, 3.0), (1.0, 10.0))
+    demand = replace(Demand(topology, kind, 1000.0), chunks_per_rank=1)
+    try:
+        found = synthesize_milp(demand, Options(limits=Limits(seconds=0.3)), Events())
+    except TacclError:
+        return
+    assert demand_bound(topology, kind, 0, 1000.0).time_us <= found.schedule.makespan_us * (1 + 1e-9)
