@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
-from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import DataType, Operator, Plan
 from taccl_py.jsonio import read_text
 from taccl_py.report.runs import RunRow, run_record, run_table, run_violation
@@ -20,8 +20,11 @@ from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.units import parse_size
 
 if TYPE_CHECKING:
+    from taccl_py.execute.mpi import MpiSession
     from taccl_py.execute.runs import Call, Conditions, Outcome
 
+_Made = TypeVar("_Made")
+_LOCAL, _MPI = "local", "mpi"
 _ALL = "all"
 _DEFAULT_SIZE = "1MB"
 _PLACEMENTS = {"in": (True,), "out": (False,)}
@@ -40,10 +43,10 @@ class _Subject:
 @click.option(
     "--with",
     "executor",
-    type=click.Choice(["local"]),
-    default="local",
+    type=click.Choice([_LOCAL, _MPI]),
+    default=_LOCAL,
     show_default=True,
-    help="What executes it: local, all ranks in one process.",
+    help="What executes it: all ranks in this process, or one process for each rank under mpiexec.",
 )
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
@@ -81,9 +84,16 @@ class _Subject:
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that machine.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each call.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds without anything moving after which processes count as stopped (mpi).",
+)
 @click.option("--shuffle", is_flag=True, help="Let threadblocks take turns at random (local), which shows races.")
 @json_option
-def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> None:  # noqa: ARG001  # fmt: skip
+def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:  # fmt: skip
     """Execute FILE, a schedule.json or any MSCCL XML file, on real data, and compare with what the collective promises.
 
     Threadblocks run as on a GPU: steps in order, connections with the slots of the runtime, large chunks in slices. The result
@@ -97,31 +107,83 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> None
       taccl run out/algorithm.xml --datatype all --sizes 1KiB:64KiB
       taccl run out/schedule.json --size 1MB --placement in --shuffle
       taccl run out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
+      mpiexec -n 16 taccl run out/algorithm.xml --with mpi
     """
+    session = _open_session(executor)
+    try:
+        _run(session, file, values, as_json=as_json)
+    except TacclError as error:
+        if not session.speaks:
+            return error.exit_code
+        raise
+    return 0
+
+
+class _Here:
+    """All ranks in this process, called like the processes of MPI."""
+
+    speaks = True
+
+    def share(self, make: Callable[[], _Made]) -> _Made:
+        """Return what is made."""
+        return make()
+
+    def require_ranks(self, plan: Plan) -> None:
+        """Any number is good."""
+
+    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+        """Make a call."""
+        from taccl_py.execute.runs import run_local
+
+        return run_local(plan, call, conditions)
+
+    def end_all_at_exit(self, exit_code: int) -> None:
+        """There is nobody else."""
+
+
+def _open_session(executor: str) -> _Here | MpiSession:
+    if executor == _LOCAL:
+        return _Here()
+    from taccl_py.execute.mpi import MpiSession
+
+    return MpiSession()
+
+
+def _run(session: _Here | MpiSession, file: Path, values: dict[str, Any], *, as_json: bool) -> None:
+    """Make all calls; what there is to say is said by the first process."""
     from taccl_py.execute.runs import Conditions
 
-    subject = _load(file, values)
-    conditions = Conditions(RUNTIMES[values["runtime"]], values["repeats"], values["seed"], shuffled=values["shuffle"])
+    prepared: list[_Subject] = []
+
+    def prepare() -> Plan:
+        prepared.append(_load(file, values))
+        return prepared[0].plan
+
+    plan = session.share(prepare)
+    session.require_ranks(plan)
+    conditions = Conditions(
+        RUNTIMES[values["runtime"]], values["repeats"], values["seed"], shuffled=values["shuffle"],
+        timeout_seconds=values["timeout"],
+    )  # fmt: skip
     rows: list[RunRow] = []
     violations: list[Violation] = []
+    stopped = False
     try:
-        for outcome in _outcomes(subject.plan, _calls(subject.plan, values), conditions):
-            predicted_us = None if subject.predict is None else subject.predict(outcome.size_bytes)
-            rows.append(RunRow(outcome, predicted_us))
-            wrong = run_violation(subject.plan, outcome)
+        for call in _calls(plan, values):
+            outcome = session.run(plan, call, conditions)
+            predict = prepared[0].predict if prepared else None
+            rows.append(RunRow(outcome, None if predict is None else predict(outcome.size_bytes)))
+            wrong = run_violation(plan, outcome)
             violations += [] if wrong is None else [wrong]
     except InvalidArtifact as error:
+        stopped = True
         violations += error.violations
-    _print(file, subject.plan, rows, violations, as_json=as_json)
+    if session.speaks:
+        _print(file, plan, rows, violations, as_json=as_json)
+    if stopped:
+        session.end_all_at_exit(InvalidArtifact.exit_code)
     if violations:
         raise InvalidArtifact(str(file), violations)
-
-
-def _outcomes(plan: Plan, calls: Sequence[Call], conditions: Conditions) -> Iterator[Outcome]:
-    from taccl_py.execute.runs import run_local
-
-    for call in calls:
-        yield run_local(plan, call, conditions)
 
 
 def _calls(plan: Plan, values: dict[str, Any]) -> list[Call]:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from taccl_py.collective import Address
 from taccl_py.execute.arithmetic import Array, combine
 from taccl_py.execute.memory import Memory
@@ -34,13 +36,13 @@ class Transport(Protocol):
         """Whether a message can be pushed."""
 
     def push(self, connection: Connection, message: Array) -> None:
-        """Hand over a message; it must not be changed afterwards."""
+        """Hand over a message, which is in one piece; it must not be changed afterwards."""
 
     def has_message(self, connection: Connection) -> bool:
         """Whether a message can be popped."""
 
     def pop(self, connection: Connection) -> Array:
-        """Take the oldest message and free its slot."""
+        """Take the oldest message, in whatever shape, and free its slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,8 @@ class Engine:
         return moved > 0
 
     def waits(self, blocks: Iterable[Block]) -> list[Wait]:
-        """What threadblocks that cannot go on wait for."""
-        return [self._wait(block) for block in blocks]
+        """What threadblocks wait for; those that could go on are left out."""
+        return [self._wait(block) for block in blocks if not self._is_free(block)]
 
     def _has_ended(self, block: Block) -> bool:
         return block.position == len(block.steps)
@@ -162,27 +164,23 @@ class Engine:
         first = block.turn * self._cut.slice_elements
         part = slice(first, min(first + self._cut.slice_elements, self._cut.chunk_elements))
         where = f"{block.name} step {block.position}"
-        values = self._transport.pop(block.source) if action.receives else None
+        width = part.stop - part.start
+        values = _shaped(self._transport.pop(block.source), count, width, where) if action.receives else None
         operands = [step.source] if action.reads else []
         if action.accumulates:
             operands.append(step.target)
         for address in operands:
             local = memory.cells(_later(address, block.done), count, part, where)
-            values = local if values is None else self._combine(values, local, where)
+            values = local if values is None else combine(self._operator, self._data_type, values, local)
         if values is None:
             return
         if action.sends and not action.receives:
-            values = values.copy()
+            values = np.array(values, order="C")
         if action.writes:
             cells = memory.cells(_later(step.target, block.done), count, part, where)
-            _require_same(values, cells, where)
             cells[...] = values
         if action.sends:
             self._transport.push(block.target, values)
-
-    def _combine(self, one: Array, other: Array, where: str) -> Array:
-        _require_same(one, other, where)
-        return combine(self._operator, self._data_type, one, other)
 
     # What somebody waits for
 
@@ -224,8 +222,9 @@ def _later(address: Address, chunks: int) -> Address:
     return Address(address.buffer, address.offset + chunks) if chunks else address
 
 
-def _require_same(message: Array, cells: Array, where: str) -> None:
-    if message.shape != cells.shape:
-        what = f"it takes {cells.shape[0]} chunks of {cells.shape[1]} elements, and a message of "
-        what += f"{message.shape[0]} of {message.shape[1]} comes; sender and receiver must count alike"
-        raise Trouble(where, "count-mismatch", what)
+def _shaped(message: Array, count: int, width: int, where: str) -> Array:
+    """Return the message as rows of chunks."""
+    if message.size != count * width:
+        what = f"it takes {count} chunks of {width} elements, and a message of {message.size} elements comes"
+        raise Trouble(where, "count-mismatch", f"{what}; sender and receiver must count alike")
+    return message.reshape(count, width)

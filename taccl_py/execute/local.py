@@ -6,11 +6,11 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
-from taccl_py.errors import InvalidArtifact, Violation
+from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import Array
 from taccl_py.execute.engine import Block, Connection, Engine
 from taccl_py.execute.plan import Plan
-from taccl_py.execute.trouble import Trouble, explain_deadlock
+from taccl_py.execute.trouble import Trouble, explain_deadlock, explain_left_over
 
 
 class Queues:
@@ -65,7 +65,7 @@ def run_all(engine: Engine, queues: Queues, plan: Plan, order: random.Random | N
         raise InvalidArtifact(plan.name, [trouble.violation]) from None
     left = queues.left_over()
     if left:
-        raise InvalidArtifact(plan.name, [left_over(connection) for connection in left])
+        raise InvalidArtifact(plan.name, [explain_left_over(one.src, one.dst, one.channel) for one in left])
 
 
 def _take_turns(engine: Engine, active: Sequence[Block], order: random.Random | None) -> bool:
@@ -75,9 +75,3 @@ def _take_turns(engine: Engine, active: Sequence[Block], order: random.Random | 
         if any([engine.advance(block, 1) for block in some]):
             return True
     return any([engine.advance(block) for block in active])
-
-
-def left_over(connection: Connection) -> Violation:
-    """Objection to messages that nobody took."""
-    what = f"rank {connection.src} sends more on channel {connection.channel} than rank {connection.dst} takes"
-    return Violation(f"gpu {connection.src}", "left-over", what)

@@ -80,3 +80,9 @@ def _chain(by_block: dict[BlockName, Wait]) -> list[Wait]:
             return seen[-3:]
         wait = by_block[wait.target]
     return seen[seen.index(wait) :]
+
+
+def explain_left_over(src: int, dst: int, channel: int) -> Violation:
+    """Objection to messages that nobody took."""
+    what = f"rank {src} sends more on channel {channel} than rank {dst} takes"
+    return Violation(f"gpu {src}", "left-over", what)

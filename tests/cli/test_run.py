@@ -1,5 +1,7 @@
 """``taccl run``: what it prints, and how it ends."""
 
+import sys
+
 import pytest
 
 from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
@@ -119,3 +121,9 @@ def test_a_profile_predicts_no_times(taccl, folder):
 
 def test_nobody_needs_a_package_more(taccl, folder):
     assert taccl("run", write(folder, ring_allgather()), "--shuffle", "--seed", 7, "--repeats", 2).code == 0
+
+
+def test_a_missing_package_is_named_with_its_extra(refuse, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    name = write(folder, ring_allgather())
+    refuse(6, ["--with mpi needs mpi4py", "pip install 'taccl-py[mpi]'"], "run", name, "--with", "mpi")

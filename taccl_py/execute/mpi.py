@@ -1,0 +1,390 @@
+"""One process for each rank, under mpiexec: threadblocks progress together, connections are messages and credits.
+
+A sender may have as many messages on a connection as the runtime has slots; the receiver gives a credit back for each message
+that a threadblock has taken. So a program that stops on GPUs stops here too. Nothing waits for ever: where nothing has moved
+for the time-out, all ranks tell rank 0 what they wait for, and a rank that does not answer is named.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
+from taccl_py.execute.arithmetic import Array, storage_type
+from taccl_py.execute.compare import Comparison, compare_rank, total
+from taccl_py.execute.engine import Block, Connection, Engine
+from taccl_py.execute.memory import Memory
+from taccl_py.execute.plan import DataType, Plan, cut_size
+from taccl_py.execute.promise import Promises, make_task
+from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
+from taccl_py.execute.trouble import Trouble, Wait, explain_deadlock, explain_left_over
+
+T = TypeVar("T")
+
+# Polls without anything new after which a process lets others have the processor, and for how long.
+_PATIENCE, _NAP_SECONDS = 50, 2e-5
+_POLLS_PER_CONTROL = 64
+_LAST_WORDS_SECONDS = 2.0  # that other ranks leave to rank 0
+_STOP_TAG, _REPORT_TAG, _VERDICT_TAG = 1, 2, 3
+# Longest that rank 0 waits for reports once somebody has stopped, as a part of the time-out, and at least.
+_GRACE, _LEAST_GRACE_SECONDS = 0.5, 1.0
+
+
+def load_mpi() -> Any:
+    """Return mpi4py's module.
+
+    Raises
+    ------
+    PackageMissing
+        If mpi4py, or an MPI that it can load, is not installed.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PackageMissing(
+            f"--with mpi needs mpi4py and an MPI library ({reason})", "install them with: pip install 'taccl-py[mpi]'"
+        ) from None
+    return MPI
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What one rank has to say about one run."""
+
+    rank: int
+    seconds: float
+    comparison: Comparison | None
+    waits: tuple[Wait, ...]
+    violations: tuple[Violation, ...]
+    pushed: dict[Connection, int]
+    popped: dict[Connection, int]
+
+    @property
+    def good(self) -> bool:
+        """Whether it came to its end."""
+        return not self.waits and not self.violations
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What rank 0 has made of the reports; no violations when all came to their end."""
+
+    violations: tuple[Violation, ...]
+
+
+class _Messages:
+    """Connections from and to this process."""
+
+    def __init__(self, mpi: Any, comm: Any, slots: int, data_type: DataType) -> None:
+        self._mpi = mpi
+        self._comm = comm
+        self._slots = slots
+        self._stored = storage_type(data_type)
+        self._rank = int(comm.rank)
+        self._open: Counter[Connection] = Counter()
+        self._arrived: dict[Connection, deque[Array]] = {}
+        self._pending: list[tuple[Any, Any]] = []
+        self.pushed: Counter[Connection] = Counter()
+        self.popped: Counter[Connection] = Counter()
+
+    def has_room(self, connection: Connection) -> bool:
+        """Whether a slot is free, as far as credits have come."""
+        return self._open[connection] < self._slots
+
+    def push(self, connection: Connection, message: Array) -> None:
+        """Send a message."""
+        self._open[connection] += 1
+        self.pushed[connection] += 1
+        self._send(message, connection.dst, _data_tag(connection.channel))
+
+    def has_message(self, connection: Connection) -> bool:
+        """Whether a message has come."""
+        return bool(self._arrived.get(connection))
+
+    def pop(self, connection: Connection) -> Array:
+        """Take the oldest message and give its slot back."""
+        self.popped[connection] += 1
+        self._send(np.empty(0, dtype=np.uint8), connection.src, _data_tag(connection.channel) + 1)
+        return self._arrived[connection].popleft()
+
+    def poll(self) -> bool:
+        """Take in everything that has come; whether that was anything."""
+        found = False
+        status = self._mpi.Status()
+        while True:
+            message = self._comm.Improbe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status)
+            if message is None:
+                break
+            found = True
+            self._take(message, status)
+        self._pending = [one for one in self._pending if not one[0].Test()]
+        return found
+
+    @property
+    def quiet(self) -> bool:
+        """Whether all has been sent, and all slots have come back."""
+        return not self._pending and not any(self._open.values())
+
+    def _take(self, message: Any, status: Any) -> None:
+        data = np.empty(status.Get_count(self._mpi.BYTE), dtype=np.uint8)
+        message.Recv([data, self._mpi.BYTE])
+        channel, is_credit = divmod(status.Get_tag(), 2)
+        source = status.Get_source()
+        if is_credit:
+            self._open[Connection(self._rank, source, channel - 1)] -= 1
+        else:
+            connection = Connection(source, self._rank, channel - 1)
+            self._arrived.setdefault(connection, deque()).append(data.view(self._stored))
+
+    def _send(self, data: Array, peer: int, tag: int) -> None:
+        request = self._comm.Isend([data.reshape(-1).view(np.uint8), self._mpi.BYTE], dest=peer, tag=tag)
+        if not request.Test():
+            self._pending.append((request, data))
+
+
+def _data_tag(channel: int) -> int:
+    """Tag of a channel's messages; its credits have the next one."""
+    return 2 * (channel + 1)
+
+
+class MpiSession:
+    """One process among the ranks.
+
+    Attributes
+    ----------
+    rank, num_ranks
+        Which one it is, of how many.
+    speaks
+        Whether it is for this one to tell the user: rank 0, or rank 1 when rank 0 does not answer.
+
+    Raises
+    ------
+    PackageMissing
+        If there is no MPI.
+    """
+
+    def __init__(self) -> None:
+        self._mpi = load_mpi()
+        self._data = self._mpi.COMM_WORLD.Dup()
+        self._control = self._mpi.COMM_WORLD.Dup()
+        self.rank = int(self._data.rank)
+        self.num_ranks = int(self._data.size)
+        self.speaks = self.rank == 0
+        self._requests: list[Any] = []
+
+    def share(self, make: Callable[[], T]) -> T:
+        """Return what rank 0 makes, on all ranks.
+
+        Raises
+        ------
+        TacclError
+            What it raised, on all ranks.
+        """
+        made: tuple[T | None, TacclError | None] = (None, None)
+        if self.rank == 0:
+            try:
+                made = (make(), None)
+            except TacclError as error:
+                made = (None, error)
+        failed = self._control.bcast(None if made[1] is None else (type(made[1]), made[1].__dict__, made[1].args))
+        if failed is not None:
+            raise _revived(*failed)
+        value: T = self._control.bcast(made[0])
+        return value
+
+    def require_ranks(self, plan: Plan) -> None:
+        """Refuse a program for another number of ranks than there are processes.
+
+        Raises
+        ------
+        InputError
+            If they differ.
+        """
+        if plan.num_ranks != self.num_ranks:
+            raise InputError(
+                f"is for {plan.num_ranks} ranks, and processes have been started for {self.num_ranks}; "
+                f"write mpiexec -n {plan.num_ranks} taccl run",
+                path=plan.name,
+            )
+
+    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+        """Make a call; every process calls this with the same arguments.
+
+        The outcome of rank 0 counts the wrong elements of all ranks, those of the others only their own.
+
+        Raises
+        ------
+        InvalidArtifact
+            If the program comes to a stop or does what cannot be done, or a rank does not answer; `end_all_at_exit`
+            is needed then.
+        """
+        cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
+        task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
+        promises, memory = Promises(task), Memory(plan, cut, call.data_type, self.rank, in_place=call.in_place)
+        seconds, found = 0.0, []
+        for _ in range(conditions.repeats):
+            fill(plan, task, memory, self.rank)
+            slots = conditions.runtime.fifo_slots[plan.protocol]
+            messages = _Messages(self._mpi, self._data, slots, call.data_type)
+            engine = Engine(plan, cut, {self.rank: memory}, messages, call.operator, call.data_type)
+            self._barrier(plan, conditions.timeout_seconds)
+            report = self._run_once(engine, messages, conditions.timeout_seconds)
+            if report.good:
+                comparison = compare_rank(plan, promises, memory, self.rank, in_place=call.in_place)
+                report = _with_comparison(report, comparison)
+            reports = self._settle(plan, report, conditions.timeout_seconds)
+            seconds += max(one.seconds for one in reports)
+            found += [one.comparison for one in reports if one.comparison is not None]
+        return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+
+    def end_all_at_exit(self, exit_code: int) -> None:
+        """End all processes when this one ends: after a run that did not come to its end they would wait for each other."""
+        atexit.register(self._end_all, exit_code)
+
+    def _end_all(self, exit_code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if not self.speaks:
+            time.sleep(_LAST_WORDS_SECONDS)
+        self._mpi.COMM_WORLD.Abort(exit_code)
+
+    # One run
+
+    def _run_once(self, engine: Engine, messages: _Messages, timeout_seconds: float) -> _Report:
+        """Run until the end, the time-out, or until somebody else stops everybody."""
+        start = moved = time.perf_counter()
+        end: float | None = None
+        active: list[Block] = engine.blocks
+        violations: tuple[Violation, ...] = ()
+        idle = polls = 0
+        while active or not messages.quiet:
+            try:
+                progress = any([messages.poll(), *[engine.advance(block) for block in active]])
+            except Trouble as trouble:
+                violations = (trouble.violation,)
+                break
+            polls, idle = polls + 1, 0 if progress else idle + 1
+            if progress:
+                moved = time.perf_counter()
+                active = engine.blocks
+                end = moved if end is None and not active else end
+            elif idle > _PATIENCE:
+                time.sleep(_NAP_SECONDS)
+            late = time.perf_counter() - moved > timeout_seconds
+            if late or (polls % _POLLS_PER_CONTROL == 0 and self._somebody_stopped()):
+                break
+        seconds = (end or time.perf_counter()) - start
+        waits = tuple(engine.waits(active))
+        report = _Report(self.rank, seconds, None, waits, violations, dict(messages.pushed), dict(messages.popped))
+        if not report.good or not messages.quiet:
+            self._stop_everybody()
+        return report
+
+    def _somebody_stopped(self) -> bool:
+        return bool(self._control.iprobe(source=self._mpi.ANY_SOURCE, tag=_STOP_TAG))
+
+    def _stop_everybody(self) -> None:
+        others = [rank for rank in range(self.num_ranks) if rank != self.rank]
+        self._requests += [self._control.isend(None, dest=rank, tag=_STOP_TAG) for rank in others]
+
+    # Before and after a run
+
+    def _barrier(self, plan: Plan, timeout_seconds: float) -> None:
+        request = self._control.Ibarrier()
+        deadline = time.perf_counter() + 2 * timeout_seconds
+        while not request.Test():
+            if time.perf_counter() > deadline:
+                what = "not all ranks have come to the start of a run; raise --timeout if they only need longer"
+                raise InvalidArtifact(plan.name, [Violation("", "lost-rank", what)])
+            time.sleep(_NAP_SECONDS)
+
+    def _settle(self, plan: Plan, report: _Report, timeout_seconds: float) -> list[_Report]:
+        """Reports of all ranks (on rank 0; elsewhere the own one).
+
+        Raises
+        ------
+        InvalidArtifact
+            On all ranks, if one of them did not come to its end.
+        """
+        if self.rank == 0:
+            reports = self._collect(report, timeout_seconds)
+            verdict = _Verdict(tuple(_judge(reports, self.num_ranks, timeout_seconds)))
+            answering = [one.rank for one in reports if one.rank]
+            self._requests += [self._control.isend(verdict, dest=rank, tag=_VERDICT_TAG) for rank in answering]
+        else:
+            self._requests.append(self._control.isend(report, dest=0, tag=_REPORT_TAG))
+            reports, verdict = [report], self._await_verdict(timeout_seconds)
+        self._requests = [request for request in self._requests if not request.Test()]
+        if verdict.violations:
+            raise InvalidArtifact(plan.name, verdict.violations)
+        return reports
+
+    def _collect(self, own: _Report, timeout_seconds: float) -> list[_Report]:
+        reports = {own.rank: own}
+        grace = max(_LEAST_GRACE_SECONDS, _GRACE * timeout_seconds)
+        patience = timeout_seconds + grace if own.good else grace
+        deadline = time.perf_counter() + patience
+        while len(reports) < self.num_ranks and time.perf_counter() < deadline:
+            if not self._control.iprobe(source=self._mpi.ANY_SOURCE, tag=_REPORT_TAG):
+                time.sleep(_NAP_SECONDS)
+                continue
+            report = self._control.recv(source=self._mpi.ANY_SOURCE, tag=_REPORT_TAG)
+            reports[report.rank] = report
+            patience = patience if report.good else min(patience, grace)
+            deadline = time.perf_counter() + patience
+        return [reports[rank] for rank in sorted(reports)]
+
+    def _await_verdict(self, timeout_seconds: float) -> _Verdict:
+        deadline = time.perf_counter() + 3 * timeout_seconds + _LEAST_GRACE_SECONDS
+        while not self._control.iprobe(source=0, tag=_VERDICT_TAG):
+            if time.perf_counter() > deadline:
+                self.speaks = self.rank == 1
+                return _Verdict((_lost(0, timeout_seconds),))
+            time.sleep(_NAP_SECONDS)
+        verdict: _Verdict = self._control.recv(source=0, tag=_VERDICT_TAG)
+        return verdict
+
+
+def _with_comparison(report: _Report, comparison: Comparison) -> _Report:
+    return _Report(
+        report.rank, report.seconds, comparison, report.waits, report.violations, report.pushed, report.popped
+    )
+
+
+def _judge(reports: list[_Report], num_ranks: int, timeout_seconds: float) -> list[Violation]:
+    """Why the run did not come to its end: what ranks did wrong, ranks that are lost, who waits, what was not taken."""
+    found = [violation for report in reports for violation in report.violations]
+    missing = sorted(set(range(num_ranks)) - {report.rank for report in reports})
+    found += [_lost(rank, timeout_seconds) for rank in missing]
+    waits = [wait for report in reports for wait in report.waits]
+    if waits and not found:
+        found += explain_deadlock(waits)
+    if not found:
+        pushed: Counter[Connection] = Counter()
+        for report in reports:
+            pushed.update(report.pushed)
+            pushed.subtract(report.popped)
+        found += [explain_left_over(one.src, one.dst, one.channel) for one in sorted(pushed) if pushed[one] > 0]
+    return found
+
+
+def _lost(rank: int, timeout_seconds: float) -> Violation:
+    what = f"it has not answered for {timeout_seconds:g} seconds, so its process has ended, was stopped, or needs a larger --timeout"
+    return Violation(f"rank {rank}", "lost-rank", what)
+
+
+def _revived(kind: type[TacclError], attributes: dict[str, Any], arguments: tuple[Any, ...]) -> TacclError:
+    """An error of another process, with its attributes and its sentence."""
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error

@@ -1,0 +1,63 @@
+"""What a process under mpiexec does in these tests: ``python -m tests.execute.mpi_driver MODE ...``."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from taccl_py.cli import main
+from taccl_py.execute.mpi import MpiSession, _Messages, load_mpi
+from taccl_py.execute.plan import DataType, Operator
+from taccl_py.execute.reader import read_plan
+from taccl_py.execute.runs import Call, Conditions
+from taccl_py.runtimes import EXECUTOR
+from tests.execute.running import placements
+
+
+def session_rank():
+    return load_mpi().COMM_WORLD.rank
+
+
+def run_folder(folder):
+    """Run all files of a folder at two sizes and in all placements, and print what came out as JSON."""
+    session, results = MpiSession(), []
+    for number, path in enumerate(sorted(Path(folder).iterdir())):
+        plan = read_plan(path.read_text(encoding="utf-8"), path.name)
+        data_type = list(DataType)[number % len(DataType)]
+        for chunk_bytes in (256, 200_000):
+            for in_place in placements(plan):
+                call = Call(chunk_bytes * plan.chunks_per_size, data_type, Operator.SUM, in_place)
+                outcome = session.run(plan, call, Conditions(EXECUTOR))
+                results.append([path.name, outcome.num_wrong, str(outcome.first_wrong)])
+    if session.rank == 0:
+        sys.stdout.write(json.dumps(results))
+
+
+def run_with_signal(name, rank, seconds, *arguments):
+    """Run a command, where one process gets a signal after a while."""
+    if session_rank() == int(rank):
+        timer = threading.Timer(float(seconds), lambda: os.kill(os.getpid(), getattr(signal, name)))
+        timer.daemon = True
+        timer.start()
+    main(list(arguments))
+
+
+def run_corrupted(rank, *arguments):
+    """Run a command, where the last element of the second message that one process sends is another one."""
+    push, sent = _Messages.push, []
+
+    def corrupted(self, connection, message):
+        sent.append(connection)
+        if session_rank() == int(rank) and len(sent) == 2:
+            message = message.copy()
+            message.reshape(-1)[-1] += 1
+        push(self, connection, message)
+
+    _Messages.push = corrupted
+    main(list(arguments))
+
+
+if __name__ == "__main__":
+    {"folder": run_folder, "signal": run_with_signal, "corrupt": run_corrupted}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,208 @@
+"""One process for each rank under mpiexec: right results, and ends in bounded time when something is wrong."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.runtimes import EXECUTOR
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Events, Options
+from tests.cli.running import Ended, environment
+from tests.instances import quiet_pulp
+from tests.verify.msccl.files import pair_allreduce, ring_allgather, ring_allreduce, step
+from tests.verify.msccl.test_broken_files import both_send_first
+
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+
+pytestmark = [
+    quiet_pulp,
+    pytest.mark.skipif(
+        MPIEXEC is None or importlib.util.find_spec("mpi4py") is None,
+        reason="mpi4py or mpiexec is not installed; pip install 'taccl-py[mpi]'",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Timed(Ended):
+    """How a command ended, and when."""
+
+    seconds: float = 0.0
+
+
+def under_mpi(num_ranks, *words, module="taccl_py", cwd=ROOT):
+    """Run a module in so many processes; whatever happens, none of them is left behind."""
+    command = [MPIEXEC, "-n", str(num_ranks), sys.executable, "-m", module, *map(str, words)]
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=cwd, env=environment({"PYTHONPATH": str(ROOT)}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    return Timed(process.returncode, out, err, time.perf_counter() - start)
+
+
+def write(folder, file, name="test.xml"):
+    (folder / name).write_text(file.text(), encoding="utf-8")
+    return folder / name
+
+
+def errors(ended):
+    return [line.removeprefix("error: ") for line in ended.err.splitlines() if line.startswith("error: ")]
+
+
+def synthesized(topology, kind):
+    limits = Limits(seconds=60.0, workers=1)
+    limits.stop.set()  # the first answer
+    request = Request(topology=topology, kind=kind, size_bytes=1 << 16, options=Options(limits=limits))
+    return lower_and_judge(synthesize(request, Events()).schedule, LoweringOptions(EXECUTOR)).text
+
+
+def test_every_collective_on_three_machines_in_four_processes(tmp_path):
+    for kind in Kind:
+        for topology in ("ring:4", "full:4", "switch:4"):
+            name = f"{kind}-{topology.replace(':', '-')}.xml"
+            (tmp_path / name).write_text(synthesized(topology, kind), encoding="utf-8")
+    ended = under_mpi(4, "folder", tmp_path, module="tests.execute.mpi_driver")
+    assert (ended.code, ended.err) == (0, "")
+    results = ended.json
+    assert len({name for name, _, _ in results}) == 24
+    assert len(results) >= 24 * 2
+    assert [row for row in results if row[1]] == []
+
+
+def test_one_table_is_printed_and_times_are_measured(tmp_path):
+    name = write(tmp_path, ring_allreduce(4))
+    ended = under_mpi(
+        4, "run", name, "--with", "mpi", "--sizes", "1KiB:4KiB", "--repeats", 3, "--json", "--topology", "ring:4"
+    )
+    assert (ended.code, ended.err) == (0, "")
+    rows = ended.json["results"]
+    assert [(row["size_bytes"], row["in_place"], row["num_wrong"]) for row in rows] == [
+        (size, place, 0) for size in (1024, 2048, 4096) for place in (False, True)
+    ]
+    assert all(row["time_us"] > 0 and row["predicted_us"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("words", [("test.xml",), ("nothing.xml",)])
+def test_bad_input_is_told_once(tmp_path, words):
+    write(tmp_path, ring_allreduce(4))
+    ended = under_mpi(2, "run", *words, "--with", "mpi", cwd=tmp_path)
+    assert ended.code == 2
+    (sentence,) = errors(ended)
+    assert ("mpiexec -n 4 taccl run" in sentence) or ("no such file" in sentence)
+
+
+def test_a_deadlock_is_told_in_bounded_time_with_who_waits_for_whom(tmp_path):
+    name = write(tmp_path, both_send_first(3, proto="Simple"))
+    ended = under_mpi(2, "run", name, "--with", "mpi", "--timeout", 1)
+    assert ended.code == 4
+    (sentence,) = errors(ended)
+    for word in (
+        "gpu 0 tb 0 step 2",
+        "free slot of its connection to rank 1",
+        "so on around from gpu 0 tb 0",
+        "[deadlock]",
+    ):
+        assert word in sentence
+    assert ended.seconds < 15
+
+
+def double_counting():
+    file = pair_allreduce()
+    file.step(1, 2, 2).update(srcbuf="i")
+    return file
+
+
+def counts_differently():
+    file = ring_allgather(3, 2)
+    file.step(1, 0, 2)["cnt"] = 1
+    return file
+
+
+def one_message_more():
+    file = ring_allgather()
+    file.gpus[0].blocks[0].steps.append(step("s"))
+    return file
+
+
+def one_message_less():
+    file = ring_allgather()
+    file.gpus[1].blocks[0].steps.pop(0)
+    return file
+
+
+def outside():
+    file = ring_allgather()
+    file.step(2, 1, 0)["dstoff"] = 7
+    return file
+
+
+FAULTS = {
+    "double counting": (double_counting, 2, ["rank 1, chunk 0 of the output, offset 0", "[wrong-result]"]),
+    "other counts": (counts_differently, 3, ["gpu 1 tb 0 step 2", "[count-mismatch]"]),
+    "a message too many": (one_message_more, 3, ["rank 0 sends more on channel 0", "[left-over]"]),
+    "a message too few": (one_message_less, 3, ["waits for a message from rank", "[deadlock]"]),
+    "outside of a buffer": (outside, 3, ["gpu 2 tb 1 step 0", "[outside-buffer]"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_named(tmp_path, name):
+    make, num_ranks, words = FAULTS[name]
+    ended = under_mpi(num_ranks, "run", write(tmp_path, make()), "--with", "mpi", "--timeout", 1, "--size", "1KiB")
+    assert ended.code == 4
+    (sentence,) = errors(ended)
+    for word in words:
+        assert word in sentence
+    assert ended.seconds < 15
+
+
+def test_a_corrupted_message_is_named_by_rank_chunk_and_offset(tmp_path):
+    """In a ring AllGather of four the second message of rank 1 brings chunk 0 to rank 2, which sends it on to rank 3."""
+    name = write(tmp_path, ring_allgather(4))
+    words = ("corrupt", 1, "run", name, "--with", "mpi", "--size", 4 * 64, "--placement", "out", "--datatype", "int32")
+    ended = under_mpi(4, *words, module="tests.execute.mpi_driver")
+    assert ended.code == 4
+    (sentence,) = errors(ended)
+    assert "2 elements are wrong; rank 2, chunk 0 of the output, offset 15: found" in sentence
+
+
+LONG = ("--with", "mpi", "--size", "64KiB", "--repeats", "1000000", "--timeout", "2")
+
+
+def test_a_rank_that_is_killed_ends_the_others(tmp_path):
+    name = write(tmp_path, ring_allreduce(4))
+    ended = under_mpi(4, "signal", "SIGKILL", 2, 2.0, "run", name, *LONG, module="tests.execute.mpi_driver")
+    assert ended.code != 0
+    assert "KILLED" in (ended.err + ended.out).upper()
+    assert ended.seconds < 30
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_stops_is_named(tmp_path, rank):
+    name = write(tmp_path, ring_allreduce(4))
+    ended = under_mpi(4, "signal", "SIGSTOP", rank, 2.0, "run", name, *LONG, module="tests.execute.mpi_driver")
+    assert ended.code == 4
+    assert ended.seconds < 30
+    (sentence,) = errors(ended)
+    assert f"rank {rank}: it has not answered for 2 seconds" in sentence
+    assert "[lost-rank]" in sentence
