@@ -77,6 +77,11 @@ def given(folder):
     write_json(folder / "topo-ndv2-1MB.json", PROFILE)
     write_json(folder / "sk1-ndv2-n2.json", TACCL_SKETCH)
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}
+    (folder / "suite.toml").write_text(
+        'format = "taccl-suite"\nversion = 1\n[[instances]]\ntopology = "ring:4"\ncollectives = "allgather"\n'
+        'engines = "templates"\n',
+        encoding="utf-8",
+    )
     write_json(folder / "my-sketch.json", {**SKETCH, "topology": "ndv2", "inter_node": relays})
 
 
@@ -88,6 +93,8 @@ def test_every_example_works(taccl, folder, path):
                      "-o", "out")  # fmt: skip
         assert made.code == 0
         taccl("lower", "out/schedule.json", "--runtime", "rccl", "-o", "algorithms/one.xml")
+    if path == ("regress", "check"):
+        assert taccl("regress", "accept", "suite.toml").code == 0
     for line in examples(path):
         line, _, target = line.partition(" > ")
         words = [

@@ -1,0 +1,47 @@
+"""What is recorded of a result so that it can be compared with a later one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+# Digits that are kept: the last ones of a floating-point number may differ from machine to machine.
+_DIGITS = 9
+
+
+class Metric(StrEnum):
+    """Metrics, spelled as in suite files and baselines."""
+
+    COST = "cost"
+    REPLAY = "replay"
+    BOUND = "bound"
+    STEPS = "steps"
+    THREADBLOCKS = "threadblocks"
+    CHANNELS = "channels"
+
+    @property
+    def key(self) -> str:
+        """Of a result's record."""
+        return {Metric.COST: "makespan_us", Metric.REPLAY: "replay_us", Metric.BOUND: "bound_us"}.get(self, self.value)
+
+    @property
+    def threshold(self) -> float:
+        """By how much it may get worse, as a part of what it was, unless a suite says otherwise."""
+        return 0.001 if self in (Metric.COST, Metric.REPLAY, Metric.BOUND) else 0.0
+
+    def worsening(self, before: float, now: float) -> float:
+        """Relative change for the worse; negative if it got better. A bound gets worse by going down."""
+        if before == now:
+            return 0.0
+        change = (now - before) / abs(before) if before else float("inf")
+        return -change if self is Metric.BOUND else change
+
+
+def measured(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a baseline keeps of a record: metrics, status, protocol and the digest of the XML."""
+    found: dict[str, Any] = {metric.value: _rounded(record[metric.key]) for metric in Metric}
+    return found | {"status": record["status"], "protocol": record["protocol"], "xml_sha256": record["xml_sha256"]}
+
+
+def _rounded(value: float) -> float | int:
+    return value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")

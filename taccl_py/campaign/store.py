@@ -1,0 +1,110 @@
+"""Store: results in a folder, each under its key, so that whoever is killed and starts again goes on where he was.
+
+A result is three files, ``results/KEY/schedule.json``, ``algorithm.xml`` and ``result.json``. Every file is complete before it
+gets its name, ``result.json`` comes last, and it holds the digests of the other two: what does not match is no result.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taccl_py.errors import InputError
+from taccl_py.jsonio import canonical_json, parse_json, write_atomically
+
+RESULT_FORMAT = "taccl-result"
+_SCHEDULE, _PROGRAM, _RESULT = "schedule.json", "algorithm.xml", "result.json"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A result.
+
+    Attributes
+    ----------
+    record
+        JSON object of the synthesis with the digests of both texts.
+    schedule, program
+        Texts of the files.
+    """
+
+    record: dict[str, Any]
+    schedule: str
+    program: str
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of results."""
+
+    folder: Path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others out, and clear away what somebody who was killed has left.
+
+        Raises
+        ------
+        InputError
+            If another process uses the folder, or it cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = (self.folder / _LOCK).open("a")
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", path=str(self.folder)) from None
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    "another process writes results there; wait for it or name another folder", path=str(self.folder)
+                ) from None
+            for left_over in self.folder.glob("results/*/.*"):
+                left_over.unlink(missing_ok=True)
+            yield
+
+    def place(self, key: str) -> Path:
+        """Folder of a result."""
+        return self.folder / "results" / key
+
+    def read(self, key: str) -> Kept | None:
+        """Return a result, or None if there is none or it is damaged."""
+        place = self.place(key)
+        try:
+            texts = [(place / name).read_text(encoding="utf-8") for name in (_RESULT, _SCHEDULE, _PROGRAM)]
+            record = parse_json(texts[0], str(place / _RESULT))
+        except (OSError, UnicodeDecodeError, InputError):
+            return None
+        kept = Kept(record, texts[1], texts[2])
+        return kept if isinstance(record, dict) and _matches(kept) else None
+
+    def write(self, key: str, kept: Kept) -> None:
+        """Keep a result.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        place = self.place(key)
+        write_atomically(place / _SCHEDULE, kept.schedule)
+        write_atomically(place / _PROGRAM, kept.program)
+        write_atomically(place / _RESULT, canonical_json(kept.record))
+
+
+def _matches(kept: Kept) -> bool:
+    record = kept.record
+    digests = (record.get("schedule_sha256"), record.get("xml_sha256"))
+    return record.get("format") == RESULT_FORMAT and digests == (digest(kept.schedule), digest(kept.program))

@@ -1,0 +1,155 @@
+"""Suite files: instances as TOML, a whole matrix of them in one entry, and how much worse each metric may get.
+
+::
+
+    format = "taccl-suite"
+    version = 1
+
+    [defaults]                       # for all instances that do not say otherwise
+    engines = ["templates"]
+
+    [thresholds]                     # relative; what is not named keeps its default
+    cost = 0.001
+
+    [[instances]]
+    topology = "ndv4"
+    nodes = [1, 2]
+    collectives = ["allgather", "allreduce"]
+    sizes = ["64KiB", "16MiB"]
+    engines = ["milp", "trees"]
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from taccl_py.campaign.case import Case
+from taccl_py.campaign.metrics import Metric
+from taccl_py.collective import parse_kind
+from taccl_py.errors import InputError
+from taccl_py.jsonio import Fields, read_text
+from taccl_py.pipeline import AUTO_SKETCH
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.synthesis.catalog import ENGINE_NAMES
+from taccl_py.units import parse_ranks, parse_size
+
+FORMAT, VERSION = "taccl-suite", 1
+# Solvers whose search ends by work and not by the clock.
+_SOLVERS = ("auto", "cp-sat")
+_MOST_CASES = 100_000
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Cases with unique names, and by how much each metric may get worse, as a part of what it was."""
+
+    path: str
+    cases: tuple[Case, ...]
+    thresholds: dict[Metric, float]
+
+
+def read_suite(path: Path) -> Suite:
+    """Read a suite file; files that it names are looked for beside it.
+
+    Raises
+    ------
+    InputError
+        If the file is wrong; the error names the field.
+    """
+    text = read_text(path)
+    try:
+        value = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"is not TOML: {error}; correct it", path=str(path)) from None
+    fields = Fields(value, str(path))
+    if fields.text("format") != FORMAT:
+        fields.fail("format", f"found {fields.text('format')!r}, {FORMAT!r} is needed")
+    if fields.integer("version") != VERSION:
+        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    defaults = value.get("defaults", {})
+    if fields.has("defaults"):
+        fields.object("defaults")  # refuses what is no table
+    thresholds = _read_thresholds(fields.object("thresholds")) if fields.has("thresholds") else {}
+    cases: list[Case] = []
+    for number, item in enumerate(fields.items("instances")):
+        if not isinstance(item, dict):
+            fields.fail(f"instances/{number}", "a table [[instances]] is needed")
+        cases += _read_cases(Fields({**defaults, **item}, str(path), f"/instances/{number}"), path.parent)
+        if len(cases) > _MOST_CASES:
+            fields.fail(f"instances/{number}", f"makes more than {_MOST_CASES} instances; name fewer")
+    fields.finish()
+    if not cases:
+        fields.fail("instances", "is empty; add an instance")
+    name, count = Counter(case.name for case in cases).most_common(1)[0]
+    if count > 1:
+        fields.fail("instances", f"name {name} {count} times; remove one or give it a name")
+    return Suite(str(path), tuple(cases), {metric: metric.threshold for metric in Metric} | thresholds)
+
+
+def _read_thresholds(fields: Fields) -> dict[Metric, float]:
+    found = {metric: fields.number(metric.value) for metric in Metric if fields.has(metric.value)}
+    fields.finish()
+    return found
+
+
+def _read_cases(fields: Fields, folder: Path) -> Iterator[Case]:
+    """All combinations of what an entry lists."""
+    topology, sketch = fields.text("topology"), fields.text("sketch", "")
+    if sketch == AUTO_SKETCH:
+        fields.fail("sketch", "found 'auto', whose search ends by the clock; name a sketch")
+    kinds = [fields.build("collectives", partial(parse_kind, text)) for text in _texts(fields, "collectives")]
+    sizes: list[tuple[str, int | None]] = [("", None)]
+    if fields.has("sizes"):
+        sizes = [(text, fields.build("sizes", partial(parse_size, text))) for text in _texts(fields, "sizes")]
+    nodes = [None] if not fields.has("nodes") else _integers(fields, "nodes")
+    chunks = [None] if not fields.has("chunks") else _integers(fields, "chunks")
+    engines = _texts(fields, "engines")
+    for engine in engines:
+        if engine not in ENGINE_NAMES:
+            fields.fail("engines", f"found {engine!r}, use some of: {', '.join(ENGINE_NAMES)}")
+    ranks = fields.text("ranks") if fields.has("ranks") else ""
+    root, seed = fields.integer("root", 0, least=0), fields.integer("seed", 0, least=0)
+    solver, runtime = fields.choice("solver", _SOLVERS, "auto"), fields.choice("runtime", tuple(RUNTIMES), "executor")
+    label = fields.text("name", "")
+    group = fields.build("ranks", lambda: parse_ranks(ranks)) if ranks else None
+    fields.finish()
+    for kind, node, (size, size_bytes), chunk, engine in itertools.product(kinds, nodes, sizes, chunks, engines):
+        parts = [label or _stem(topology), f"x{node}" if node else "", kind, size, "" if label else _stem(sketch)]
+        parts += [f"c{chunk}" if chunk else "", f"root{root}" if root else "", f"ranks{ranks}" if ranks else ""]
+        parts += ["" if runtime == "executor" else runtime, f"seed{seed}" if seed else "", engine]
+        yield Case(
+            name=" ".join(part for part in parts if part),
+            topology=_beside(topology, folder), kind=kind, engine=engine, solver=solver, sketch=_beside(sketch, folder),
+            runtime=runtime, nodes=node, size_bytes=size_bytes, chunks_per_rank=chunk, ranks=group, root=root, seed=seed,
+        )  # fmt: skip
+
+
+def _texts(fields: Fields, key: str) -> list[str]:
+    """A text or a list of them."""
+    value: Any = fields.raw(key)
+    found = value if isinstance(value, list) else [value]
+    if not found or not all(isinstance(text, str) and text for text in found):
+        fields.fail(key, "a text or a list of texts is needed")
+    return [str(text) for text in found]
+
+
+def _integers(fields: Fields, key: str) -> list[int | None]:
+    """A whole number or a list of them, at least 1."""
+    if isinstance(fields.raw(key), list):
+        return [*fields.integers(key, least=1)]
+    return [fields.integer(key, least=1)]
+
+
+def _beside(name: str, folder: Path) -> str:
+    return str(folder / name) if name.endswith(".json") else name
+
+
+def _stem(name: str) -> str:
+    return Path(name).stem if name.endswith(".json") else name

@@ -1,0 +1,171 @@
+"""Work: carry out cases, several at a time, and take from the store what is there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event as SharedEvent
+
+from taccl_py.campaign.case import Case
+from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
+from taccl_py.errors import TacclError
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import lower_best, synthesize
+from taccl_py.report.tables import record
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.schedule.files import write_schedule
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Events
+
+# Searches end by their own limits long before; an answer that the clock has ended would not be the same everywhere.
+GUARD_SECONDS = 3600.0
+_POLL_SECONDS = 0.2
+# In a process of a pool: set when all is to end.
+_stop = threading.Event()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    Attributes
+    ----------
+    case
+        It.
+    key
+        Of its result; empty if topology or sketch is wrong.
+    kept
+        Its result, or None.
+    error
+        Why there is no result.
+    computed
+        Whether it was computed now, and not found in the store.
+    """
+
+    case: Case
+    key: str
+    kept: Kept | None
+    error: str = ""
+    computed: bool = False
+
+
+def carry_out(
+    cases: Sequence[Case], store: Store | None, workers: int, stop: threading.Event, done: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """Carry out cases, at most `workers` at a time; what is in the store is not computed again.
+
+    Parameters
+    ----------
+    cases
+        All.
+    store
+        Where results are looked for and kept, or None.
+    workers
+        Processes; 1 does everything in this one.
+    stop
+        Set by the user's interrupt: what is not finished then has no result.
+    done
+        Called for every outcome as soon as it is there.
+
+    Returns
+    -------
+    list[Outcome]
+        One for every case, in their order, whoever was first.
+    """
+    found: dict[int, Outcome] = {}
+    todo: list[int] = []
+    for index, case in enumerate(cases):
+        known = _known(case, store)
+        if known is None:
+            todo.append(index)
+        else:
+            found[index] = known
+            done(known)
+    for index, outcome in _in_turn(cases, todo, store, workers, stop):
+        found[index] = outcome
+        done(outcome)
+    return [found[index] for index in range(len(cases))]
+
+
+def _known(case: Case, store: Store | None) -> Outcome | None:
+    """Outcome without any work: a kept result, or a case that cannot be."""
+    try:
+        key = case.key()
+    except TacclError as error:
+        return Outcome(case, "", None, str(error))
+    kept = store.read(key) if store is not None else None
+    return Outcome(case, key, kept) if kept is not None else None
+
+
+def _in_turn(
+    cases: Sequence[Case], todo: Sequence[int], store: Store | None, workers: int, stop: threading.Event
+) -> Iterator[tuple[int, Outcome]]:
+    if workers == 1 or len(todo) <= 1:
+        for index in todo:
+            yield index, compute(cases[index], store, stop)
+        return
+    context = multiprocessing.get_context("spawn")
+    shared = context.Event()
+    with ProcessPoolExecutor(min(workers, len(todo)), context, _prepare, (shared,)) as pool:
+        futures: dict[Future[Outcome], int] = {pool.submit(_compute_here, cases[i], store): i for i in todo}
+        pending = set(futures)
+        try:
+            while pending:
+                ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
+                if stop.is_set():
+                    shared.set()
+                    pending -= {future for future in pending if future.cancel()}
+                for future in sorted(ready, key=futures.__getitem__):
+                    yield futures[future], future.result()
+        finally:
+            shared.set()
+            pool.shutdown(cancel_futures=True)
+        for future, index in futures.items():
+            if future.cancelled():
+                yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
+
+
+def _prepare(shared: SharedEvent) -> None:
+    """Leave interrupts to the parent, and pass its stop on to this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def relay() -> None:
+        shared.wait()
+        _stop.set()
+
+    threading.Thread(target=relay, daemon=True).start()
+
+
+def _compute_here(case: Case, store: Store | None) -> Outcome:
+    return compute(case, store, _stop)
+
+
+def compute(case: Case, store: Store | None, stop: threading.Event) -> Outcome:
+    """Carry out one case and keep its result."""
+    key = case.key()
+    if stop.is_set():
+        return Outcome(case, key, None, "interrupted")
+    begun = time.monotonic()
+    limits = Limits(seconds=GUARD_SECONDS, workers=1, seed=case.seed, stop=stop)
+    try:
+        synthesis = synthesize(case.request(limits), Events())
+        synthesis, lowered = lower_best(synthesis, LoweringOptions(RUNTIMES[case.runtime]))
+    except TacclError as error:
+        return Outcome(case, key, None, str(error), computed=True)
+    if stop.is_set():
+        return Outcome(case, key, None, "interrupted")
+    if time.monotonic() - begun >= GUARD_SECONDS:
+        return Outcome(case, key, None, f"was not finished after {GUARD_SECONDS:g} s; make it smaller", computed=True)
+    # Seconds differ from run to run; what is kept must not.
+    schedule = write_schedule(synthesis.schedule)
+    facts = record(synthesis, lowered, case.engine, ["schedule.json", "algorithm.xml"])
+    digests = {"schedule_sha256": digest(schedule), "xml_sha256": digest(lowered.text)}
+    kept = Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, lowered.text)
+    if store is not None:
+        store.write(key, kept)
+    return Outcome(case, key, kept, computed=True)

@@ -1,0 +1,162 @@
+"""``taccl regress``: whether an algorithm has got worse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.errors import InputError, InvalidArtifact, SynthesisError
+
+if TYPE_CHECKING:
+    from taccl_py.campaign.baseline import Verdict
+    from taccl_py.campaign.suite import Suite
+    from taccl_py.campaign.work import Outcome
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(short_help="Find out whether algorithms have got worse.")
+def regress() -> None:
+    """Compare the results of a suite of instances with a baseline that is kept with the code.
+
+    Searches end by their own limits and never by the clock, so results are the same on every machine, however slow.
+
+    \b
+    Example:
+      taccl regress accept suite.toml
+      taccl regress check suite.toml
+    """
+
+
+def _common(command: F) -> F:
+    decorators = [
+        click.argument("suite", type=click.Path(path_type=Path)),
+        click.option("--baseline", type=OUTPUT, default=None, help="Baseline file; default: SUITE with .baseline.json."),
+        click.option("--workers", type=click.IntRange(1), default=None, help="Instances at a time; default: one a core."),
+        click.option("--cache", type=OUTPUT, default=None,
+                     help="Folder of results: what is in it and up to date is not computed again, even after a kill."),
+        click.option("--only", default="", help="Only instances whose name contains this text."),
+        json_option,
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+@regress.command(short_help="Compare results with the baseline; exit code 4 if something got worse.")
+@_common
+@click.option("--junit", type=OUTPUT, default=None, help="Write JUnit XML to this file.")
+@click.option(
+    "--summary", type=OUTPUT, default=None, help='Append Markdown to this file, for example "$GITHUB_STEP_SUMMARY".'
+)
+def check(suite: Path, junit: Path | None, summary: Path | None, as_json: bool, **values: Any) -> int:
+    """Carry out all instances of SUITE, a TOML file, and compare each with the baseline.
+
+    Compared are predicted cost, the cost of the XML replayed, the lower bound, steps, threadblocks and channels, each with a
+    threshold of its own that the suite may set. Exit code 0 if nothing got worse by more than that, else 4.
+
+    \b
+    Examples:
+      taccl regress check suite.toml
+      taccl regress check suite.toml --workers 2 --junit regress.xml --cache results/
+    """
+    from taccl_py.campaign.baseline import compare, read_baseline
+    from taccl_py.campaign.verdicts import junit_xml, markdown, verdict_notes, verdict_record
+    from taccl_py.jsonio import write_atomically
+
+    path = values["baseline"] or _beside(suite)
+    if not path.is_file():
+        raise InputError("there is no baseline; make one with taccl regress accept", path=str(path))
+    known = read_baseline(path)
+    ran = _carry_out(suite, values)
+    verdict = compare(ran.suite, ran.outcomes, known, is_whole=not values["only"])
+    if junit is not None:
+        write_atomically(junit, junit_xml([each.case.name for each in ran.outcomes], verdict))
+    if summary is not None:
+        _append(summary, markdown(verdict))
+    if as_json:
+        echo_json({"suite": str(suite), "baseline": str(path), **verdict_record(verdict)})
+    else:
+        _print_changes(verdict)
+        for note in verdict_notes(verdict):
+            click.echo(note)
+    return 0 if verdict.passes else InvalidArtifact.exit_code
+
+
+@regress.command(short_help="Write the results into the baseline.")
+@_common
+def accept(suite: Path, as_json: bool, **values: Any) -> int:
+    """Carry out all instances of SUITE and write the baseline, one line for each fact, so that the diff can be reviewed.
+
+    \b
+    Examples:
+      taccl regress accept suite.toml
+      taccl regress accept suite.toml --only templates
+    """
+    from taccl_py.campaign.baseline import compare, read_baseline, write_baseline
+    from taccl_py.campaign.verdicts import verdict_notes, verdict_record
+
+    path = values["baseline"] or _beside(suite)
+    known = read_baseline(path) if path.is_file() else {}
+    ran = _carry_out(suite, values)
+    verdict = compare(ran.suite, ran.outcomes, known, is_whole=not values["only"])
+    if not verdict.failed:
+        others = {name: entry for name, entry in known.items() if name not in verdict.gone}
+        write_baseline(path, ran.outcomes, others)
+    if as_json:
+        echo_json({"suite": str(suite), "baseline": str(path), **verdict_record(verdict)})
+    else:
+        _print_changes(verdict)
+    if verdict.failed:
+        for note in verdict_notes(verdict)[: len(verdict.failed)]:
+            click.echo(note, err=True)
+        return SynthesisError.exit_code
+    click.echo(f"wrote {path}", err=True)
+    return 0
+
+
+def _beside(suite: Path) -> Path:
+    return suite.with_suffix(".baseline.json")
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """A suite, cut to what was asked for, and what became of it."""
+
+    suite: Suite
+    outcomes: list[Outcome]
+
+
+def _carry_out(path: Path, values: dict[str, Any]) -> _Ran:
+    from taccl_py.campaign.store import Store
+    from taccl_py.campaign.suite import read_suite
+    from taccl_py.cli.campaign import carry_out_watched
+
+    suite = read_suite(path)
+    cases = [case for case in suite.cases if values["only"] in case.name]
+    if not cases:
+        raise InputError(f"no instance has {values['only']!r} in its name", path="command line", field="--only")
+    store = Store(values["cache"]) if values["cache"] is not None else None
+    return _Ran(suite, carry_out_watched(cases, store, values["workers"] or os.cpu_count() or 1))
+
+
+def _print_changes(verdict: Verdict) -> None:
+    from taccl_py.campaign.verdicts import COLUMNS, verdict_rows
+    from taccl_py.report.tables import plain_table, print_table
+
+    for rows in verdict_rows(verdict):
+        print_table(plain_table(rows.title, COLUMNS, rows.cells))
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
