@@ -34,6 +34,10 @@ _COMMANDS = {
     "run": ("taccl_py.cli.run:run_command", "Execute a schedule or an MSCCL XML file on real data."),
     "show": ("taccl_py.cli.show:show", "Show what a schedule or an MSCCL XML file does, in the terminal."),
     "trace": ("taccl_py.cli.show:trace", "Write a trace for chrome://tracing and Perfetto."),
+    "sweep": (
+        "taccl_py.cli.sweep:sweep",
+        "Synthesize a matrix of instances into a folder, and resume where it stopped.",
+    ),
     "regress": ("taccl_py.cli.regress:regress", "Find out whether algorithms have got worse."),
     "topo": ("taccl_py.cli.topo:topo", "List and show topologies."),
     "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),

@@ -1,0 +1,67 @@
+"""``taccl sweep``: a whole catalogue of algorithms."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.errors import InputError, SynthesisError
+from taccl_py.units import format_gap, format_time
+
+
+@click.command(short_help="Synthesize a matrix of instances into a folder, and resume where it stopped.")
+@click.argument("suite", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Folder of the catalogue.")
+@click.option("--workers", type=click.IntRange(1), default=None, help="Instances at a time; default: one a core.")
+@click.option("--only", default="", help="Only instances whose name contains this text.")
+@json_option
+def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
+    """Synthesize all instances of SUITE, a TOML file as for taccl regress, into a catalogue.
+
+    The folder gets index.json and, for every result, schedule.json, algorithm.xml and result.json. What is there and up to
+    date (inputs, engine, code, solver versions) is not computed again, so a sweep that was stopped or killed goes on where it
+    was. Exit code 3 if an instance has no result; the others are kept.
+
+    \b
+    Examples:
+      taccl sweep suite.toml -o catalogue/
+      taccl sweep suite.toml -o catalogue/ --workers 2 --json
+    """
+    from taccl_py.campaign.index import write_index
+    from taccl_py.campaign.store import Store
+    from taccl_py.campaign.suite import read_suite
+    from taccl_py.cli.campaign import carry_out_watched
+    from taccl_py.report.tables import plain_table, print_table
+
+    cases = [case for case in read_suite(suite).cases if values["only"] in case.name]
+    if not cases:
+        raise InputError(f"no instance has {values['only']!r} in its name", path="command line", field="--only")
+    if output.exists() and not output.is_dir():
+        raise InputError("is a file; name a folder", path=str(output))
+    outcomes = carry_out_watched(cases, Store(output), values["workers"] or os.cpu_count() or 1)
+    index = write_index(output, outcomes)
+    computed = sum(outcome.computed for outcome in outcomes)
+    if as_json:
+        echo_json({"folder": str(output), "computed": computed, **index})
+    else:
+        rows = [_row(name, entry) for name, entry in index["results"].items()]
+        print_table(
+            plain_table(str(output), ("instance", "time", "gap", "status", "steps", "threadblocks", "result"), rows)
+        )
+        for name, error in index["failed"].items():
+            click.echo(f"{name} has no result: {error}")
+        click.echo(f"{len(outcomes)} instances, {computed} computed, {len(index['failed'])} without a result", err=True)
+    return SynthesisError.exit_code if index["failed"] else 0
+
+
+def _row(name: str, entry: dict[str, Any]) -> tuple[str, ...]:
+    sized = entry["size_bytes"] is not None
+    time = format_time(entry["makespan_us"]) if sized else f"{entry['makespan_us']:.6g}"
+    return (
+        name, time, format_gap(entry["gap"]), entry["status"], str(entry["steps"]), str(entry["threadblocks"]),
+        entry["result"],
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""``taccl sweep``: a catalogue that is complete, checked, and the same however often one had to begin."""
+
+import json
+import random
+
+import pytest
+
+from tests.cli.running import tree
+from tests.cli.test_regress import finished, killed_at_random
+
+SUITE = """
+format = "taccl-suite"
+version = 1
+[[instances]]
+topology = "ring:4"
+collectives = ["allgather", "allreduce", "alltoall"]
+sizes = ["4KiB", "1MB"]
+engines = ["templates"]
+"""
+SWEEP = ("sweep", "suite.toml", "-o", "catalogue", "--workers", "1")
+
+
+@pytest.fixture
+def suite(folder):
+    (folder / "suite.toml").write_text(SUITE)
+    return folder
+
+
+def test_a_catalogue_has_an_index_and_judged_files(taccl, suite):
+    ended = taccl(*SWEEP, "--json")
+    assert ended.code == 0, ended.err
+    index = json.loads((suite / "catalogue/index.json").read_text())
+    assert ended.json == {"folder": "catalogue", "computed": 6, **index}
+    assert len(index["results"]) == 6
+    for name, entry in index["results"].items():
+        place = suite / "catalogue" / entry["result"]
+        assert taccl("check", place / "schedule.json", place / "algorithm.xml").code == 0
+        result = json.loads((place / "result.json").read_text())
+        assert name.startswith(f"ring:4 {result['collective']} ")
+        assert entry["makespan_us"] == result["makespan_us"]
+
+
+def test_a_second_sweep_computes_nothing_and_changes_nothing(taccl, suite):
+    assert taccl(*SWEEP).code == 0
+    before = tree(suite)
+    again = taccl(*SWEEP, "--json")
+    assert again.json["computed"] == 0
+    assert tree(suite) == before
+
+
+def test_a_larger_matrix_computes_what_is_new(taccl, suite):
+    taccl(*SWEEP)
+    (suite / "suite.toml").write_text(SUITE.replace('"1MB"', '"1MB", "4MB"'))
+    assert taccl(*SWEEP, "--json").json["computed"] == 3
+
+
+def test_processes_make_the_same_bytes(taccl, suite):
+    taccl(*SWEEP)
+    taccl("sweep", "suite.toml", "-o", "other", "--workers", "2")
+    assert tree(suite / "other") == tree(suite / "catalogue")
+
+
+def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(taccl, suite):
+    (suite / "suite.toml").write_text(
+        SUITE + '[[instances]]\ntopology = "ndv9"\ncollectives = "gather"\nengines = "milp"\n'
+    )
+    ended = taccl(*SWEEP, "--json")
+    assert ended.code == 3
+    assert "'ndv9'" in ended.json["failed"]["ndv9 gather milp"]
+    assert len(ended.json["results"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("suite.toml", "-o", "suite.toml"), ["suite.toml", "file"]),
+        (("suite.toml", "-o", "out", "--only", "zzz"), ["--only", "'zzz'"]),
+        (("other.toml", "-o", "out"), ["other.toml"]),
+    ],
+)
+@pytest.mark.usefixtures("suite")
+def test_bad_input_is_refused(refuse, arguments, words):
+    refuse(2, words, "sweep", *arguments)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_after_kills_a_sweep_goes_on_and_ends_with_the_same_bytes(taccl, suite, kills):
+    rng = random.Random(kills)
+    for _ in range(kills):
+        before = finished(suite / "catalogue")
+        killed_at_random(suite, SWEEP, rng)
+        assert finished(suite / "catalogue").items() >= before.items()
+    before = finished(suite / "catalogue")
+    ended = taccl(*SWEEP, "--json")
+    assert ended.code == 0
+    assert ended.json["computed"] == 6 - len(before)
+    assert finished(suite / "catalogue").items() >= before.items()
+    taccl("sweep", "suite.toml", "-o", "other", "--workers", "1")
+    assert tree(suite / "other") == tree(suite / "catalogue")
