@@ -77,6 +77,12 @@ _REPLAY_TOLERANCE = 0.01
     help="auto (CP-SAT, else HiGHS), cp-sat, highs, cbc, scip, gurobi, cplex or another PuLP solver.",
 )
 @click.option(
+    "--trees",
+    type=click.IntRange(1, 64),
+    default=None,
+    help="Spanning trees for each root, of --engine trees; default: what is fastest at the size.",
+)
+@click.option(
     "--time-limit",
     type=click.FloatRange(0.1),
     default=None,
@@ -126,8 +132,10 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         root=values["root"],
         chunks_per_rank=values["chunks"],
         engine=values["engine"] or ("milp" if sizes is None else "auto"),
-        options=Options(solver=values["solver"], limits=limits),
+        options=Options(solver=values["solver"], limits=limits, trees=values["trees"]),
     )
+    if values["trees"] is not None and request.engine != "trees":
+        raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
     options = make_lowering_options(values)
     if sizes is not None:
         _synth_range(request, sizes, options, output, as_json=as_json)

@@ -89,10 +89,13 @@ class Options:
         ``auto``, ``cp-sat`` or a linear solver's name.
     limits
         Time, work, seed and the user's interrupt.
+    trees
+        Spanning trees for each root, of engine ``trees``; None leaves it to the engine.
     """
 
     solver: str = "auto"
     limits: Limits = field(default_factory=Limits)
+    trees: int | None = None
 
 
 class Events:

@@ -43,13 +43,15 @@ _ROUTED = {
     Kind.ALLREDUCE: Kind.ALLGATHER,
 }
 # Numbers of trees for each root, and of pieces for each tree.
-_PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16)
+_PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 24)
 _CUTS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_PIECES = 64
 # Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
 _MOST_MESSAGES = 200_000
 _MOST_JOBS = 12_000
-_RULES = (Rule(0.0), Rule(0.25), Rule(0.5), Rule(1.0), Rule(0.0, backwards=True))
+_RULES = (
+    Rule(0.0), Rule(0.15), Rule(0.25), Rule(0.35, least=8.0), Rule(0.5, least=16.0), Rule(1.0), Rule(0.0, backwards=True)
+)  # fmt: skip
 # Ways to order that are kept when pieces become finer.
 _FEWEST_RULES = 3
 # Plans that are ordered anew at random, and how often: fewer times the more jobs they have.
@@ -58,8 +60,10 @@ _MOST_RESTARTS, _RESTART_JOBS = 24, 24_000
 # A finer cut must be worth this much.
 _WORTH = 0.002
 _TOLERANCE = 1e-6
+# On machines with at most so many places in trees, trees are made for all numbers before the best numbers are chosen.
+_FEW_PLACES = 200
 # Numbers of trees that are tried; numbers of pieces in a row that may be no better.
-_MOST_FORESTS = 5
+_MOST_FORESTS, _FEWEST_FORESTS = 4, 3
 _MOST_FAILURES = 2
 # The search ends this near to the bound.
 _NEAR = 1.003
@@ -68,9 +72,12 @@ _NEAR = 1.003
 def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`. Without a number of chunks it chooses one."""
     if demand.kind not in _ROUTED:
+        raise InputError(f"engine trees is for {', '.join(_ROUTED)}, found {demand.kind}; use --engine milp or flow")
+    if options.trees is not None and (demand.chunks_per_rank or options.trees) % options.trees:
         raise InputError(
-            f"engine trees is for {', '.join(_ROUTED)}, found {demand.kind}; use --engine milp or flow",
-        )
+            f"{demand.chunks_per_rank} chunks cannot be shared by {options.trees} trees; make --chunks a multiple of --trees",
+            path="command line", field="--chunks",
+        )  # fmt: skip
     return _Run(demand, options, events).answer()
 
 
@@ -116,6 +123,7 @@ class _Run:
 
     def __init__(self, demand: Demand, options: Options, events: Events) -> None:
         self.demand, self.limits, self.events = demand, options.limits, events
+        self.trees = options.trees
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
         self.bound = Bound(0.0, "nothing has to move")
@@ -158,13 +166,12 @@ class _Run:
     def _search(self, base: _Base, backward: _Base | None) -> _Choice:
         """Best plan over numbers of trees, of pieces, and ways to order them."""
         found: list[_Choice] = []
-        for parts in self._numbers_of_parts(base):
+        for parts in self._promising(base):
             if self._is_enough(found):
                 break
-            least_us = least_load_us(base.network, base.packing.load_us, parts)
-            if found and least_us * self._share_mb >= _best(found).plan.end_us:
-                continue
             forests = [b.forest(parts) for b in (base, backward) if b is not None]
+            if found and forests[0].load_us * self._share_mb >= _best(found).plan.end_us:
+                continue
             found += self._cut_finer(base, backward, forests, found)
         with self.stage("order"):
             for choice in sorted(found, key=lambda c: c.plan.end_us)[:_MOST_SHAKEN]:
@@ -226,13 +233,22 @@ class _Run:
         """Size of what every root has."""
         return self._piece_bytes(1) / BYTES_PER_MB
 
+    def _promising(self, base: _Base) -> list[int]:
+        """Numbers of trees for each root to try: the most even ones first, and the smallest ones, which are best for small sizes."""
+        numbers = self._numbers_of_parts(base)
+        if len(base.network.roots) * base.network.num_ranks <= _FEW_PLACES:
+            numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, 6), parts))
+        return list(dict.fromkeys([*numbers[:_MOST_FORESTS], *sorted(numbers)[:_FEWEST_FORESTS]]))
+
     def _numbers_of_parts(self, base: _Base) -> list[int]:
-        """Numbers of trees for each root that are worth trying, the most even ones first, and one tree at last."""
+        """Numbers of trees for each root that are possible, the most even ones first as far as loads alone tell."""
+        if self.trees is not None:
+            return [self.trees]
         wanted = self.demand.chunks_per_rank
         most = min(_MOST_PIECES, max(1, _MOST_MESSAGES // (base.network.num_ranks * len(base.network.roots))))
         possible = [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
         possible.sort(key=lambda parts: (round(least_load_us(base.network, base.packing.load_us, parts), 6), parts))
-        return list(dict.fromkeys([*possible[:_MOST_FORESTS], 1]))
+        return possible
 
     def _numbers_of_cuts(self, parts: int, network: Network) -> list[int]:
         wanted = self.demand.chunks_per_rank

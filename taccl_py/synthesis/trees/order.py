@@ -102,6 +102,8 @@ class Rule:
     patience
         Neighbours that are ready together share a message while the way of all of them takes at most this part of the work
         that is left; where nobody waits for them, they share it in any case.
+    least
+        They also share it while it takes at most so many times its alpha.
     backwards
         Whether to decide from the end to the beginning, so that the last messages rather than the first come without pauses.
     in_turn
@@ -111,6 +113,7 @@ class Rule:
     """
 
     patience: float = 0.0
+    least: float = 0.0
     backwards: bool = False
     in_turn: bool = False
     seed: int = 0
@@ -175,7 +178,8 @@ class _Run:
         follows: Sequence[Sequence[int]],
         rule: Rule,
     ) -> None:
-        self._jobs, self._costs, self._follows, self._patience = jobs, costs, follows, rule.patience
+        self._jobs, self._costs, self._follows = jobs, costs, follows
+        self._patience, self._least = rule.patience, rule.least
         self._way = _ways(jobs, costs, follows)
         self._missing = [len(lead) for lead in leads]
         rng = random.Random(rule.seed)
@@ -253,6 +257,9 @@ class _Run:
 
     def _may_join(self, index: int, size: int) -> bool:
         if not self._follows[index] and self._costs.message_us(self._jobs[index].link, size) <= self._longest:
+            return True
+        link = self._jobs[index].link
+        if self._costs.message_us(link, size) <= self._least * max(self._costs.alpha_us[link]):
             return True
         return size * self._way[index] <= self._patience * self._left
 

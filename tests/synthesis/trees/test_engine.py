@@ -144,3 +144,12 @@ def test_the_program_keeps_the_promise(name, kind):
 
 def test_the_command_line_knows_the_engine():
     assert load_engine("trees") is synthesize_trees
+
+
+def test_a_number_of_trees_that_is_given_is_kept_and_chunks_must_be_a_multiple_of_it():
+    demand = Demand(load_topology("dgx1"), Kind.ALLGATHER, GIB)
+    found = synthesize_trees(demand, Options(trees=3), Events())
+    check(found)
+    assert found.schedule.collective.chunks_per_rank % 3 == 0
+    with pytest.raises(InputError, match="4 chunks cannot be shared by 3 trees"):
+        synthesize_trees(replace(demand, chunks_per_rank=4), Options(trees=3), Events())
