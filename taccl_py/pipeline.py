@@ -13,7 +13,9 @@ from pathlib import Path
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReached, LoweringError
 from taccl_py.jsonio import read_json
-from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
+from taccl_py.lowering.convert import ConvertOptions, conversions, convert
+from taccl_py.lowering.foreign import ForeignFile, read_foreign
+from taccl_py.lowering.lower import LoweringOptions, Placement, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.program import Program
 from taccl_py.runtimes import Runtime
@@ -308,6 +310,81 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
     if parse_xml(text, "algorithm.xml", options.runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
     return Lowered(program, text, verdict, timeline)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A file of any tool, made ready for a runtime, to which the judge does not object.
+
+    Attributes
+    ----------
+    program, text
+        The program and its XML.
+    verdict
+        What the judge found.
+    notes
+        What was changed, one clause each.
+    """
+
+    program: Program
+    text: str
+    verdict: ProgramVerdict
+    notes: tuple[str, ...]
+
+
+def convert_and_judge(
+    text: str, path: str, runtime: Runtime, *, kind: Kind | None = None, placement: Placement | None = None
+) -> Conversion:
+    """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
+
+    Parameters
+    ----------
+    text, path
+        The file.
+    runtime
+        Where it is to run.
+    kind
+        Collective of a file that does not say it.
+    placement
+        How the user's buffers may lie; None: as the file says, and both if it is a legacy file (which can only say one) and
+        right for both.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InvalidArtifact
+        If the judge objects, whatever is tried.
+    """
+    file = read_foreign(text, path, kind=kind)
+    refusal: InvalidArtifact | LoweringError | None = None
+    for options in conversions(file, runtime, placement):
+        try:
+            return _convert_once(file, path, options)
+        except (InvalidArtifact, LoweringError) as error:
+            refusal = refusal or error
+    raise refusal or ValueError("there is no way to convert a file")
+
+
+def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conversion:
+    try:
+        program, notes = convert(file, options), [*file.notes]
+    except InputError as error:
+        raise InputError(error.what, path=path) from None
+    for _ in range(2):
+        text = emit_xml(program, options.runtime)
+        verdict = judge_program(text, options.runtime, kind=program.kind)
+        safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
+        if {violation.rule for violation in verdict.violations} != {"max-bytes-unsafe"} or not safe:
+            break
+        program = replace(program, max_bytes=safe)
+        notes.append(f"maxBytes is now {safe}, above which the program would stop")
+    if verdict.violations:
+        raise InvalidArtifact(f"{path}, converted", verdict.violations)
+    notes += ["rrc adds to what lies at its destination, as TACCL means it"] * options.adds_to_target
+    return Conversion(program, text, verdict, tuple(notes))
 
 
 def lower_best(synthesis: Synthesis, options: LoweringOptions) -> tuple[Synthesis, Lowered]:

@@ -7,8 +7,10 @@ attribute, all attributes always there, numbers in plain decimal, no declaration
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NoReturn
 from xml.parsers import expat
 
@@ -22,7 +24,8 @@ UNLIMITED_BYTES = (1 << 63) - 1
 
 _DEFAULT_MAX_BYTES = 1 << 27  # of the one runtime that does not insist on the attribute; exclusive
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
-_KNOWN = {"algo": "gpu", "gpu": "tb", "tb": "step"}
+_CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
+_KNOWN = {parent: frozenset({child}) for parent, child in _CHILD.items()}
 
 
 def emit_xml(program: Program, runtime: Runtime) -> str:
@@ -122,35 +125,51 @@ def parse_xml(text: str, name: str, runtime: Runtime | None = None) -> Program:
     InputError
         If it is not such a text, naming the line.
     """
-    root = _read_elements(text, name)
-    if root is None or root.name != "algo":
-        raise InputError("has no algo element; this is not an MSCCL algorithm file", path=name)
-    return _ProgramReader(name, runtime).program(root)
+    return read_program(read_elements(text, name), name, runtime)
 
 
 @dataclass(slots=True)
-class _Element:
-    """One element and the known elements in it."""
+class Element:
+    """One element of a file, the line it is on, and the known elements in it."""
 
     name: str
     line: int
     attributes: dict[str, str]
-    children: list[_Element] = field(default_factory=list)
+    children: list[Element] = field(default_factory=list)
 
 
-def _read_elements(text: str, path: str) -> _Element | None:
-    """Tree of the known elements of a text."""
-    reader = _TreeReader(path)
-    return reader.read(text)
+def read_elements(text: str, path: str, known: Mapping[str, AbstractSet[str]] = MappingProxyType(_KNOWN)) -> Element:
+    """Return the algo element of a text with the known elements in it; what is not known is left out with all that is in it.
+
+    Parameters
+    ----------
+    known
+        Names of the elements that may lie in an element of a name.
+
+    Raises
+    ------
+    InputError
+        If the text is not XML, or has no such element.
+    """
+    root = _TreeReader(path, known).read(text)
+    if root is None or root.name != "algo":
+        raise InputError("has no algo element; this is not an MSCCL algorithm file", path=path)
+    return root
+
+
+def read_program(algo: Element, name: str, runtime: Runtime | None = None) -> Program:
+    """Return the program of an algo element; for the parameters and errors see `parse_xml`."""
+    return _ProgramReader(name, runtime).program(algo)
 
 
 class _TreeReader:
-    """Builds the tree; what runtimes do not know is left out with all that is in it."""
+    """Builds the tree."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, known: Mapping[str, AbstractSet[str]]) -> None:
         self._path = path
-        self._root: _Element | None = None
-        self._open: list[_Element] = []
+        self._known = known
+        self._root: Element | None = None
+        self._open: list[Element] = []
         self._skipped = 0
         self._parser = expat.ParserCreate()
         self._parser.StartElementHandler = self._start
@@ -158,7 +177,7 @@ class _TreeReader:
         self._parser.CharacterDataHandler = self._text
         self._parser.StartDoctypeDeclHandler = self._doctype
 
-    def read(self, text: str) -> _Element | None:
+    def read(self, text: str) -> Element | None:
         """Return the first element."""
         try:
             self._parser.Parse(text, True)
@@ -173,10 +192,10 @@ class _TreeReader:
         return self._root
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        element = _Element(name, self._parser.CurrentLineNumber, attributes)
+        element = Element(name, self._parser.CurrentLineNumber, attributes)
         if self._root is None:
             self._root = element
-        elif self._skipped or _KNOWN.get(self._open[-1].name) != name:
+        elif self._skipped or name not in self._known.get(self._open[-1].name, ()):
             self._skipped += 1
             return
         else:
@@ -207,7 +226,7 @@ class _ProgramReader:
         self._path = path
         self._runtime = runtime
 
-    def program(self, algo: _Element) -> Program:
+    def program(self, algo: Element) -> Program:
         """Return the program of an algo element."""
         num_ranks = self._int(algo, "ngpus", least=1)
         gpus = tuple(self._gpu(element, num_ranks) for element in self._numbered(algo, num_ranks))
@@ -226,7 +245,7 @@ class _ProgramReader:
             gpus=gpus,
         )
 
-    def _max_bytes(self, algo: _Element) -> int:
+    def _max_bytes(self, algo: Element) -> int:
         if "maxBytes" not in algo.attributes:
             return _DEFAULT_MAX_BYTES - 1
         found = self._int(algo, "maxBytes", least=0)
@@ -236,7 +255,7 @@ class _ProgramReader:
             return found - 1
         return found
 
-    def _kind(self, algo: _Element, gpus: tuple[Gpu, ...]) -> Kind:
+    def _kind(self, algo: Element, gpus: tuple[Gpu, ...]) -> Kind:
         text = self._text(algo, "coll")
         if text != CUSTOM:
             return self._parsed_kind(algo, text)
@@ -251,13 +270,13 @@ class _ProgramReader:
             algo, "is custom, but neither Gather (one output) nor Scatter (one input) by its buffers", "coll"
         )
 
-    def _parsed_kind(self, algo: _Element, text: str) -> Kind:
+    def _parsed_kind(self, algo: Element, text: str) -> Kind:
         try:
             return parse_kind(text)
         except InputError as error:
             return self._fail(algo, error.what, "coll")
 
-    def _gpu(self, element: _Element, num_ranks: int) -> Gpu:
+    def _gpu(self, element: Element, num_ranks: int) -> Gpu:
         blocks = self._numbered(element, len(element.children))
         return Gpu(
             rank=self._int(element, "id"),
@@ -267,7 +286,7 @@ class _ProgramReader:
             threadblocks=tuple(self._threadblock(block, num_ranks) for block in blocks),
         )
 
-    def _threadblock(self, element: _Element, num_ranks: int) -> Threadblock:
+    def _threadblock(self, element: Element, num_ranks: int) -> Threadblock:
         peers = {key: self._int(element, key, least=-1) for key in ("send", "recv")}
         for key, peer in peers.items():
             if peer >= num_ranks:
@@ -279,7 +298,7 @@ class _ProgramReader:
             tuple(self._step(step, index) for index, step in enumerate(element.children)),
         )
 
-    def _step(self, element: _Element, index: int) -> Step:
+    def _step(self, element: Element, index: int) -> Step:
         number = self._int(element, "s")
         if number != index:
             self._fail(
@@ -297,13 +316,13 @@ class _ProgramReader:
             self._int(element, "hasdep", least=0) != 0,
         )
 
-    def _address(self, element: _Element, side: str) -> Address:
+    def _address(self, element: Element, side: str) -> Address:
         buffer = self._choice(element, f"{side}buf", [b.value for b in Buffer])
         return Address(Buffer(buffer), self._int(element, f"{side}off", least=-1))
 
-    def _numbered(self, parent: _Element, number: int) -> list[_Element]:
+    def _numbered(self, parent: Element, number: int) -> list[Element]:
         """Children in the order of their ids, which must be 0..number-1."""
-        found: dict[int, _Element] = {}
+        found: dict[int, Element] = {}
         for child in parent.children:
             index = self._int(child, "id")
             if index in found or not 0 <= index < number:
@@ -313,21 +332,21 @@ class _ProgramReader:
             found[index] = child
         if len(found) < number:
             missing = next(index for index in range(number) if index not in found)
-            self._fail(parent, f"there is no {_KNOWN[parent.name]} element with id {missing}", "")
+            self._fail(parent, f"there is no {_CHILD[parent.name]} element with id {missing}", "")
         return [found[index] for index in range(number)]
 
-    def _text(self, element: _Element, key: str) -> str:
+    def _text(self, element: Element, key: str) -> str:
         if key not in element.attributes:
             self._fail(element, "is missing; add it", key)
         return element.attributes[key]
 
-    def _choice(self, element: _Element, key: str, allowed: list[str]) -> str:
+    def _choice(self, element: Element, key: str, allowed: list[str]) -> str:
         value = self._text(element, key)
         if value not in allowed:
             self._fail(element, f"found {value!r}, use one of: {', '.join(allowed)}", key)
         return value
 
-    def _int(self, element: _Element, key: str, *, default: int | None = None, least: int | None = None) -> int:
+    def _int(self, element: Element, key: str, *, default: int | None = None, least: int | None = None) -> int:
         if default is not None and key not in element.attributes:
             return default
         value = self._text(element, key)
@@ -338,6 +357,6 @@ class _ProgramReader:
             self._fail(element, f"found {number}, at least {least} is needed", key)
         return number
 
-    def _fail(self, element: _Element, what: str, key: str) -> NoReturn:
+    def _fail(self, element: Element, what: str, key: str) -> NoReturn:
         place = f"line {element.line}, {element.name}" + (f" {key}" if key else "")
         raise InputError(what, path=self._path, field=place)

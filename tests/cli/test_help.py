@@ -10,6 +10,7 @@ from taccl_py import __version__
 from taccl_py.cli import cli
 from tests.cli.inputs import PROFILE, SKETCH, TACCL_SKETCH, write_json
 from tests.cli.running import run_apart
+from tests.lowering.foreign_files import copying_allgather
 
 HEAVY = ("numpy", "ortools", "highspy", "pulp", "networkx", "rich")
 
@@ -75,6 +76,7 @@ def test_the_version_is_that_of_the_package(taccl):
 def given(folder):
     """The files that the examples speak of."""
     write_json(folder / "topo-ndv2-1MB.json", PROFILE)
+    (folder / "old.xml").write_text(copying_allgather(), encoding="utf-8")
     write_json(folder / "sk1-ndv2-n2.json", TACCL_SKETCH)
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}
     (folder / "suite.toml").write_text(
@@ -88,7 +90,7 @@ def given(folder):
 @every_command
 def test_every_example_works(taccl, folder, path):
     given(folder)
-    if path in (("check",), ("lower",), ("simulate",), ("run",), ("show",), ("trace",)):
+    if path in (("check",), ("lower",), ("simulate",), ("run",), ("convert",), ("show",), ("trace",)):
         made = taccl("synth", "ndv2", "allgather", "--nodes", 2, "--sketch", "sk-1", "--size", "16MB", "--time-limit", 0.5,
                      "-o", "out")  # fmt: skip
         assert made.code == 0
