@@ -31,6 +31,8 @@ FENCED = {
     "pulp": ["solvers/"],
     "click": ["cli/"],
     "rich": ["cli/", "report/"],
+    "plotly": ["report/"],
+    "matplotlib": ["report/"],
     "mpi4py": ["execute/"],
 }
 

@@ -35,6 +35,7 @@ _COMMANDS = {
     "run": ("taccl_py.cli.run:run_command", "Execute a schedule or an MSCCL XML file on real data."),
     "show": ("taccl_py.cli.show:show", "Show what a schedule or an MSCCL XML file does, in the terminal."),
     "trace": ("taccl_py.cli.show:trace", "Write a trace for chrome://tracing and Perfetto."),
+    "report": ("taccl_py.cli.report:report", "Make a page, a picture or Markdown of results."),
     "sweep": (
         "taccl_py.cli.sweep:sweep",
         "Synthesize a matrix of instances into a folder, and resume where it stopped.",

@@ -1,0 +1,63 @@
+"""Results that other commands have written: schedules, folders of taccl synth, portfolios, catalogues."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from taccl_py.campaign.index import INDEX, read_index
+from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.jsonio import read_text
+from taccl_py.lowering.msccl_xml import parse_xml
+from taccl_py.report.items import Item
+from taccl_py.schedule.files import read_schedule
+from taccl_py.units import SizeRange
+from taccl_py.verify.schedule import judge_schedule
+
+_SCHEDULE, _PROGRAM = "schedule.json", "algorithm.xml"
+_PORTFOLIO = "taccl"
+# Portfolio members are named after the sizes that they are for.
+_SIZES = re.compile(r"-([0-9]+)-([0-9]+)\.json")
+
+
+def read_results(path: Path) -> Iterator[Item]:
+    """Algorithms of a schedule file, a folder with schedule.json, a portfolio's folder, or a catalogue.
+
+    Raises
+    ------
+    InputError
+        If there is nothing of that kind, or a file is wrong.
+    InvalidArtifact
+        If the judge objects to a schedule.
+    """
+    if not path.is_dir():
+        yield _item(path.stem if path.name != _SCHEDULE else path.parent.name or path.stem, path, None)
+        return
+    if (path / INDEX).is_file():
+        for name, entry in read_index(path).items():
+            place = path / entry["result"]
+            yield _item(name, place / _SCHEDULE, place / _PROGRAM)
+    elif (path / _SCHEDULE).is_file():
+        yield _item(path.name or str(path), path / _SCHEDULE, path / _PROGRAM)
+    else:
+        members = sorted(file for file in (path / _PORTFOLIO).glob("*.json") if _SIZES.search(file.name))
+        if not members:
+            raise InputError(
+                "holds no result; name a schedule.json or a folder that taccl synth or taccl sweep has written",
+                path=str(path),
+            )
+        for file in members:
+            match = _SIZES.search(file.name)
+            sizes = SizeRange(int(match.group(1)), int(match.group(2))) if match is not None else None
+            yield _item(file.stem, file, path / f"{file.stem}.xml", sizes)
+
+
+def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | None = None) -> Item:
+    found = read_schedule(read_text(schedule), str(schedule))
+    violations = judge_schedule(found)
+    if violations:
+        raise InvalidArtifact(str(schedule), violations)
+    has_program = program is not None and program.is_file()
+    lowered = parse_xml(read_text(program), str(program)) if program is not None and has_program else None
+    return Item(name, found, lowered, sizes)

@@ -1,0 +1,234 @@
+"""Figures of a report, made with Plotly: sweeps over sizes, machines with the load of their links, timelines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taccl_py.errors import PackageMissing
+from taccl_py.report.items import Item, SizeSweep
+from taccl_py.simulate.timeline import Transfer
+from taccl_py.units import format_size, format_time
+
+# More bars or lines than this make a page slow; what is left out is said.
+MOST_BARS, MOST_PAIRS = 20_000, 600
+# Rows up to which a timeline begins with a row for every link; beyond, with one for every rank.
+_MOST_LINK_ROWS = 64
+_ROW_PIXELS, _MARGIN_PIXELS = 18, 130
+_CRITICAL = "black"
+_SIDE = 1.0
+
+
+def import_plotly() -> Any:
+    """Plotly's figures, imported when they are needed.
+
+    Raises
+    ------
+    PackageMissing
+        If Plotly is not installed.
+    """
+    try:
+        import plotly.graph_objects as graph_objects
+    except ImportError as error:
+        raise PackageMissing(f"plotly cannot be imported ({error})", "pip install 'taccl-py[report]'") from None
+    return graph_objects
+
+
+def colour_of(source: int, num_ranks: int) -> str:
+    """Colour of a rank's chunks; neighbours differ."""
+    # The golden angle keeps any two of the first colours apart.
+    hue = source * 137.508 % 360
+    lightness = 45 if source % 2 == 0 or num_ranks < 12 else 62
+    return f"hsl({hue:.0f},65%,{lightness}%)"
+
+
+def sweep_figure(sweep: SizeSweep) -> Any:
+    """Time, bus bandwidth and gap as functions of size, below each other."""
+    graph_objects = import_plotly()
+    figure = graph_objects.Figure()
+    rows = ("y", "y2", "y3")
+    for number, line in enumerate(sweep.lines):
+        sizes = [point.size_bytes for point in line.points]
+        values = (
+            [point.time_us for point in line.points],
+            [point.busbw_gbps for point in line.points],
+            [None if point.gap is None else 100 * point.gap for point in line.points],
+        )
+        for axis, found in zip(rows, values, strict=True):
+            figure.add_scatter(
+                x=sizes, y=found, yaxis=axis, name=line.name, legendgroup=line.name, showlegend=axis == "y",
+                mode="lines+markers", marker={"size": 5, "color": colour_of(number, 1)}, connectgaps=True,
+                line={"color": colour_of(number, 1)}, text=[format_size(size) for size in sizes],
+                hovertemplate="%{text}: %{y:.4g}<extra>%{fullData.name}</extra>",
+            )  # fmt: skip
+    bound = [point.size_bytes for point in sweep.bound]
+    for axis, found in (("y", [p.time_us for p in sweep.bound]), ("y2", [p.busbw_gbps for p in sweep.bound])):
+        figure.add_scatter(
+            x=bound, y=found, yaxis=axis, name="no algorithm is faster", legendgroup="bound", showlegend=axis == "y",
+            mode="lines", line={"color": "#888", "dash": "dash"}, text=[format_size(size) for size in bound],
+            hovertemplate="%{text}: %{y:.4g}<extra>lower bound</extra>",
+        )  # fmt: skip
+    ticks = [size for index, size in enumerate(bound) if index % 2 == 0]
+    figure.update_layout(
+        height=760, margin={"t": 20, "l": 80, "r": 20, "b": 60}, legend={"orientation": "h", "y": 1.06},
+        xaxis={"type": "log", "title": "size", "tickvals": ticks, "ticktext": [format_size(s) for s in ticks], "anchor": "y3"},
+        yaxis={"type": "log", "title": "time, us", "domain": [0.55, 1.0]},
+        yaxis2={"title": "busbw, GB/s", "domain": [0.28, 0.5], "rangemode": "tozero"},
+        yaxis3={"title": "gap, %", "domain": [0.0, 0.23], "rangemode": "tozero"},
+    )  # fmt: skip
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    x: float
+    y: float
+
+
+def _places(item: Item) -> list[_Place]:
+    """Ranks on a circle, those of a node together; nodes around a larger circle."""
+    topology = item.schedule.topology
+    nodes = topology.node_ranks
+    largest = max(len(ranks) for ranks in nodes)
+    radius = 0.0 if len(nodes) == 1 else 1.6 * _SIDE * max(1.0, len(nodes) / 4)
+    small = _SIDE * (1.0 if largest > 1 else 0.0)
+    found = [_Place(0.0, 0.0)] * topology.num_ranks
+    for number, ranks in enumerate(nodes):
+        turn = 2 * math.pi * number / len(nodes) + math.pi
+        for position, rank in enumerate(ranks):
+            angle = 2 * math.pi * position / len(ranks) + math.pi / 2
+            x = radius * math.cos(turn) + small * math.cos(angle)
+            found[rank] = _Place(x, radius * math.sin(turn) + small * math.sin(angle))
+    return found
+
+
+def topology_figure(item: Item) -> Any:
+    """The machine: a dot for every rank, an arrow-less line for every two ranks of which one sends to the other.
+
+    The trace of a pair carries it as its ``meta``; width and colour say how busy the busier direction is.
+    """
+    graph_objects = import_plotly()
+    figure = graph_objects.Figure()
+    places, makespan_us = _places(item), item.timeline.makespan_us
+    load = pair_load(item)
+    for src, dst in sorted(load, key=lambda pair: (-load[pair], pair))[:MOST_PAIRS]:
+        one, two = places[src], places[dst]
+        # The two directions are drawn beside each other.
+        length = math.hypot(two.x - one.x, two.y - one.y) or 1.0
+        shift_x, shift_y = -(two.y - one.y) / length * 0.025, (two.x - one.x) / length * 0.025
+        busy = load[src, dst] / makespan_us if makespan_us > 0 else 0.0
+        figure.add_scatter(
+            x=[one.x + shift_x, (one.x + two.x) / 2 + shift_x, two.x + shift_x],
+            y=[one.y + shift_y, (one.y + two.y) / 2 + shift_y, two.y + shift_y],
+            mode="lines", meta=[src, dst], showlegend=False, hoverinfo="text", opacity=0.85,
+            line={"width": 1 + 5 * min(1.0, busy), "color": f"hsl({220 - 220 * min(1.0, busy):.0f},75%,50%)"},
+            text=f"{src} -> {dst}: busy {100 * busy:.0f} % of the time",
+        )  # fmt: skip
+    num_ranks = item.schedule.topology.num_ranks
+    figure.add_scatter(
+        x=[place.x for place in places], y=[place.y for place in places], mode="markers+text", showlegend=False,
+        text=[str(rank) for rank in range(num_ranks)], textfont={"color": "white", "size": 11}, hoverinfo="text",
+        hovertext=[f"rank {rank}, node {item.schedule.topology.node_of[rank]}" for rank in range(num_ranks)],
+        marker={"size": 24, "color": [colour_of(rank, num_ranks) for rank in range(num_ranks)]},
+    )  # fmt: skip
+    hidden = {"visible": False}
+    figure.update_layout(
+        height=460, margin={"t": 10, "l": 10, "r": 10, "b": 10}, plot_bgcolor="white", xaxis=hidden,
+        yaxis={**hidden, "scaleanchor": "x"}, hovermode="closest",
+    )  # fmt: skip
+    return figure
+
+
+def pair_load(item: Item) -> dict[tuple[int, int], float]:
+    """How long messages are on their way from rank to rank, in microseconds, parallel links together."""
+    load: dict[tuple[int, int], float] = {}
+    for move in item.timeline.transfers:
+        load[move.src, move.dst] = load.get((move.src, move.dst), 0.0) + move.end_us - move.start_us
+    return load
+
+
+def timeline_figure(item: Item) -> Any:
+    """A bar for every message, by link or by rank, coloured by where its first chunk comes from; critical ones have a frame.
+
+    The one trace's ``customdata`` are the chunks of every bar.
+    """
+    graph_objects = import_plotly()
+    schedule, topology = item.schedule, item.schedule.topology
+    moves = sorted(item.timeline.transfers[:MOST_BARS], key=lambda move: (move.src, move.dst, move.link, move.start_us))
+    messages = [schedule.messages[move.message] for move in moves]
+    critical = [move.message in item.critical for move in moves]
+    by_link = [topology.resource_name(move.link) for move in moves]
+    by_rank = [f"rank {move.src}" for move in moves]
+    colours = [colour_of(item.source_of(message.chunks[0]), topology.num_ranks) for message in messages]
+    starts_by_link = len(set(by_link)) <= _MOST_LINK_ROWS
+    hover = [
+        f"{move.src} -> {move.dst}, step {schedule.step_of[move.message]}, {'sum' if message.reduce else 'copy'} of "
+        f"{_chunks_text(message.chunks)}<br>{_span(item, move)}{'<br>on the critical path' if is_critical else ''}"
+        for move, message, is_critical in zip(moves, messages, critical, strict=True)
+    ]
+    frames = {"color": [_CRITICAL if c else "white" for c in critical], "width": [2.5 if c else 0.5 for c in critical]}
+    figure = graph_objects.Figure()
+    figure.add_bar(
+        orientation="h", y=by_link if starts_by_link else by_rank, base=[move.start_us for move in moves],
+        x=[move.end_us - move.start_us for move in moves], customdata=[list(m.chunks) for m in messages],
+        marker={"color": colours, "line": frames, "opacity": [0.9] * len(moves)}, hovertext=hover, hoverinfo="text",
+    )  # fmt: skip
+    buttons = []
+    for label, rows in (("by link", by_link), ("by rank", by_rank)):
+        layout = {"height": _height(rows), "yaxis.categoryarray": list(dict.fromkeys(rows))}
+        buttons.append({"label": label, "method": "update", "args": [{"y": [rows]}, layout]})
+    _lay_out(figure, by_link if starts_by_link else by_rank, _unit(item))
+    figure.update_layout(
+        updatemenus=[{"type": "buttons", "direction": "right", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom",
+                      "buttons": buttons, "active": 0 if starts_by_link else 1}]
+    )  # fmt: skip
+    return figure
+
+
+def threadblock_figure(item: Item) -> Any:
+    """A bar for every send of the program, by threadblock."""
+    graph_objects = import_plotly()
+    timeline = item.program_timeline
+    if timeline is None:
+        raise ValueError("a report's item without a replay of its program has no threadblocks")
+    moves = sorted(timeline.transfers[:MOST_BARS], key=lambda move: (move.src, move.threadblock, move.start_us))
+    rows = [f"rank {move.src} tb {move.threadblock}" for move in moves]
+    figure = graph_objects.Figure()
+    figure.add_bar(
+        orientation="h", y=rows, base=[move.start_us for move in moves], x=[m.end_us - m.start_us for m in moves],
+        marker={"color": [colour_of(move.dst, item.schedule.topology.num_ranks) for move in moves]}, hoverinfo="text",
+        hovertext=[f"step {move.step} sends to {move.dst}<br>{_span(item, move)}" for move in moves],
+    )  # fmt: skip
+    _lay_out(figure, rows, _unit(item))
+    return figure
+
+
+def _lay_out(figure: Any, rows: Sequence[str], unit: str) -> None:
+    figure.update_layout(
+        height=_height(rows), barmode="overlay", bargap=0.15, margin={"t": 50, "l": 150, "r": 20, "b": 50},
+        plot_bgcolor="#fafafa", dragmode="zoom", showlegend=False, hovermode="closest",
+        xaxis={"title": f"time, {unit}", "rangemode": "tozero"},
+        yaxis={"categoryorder": "array", "categoryarray": list(dict.fromkeys(rows)), "autorange": "reversed",
+               "tickfont": {"size": 10}},
+    )  # fmt: skip
+
+
+def _height(rows: Sequence[str]) -> int:
+    return _MARGIN_PIXELS + _ROW_PIXELS * max(4, len(set(rows)))
+
+
+def _unit(item: Item) -> str:
+    return "us" if item.schedule.size_bytes is not None else "the profile's unit"
+
+
+def _span(item: Item, move: Transfer) -> str:
+    if item.schedule.size_bytes is None:
+        return f"{move.start_us:.6g} to {move.end_us:.6g}"
+    return f"{format_time(move.start_us)} to {format_time(move.end_us)}, {format_size(move.size_bytes)}"
+
+
+def _chunks_text(chunks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, chunks[:8]))
+    return f"chunk{'s' if len(chunks) > 1 else ''} {shown}{' ...' if len(chunks) > 8 else ''}"

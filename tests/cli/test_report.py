@@ -1,0 +1,68 @@
+"""``taccl report``: what it reads, what it writes, what it refuses."""
+
+import sys
+
+import pytest
+
+SIZES = ("--sizes", "1KiB:1MiB")
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md", "report.png", "report.svg"])
+def test_every_form_is_written_from_the_name_of_the_file(taccl, files, name):
+    ended = taccl("report", "schedule.json", "-o", name, *SIZES, "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["format"] == name.partition(".")[2]
+    assert (files / name).stat().st_size > 500
+
+
+def test_a_folder_brings_its_program(taccl, files):
+    assert taccl("report", ".", "-o", "report.html", *SIZES).code == 0
+    assert "Threadblocks (" in (files / "report.html").read_text()
+    assert taccl("report", "schedule.json", "-o", "report.html", *SIZES).code == 0
+    assert "Threadblocks (" not in (files / "report.html").read_text()
+
+
+def test_a_catalogue_and_a_portfolio_are_reported_whole(taccl, folder):
+    text = 'format = "taccl-suite"\nversion = 1\n[[instances]]\ntopology = "ring:4"\ncollectives = ["allgather", "alltoall"]\n'
+    (folder / "suite.toml").write_text(text + 'sizes = "1MB"\nengines = "templates"\n')
+    assert taccl("sweep", "suite.toml", "-o", "catalogue", "--workers", 1).code == 0
+    ended = taccl("report", "catalogue", "-o", "report.md", *SIZES, "--json")
+    assert ended.json["algorithms"] == ["ring:4 allgather 1MB templates", "ring:4 alltoall 1MB templates"]
+    made = taccl(
+        "synth", "ring:4", "allgather", "--sizes", "4KiB:64KiB", "--time-limit", 2, "-o", "portfolio", "--json"
+    )
+    ended = taccl("report", "portfolio", "-o", "report.md", *SIZES, "--json")
+    assert len(ended.json["algorithms"]) == len(made.json["ranges"])
+    assert "| 64KiB |" in (folder / "report.md").read_text()
+    assert "| 128KiB |" not in (folder / "report.md").read_text()
+
+
+def test_equal_names_are_told_apart(taccl, files):
+    ended = taccl("report", "schedule.json", "schedule.json", "-o", "r.md", *SIZES, "--json")
+    names = ended.json["algorithms"]
+    assert len(set(names)) == 2
+    assert all(name in (files / "r.md").read_text() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("schedule.json", "-o", "report.pdf"), ["report.pdf", ".html"]),
+        (("schedule.json", "-o", "x.md", "--format", "png"), ["x.md", ".png"]),
+        (("algorithm.xml", "-o", "x.md"), ["algorithm.xml"]),
+        (("empty", "-o", "x.md"), ["empty", "no result"]),
+        (("nothing.json", "-o", "x.md"), ["nothing.json"]),
+    ],
+)
+def test_what_is_no_result_is_refused(refuse, files, arguments, words):
+    (files / "empty").mkdir()
+    refuse(2, words, "report", *arguments)
+
+
+@pytest.mark.parametrize(("name", "package"), [("r.html", "plotly"), ("r.png", "matplotlib")])
+def test_a_missing_package_is_one_line_that_names_the_extra(refuse, files, monkeypatch, name, package):
+    for module in [module for module in sys.modules if module.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    refuse(6, [package, "taccl-py[report]"], "report", "schedule.json", "-o", name, *SIZES)
+    assert not (files / name).exists()
