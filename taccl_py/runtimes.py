@@ -56,6 +56,10 @@ class Runtime:
         What ``maxBytes="0"`` means: ``unlimited`` or ``never``.
     checks_chunk_counts
         Whether i_chunks and o_chunks must fit nchunksperloop exactly.
+    max_algorithms
+        Files that it loads at most.
+    connection_bytes
+        Buffers of one connection, which the receiving GPU holds for all protocols.
     """
 
     name: str
@@ -71,6 +75,8 @@ class Runtime:
     max_bytes_exclusive: bool
     max_bytes_zero: str
     checks_chunk_counts: bool
+    max_algorithms: int
+    connection_bytes: int
 
 
 _COMMON = {
@@ -82,6 +88,7 @@ _COMMON = {
 }
 _MODERN = {**_COMMON, Kind.REDUCESCATTER: "reducescatter", Kind.GATHER: "gather", Kind.SCATTER: "scatter"}
 _NVIDIA_PAYLOAD = {"Simple": 2097152, "LL": 32768, "LL128": 576000}
+_NVIDIA_CONNECTION = 4194304 + 524288 + 4915200  # NCCL_BUFFSIZE, NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE
 _FIFO_SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
 
 EXECUTOR = Runtime(
@@ -98,6 +105,8 @@ EXECUTOR = Runtime(
     max_bytes_exclusive=False,
     max_bytes_zero="unlimited",
     checks_chunk_counts=False,
+    max_algorithms=1024,  # MSCCL_MAX_NUM_ALGOS
+    connection_bytes=_NVIDIA_CONNECTION,
 )
 RCCL = Runtime(
     name="rccl",
@@ -113,6 +122,8 @@ RCCL = Runtime(
     max_bytes_exclusive=False,
     max_bytes_zero="unlimited",
     checks_chunk_counts=False,
+    max_algorithms=1024,  # MSCCL_MAX_NUM_ALGOS
+    connection_bytes=4194304 + 262144 + 458752,
 )
 LEGACY = Runtime(
     name="legacy",
@@ -128,5 +139,7 @@ LEGACY = Runtime(
     max_bytes_exclusive=True,
     max_bytes_zero="never",
     checks_chunk_counts=True,
+    max_algorithms=4,  # MSCCL_MAX_NUM_ALGOS
+    connection_bytes=_NVIDIA_CONNECTION,
 )
 RUNTIMES = {runtime.name: runtime for runtime in (EXECUTOR, RCCL, LEGACY)}

@@ -31,6 +31,7 @@ _COMMANDS = {
     "check": ("taccl_py.cli.check:check", "Judge schedules and MSCCL XML files."),
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML for a runtime."),
     "convert": ("taccl_py.cli.convert:convert_command", "Make MSCCL XML of any tool ready for a runtime."),
+    "install": ("taccl_py.cli.install:install", "Put algorithm files where a runtime loads them."),
     "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),
     "run": ("taccl_py.cli.run:run_command", "Execute a schedule or an MSCCL XML file on real data."),
     "show": ("taccl_py.cli.show:show", "Show what a schedule or an MSCCL XML file does, in the terminal."),

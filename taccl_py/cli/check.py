@@ -12,11 +12,13 @@ from taccl_py.cli.options import KIND, echo_json, json_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import read_text
+from taccl_py.portfolio.directory import read_directory
+from taccl_py.report.directory import describe_directory
 from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.schedule.files import read_schedule
 from taccl_py.units import format_size, format_time
-from taccl_py.verify.msccl import ProgramFacts, judge_program
+from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
 # A wrong result follows from what is wrong in the file; an attribute that only some runtimes want is the least trouble.
@@ -42,11 +44,14 @@ _LESS_TELLING = {"wrong-result": 1, "missing-attribute": 2}
 @click.option("-v", "--verbose", is_flag=True, help="Print every objection, not only the first of a file.")
 @json_option
 def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, **hints: Any) -> int:  # fmt: skip
-    """Judge FILES: schedules (JSON) and algorithms (MSCCL XML), one line for each.
+    """Judge FILES: schedules (JSON), algorithms (MSCCL XML), and directories that a runtime scans; one line for each.
 
     A schedule is tested for its post-condition with exact contributions, causality, links, and overlap on links and ports. An
     XML text is parsed as the runtime would, tested against every rule and limit of the runtime, executed symbolically for
     every placement that it declares with the runtime's queues and flags, and searched for deadlocks and races.
+
+    A directory is judged file by file and as a whole: files that would stop the runtime's scan, sizes for which two files
+    compete, sizes and placements that it covers, and the memory that its connections take.
 
     Exit code 0 if all are good, 4 if the judge objects to one, 2 if one cannot be read.
 
@@ -54,8 +59,14 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     Examples:
       taccl check out/schedule.json out/algorithm.xml
       taccl check --runtime rccl algorithms/*.xml
+      taccl check algorithms
     """
-    results = [_judge(path, RUNTIMES[runtime], hints["collective"], hints["root"]) for path in files]
+    results: list[dict[str, Any]] = []
+    for path in files:
+        if path.is_dir():
+            results += _judge_directory(path, RUNTIMES[runtime])
+        else:
+            results.append(_judge(path, RUNTIMES[runtime], hints["collective"], hints["root"]))
     if as_json:
         echo_json({"files": results, "good": all(result["good"] for result in results)})
     else:
@@ -82,6 +93,18 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
         return _result(path, verdict.violations, facts, verdict.notes)
     except InputError as error:
         return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
+
+
+def _judge_directory(path: Path, runtime: Runtime) -> list[dict[str, Any]]:
+    """Results of the files in a directory, and one of the directory."""
+    contents = read_directory(path, runtime)
+    verdict = judge_directory(contents.files, runtime)
+    results = [
+        _result(path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes)
+        for name, one in verdict.files.items()
+    ]
+    violations = tuple(sorted((*verdict.violations, *contents.violations)))
+    return [*results, _result(path, violations, describe_directory(verdict, runtime), ())]
 
 
 def _is_json(path: Path, text: str) -> bool:

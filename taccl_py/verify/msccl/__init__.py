@@ -3,6 +3,15 @@
 It is trusted: it shares no code with what makes such files, reads the text itself, and executes it symbolically.
 """
 
+from taccl_py.verify.msccl.directory import Covered, DirectoryFile, DirectoryVerdict, judge_directory
 from taccl_py.verify.msccl.judge import ProgramFacts, ProgramVerdict, judge_program
 
-__all__ = ["ProgramFacts", "ProgramVerdict", "judge_program"]
+__all__ = [
+    "Covered",
+    "DirectoryFile",
+    "DirectoryVerdict",
+    "ProgramFacts",
+    "ProgramVerdict",
+    "judge_directory",
+    "judge_program",
+]

@@ -1,0 +1,206 @@
+"""Directories that runtimes load algorithm files from: what is in them, and what is to be written there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
+from taccl_py.jsonio import read_text
+from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES, emit_xml
+from taccl_py.lowering.program import Program
+from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, Runtime
+from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, judge_directory
+
+CONFIG_NAME = "msccl-config.xml"
+_CONFIG_MARK = "<msccl_algos"
+_LOADED = re.compile(r'<load [^>]*\bpath="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryContents:
+    """Files that a runtime would load from a directory, and objections to what is named there and not found."""
+
+    files: tuple[DirectoryFile, ...]
+    violations: tuple[Violation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A program to install, and the file it comes from."""
+
+    program: Program
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is to be written.
+
+    Attributes
+    ----------
+    texts
+        Files by name.
+    verdict
+        What the judge says of them together.
+    environment
+        Variables that make the runtime load them.
+    notes
+        What was left out or cut, one clause each.
+    """
+
+    texts: dict[str, str]
+    verdict: DirectoryVerdict
+    environment: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def read_directory(path: Path, runtime: Runtime) -> DirectoryContents:
+    """Read what a runtime loads from a directory: all its files, or those that the legacy runtime's configuration names.
+
+    Raises
+    ------
+    InputError
+        If the directory cannot be read.
+    """
+    try:
+        entries = sorted(entry for entry in path.iterdir() if not entry.is_dir())
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=str(path)) from None
+    files = [DirectoryFile(entry.name, _text(entry)) for entry in entries]
+    if runtime.name != LEGACY.name:
+        return DirectoryContents(tuple(files), ())
+    configs = [file for file in files if file.text is not None and _CONFIG_MARK in file.text[:200]]
+    if not configs:
+        return DirectoryContents(tuple(files), ())
+    named = [Path(name).name for config in configs for name in _LOADED.findall(config.text or "")]
+    there = {file.name for file in files}
+    missing = tuple(
+        Violation(name, "missing-file", f"{configs[0].name} names it, but it is not there; put it there")
+        for name in sorted(set(named) - there)
+    )
+    return DirectoryContents(tuple(file for file in files if file.name in named), missing)
+
+
+def _text(entry: Path) -> str | None:
+    try:
+        return read_text(entry)
+    except InputError:
+        return None
+
+
+def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, trim: bool) -> Installation:
+    """Decide what to write into a directory so that a runtime loads these programs.
+
+    Parameters
+    ----------
+    offers
+        Programs for the runtime; where two are for the same calls the first one counts.
+    place
+        Where the directory will be on the machines.
+    trim
+        Whether to cut the sizes of later programs to what earlier ones leave; else that is an error.
+
+    Raises
+    ------
+    InputError
+        If there is no program, or two are for the same calls and nothing is to be cut.
+    LoweringError
+        If the runtime loads fewer files.
+    InvalidArtifact
+        If the judge objects to the directory.
+    """
+    if not offers:
+        raise InputError("there is no algorithm to install; name MSCCL XML files or directories with some")
+    notes: list[str] = []
+    taken: list[Offer] = []
+    for offer in offers:
+        parts = _left_by(offer, taken, trim=trim)
+        if parts != [offer.program]:
+            kept = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in parts) or "nothing"
+            notes.append(f"{offer.source} is cut to {kept}")
+        taken += [Offer(part, offer.source) for part in parts]
+    programs = sorted((offer.program for offer in taken), key=_name)
+    if len(programs) > runtime.max_algorithms:
+        raise LoweringError(
+            f"{len(programs)} files are too many, as {runtime.title} loads at most {runtime.max_algorithms}; name fewer files",
+            runtime=runtime.name,
+            limit="max_algorithms",
+        )
+    texts = {_name(program): emit_xml(program, runtime) for program in programs}
+    verdict = judge_directory([DirectoryFile(name, text) for name, text in texts.items()], runtime)
+    objections = [Violation(name, v.rule, v.what) for name, one in verdict.files.items() for v in one.violations]
+    if objections or verdict.violations:
+        raise InvalidArtifact(place, [*verdict.violations, *objections])
+    if runtime.name == LEGACY.name:
+        texts[CONFIG_NAME] = _config({_name(program): program for program in programs}, place)
+    return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))
+
+
+def _name(program: Program) -> str:
+    """File name; names sort by collective, ranks, and size."""
+    where = {(True, True): "both", (True, False): "in"}.get((program.in_place, program.out_of_place), "out")
+    high = min(program.max_bytes, 10**19 - 1)
+    return f"{program.kind}-{len(program.gpus):04d}-{where}-{program.min_bytes:019d}-{high:019d}.xml"
+
+
+def _left_by(offer: Offer, taken: Sequence[Offer], *, trim: bool) -> list[Program]:
+    """Parts of a program's sizes that the ones before it leave."""
+    parts = [offer.program]
+    for other in taken:
+        if not _compete(offer.program, other.program):
+            continue
+        left = [rest for part in parts for rest in _without(part, other.program)]
+        if left != parts and not trim:
+            low = max(offer.program.min_bytes, other.program.min_bytes)
+            high = min(offer.program.max_bytes, other.program.max_bytes)
+            raise InputError(
+                f"{offer.program.kind} from {low} to {high} bytes is also done by {other.source}; give them other sizes "
+                "with taccl lower, or add --trim to keep the one that is named first",
+                path=offer.source,
+            )
+        parts = left
+    return parts
+
+
+def _compete(one: Program, other: Program) -> bool:
+    shared = (one.in_place and other.in_place) or (one.out_of_place and other.out_of_place)
+    return one.kind is other.kind and len(one.gpus) == len(other.gpus) and shared
+
+
+def _without(program: Program, other: Program) -> list[Program]:
+    """Return the program for its sizes below and above those of another one."""
+    below = replace(program, max_bytes=min(program.max_bytes, other.min_bytes - 1))
+    above = replace(program, min_bytes=max(program.min_bytes, other.max_bytes + 1))
+    if below == above == program:
+        return [program]
+    return [part for part in (below, above) if _holds_a_size(part)]
+
+
+def _holds_a_size(program: Program) -> bool:
+    """Whether its chunks can share out any size in its range."""
+    chunks = program.num_chunks_per_loop
+    return program.max_bytes // chunks * chunks >= max(program.min_bytes, 1)
+
+
+def _config(programs: Mapping[str, Program], place: str) -> str:
+    """Configuration of the legacy runtime, whose ranges and protocols count instead of those of the files."""
+    lines = ["<msccl_algos>"]
+    for name, program in programs.items():
+        end = "" if program.max_bytes == UNLIMITED_BYTES else f' maxbytes="{program.max_bytes + 1}"'
+        lines.append(f'  <load path="{place}/{name}" minbytes="{program.min_bytes}"{end} proto="{program.protocol}"/>')
+    return "\n".join([*lines, "</msccl_algos>"]) + "\n"
+
+
+def _environment(runtime: Runtime, programs: Sequence[Program], place: str) -> dict[str, str]:
+    if runtime.name == EXECUTOR.name:
+        return {"NCCL_MSCCL_ENABLE": "1", "MSCCL_ALGO_DIR": place}
+    if runtime.name == RCCL.name:
+        return {"RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1", "MSCCL_ALGO_DIR": place}
+    variables = {"MSCCL_CONFIG": f"{place}/{CONFIG_NAME}"}
+    if any(program.kind is Kind.ALLREDUCE for program in programs):
+        variables["NCCL_ALGO"] = "MSCCL,RING,TREE"
+    return variables

@@ -1,0 +1,151 @@
+"""The judge of a whole directory of algorithm files: what its runtime would load, and which file it would take when.
+
+The modern runtimes scan all files of the directory, whatever their names (``src/misc/msccl/msccl_lifecycle.cc``): the executor in
+the order of their paths, RCCL in the order in which the file system gives them. The first file that fits a call is taken. A
+file that is no algorithm stops the scan. All files for the communicator's number of ranks get connections, used or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.collective import Kind
+from taccl_py.errors import Violation
+from taccl_py.runtimes import LEGACY, Runtime
+from taccl_py.verify.msccl.findings import Findings
+from taccl_py.verify.msccl.grammar import parse_algorithm
+from taccl_py.verify.msccl.judge import ProgramFacts, ProgramVerdict, judge_program
+from taccl_py.verify.msccl.text import read_document
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryFile:
+    """A file of a directory: its name and its text (None: it cannot be read)."""
+
+    name: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Covered:
+    """Calls for which a directory has files: sizes from `low_bytes` to `high_bytes` (None: no limit) without a gap."""
+
+    kind: Kind
+    num_ranks: int
+    in_place: bool
+    low_bytes: int
+    high_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryVerdict:
+    """What the judge says of a directory.
+
+    Attributes
+    ----------
+    files
+        Verdict on every file by name, in the order in which they are loaded.
+    violations
+        Objections to the directory as a whole.
+    covered
+        What calls there are files for, sorted.
+    connections
+        Most connections that one rank receives from, for each number of ranks.
+    connection_bytes
+        What they take of a GPU's memory.
+    """
+
+    files: dict[str, ProgramVerdict]
+    violations: tuple[Violation, ...]
+    covered: tuple[Covered, ...]
+    connections: dict[int, int]
+    connection_bytes: int
+
+
+def judge_directory(files: Sequence[DirectoryFile], runtime: Runtime) -> DirectoryVerdict:
+    """Judge all files of a directory, and what they are together."""
+    findings = Findings()
+    verdicts: dict[str, ProgramVerdict] = {}
+    for file in sorted(files, key=lambda one: one.name):
+        verdict = None if file.text is None else judge_program(file.text, runtime)
+        if verdict is None or verdict.facts is None:
+            stops = (
+                "is named in vain" if runtime.name == LEGACY.name else "ends the scan, so that no later file is seen"
+            )
+            findings.violation(file.name, "stray-file", f"it is no algorithm file and {stops}; take it away")
+        else:
+            verdicts[file.name] = verdict
+    facts = {name: verdict.facts for name, verdict in verdicts.items() if verdict.facts is not None}
+    if len(facts) > runtime.max_algorithms:
+        what = (
+            f"there are {len(facts)} files, and {runtime.title} loads at most {runtime.max_algorithms}; take some away"
+        )
+        findings.violation("", "too-many-files", what)
+    _check_overlaps(facts, runtime, findings)
+    connections = _connections([file for file in files if file.name in facts], runtime)
+    return DirectoryVerdict(
+        files=verdicts,
+        violations=findings.violations(),
+        covered=_covered(facts),
+        connections=connections,
+        connection_bytes=max(connections.values(), default=0) * runtime.connection_bytes,
+    )
+
+
+def _check_overlaps(facts: dict[str, ProgramFacts], runtime: Runtime, findings: Findings) -> None:
+    names = list(facts)
+    for index, name in enumerate(names):
+        for earlier in names[:index]:
+            one, other = facts[earlier], facts[name]
+            shared = (one.in_place and other.in_place) or (one.out_of_place and other.out_of_place)
+            if (one.kind, one.num_ranks) != (other.kind, other.num_ranks) or not shared:
+                continue
+            low = max(one.min_bytes, other.min_bytes)
+            ends = [each.max_bytes for each in (one, other) if each.max_bytes is not None]
+            if ends and min(ends) < low:
+                continue
+            sizes = f"from {low} bytes {'on' if not ends else f'to {min(ends)}'}"
+            if runtime.name == "rccl":
+                taken = f"{sizes} ranks may take it or {earlier}, as their file systems order them"
+            else:
+                taken = f"{sizes} {earlier} is taken before it"
+            findings.violation(name, "overlap", f"{taken}; give them sizes that do not overlap")
+
+
+def _covered(facts: dict[str, ProgramFacts]) -> tuple[Covered, ...]:
+    ranges = [
+        Covered(each.kind, each.num_ranks, in_place, each.min_bytes, each.max_bytes)
+        for each in facts.values()
+        for in_place in (True, False)
+        if each.kind is not None and (each.in_place if in_place else each.out_of_place)
+    ]
+    joined: list[Covered] = []
+    for one in sorted(ranges, key=lambda each: (each.kind, each.num_ranks, each.in_place, each.low_bytes)):
+        last = joined[-1] if joined else None
+        alike = last is not None and (last.kind, last.num_ranks, last.in_place) == (
+            one.kind,
+            one.num_ranks,
+            one.in_place,
+        )
+        if last is None or not alike or (last.high_bytes is not None and last.high_bytes + 1 < one.low_bytes):
+            joined.append(one)
+            continue
+        ends = [each.high_bytes for each in (last, one) if each.high_bytes is not None]
+        high = max(ends) if len(ends) == 2 else None
+        joined[-1] = Covered(one.kind, one.num_ranks, one.in_place, last.low_bytes, high)
+    return tuple(joined)
+
+
+def _connections(files: Sequence[DirectoryFile], runtime: Runtime) -> dict[int, int]:
+    """Most connections that a rank receives from, when all files for its number of ranks are loaded."""
+    used: dict[int, dict[int, set[tuple[int, int]]]] = {}
+    for file in files:
+        algorithm = parse_algorithm(read_document(file.text or "", Findings()), runtime, Findings())
+        if algorithm is None:
+            continue
+        by_rank = used.setdefault(algorithm.num_ranks, {})
+        for gpu in algorithm.gpus:
+            peers = {(tb.recv_peer, tb.channel) for tb in gpu.threadblocks if tb.recv_peer >= 0}
+            by_rank.setdefault(gpu.id, set()).update(peers)
+    return {ranks: max(map(len, by_rank.values()), default=0) for ranks, by_rank in sorted(used.items())}

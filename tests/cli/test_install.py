@@ -1,0 +1,103 @@
+"""``taccl install`` and ``taccl check`` of a directory."""
+
+import pytest
+
+from tests.lowering.foreign_files import copying_allgather
+from tests.verify.msccl.files import ring_allgather, ring_allreduce
+
+REALLY = ("executor", "rccl", "legacy")
+
+
+@pytest.fixture
+def two(folder):
+    """Folder with an AllReduce in place and out of it, and a legacy AllGather."""
+    (folder / "in").mkdir()
+    (folder / "in" / "sum.xml").write_text(ring_allreduce().text(), encoding="utf-8")
+    (folder / "in" / "old.xml").write_text(copying_allgather(), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("runtime", REALLY)
+def test_what_is_installed_is_good_as_a_directory(taccl, two, runtime):
+    ended = taccl("install", "in", "-o", "algos", "--runtime", runtime)
+    assert ended.code == 0
+    variable = "MSCCL_CONFIG" if runtime == "legacy" else "MSCCL_ALGO_DIR"
+    assert f"export {variable}={two}/algos" in ended.out
+    assert len(list((two / "algos").glob("all*.xml"))) == 2
+    checked = taccl("check", "algos", "--runtime", runtime)
+    assert checked.code == 0
+    assert "algos: good: 2 files" in checked.out
+    assert "allgather of 3 ranks" in checked.out
+    assert "1 connections a GPU" in checked.out
+
+
+@pytest.mark.usefixtures("two")
+def test_json_tells_files_and_variables(taccl):
+    found = taccl("install", "in/sum.xml", "-o", "algos", "--at", "/opt/my algos/", "--json").json
+    assert found["files"] == ["algos/allreduce-0004-both-0000000000000000000-0000000000001048576.xml"]
+    assert found["environment"]["MSCCL_ALGO_DIR"] == "/opt/my algos"
+    assert (found["connections"], found["notes"]) == (1, [])
+    assert (
+        "export MSCCL_ALGO_DIR='/opt/my algos'"
+        in taccl("install", "in/old.xml", "-o", "b", "--at", "/opt/my algos").out
+    )
+
+
+@pytest.mark.usefixtures("two")
+def test_more_can_be_added_later_but_nothing_that_competes(taccl, refuse, folder):
+    assert taccl("install", "in/sum.xml", "-o", "algos").code == 0
+    assert taccl("install", "in/old.xml", "-o", "algos").code == 0
+    assert len(list((folder / "algos").iterdir())) == 2
+    refuse(2, ["in/sum.xml", "allreduce from 0 to 1048576 bytes is also done by algos/allreduce", "--trim"],
+           "install", "in/sum.xml", "-o", "algos")  # fmt: skip
+    assert taccl("install", "in/sum.xml", "-o", "algos", "--replace").code == 0
+    assert [path.name[:9] for path in (folder / "algos").iterdir()] == ["allreduce"]
+
+
+def test_trimmed_files_are_told(taccl, two):
+    text = ring_allreduce().text().replace('maxBytes="1048576"', 'maxBytes="2097152"')
+    (two / "more.xml").write_text(text, encoding="utf-8")
+    ended = taccl("install", "in/sum.xml", "more.xml", "-o", "algos", "--trim")
+    assert ended.code == 0
+    assert "more.xml is cut to 1048577..2097152" in ended.err
+
+
+@pytest.mark.usefixtures("two")
+def test_a_file_of_somebody_else_is_not_touched(refuse, folder):
+    (folder / "algos").mkdir()
+    (folder / "algos" / "README").write_text("mine", encoding="utf-8")
+    refuse(2, ["algos/README", "no algorithm file", "take it away"], "install", "in", "-o", "algos")
+
+
+def test_bad_sources_are_named(refuse, folder):
+    (folder / "empty").mkdir()
+    (folder / "bad.xml").write_text("hello", encoding="utf-8")
+    refuse(2, ["empty", "holds no XML files"], "install", "empty", "-o", "algos")
+    refuse(2, ["nothing.xml", "no such file"], "install", "nothing.xml", "-o", "algos")
+    refuse(2, ["bad.xml", "line 1"], "install", "bad.xml", "-o", "algos")
+
+
+def test_check_names_what_is_wrong_with_a_directory(taccl, folder):
+    (folder / "algos").mkdir()
+    for name in ("a.xml", "b.xml"):
+        (folder / "algos" / name).write_text(ring_allgather().text(), encoding="utf-8")
+    (folder / "algos" / ".b.xml.swp").write_text("vim", encoding="utf-8")
+    (folder / "algos" / "taccl").mkdir()
+    ended = taccl("check", "algos", "--json")
+    assert ended.code == 4
+    *files, whole = ended.json["files"]
+    assert [file["file"] for file in files] == ["algos/a.xml", "algos/b.xml"]
+    assert all(file["good"] for file in files)
+    assert [(v["where"], v["rule"]) for v in whole["violations"]] == [
+        (".b.xml.swp", "stray-file"),
+        ("b.xml", "overlap"),
+    ]
+
+
+def test_check_shows_gaps(taccl, folder):
+    (folder / "algos").mkdir()
+    for low, high in ((1024, 4096), (8192, 16384)):
+        text = ring_allgather().text().replace('minBytes="0" maxBytes="1048576"', f'minBytes="{low}" maxBytes="{high}"')
+        (folder / "algos" / f"{low}.xml").write_text(text, encoding="utf-8")
+    out = taccl("check", "algos").out.splitlines()[-1]
+    assert "in place and out of place: 1KiB to 4KiB, then 8KiB to 16KiB" in out
