@@ -31,6 +31,7 @@ FENCED = {
     "pulp": ["solvers/"],
     "click": ["cli/"],
     "rich": ["cli/", "report/"],
+    "distributed": ["campaign/"],
     "plotly": ["report/"],
     "matplotlib": ["report/"],
     "mpi4py": ["execute/"],

@@ -13,7 +13,7 @@ from multiprocessing.synchronize import Event as SharedEvent
 
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
-from taccl_py.errors import TacclError
+from taccl_py.errors import InputError, PackageMissing, TacclError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import lower_best, synthesize
 from taccl_py.report.tables import record
@@ -24,7 +24,7 @@ from taccl_py.synthesis.engine import Events
 
 # Searches end by their own limits long before; an answer that the clock has ended would not be the same everywhere.
 GUARD_SECONDS = 3600.0
-_POLL_SECONDS = 0.2
+_POLL_SECONDS, _CONNECT_SECONDS = 0.2, 10
 # In a process of a pool: set when all is to end.
 _stop = threading.Event()
 
@@ -54,10 +54,26 @@ class Outcome:
     computed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Force:
+    """Who does the work.
+
+    Attributes
+    ----------
+    workers
+        Processes here; 1 does everything in this one.
+    scheduler
+        Address of a Dask scheduler, whose workers do it instead; empty for none.
+    """
+
+    workers: int = 1
+    scheduler: str = ""
+
+
 def carry_out(
-    cases: Sequence[Case], store: Store | None, workers: int, stop: threading.Event, done: Callable[[Outcome], None]
+    cases: Sequence[Case], store: Store | None, force: Force, stop: threading.Event, done: Callable[[Outcome], None]
 ) -> list[Outcome]:
-    """Carry out cases, at most `workers` at a time; what is in the store is not computed again.
+    """Carry out cases, several at a time; what is in the store is not computed again.
 
     Parameters
     ----------
@@ -65,8 +81,8 @@ def carry_out(
         All.
     store
         Where results are looked for and kept, or None.
-    workers
-        Processes; 1 does everything in this one.
+    force
+        Who does it.
     stop
         Set by the user's interrupt: what is not finished then has no result.
     done
@@ -86,7 +102,11 @@ def carry_out(
         else:
             found[index] = known
             done(known)
-    for index, outcome in _in_turn(cases, todo, store, workers, stop):
+    if force.scheduler and todo:
+        outcomes = _on_cluster(cases, todo, store, force.scheduler, stop)
+    else:
+        outcomes = _in_turn(cases, todo, store, force.workers, stop)
+    for index, outcome in outcomes:
         found[index] = outcome
         done(outcome)
     return [found[index] for index in range(len(cases))]
@@ -130,6 +150,55 @@ def _in_turn(
                 yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
 
 
+def _on_cluster(
+    cases: Sequence[Case], todo: Sequence[int], store: Store | None, scheduler: str, stop: threading.Event
+) -> Iterator[tuple[int, Outcome]]:
+    """Let the workers of a Dask cluster compute; results are kept here, for workers may be on other machines.
+
+    Raises
+    ------
+    PackageMissing
+        If Dask is not installed.
+    InputError
+        If nobody answers at the address.
+    """
+    try:
+        from distributed import Client, as_completed
+    except ImportError as error:
+        raise PackageMissing(f"Dask cannot be imported ({error})", "pip install 'taccl-py[dask]'") from None
+    try:
+        client = Client(scheduler, timeout=_CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler answers at {scheduler} ({error}); start one", field="--scheduler"
+        ) from None
+    with client:
+        futures = {client.submit(compute, cases[i], None, None, pure=False, retries=0): i for i in todo}
+        waiting = set(todo)
+        for future in as_completed(list(futures)):
+            index = futures[future]
+            waiting.discard(index)
+            yield index, _from_cluster(cases[index], future.result(), store)
+            if stop.is_set():
+                client.cancel(list(futures))
+                break
+        for index in sorted(waiting):
+            yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
+
+
+def _from_cluster(case: Case, outcome: Outcome, store: Store | None) -> Outcome:
+    """A worker's outcome, kept if its code and its files are the same as ours."""
+    key = case.key()
+    if outcome.key != key:
+        error = (
+            "a worker of the cluster has another version of taccl_py, a solver or a file; install the same everywhere"
+        )
+        return Outcome(case, key, None, error, computed=True)
+    if outcome.kept is not None and store is not None:
+        store.write(key, outcome.kept)
+    return outcome
+
+
 def _prepare(shared: SharedEvent) -> None:
     """Leave interrupts to the parent, and pass its stop on to this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -145,9 +214,10 @@ def _compute_here(case: Case, store: Store | None) -> Outcome:
     return compute(case, store, _stop)
 
 
-def compute(case: Case, store: Store | None, stop: threading.Event) -> Outcome:
-    """Carry out one case and keep its result."""
+def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Outcome:
+    """Carry out one case and keep its result; without a stop nobody interrupts it."""
     key = case.key()
+    stop = stop or threading.Event()
     if stop.is_set():
         return Outcome(case, key, None, "interrupted")
     begun = time.monotonic()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from taccl_py.cli.progress import watched
 
@@ -14,9 +17,30 @@ if TYPE_CHECKING:
     from taccl_py.campaign.store import Store
     from taccl_py.campaign.work import Outcome
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-def carry_out_watched(cases: Sequence[Case], store: Store | None, workers: int) -> list[Outcome]:
+
+def force_options(command: F) -> F:
+    """Options that say who does the work, and on which instances."""
+    decorators = [
+        click.option("--workers", type=click.IntRange(1), default=None, help="Instances at a time; default: one a core."),
+        click.option("--scheduler", default="", help='Dask scheduler whose workers do it, such as tcp://host:8786 (extra "dask").'),
+        click.option("--only", default="", help="Only instances whose name contains this text."),
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[str, Any]) -> list[Outcome]:
     """Carry out cases with progress; the first Ctrl-C ends it, and what is finished is kept.
+
+    Parameters
+    ----------
+    cases, store
+        What is done and where it is kept.
+    values
+        What was given for `force_options`.
 
     Raises
     ------
@@ -25,8 +49,9 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, workers: int) 
     KeyboardInterrupt
         If the user said stop.
     """
-    from taccl_py.campaign.work import carry_out
+    from taccl_py.campaign.work import Force, carry_out
 
+    force = Force(values["workers"] or os.cpu_count() or 1, values["scheduler"])
     stop = threading.Event()
     finished: list[Outcome] = []
     with store.locked() if store is not None else nullcontext(), watched(stop) as events:
@@ -36,7 +61,7 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, workers: int) 
             finished.append(outcome)
             events.stage(f"{len(finished)} of {len(cases)}: {outcome.case.name}")
 
-        outcomes = carry_out(cases, store, workers, stop, done)
+        outcomes = carry_out(cases, store, force, stop, done)
     if stop.is_set():
         raise KeyboardInterrupt
     return outcomes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from taccl_py.cli.campaign import carry_out_watched, force_options
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError, InvalidArtifact, SynthesisError
 
@@ -38,10 +38,9 @@ def _common(command: F) -> F:
     decorators = [
         click.argument("suite", type=click.Path(path_type=Path)),
         click.option("--baseline", type=OUTPUT, default=None, help="Baseline file; default: SUITE with .baseline.json."),
-        click.option("--workers", type=click.IntRange(1), default=None, help="Instances at a time; default: one a core."),
         click.option("--cache", type=OUTPUT, default=None,
                      help="Folder of results: what is in it and up to date is not computed again, even after a kill."),
-        click.option("--only", default="", help="Only instances whose name contains this text."),
+        force_options,
         json_option,
     ]  # fmt: skip
     for decorator in reversed(decorators):
@@ -136,14 +135,13 @@ class _Ran:
 def _carry_out(path: Path, values: dict[str, Any]) -> _Ran:
     from taccl_py.campaign.store import Store
     from taccl_py.campaign.suite import read_suite
-    from taccl_py.cli.campaign import carry_out_watched
 
     suite = read_suite(path)
     cases = [case for case in suite.cases if values["only"] in case.name]
     if not cases:
         raise InputError(f"no instance has {values['only']!r} in its name", path="command line", field="--only")
     store = Store(values["cache"]) if values["cache"] is not None else None
-    return _Ran(suite, carry_out_watched(cases, store, values["workers"] or os.cpu_count() or 1))
+    return _Ran(suite, carry_out_watched(cases, store, values))
 
 
 def _print_changes(verdict: Verdict) -> None:

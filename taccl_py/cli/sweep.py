@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
+from taccl_py.cli.campaign import carry_out_watched, force_options
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError, SynthesisError
 from taccl_py.units import format_gap, format_time
@@ -16,8 +16,7 @@ from taccl_py.units import format_gap, format_time
 @click.command(short_help="Synthesize a matrix of instances into a folder, and resume where it stopped.")
 @click.argument("suite", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Folder of the catalogue.")
-@click.option("--workers", type=click.IntRange(1), default=None, help="Instances at a time; default: one a core.")
-@click.option("--only", default="", help="Only instances whose name contains this text.")
+@force_options
 @json_option
 def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
     """Synthesize all instances of SUITE, a TOML file as for taccl regress, into a catalogue.
@@ -34,7 +33,6 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
     from taccl_py.campaign.index import write_index
     from taccl_py.campaign.store import Store
     from taccl_py.campaign.suite import read_suite
-    from taccl_py.cli.campaign import carry_out_watched
     from taccl_py.report.tables import plain_table, print_table
 
     cases = [case for case in read_suite(suite).cases if values["only"] in case.name]
@@ -42,7 +40,7 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
         raise InputError(f"no instance has {values['only']!r} in its name", path="command line", field="--only")
     if output.exists() and not output.is_dir():
         raise InputError("is a file; name a folder", path=str(output))
-    outcomes = carry_out_watched(cases, Store(output), values["workers"] or os.cpu_count() or 1)
+    outcomes = carry_out_watched(cases, Store(output), values)
     index = write_index(output, outcomes)
     computed = sum(outcome.computed for outcome in outcomes)
     if as_json:

@@ -8,7 +8,7 @@ import pytest
 from taccl_py.campaign import case as case_module
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import Kept, Store, digest
-from taccl_py.campaign.work import carry_out
+from taccl_py.campaign.work import Force, carry_out
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.runtimes import RUNTIMES
@@ -22,7 +22,7 @@ CASES = tuple(
 
 
 def run(cases, store=None, workers=1):
-    return carry_out(cases, store, workers, threading.Event(), lambda _: None)
+    return carry_out(cases, store, Force(workers), threading.Event(), lambda _: None)
 
 
 def test_results_are_judged_programs_in_the_order_of_the_cases():
@@ -84,7 +84,7 @@ def test_a_case_that_cannot_be_says_why_and_is_not_kept(tmp_path):
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path):
     store, stop = Store(tmp_path), threading.Event()
-    outcomes = carry_out(CASES, store, 1, stop, lambda _: stop.set())
+    outcomes = carry_out(CASES, store, Force(), stop, lambda _: stop.set())
     assert [o.error for o in outcomes] == ["", "interrupted", "interrupted", "interrupted"]
     assert [o.computed for o in run(CASES, store)] == [False, True, True, True]
 
