@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.baselines.library import Baseline, Family, baselines_of
+from taccl_py.baselines.nccl_graph import Graphs
 from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of
-from taccl_py.baselines.nccl_tuner import Algorithm, Choice, Gpu, Job, choose
+from taccl_py.baselines.nccl_tuner import Algorithm, Choice, Gpu, Job, choose, predictions
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Request, require_valid
 from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
@@ -35,10 +36,13 @@ class Tuned:
         Generation of the GPUs, or None for what the topology's name tells.
     amd_cpu
         Whether the CPUs are AMD's, or None for what the topology's name tells.
+    graphs
+        What NCCL's search found on the machine, or None to estimate it.
     """
 
     gpu: Gpu | None = None
     amd_cpu: bool | None = None
+    graphs: Graphs | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class ComparedSize:
     nccl
         What NCCL's own model chooses, with the time that NCCL expects; None where the GPUs are not known, and for collectives
         that NCCL makes of single sends and receives.
+    is_direct
+        Whether NCCL makes the collective of single sends and receives.
     """
 
     size_bytes: int
@@ -75,6 +81,7 @@ class ComparedSize:
     bound_us: float
     baselines: tuple[BaselineTime, ...]
     nccl: Choice | None
+    is_direct: bool
 
     @property
     def gap(self) -> float:
@@ -90,6 +97,8 @@ class ComparedSize:
     def chosen(self) -> BaselineTime | None:
         """The schedule of what NCCL chooses, under the same costs as ours."""
         family = _FAMILY_OF.get(self.nccl.algorithm) if self.nccl is not None else None
+        if self.is_direct:
+            family = Family.DIRECT
         return next((each for each in self.baselines if each.family is family), None)
 
 
@@ -148,6 +157,7 @@ def compare_sizes(
             bound_us=row.bound.time_us,
             baselines=_fastest(timed, row.size_bytes),
             nccl=choose(job, demand.kind, row.size_bytes) if job is not None else None,
+            is_direct=job is not None and not predictions(job, demand.kind),
         )
         for row in portfolio.rows
     ]
@@ -179,4 +189,7 @@ def _job(topology: Topology, tuned: Tuned) -> Job | None:
     gpu = tuned.gpu or gpu_of(topology)
     if gpu is None:
         return None
-    return job_of(topology, gpu, amd_cpu=has_amd_cpu(topology) if tuned.amd_cpu is None else tuned.amd_cpu)
+    job = job_of(topology, gpu, amd_cpu=has_amd_cpu(topology) if tuned.amd_cpu is None else tuned.amd_cpu)
+    if tuned.graphs is None:
+        return job
+    return replace(job, graph=tuned.graphs.ring, tree=tuned.graphs.tree, nvls=tuned.graphs.nvls)

@@ -66,7 +66,9 @@ class Job:
     num_ranks, num_nodes
         Of the communicator.
     graph
-        Of ring and tree.
+        Of rings.
+    tree
+        Of trees, or None for the same.
     nvls
         Of NVLS, or None where the switch cannot.
     nvlink
@@ -80,6 +82,7 @@ class Job:
     num_nodes: int
     graph: Graph
     nvls: Graph | None = None
+    tree: Graph | None = None
     nvlink: bool = True
     amd_cpu: bool = False
 
@@ -230,6 +233,15 @@ def _possible(job: Job, kind: Kind) -> list[tuple[Algorithm, Protocol]]:
     return found
 
 
+def _graph(job: Job, algorithm: Algorithm) -> Graph:
+    """The algorithm's own graph where there is one."""
+    if algorithm is Algorithm.TREE and job.tree is not None:
+        return job.tree
+    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and job.nvls is not None:
+        return job.nvls
+    return job.graph
+
+
 def _place(job: Job) -> int:
     """Column of the tables by number of nodes."""
     return min(job.num_nodes, 3) - 1
@@ -238,7 +250,7 @@ def _place(job: Job) -> int:
 def _bus_gbps(job: Job, kind: Kind, algorithm: Algorithm, protocol: Protocol) -> float:
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         return _nvls_gbps(job, kind, algorithm)
-    graph, place = job.graph, _place(job)
+    graph, place = _graph(job, algorithm), _place(job)
     rates = _RATES[job.gpu]
     bus_gbps = graph.channels * (graph.intra_gbps if job.num_nodes <= 2 else graph.inter_gbps)
     # On several nodes it is the CPU that limits LL, and NCCL keeps its figures in rows of other names.
@@ -297,7 +309,7 @@ def _latency_us(job: Job, kind: Kind, algorithm: Algorithm, protocol: Protocol) 
     intra_us = local[algorithm].of(protocol)
     network = Algorithm.TREE if job.ranks_per_node == 1 else algorithm
     times = 2 if protocol is Protocol.SIMPLE else 1
-    inter_us = _NET_US[network].of(protocol) + times * job.graph.inter_latency_us
+    inter_us = _NET_US[network].of(protocol) + times * _graph(job, algorithm).inter_latency_us
     base_us = _BASE_US[algorithm].of(protocol) if algorithm in _BASE_US else 0.0
     doublings = job.num_nodes.bit_length() - 1
     match algorithm:

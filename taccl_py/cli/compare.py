@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,6 +45,12 @@ _GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
     help="Runtime that ours must fit.",
 )
 @click.option(
+    "--nccl-graph",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="What NCCL_GRAPH_DUMP_FILE wrote on the machine; else NCCL's channels are estimated from the topology.",
+)
+@click.option(
     "--time-limit", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Seconds for the search of ours."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
@@ -61,6 +68,7 @@ def compare(as_json: bool, **values: Any) -> None:
       taccl compare ndv4 allreduce --sizes 1MiB:1MiB --time-limit 5 --json
     """
     from taccl_py.baselines.compare import Tuned, compare_sizes
+    from taccl_py.baselines.nccl_graph import read_graphs
     from taccl_py.baselines.nccl_tuner import Gpu
     from taccl_py.cli.progress import watched
     from taccl_py.lowering.lower import LoweringOptions
@@ -82,7 +90,8 @@ def compare(as_json: bool, **values: Any) -> None:
         options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
     )
     gpu, cpu = values["gpu"], values["cpu"]
-    tuned = Tuned(None if gpu == "auto" else Gpu(gpu), None if cpu == "auto" else cpu == "amd")
+    graphs = read_graphs(values["nccl_graph"]) if values["nccl_graph"] is not None else None
+    tuned = Tuned(None if gpu == "auto" else Gpu(gpu), None if cpu == "auto" else cpu == "amd", graphs)
     with watched(stop) as events:
         comparison = compare_sizes(
             request, values["sizes"], LoweringOptions(RUNTIMES[values["runtime"]]), tuned, events

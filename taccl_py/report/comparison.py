@@ -40,7 +40,9 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
 
 def _size(row: ComparedSize) -> dict[str, Any]:
     best, chosen = row.best, row.chosen
-    nccl = None
+    nccl: dict[str, Any] | None = None
+    if row.is_direct:
+        nccl = {"algorithm": "send and receive", "protocol": "", "expected_us": None}
     if row.nccl is not None:
         nccl = {
             "algorithm": str(row.nccl.algorithm), "protocol": str(row.nccl.protocol), "expected_us": row.nccl.time_us,
@@ -74,7 +76,7 @@ def _cells(row: dict[str, Any], families: list[str]) -> list[str]:
         format_size(row["size_bytes"]),
         format_time(row["ours_us"]),
         *("-" if each is None else format_time(each["time_us"]) for each in found),
-        "-" if nccl is None else f"{nccl['algorithm']} {nccl['protocol']}",
+        "-" if nccl is None else f"{nccl['algorithm']} {nccl['protocol']}".rstrip(),
         format_time(row["bound_us"]),
         *("-" if row[key] is None else f"{row[key]:.2f}x" for key in ("speedup", "speedup_nccl")),
         format_gap(row["gap"]),

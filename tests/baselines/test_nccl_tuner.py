@@ -1,10 +1,14 @@
 """NCCL's tuner: every expected number is worked out by hand from the formulas and constants of NCCL 2.30.7."""
 
+from dataclasses import replace
+
 import pytest
 
+from taccl_py.baselines.nccl_graph import read_graphs
 from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of
 from taccl_py.baselines.nccl_tuner import Algorithm, Gpu, Graph, Job, choose, expected_us, predictions
 from taccl_py.collective import Kind
+from taccl_py.errors import InputError
 from taccl_py.lowering.program import Protocol
 from taccl_py.topology.catalog import load_topology
 
@@ -141,3 +145,44 @@ def test_the_graph_of_shipped_machines(name, nodes, channels, intra_gbps, inter_
 def test_machines_of_unknown_gpus_have_no_tuner():
     assert gpu_of(load_topology("ring:4")) is None
     assert gpu_of(load_topology("mi300x")) is None
+
+
+DUMP = """<graphs version="1">
+<graph id="0" pattern="4" nchannels="2" speedintra="24" speedinter="22" latencyinter="1.5" typeintra="NVL"><channel/></graph>
+<graph id="1" pattern="1" nchannels="4" speedintra="12" speedinter="11" latencyinter="0.5"/>
+<graph id="2" pattern="3" nchannels="0" speedintra="0" speedinter="0"/>
+</graphs>
+"""
+
+
+def test_a_dump_of_nccls_search_takes_the_place_of_the_estimate(tmp_path):
+    """Ring of 2 * 24; its latency between nodes is 14 + 2 * 1.5 with Simple. Trees of 4 * 12, with 14 + 2 * 0.5."""
+    (tmp_path / "dump.xml").write_text(DUMP)
+    graphs = read_graphs(tmp_path / "dump.xml")
+    assert (graphs.ring, graphs.tree, graphs.nvls) == (Graph(2, 24, 22, 1.5), Graph(4, 12, 11, 0.5), None)
+    job = replace(TWO_A100, graph=graphs.ring, tree=graphs.tree)
+    ring = line(job, Kind.ALLREDUCE, Algorithm.RING, Protocol.SIMPLE)
+    assert ring.bandwidth_gbps == pytest.approx(48 * 16 / 30)
+    assert ring.latency_us == pytest.approx(8.4 + 28 * 6.0 + 2 * 17)
+    tree = line(job, Kind.ALLREDUCE, Algorithm.TREE, Protocol.SIMPLE)
+    assert tree.bandwidth_gbps == pytest.approx(0.92 * 48 / 2)
+    assert tree.latency_us == pytest.approx(8.4 + 2 * (7 * 4.0 + 15))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nothing", ["not XML"]),
+        ("<system/>", ["'system'", "NCCL_GRAPH_DUMP_FILE"]),
+        (DUMP.replace('id="0"', 'id="5"'), ["no ring"]),
+        (DUMP.replace('speedintra="24"', 'speedintra="fast"'), ["graph 0.speedintra", "'fast'"]),
+        (DUMP.replace('nchannels="4"', ""), ["graph 1.nchannels"]),
+        (DUMP.replace('speedinter="22"', 'speedinter="-1"'), ["graph 0.speedinter", "'-1'"]),
+    ],
+)
+def test_what_is_no_dump_is_refused(tmp_path, text, words):
+    (tmp_path / "dump.xml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_graphs(tmp_path / "dump.xml")
+    assert str(caught.value).startswith(str(tmp_path / "dump.xml"))
+    assert all(word in str(caught.value) for word in words), str(caught.value)

@@ -51,3 +51,16 @@ def test_a_taccl_profile_is_refused(taccl, folder):
     ended = taccl("compare", "profile.json", "allgather", "--sketch", "sketch.json")
     assert ended.code == 2
     assert "--sizes" in ended.err
+
+
+def test_what_nccl_makes_of_sends_and_receives_is_compared_with_the_direct_schedule(taccl):
+    ended = taccl("compare", "full:4", "alltoall", "--sizes", "1MB:1MB", "--gpu", "volta", "--time-limit", 2, "--json")
+    assert ended.code == 0, ended.err
+    (row,) = ended.json["sizes"]
+    assert row["nccl"]["algorithm"] == "send and receive"
+    assert row["speedup_nccl"] == pytest.approx(row["baselines"]["direct"]["time_us"] / row["ours_us"])
+
+
+def test_a_graph_dump_that_is_none_is_refused(refuse, folder):
+    (folder / "dump.xml").write_text("<system/>")
+    refuse(2, ["dump.xml", "NCCL_GRAPH_DUMP_FILE"], "compare", "ring:4", "allgather", "--nccl-graph", "dump.xml")
