@@ -247,3 +247,9 @@ def test_files_in_the_readme_exist():
     ours = [name for name in mentioned if re.search(r"[a-z]{2}", name) and not name.startswith("out/")]
     assert "taccl_py/collective.py" in ours
     assert [name for name in ours if not (ROOT / name).exists() and not (PACKAGE / name).exists()] == []
+
+
+def test_pictures_in_the_readme_exist():
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert len(pictures) >= 2
+    assert [name for name in pictures if not (ROOT / name).read_bytes().startswith(b"\x89PNG")] == []
