@@ -41,14 +41,20 @@ class Homes:
         InputError
             If they are not neighbours.
         """
+        found = self.run(rank, chunks)
+        if found is None:
+            raise InputError(
+                f"message {message} carries chunks that are not neighbours in the buffers of rank {rank}; send them "
+                "in messages of their own"
+            )
+        return found
+
+    def run(self, rank: int, chunks: tuple[int, ...]) -> Cells | None:
+        """Return the homes of some chunks as one run of cells, or None if they are not neighbours."""
         homes = self.address_of[rank]
         first = homes[chunks[0]]
-        for step, chunk in enumerate(chunks):
-            if homes[chunk] != Address(first.buffer, first.offset + step):
-                raise InputError(
-                    f"message {message} carries chunks that are not neighbours in the buffers of rank {rank}; send them "
-                    "in messages of their own"
-                )
+        if any(homes[chunk] != Address(first.buffer, first.offset + step) for step, chunk in enumerate(chunks)):
+            return None
         return Cells(first.buffer, first.offset, len(chunks))
 
 
@@ -62,7 +68,7 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, *, alia
     """
     uses_of: list[list[Use]] = [[] for _ in range(schedule.collective.num_ranks)]
     for use in survey.uses:
-        if use.way is not Way.SEND or not use.straight:
+        if use.way is not Way.SEND or not (use.straight or use.since):
             uses_of[use.rank].append(use)
     address_of: list[dict[int, Address]] = []
     scratch_chunks: list[int] = []
@@ -119,7 +125,7 @@ def _early_chunks(
         grown = False
         for use in uses:
             inside = sum(chunk in early for chunk in use.chunks)
-            if 0 < inside < len(use.chunks):
+            if use.way is not Way.UNPACK and 0 < inside < len(use.chunks):
                 early.update(use.chunks)
                 grown = True
     return early

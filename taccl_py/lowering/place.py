@@ -101,23 +101,29 @@ class _Writer:
         beside = use.message if use.beside else NONE
         self.add_copies(use.rank, self._fetches(use), beside)
         if use.way is Way.SEND:
-            reads = self._spare_of.get(use.spare_of) or own or self._home_cells(use)
+            reads = self._spare_of.get(use.spare_of) or own or self._packed(use) or self._home_cells(use)
             self._add(now, Action(0, use.rank, Op.SEND, reads, None, leaves=use.message, busy_us=busy_us))
+            return
+        staged = use.message in self._rules.staged
+        if use.way is Way.UNPACK and (staged or self._homes.run(use.rank, use.chunks) is None):
+            spare = self._spare_cells(use)
+            self._add(now, Action(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
+            self.add_copies(use.rank, self._kept(use, spare, use.chunks), NONE)
             return
         home = self._home_cells(use)
         if use.way is Way.ADD:
             op = Op.RECV_REDUCE_COPY
             self._add(now, Action(0, use.rank, op, own or home, home, arrives=use.message, busy_us=busy_us))
             return
-        direct = use.way in (Way.STORE, Way.ADD_OWN)
+        direct = use.way in (Way.STORE, Way.UNPACK, Way.ADD_OWN)
         target = home if direct else self._spare_cells(use)
         self._add(now, Action(0, use.rank, Op.RECV, None, target, arrives=use.message, busy_us=busy_us))
         if use.way is Way.STORE_LATER:
             self._add(now, Action(0, use.rank, Op.COPY, target, home))
         elif use.way is Way.ADD_SPARE:
             self._add(now, Action(0, use.rank, Op.REDUCE, own, target, beside=beside))
-            self.add_copies(use.rank, self._kept(use, target), NONE)
-        elif use.way is not Way.STORE:
+            self.add_copies(use.rank, self._kept(use, target, use.keep), NONE)
+        elif use.way not in (Way.STORE, Way.UNPACK):
             operand = own if use.way is Way.ADD_OWN else target
             self._add(now, Action(0, use.rank, Op.REDUCE, operand, home, beside=beside))
 
@@ -145,9 +151,22 @@ class _Writer:
         self._spare_of[use.message] = Cells(Buffer.SCRATCH, first, len(use.chunks))
         return self._spare_of[use.message]
 
-    def _kept(self, use: Use, spare: Cells) -> Iterator[_Copy]:
+    def _packed(self, use: Use) -> Cells | None:
+        """Spare cells into which the chunks of a packed message are copied; None if they are neighbours anyway."""
+        if not use.since or (START not in use.since and self._homes.run(use.rank, use.chunks) is not None):
+            return None
+        spare = self._spare_cells(use)
+        copies = []
+        for step, (chunk, since) in enumerate(zip(use.chunks, use.since, strict=True)):
+            own = self._schedule.collective.input_address(chunk, use.rank) if since == START else None
+            source = own or self._homes.address_of[use.rank][chunk]
+            copies.append(_Copy(source, Address(spare.buffer, spare.first + step), since))
+        self.add_copies(use.rank, copies, NONE)
+        return spare
+
+    def _kept(self, use: Use, spare: Cells, keep: tuple[int, ...]) -> Iterator[_Copy]:
         for step, chunk in enumerate(use.chunks):
-            if chunk in use.keep:
+            if chunk in keep:
                 source = Address(spare.buffer, spare.first + step)
                 yield _Copy(source, self._homes.address_of[use.rank][chunk], use.event)
 

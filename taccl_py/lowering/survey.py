@@ -2,7 +2,9 @@
 
 A rank's own contribution lies in its input; everything else that it holds lies in the chunk's *home* (output or scratch,
 `taccl_py.lowering.homes`). A message of own contributions alone goes straight from the input if they are neighbours
-there. Any other message goes from home, and own contributions in it are *fetched* (copied) to their homes first.
+there. Any other message goes from home, and own contributions in it are *fetched* (copied) to their homes first. A packed
+message whose chunks are not neighbours goes through spare scratch: copied there from wherever they are, and from there to
+their homes.
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ class Way(Enum):
 
     SEND = auto()
     STORE = auto()
+    UNPACK = auto()  # store at home, through spare scratch if the homes are not neighbours
     STORE_LATER = auto()  # into spare scratch first, home when the home is free
     ADD = auto()  # one fused step: local operand plus what arrives, stored at home
     ADD_OWN = auto()  # store at home, then add the own contribution from the input
     ADD_ARRIVED = auto()  # store in spare scratch, then add that to the home
     ADD_SPARE = auto()  # store in spare scratch, then add the own contribution there; the sum is sent from there
+
+
+_STORES = (Way.STORE, Way.UNPACK, Way.STORE_LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class Use:
         Whether the local work of it must be done by the threadblock that receives.
     spare_of
         For a send: the message in whose spare scratch the chunks are, or `NONE`.
+    since
+        For a packed send: event after which each chunk is in its home, or `START` if it is still an own contribution.
     keep
         Chunks that must be copied from spare scratch to their homes.
     """
@@ -64,6 +72,7 @@ class Use:
     fetch: tuple[int, ...] = ()
     beside: bool = False
     spare_of: int = NONE
+    since: tuple[int, ...] = ()
     keep: tuple[int, ...] = ()
 
 
@@ -152,7 +161,7 @@ def _keep_sum_apart(use: Use, later: list[Use], uses: list[Use]) -> None:
         touched = chunks.intersection(other.chunks)
         if not touched:
             continue
-        if other.way in (Way.STORE, Way.STORE_LATER):
+        if other.way in _STORES:
             replaced |= touched
         elif not touched <= replaced:
             if other.way is not Way.SEND or other.chunks != use.chunks or replaced:
@@ -193,9 +202,16 @@ class _Surveyor:
         if way is Way.SEND or way is Way.ADD:
             self._require_held(event.message, rank, chunks)
         fetch: tuple[int, ...] = ()
-        if way is Way.ADD_ARRIVED or (way in (Way.SEND, Way.ADD) and not straight):
+        since: tuple[int, ...] = ()
+        packed = message.packed and not straight
+        if packed and way is Way.SEND:
+            since = tuple(self.last_arrival[rank].get(chunk, START) for chunk in chunks)
+        elif way is Way.ADD_ARRIVED or (way in (Way.SEND, Way.ADD) and not straight):
             fetch = tuple(c for c in chunks if c not in self.last_arrival[rank] and c not in self.fetched[rank])
         self._remember(index, rank, chunks, way, straight and way is not Way.ADD_ARRIVED)
+        for chunk, event_before in zip(chunks, since, strict=False):
+            if event_before == START:
+                self.last_read[rank].setdefault(chunk, START)
         for chunk in fetch:
             self.fetched[rank].add(chunk)
             self.last_read[rank].setdefault(chunk, START)
@@ -206,12 +222,12 @@ class _Surveyor:
             and len(fetch) in (0, len(chunks))
             and all(self._additions[chunk, rank] == 1 for chunk in chunks)
         )
-        return Use(index, event.message, rank, chunks, way, straight, fetch, beside)
+        return Use(index, event.message, rank, chunks, way, straight, fetch, beside, since=since)
 
     def _remember(self, index: int, rank: int, chunks: tuple[int, ...], way: Way, reads_input: bool) -> None:
         arrives = way is not Way.SEND
         for chunk in chunks:
-            if reads_input and way not in (Way.STORE, Way.STORE_LATER):
+            if reads_input and way not in _STORES:
                 self.last_read[rank][chunk] = index
             if arrives:
                 self.last_arrival[rank][chunk] = index
@@ -242,7 +258,7 @@ class _Surveyor:
         message = self._schedule.messages[index]
         staged = index in self._rules.staged
         if not message.reduce:
-            return Way.STORE_LATER if staged else Way.STORE
+            return Way.UNPACK if message.packed else Way.STORE_LATER if staged else Way.STORE
         if self._rules.fused and not staged:
             return Way.ADD
         if straight and not staged and self._own_apart(rank, message.chunks):

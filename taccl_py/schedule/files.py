@@ -86,6 +86,8 @@ def _message_line(message: Message) -> str:
         "end_us": float(message.end_us),
         "reduce": message.reduce,
     }
+    if message.packed:
+        fields["packed"] = True
     return json.dumps(fields, allow_nan=False)
 
 
@@ -161,7 +163,10 @@ def _read_message(fields: Fields, topology: Topology, collective: Collective) ->
         start_us=fields.number("start_us", least=None),
         end_us=fields.number("end_us", least=None),
         reduce=fields.boolean("reduce"),
+        packed=fields.boolean("packed", False),
     )
+    if message.packed and message.reduce:
+        fields.fail("packed", "found true for a message that is added; only chunks that are stored can be packed")
     fields.finish()
     return message
 

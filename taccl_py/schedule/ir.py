@@ -1,7 +1,8 @@
 """Schedule: the timed messages that implement a collective on a topology.
 
 A *message* carries one or more chunks over one link as one piece: it pays alpha once. Therefore its chunks must be
-neighbours, in the same order, in the buffers at both ends. Where a rank keeps a chunk is fixed by these rules, first
+neighbours, in the same order, in the buffers at both ends; or it is *packed*, which means that the sender copies them
+together before and the receiver to their places afterwards. Where a rank keeps a chunk is fixed by these rules, first
 match wins (`Schedule.address`):
 
 1. a chunk listed in ``scratch[rank]`` is in the scratch buffer, at its position in that list;
@@ -39,6 +40,8 @@ class Message:
         When it has arrived and can be used.
     reduce
         True if the receiver adds it to what it holds of these chunks, False if it stores it.
+    packed
+        Whether its chunks may lie anywhere; only for chunks that are stored.
     """
 
     link: int
@@ -46,6 +49,7 @@ class Message:
     start_us: float
     end_us: float
     reduce: bool = False
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ Scratch = tuple[tuple[int, ...], ...]
 class Draft:
     """A planned message: a batch of chunks on a link, with the planner's times (any unit, only their order counts).
 
-    Where it has to be cut, none of the chunks in ``lead`` starts after the others.
+    Where it has to be cut, none of the chunks in ``lead`` starts after the others. With ``packed`` it is never cut.
     """
 
     link: int
@@ -30,6 +30,7 @@ class Draft:
     end: float
     reduce: bool = False
     lead: frozenset[int] = frozenset()
+    packed: bool = False
 
 
 def place_of(collective: Collective, index: dict[int, int], chunk: int, rank: int) -> Address | None:
@@ -144,8 +145,20 @@ def contiguous_runs(
             if here is None or there is None:
                 raise ValueError(f"chunk {chunk} has no place on link {link.src}->{link.dst}")
             places.append((here, there, chunk))
-        result += [replace(draft, chunks=run) for run in leaders_first(_cut(sorted(places)), draft.lead)]
+        runs = _cut(sorted(places))
+        if draft.packed and not draft.reduce and len(runs) > 1:
+            result.append(replace(draft, chunks=_as_stored(places)))
+        else:
+            result += [replace(draft, chunks=run, packed=False) for run in leaders_first(runs, draft.lead)]
     return result
+
+
+def _as_stored(places: list[tuple[Address, Address, int]]) -> tuple[int, ...]:
+    """Chunks in the order of the end at which they are neighbours, else in that of the receiver."""
+    by_sender = sorted(places)
+    if all(_adjacent(one[0], two[0]) for one, two in pairwise(by_sender)):
+        return tuple(chunk for _, _, chunk in by_sender)
+    return tuple(chunk for _, _, chunk in sorted(places, key=lambda place: place[1:]))
 
 
 def _cut(places: list[tuple[Address, Address, int]]) -> list[tuple[int, ...]]:

@@ -106,4 +106,4 @@ class _Clock:
         for r in self.topology.resources_of[draft.link]:
             self.free_us[r] = start + self.topology.occupancy_us(r, size)
         self.end_us[i] = start + self.topology.message_us(draft.link, size)
-        return Message(draft.link, draft.chunks, start, self.end_us[i], draft.reduce)
+        return Message(draft.link, draft.chunks, start, self.end_us[i], draft.reduce, draft.packed)

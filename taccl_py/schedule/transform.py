@@ -15,7 +15,10 @@ _COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
 
 def drafts_of(schedule: Schedule, offset: float = 0.0) -> list[Draft]:
     """The messages of a schedule as a plan, all times shifted by `offset`."""
-    return [Draft(m.link, m.chunks, m.start_us + offset, m.end_us + offset, m.reduce) for m in schedule.messages]
+    return [
+        Draft(m.link, m.chunks, m.start_us + offset, m.end_us + offset, m.reduce, packed=m.packed)
+        for m in schedule.messages
+    ]
 
 
 def backwards(schedule: Schedule, topology: Topology) -> list[Draft]:
@@ -96,7 +99,7 @@ def mirrored(schedule: Schedule) -> Schedule | None:
         if lane >= len(lanes) or not _same_cost(topology, index, turned, lanes[lane]):
             return None
         link_of.append(lanes[lane])
-    drafts = [Draft(link_of[m.link], m.chunks, m.start_us, m.end_us, m.reduce) for m in schedule.messages]
+    drafts = [replace(draft, link=link_of[draft.link]) for draft in drafts_of(schedule)]
     copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, drafts)
     return copy if copy.makespan_us <= schedule.makespan_us * (1 + 1e-9) else None
 

@@ -240,7 +240,7 @@ def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Report
 
 
 def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
-    """Every chunk that arrives has a place to be stored, and the chunks of a message are neighbours at both ends."""
+    """Every chunk that arrives has a place to be stored; the chunks of a message are neighbours at both ends, or packed."""
     places = _Places(schedule)
     for index in usable:
         message = schedule.messages[index]
@@ -254,7 +254,8 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Report) 
                     f"brings {schedule.collective.describe_chunk(chunk)} to rank {link.dst}, which does not want it and "
                     f"has no place for it; list it in scratch[{link.dst}]",
                 )
-        for rank, end in ((link.src, "sender"), (link.dst, "receiver")):
+        packed = message.packed and not message.reduce
+        for rank, end in ((link.src, "sender"), (link.dst, "receiver")) if not packed else ():
             found = [places.of(chunk, rank) for chunk in message.chunks]
             if not _are_neighbours(found):
                 lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found)

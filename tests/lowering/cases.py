@@ -285,8 +285,9 @@ def random_tree(rng, topology, source, wanting):
 def random_routed(rng, topology, collective, *, target=None):
     """A random valid schedule of a routed collective; neighbours often travel together.
 
-    With `target`, neighbours are neighbours in the buffers of that collective too.
+    With `target`, neighbours are neighbours in the buffers of that collective too; otherwise messages may be packed.
     """
+    packs = target is None and rng.random() < 0.3
     trees = {}
     for chunk in range(collective.num_chunks):
         alike = chunk and rng.random() < 0.7 and collective.source[chunk - 1] == collective.source[chunk]
@@ -310,10 +311,14 @@ def random_routed(rng, topology, collective, *, target=None):
             and all(follow(frame.address(chunks[-1], rank), frame.address(chunks[-1] + 1, rank)) for rank in (src, dst))
         ):
             chunks.append(chunks[-1] + 1)
+        packed = packs and rng.random() < 0.7
+        if packed:
+            others = [c for c, used in ready if used == link and c not in chunks]
+            chunks += rng.sample(others, rng.randrange(len(others) + 1))
         start = max(free_us[link], *(there[c, src] for c in chunks)) + rng.choice([0.0, 0.0, 0.0, 1.5])
         free_us[link] = start + topology.occupancy_us(link, len(chunks) * MB)
         end = start + topology.message_us(link, len(chunks) * MB)
-        messages.append(Message(link, tuple(chunks), start, end))
+        messages.append(Message(link, tuple(chunks), start, end, packed=packed))
         for c in chunks:
             there[c, dst] = end
             todo.discard((c, link))

@@ -174,6 +174,61 @@ def test_staged_messages_arrive_in_spare_scratch():
     assert [a.writes for a in actions if a.op is Op.RECV] == [scratch(0, 2)]
 
 
+def packed_relay():
+    """Rank 1 passes a chunk of rank 0 on to rank 2 together with one of its own; they are not neighbours anywhere."""
+    plan = cases.Planner(cases.full(3), Collective(Kind.ALLTOALL, 3), scratch=[[], [2], []])
+    plan.send(0, 1, 2)
+    plan.send(1, 2, 2, 5)
+    schedule = plan.schedule()
+    return replace(schedule, messages=(schedule.messages[0], replace(schedule.messages[1], packed=True)))
+
+
+def test_a_packed_message_is_copied_together_before_it_is_sent():
+    actions = on(place(partial(packed_relay())), 1)
+    assert [(a.op, a.reads, a.writes) for a in actions[:5]] == [
+        (Op.COPY, inputs(2), scratch(2)),
+        (Op.COPY, inputs(1), outputs(1)),
+        (Op.RECV, None, scratch(0)),
+        (Op.COPY, scratch(0), scratch(1)),
+        (Op.SEND, scratch(1, 2), None),
+    ]
+
+
+def test_a_packed_message_arrives_in_spare_scratch_only_if_its_places_are_no_neighbours():
+    """Chunks from ranks 0 and 1 are neighbours in the output of rank 2, unless they come in the other order."""
+    schedule = partial(packed_relay())
+    assert on(place(schedule), 2, Op.RECV)[0].writes == outputs(0, 2)
+    turned = replace(schedule, messages=tuple(replace(m, chunks=m.chunks[::-1]) for m in schedule.messages))
+    assert [(a.op, a.reads, a.writes) for a in on(place(turned), 2, Op.RECV, Op.COPY)][1:4] == [
+        (Op.RECV, None, scratch(0, 2)),
+        (Op.COPY, scratch(0), outputs(1)),
+        (Op.COPY, scratch(1), outputs(0)),
+    ]
+
+
+def test_messages_that_are_not_packed_must_be_neighbours():
+    schedule = partial(packed_relay())
+    with pytest.raises(InputError, match="not neighbours"):
+        place(
+            replace(
+                schedule, messages=tuple(replace(m, chunks=m.chunks[::-1], packed=False) for m in schedule.messages)
+            )
+        )
+
+
+def partial(schedule):
+    """The schedule with the other chunks sent directly."""
+    sent = {(c, schedule.topology.links[m.link].dst) for m in schedule.messages for c in m.chunks}
+    collective = schedule.collective
+    plan = cases.Planner(schedule.topology, collective, scratch=[list(chunks) for chunks in schedule.scratch])
+    plan.free_us = [100.0] * len(plan.free_us)
+    for chunk, source in enumerate(collective.source):
+        for rank in collective.wanted[chunk]:
+            if rank != source and (chunk, rank) not in sent:
+                plan.send(source, rank, chunk)
+    return replace(schedule, messages=(*schedule.messages, *plan.messages))
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [

@@ -69,6 +69,20 @@ def test_reading_undoes_writing_to_the_last_bit(schedule, origin):
     assert write_schedule(again) == text
 
 
+def test_a_packed_message_says_so():
+    schedule = relayed_scatter()
+    packed = replace(schedule, messages=tuple(replace(m, packed=len(m.chunks) > 1) for m in schedule.messages))
+    text = write_schedule(packed)
+    assert text.count('"packed": true') == sum(len(m.chunks) > 1 for m in schedule.messages) == 1
+    assert read_schedule(text, "x.json") == packed
+
+
+def test_what_is_added_cannot_be_packed():
+    text = write_schedule(ring_allreduce(3)).replace('"reduce": true', '"reduce": true, "packed": true', 1)
+    with pytest.raises(InputError, match="only chunks that are stored can be packed"):
+        read_schedule(text, "x.json")
+
+
 def test_a_long_message_stays_on_one_line():
     schedule = ring_allgather(3)
     message = replace(schedule.messages[0], chunks=(0, 1, 2) * 40, start_us=1 / 3, end_us=2e7 / 3)
@@ -165,6 +179,7 @@ def changed(place, value):
         (["messages", 0, "end_us"], ..., "messages.0.end_us", "missing"),
         (["messages", 0, "reduce"], 0, "messages.0.reduce", "true or false"),
         (["messages", 0, "reduce"], ..., "messages.0.reduce", "missing"),
+        (["messages", 0, "packed"], 1, "messages.0.packed", "true or false"),
         (["messages", 0, "lnk"], 0, "messages.0.lnk", "not a known field"),
     ],
 )

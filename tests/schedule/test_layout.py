@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -123,6 +124,19 @@ def test_pieces_of_a_batch_keep_its_link_times_and_kind():
     draft = Draft(0, (0, 2), 5.0, 9.0, reduce=True)
     pieces = contiguous_runs(topology, collective, ((), ()), [draft])
     assert pieces == [Draft(0, (0,), 5.0, 9.0, True), Draft(0, (2,), 5.0, 9.0, True)]
+
+
+def test_a_packed_batch_stays_whole_in_the_order_of_an_end_where_its_chunks_are_neighbours():
+    topology, collective = chain(3), Collective(Kind.SCATTER, 3, 2)
+    draft = Draft(0, (5, 2, 4, 3), 0.0, 1.0, packed=True)
+    [batch] = contiguous_runs(topology, collective, ((), (4, 5), ()), [draft])
+    assert (batch.chunks, batch.packed) == ((2, 3, 4, 5), True), "neighbours in the input of rank 0"
+    [apart] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(4, 2))])
+    assert (apart.chunks, apart.packed) == ((2, 4), True), "nowhere neighbours: as the receiver keeps them"
+    [together] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(5, 4))])
+    assert (together.chunks, together.packed) == ((4, 5), False)
+    [*parts] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, packed=False)])
+    assert [part.chunks for part in parts] == [(2, 3), (4, 5)]
 
 
 def test_a_chunk_without_a_place_is_our_mistake():

@@ -34,14 +34,14 @@ class Grid:
         return tuple(len(groups[0]) for groups in self.axes)
 
 
-def grids(topology: Topology) -> Iterator[Grid]:
+def grids(topology: Topology, most_axes: int = 3) -> Iterator[Grid]:
     """Grids whose axes run along the ranks' numbers, inside nodes and across them, the inner axes first and last."""
     inner = len(topology.node_ranks[0])
     if any(len(ranks) != inner for ranks in topology.node_ranks):
         inner = topology.num_ranks
     order = tuple(rank for ranks in topology.node_ranks for rank in ranks)
     across = len(order) // inner
-    for sides in _factors(inner, 2 if across > 1 else 3):
+    for sides in _factors(inner, most_axes if across == 1 else most_axes - 1):
         whole = sides if across == 1 else (*sides, across)
         axes = tuple(_along(order, whole, i) for i in range(len(whole)))
         yield Grid("x".join(map(str, whole)), axes)

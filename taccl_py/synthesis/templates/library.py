@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
@@ -15,7 +15,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, turned
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import Site, is_small
 from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import adds_up, allreduce_plans
 from taccl_py.topology.model import Topology
@@ -77,11 +77,16 @@ def _timed(demand: Demand, plan: Plan, most_us: float) -> Schedule | None:
     drafts = as_drafts(topology, chunk_bytes, plan.moves)
     if drafts is None or _busiest_us(topology, chunk_bytes, drafts) > most_us:
         return None
-    schedule = build_schedule(topology, collective, chunk_bytes, drafts)
+    schedule = build_schedule(topology, collective, chunk_bytes, [_packed(topology, chunk_bytes, d) for d in drafts])
     if len(schedule.messages) > len(drafts):  # batches were cut
         other = build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)
         schedule = min(schedule, other, key=lambda each: each.makespan_us)
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
+
+
+def _packed(topology: Topology, chunk_bytes: float, draft: Draft) -> Draft:
+    """The draft, never to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save."""
+    return replace(draft, packed=is_small(topology, draft.link, len(draft.chunks) * chunk_bytes))
 
 
 def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[Draft]) -> float:

@@ -10,6 +10,9 @@ from taccl_py.synthesis.templates.moves import Move, Moves, Plan
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.templates.spreading import Camp, camps
 
+# Axes of a grid on which a chunk takes one hop each, for small messages and for others.
+_MOST_AXES, _FEW_AXES = 5, 3
+
 # Ranks that a chunk visits, from its source to its destination.
 Way = Callable[[int, int], tuple[int, ...]]
 
@@ -22,9 +25,10 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
         return
     quickest = _quickest(parents)
     ways: dict[str, Way] = {"shortest paths": quickest}
-    few_axes = site.linked_inside_nodes
-    for grid in grids(site.topology):
-        if not few_axes or len(grid.axes) == min(2, site.topology.num_nodes):
+    # Many axes are for many ranks in one message, which only small ones are.
+    small = site.all_small(num_ranks * site.chunk_bytes)
+    for grid in grids(site.topology, most_axes=_MOST_AXES if small else _FEW_AXES):
+        if small or not site.linked_inside_nodes or len(grid.axes) == min(2, site.topology.num_nodes):
             ways[f"turns {grid.name}"] = _turns(grid, num_ranks)
     rails = _by_rails(site)
     if rails is not None:

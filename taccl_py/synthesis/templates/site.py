@@ -16,6 +16,17 @@ _TRIES = 3000
 _LIMITS = 3
 
 
+# Messages are small up to so many times the time of an empty one. Among more ranks than that, copies in small pieces are so
+# many that nothing counts as small.
+_SMALL, _MANY_RANKS = 2.0, 64
+
+
+def is_small(topology: Topology, link: int, num_bytes: float) -> bool:
+    """Whether the bytes of a message take no longer than an empty one, so that copies may keep it whole."""
+    few = topology.num_ranks <= _MANY_RANKS
+    return few and topology.message_us(link, num_bytes) <= _SMALL * topology.message_us(link, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
     """A step of a tree: who informs whom, from when to when."""
@@ -61,6 +72,10 @@ class Site:
     def linked(self, src: int, dst: int) -> bool:
         """Whether there is a link."""
         return (src, dst) in self.cost_us
+
+    def all_small(self, num_bytes: float) -> bool:
+        """Whether so many bytes are a small message on every link."""
+        return all(is_small(self.topology, link, num_bytes) for link in range(len(self.topology.links)))
 
     @cached_property
     def linked_inside_nodes(self) -> bool:
