@@ -11,11 +11,12 @@ from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.report.items import Item
+from taccl_py.report.progress import read_progress
 from taccl_py.schedule.files import read_schedule
 from taccl_py.units import SizeRange
 from taccl_py.verify.schedule import judge_schedule
 
-_SCHEDULE, _PROGRAM = "schedule.json", "algorithm.xml"
+_SCHEDULE, _PROGRAM, _PROGRESS = "schedule.json", "algorithm.xml", "progress.json"
 _PORTFOLIO = "taccl"
 # Portfolio members are named after the sizes that they are for.
 _SIZES = re.compile(r"-([0-9]+)-([0-9]+)\.json")
@@ -60,4 +61,7 @@ def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | No
         raise InvalidArtifact(str(schedule), violations)
     has_program = program is not None and program.is_file()
     lowered = parse_xml(read_text(program), str(program)) if program is not None and has_program else None
-    return Item(name, found, lowered, sizes)
+    # A file of another search may lie beside a schedule that was copied, so only folders of one result bring theirs.
+    progress = schedule.parent / _PROGRESS
+    is_own = has_program and sizes is None and progress.is_file()
+    return Item(name, found, lowered, sizes, read_progress(progress) if is_own else ())

@@ -8,8 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
+from taccl_py.jsonio import write_atomically
+from taccl_py.report.progress import ProgressPoint, progress_text
 from taccl_py.synthesis.engine import Events
 from taccl_py.units import format_gap, format_time
 
@@ -48,16 +51,46 @@ class LiveEvents(Events):
         return "  ".join(parts)
 
 
+class RecordedEvents(Events):
+    """Passes events on and remembers when a better schedule or bound came."""
+
+    def __init__(self, onward: Events) -> None:
+        self._onward = onward
+        self._begun = time.monotonic()
+        self.points: list[ProgressPoint] = []
+
+    def stage(self, name: str) -> None:
+        """Report that a stage begins."""
+        self._onward.stage(name)
+
+    def incumbent(self, time_us: float) -> None:
+        """Report a better schedule."""
+        self.points.append(ProgressPoint(self._seconds, time_us, None))
+        self._onward.incumbent(time_us)
+
+    def bound(self, time_us: float) -> None:
+        """Report a better bound."""
+        self.points.append(ProgressPoint(self._seconds, None, time_us))
+        self._onward.bound(time_us)
+
+    @property
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._begun, 3)
+
+
 @contextmanager
-def watched(stop: threading.Event) -> Iterator[Events]:
+def watched(stop: threading.Event, record: Path | None = None) -> Iterator[Events]:
     """Progress for the time of a synthesis; the first Ctrl-C asks for the best answer so far, the second one ends.
 
     Parameters
     ----------
     stop
         Set by the first interrupt.
+    record
+        File that incumbents and bounds are written to at the end, or None.
     """
     events = LiveEvents() if sys.stderr.isatty() else Events()
+    recorded = RecordedEvents(events)
     finished = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -69,11 +102,13 @@ def watched(stop: threading.Event) -> Iterator[Events]:
     painter = threading.Thread(target=_paint, args=(events, finished), daemon=True)
     painter.start()
     try:
-        yield events
+        yield events if record is None else recorded
     finally:
         signal.signal(signal.SIGINT, before)
         finished.set()
         painter.join()
+    if record is not None:
+        write_atomically(record, progress_text(recorded.points))
 
 
 def _paint(events: Events, finished: threading.Event) -> None:

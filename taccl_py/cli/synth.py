@@ -97,6 +97,12 @@ _REPLAY_TOLERANCE = 0.01
     default=None,
     help="Directory for schedule.json, algorithm.xml and summary.json, or one file ending in .xml or .json.",
 )
+@click.option(
+    "--progress",
+    type=OUTPUT,
+    default=None,
+    help="Write incumbent and bound over time to this file; taccl report draws progress.json beside a schedule.",
+)
 @lowering_options
 @json_option
 def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
@@ -137,11 +143,15 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if values["trees"] is not None and request.engine != "trees":
         raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
     options = make_lowering_options(values)
+    if sizes is not None and values["progress"] is not None:
+        raise InputError(
+            "it is for one search, and --sizes makes many; leave it out", path="command line", field="--progress"
+        )
     if sizes is not None:
         _synth_range(request, sizes, options, output, as_json=as_json)
         return
     _check_output(output)
-    with watched(stop) as events:
+    with watched(stop, values["progress"]) as events:
         synthesis = synthesize(request, events)
         events.stage("lowering")
         lowered = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -202,6 +203,28 @@ def threadblock_figure(item: Item) -> Any:
         hovertext=[f"step {move.step} sends to {move.dst}<br>{_span(item, move)}" for move in moves],
     )  # fmt: skip
     _lay_out(figure, rows, _unit(item))
+    return figure
+
+
+def progress_figure(item: Item) -> Any:
+    """Incumbent and bound over the seconds of the search, the best so far of each."""
+    graph_objects = import_plotly()
+    figure = graph_objects.Figure()
+    end = max(point.seconds for point in item.progress)
+    news = {
+        "best schedule": ([(p.seconds, p.incumbent_us) for p in item.progress if p.incumbent_us is not None], min),
+        "lower bound": ([(p.seconds, p.bound_us) for p in item.progress if p.bound_us is not None], max),
+    }
+    for name, (found, better) in news.items():
+        values = list(itertools.accumulate((value for _, value in found), better))
+        seconds = [when for when, _ in found]
+        if values:  # a line goes on to the end
+            seconds, values = [*seconds, end], [*values, values[-1]]
+        figure.add_scatter(x=seconds, y=values, name=name, mode="lines+markers", line={"shape": "hv"})
+    figure.update_layout(
+        height=300, margin={"t": 20, "l": 80, "r": 20, "b": 50}, xaxis={"title": "seconds of the search"},
+        yaxis={"title": f"time, {_unit(item)}", "rangemode": "tozero"},
+    )  # fmt: skip
     return figure
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Program, chunks_of_size
+from taccl_py.report.progress import ProgressPoint
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import cost_curve
@@ -41,12 +42,15 @@ class Item:
         What it became, if that is known.
     sizes
         For which it is meant, or None for any.
+    progress
+        How the search for it went; empty if that was not recorded.
     """
 
     name: str
     schedule: Schedule
     program: Program | None = None
     sizes: SizeRange | None = None
+    progress: tuple[ProgressPoint, ...] = ()
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -12,6 +12,7 @@ from taccl_py.report.figures import (
     MOST_BARS,
     colour_of,
     import_plotly,
+    progress_figure,
     sweep_figure,
     threadblock_figure,
     timeline_figure,
@@ -156,6 +157,11 @@ def _details(item: Item, number: int) -> list[str]:
         )
     if item.command:
         parts.append(f"<p>To make it again: <code>{html.escape(item.command)}</code></p>")
+    if item.progress:
+        parts.append(
+            "<p class=note>The search: the best schedule so far, and the bound; for AllReduce they may be those of its halves.</p>"
+        )
+        parts.append(_div(progress_figure(item), f"progress-{number}"))
     options = "".join(
         f'<option value="{chunk}">{html.escape(collective.describe_chunk(chunk))}</option>'
         for chunk in range(collective.num_chunks)

@@ -1,5 +1,6 @@
 """``taccl report``: what it reads, what it writes, what it refuses."""
 
+import json
 import sys
 
 import pytest
@@ -66,3 +67,27 @@ def test_a_missing_package_is_one_line_that_names_the_extra(refuse, files, monke
     monkeypatch.setitem(sys.modules, package, None)
     refuse(6, [package, "taccl-py[report]"], "report", "schedule.json", "-o", name, *SIZES)
     assert not (files / name).exists()
+
+
+def test_the_progress_of_a_search_is_recorded_and_drawn(taccl, folder):
+    made = taccl(
+        "synth", "dgx1", "allgather", "-o", "out", "--time-limit", 1, "--progress", "out/progress.json", "--json"
+    )
+    assert made.code == 0, made.err
+    points = json.loads((folder / "out/progress.json").read_text())["points"]
+    assert [p["seconds"] for p in points] == sorted(p["seconds"] for p in points)
+    best = min(p["incumbent_us"] for p in points if p["incumbent_us"] is not None)
+    assert best == pytest.approx(made.json["makespan_us"])
+    assert max(p["bound_us"] for p in points if p["bound_us"] is not None) <= best * (1 + 1e-9)
+    assert taccl("report", "out", "-o", "r.html", *SIZES).code == 0
+    assert 'id="progress-0"' in (folder / "r.html").read_text()
+    assert taccl("report", "out/schedule.json", "-o", "r.html", *SIZES).code == 0
+    assert 'id="progress-0"' not in (folder / "r.html").read_text()
+    (folder / "out/progress.json").write_text('{"format": "taccl-progress", "version": 1, "points": [{"seconds": -1}]}')
+    ended = taccl("report", "out", "-o", "r.html", *SIZES)
+    assert ended.code == 2
+    assert "progress.json: points.0" in ended.err
+
+
+def test_a_range_of_sizes_has_no_one_progress(refuse):
+    refuse(2, ["--progress", "--sizes"], "synth", "ring:4", "allgather", "--sizes", "1KiB:2KiB", "--progress", "p.json")
