@@ -135,7 +135,7 @@ def contiguous_runs(
     result = []
     for draft in drafts:
         if len(draft.chunks) == 1:
-            result.append(draft)
+            result.append(replace(draft, packed=False))
             continue
         link = topology.links[draft.link]
         places = []

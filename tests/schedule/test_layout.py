@@ -135,6 +135,11 @@ def test_a_packed_batch_stays_whole_in_the_order_of_an_end_where_its_chunks_are_
     assert (apart.chunks, apart.packed) == ((2, 4), True), "nowhere neighbours: as the receiver keeps them"
     [together] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(5, 4))])
     assert (together.chunks, together.packed) == ((4, 5), False)
+    [single] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(2,))])
+    assert not single.packed
+    sums = replace(draft, chunks=(0, 2), reduce=True)
+    pieces = contiguous_runs(topology, Collective(Kind.REDUCESCATTER, 3), ((2,), (2,), ()), [sums])
+    assert [(piece.chunks, piece.packed) for piece in pieces] == [((0,), False), ((2,), False)]
     [*parts] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, packed=False)])
     assert [part.chunks for part in parts] == [(2, 3), (4, 5)]
 
