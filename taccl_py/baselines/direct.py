@@ -20,22 +20,48 @@ def direct_plans(site: Site, back: Site, kind: Kind, root: int) -> Iterator[Plan
         if _linked(site, moves):
             yield Plan("from the root", 1, moves)
         return
-    gather = _all_pairs(num_ranks, per_pair=kind is Kind.ALLTOALL)
-    if not _linked(site, gather):
+    for name, steps in _orders(site):
+        gather = _all_pairs(steps, num_ranks, per_pair=kind is Kind.ALLTOALL)
+        if not _linked(site, gather):
+            return
+        if kind in (Kind.ALLGATHER, Kind.ALLTOALL):
+            yield Plan(name, 1, gather)
+        elif kind is Kind.ALLREDUCE and _linked(back, gather):
+            yield Plan(f"{name}, twice", 1, in_turn(turned(gather, reduce=True), gather))
+
+
+# Whom every rank sends to at a step.
+_Step = tuple[int, ...]
+
+
+def _orders(site: Site) -> Iterator[tuple[str, tuple[_Step, ...]]]:
+    """Orders in which nobody is sent to by two at the same step: around all ranks, and around nodes and in them.
+
+    In the second one all ranks use their NICs at the same time.
+    """
+    num_ranks, nodes = site.topology.num_ranks, site.topology.node_ranks
+    yield "all pairs", tuple(tuple((src + by) % num_ranks for src in range(num_ranks)) for by in range(1, num_ranks))
+    if len(nodes) == 1 or len({len(ranks) for ranks in nodes}) > 1:
         return
-    if kind in (Kind.ALLGATHER, Kind.ALLTOALL):
-        yield Plan("all pairs", 1, gather)
-    elif kind is Kind.ALLREDUCE and _linked(back, gather):
-        yield Plan("all pairs, twice", 1, in_turn(turned(gather, reduce=True), gather))
+    node_of, local_of = site.topology.node_of, site.topology.local_rank
+    place = {node: index for index, node in enumerate(sorted(set(node_of)))}
+    per_node = len(nodes[0])
+    shifts = [(far, near) for far in range(len(nodes)) for near in range(per_node) if far or near]
+    yield "all pairs, node by node", tuple(
+        tuple(
+            nodes[(place[node_of[src]] + far) % len(nodes)][(local_of[src] + near) % per_node]
+            for src in range(num_ranks)
+        )
+        for far, near in shifts
+    )  # fmt: skip
 
 
-def _all_pairs(num_ranks: int, *, per_pair: bool) -> Moves:
-    """At step i every rank sends to the rank i further on: its own chunk, or its chunk for that rank."""
+def _all_pairs(steps: tuple[_Step, ...], num_ranks: int, *, per_pair: bool) -> Moves:
+    """At every step each rank sends its own chunk to one other rank, or its chunk for that rank."""
     return tuple(
-        Move(src, dst, (src * num_ranks + dst if per_pair else src,), step - 1, step)
-        for step in range(1, num_ranks)
-        for src in range(num_ranks)
-        for dst in ((src + step) % num_ranks,)
+        Move(src, dst, (src * num_ranks + dst if per_pair else src,), time, time + 1)
+        for time, step in enumerate(steps)
+        for src, dst in enumerate(step)
     )
 
 

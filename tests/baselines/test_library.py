@@ -71,6 +71,12 @@ def test_direct_exchange_takes_one_message():
     assert fastest_us(full(4), Kind.ALLREDUCE, Family.DIRECT, 4 * MB) == pytest.approx(22)
 
 
+def test_across_nodes_direct_exchange_keeps_all_nics_at_work():
+    """2 x 8 ranks behind a NIC each, 2.6 us and 40 us/MB: 8 messages of 1/256 MB through every NIC, 8 * (2.6 + 40 / 256)."""
+    us = fastest_us(MACHINES["ndv4-x2"], Kind.ALLTOALL, Family.DIRECT, MB / 16)
+    assert us == pytest.approx(8 * (2.6 + 40 / 256))
+
+
 def test_pat_doubles_what_it_sends():
     """8 ranks of 1 KB: messages of 1, 2 and 4 KB, each with one alpha: 3 * 1 + 0.07."""
     assert fastest_us(full(8), Kind.ALLGATHER, Family.PAT, 8000) == pytest.approx(3.07)
