@@ -18,12 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class TacclError(Exception):
     """Base of all errors that the command line reports without a traceback."""
 
     exit_code = 1
+
+    @staticmethod
+    def revived(kind: type[TacclError], attributes: dict[str, Any], arguments: tuple[Any, ...]) -> TacclError:
+        """Return an error that another process raised, from its type, ``__dict__`` and ``args``."""
+        error = kind.__new__(kind)
+        error.args = arguments
+        error.__dict__.update(attributes)
+        return error
 
 
 class InputError(TacclError):

@@ -35,6 +35,7 @@ FENCED = {
     "plotly": ["report/"],
     "matplotlib": ["report/"],
     "mpi4py": ["execute/"],
+    "torch": ["execute/"],
 }
 
 

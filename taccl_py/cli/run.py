@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -20,11 +20,10 @@ from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.units import parse_size
 
 if TYPE_CHECKING:
-    from taccl_py.execute.mpi import MpiSession
     from taccl_py.execute.runs import Call, Conditions, Outcome
 
 _Made = TypeVar("_Made")
-_LOCAL, _MPI = "local", "mpi"
+_LOCAL, _MPI, _TORCH = "local", "mpi", "torch"
 _ALL = "all"
 _DEFAULT_SIZE = "1MB"
 _PLACEMENTS = {"in": (True,), "out": (False,)}
@@ -43,10 +42,10 @@ class _Subject:
 @click.option(
     "--with",
     "executor",
-    type=click.Choice([_LOCAL, _MPI]),
+    type=click.Choice([_LOCAL, _MPI, _TORCH]),
     default=_LOCAL,
     show_default=True,
-    help="What executes it: all ranks in this process, or one process for each rank under mpiexec.",
+    help="What executes it: all ranks in this process, or one process for each rank under mpiexec or torchrun.",
 )
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
@@ -89,7 +88,7 @@ class _Subject:
     type=click.FloatRange(0.1),
     default=60.0,
     show_default=True,
-    help="Seconds without anything moving after which processes count as stopped (mpi).",
+    help="Seconds without anything moving after which processes count as stopped (mpi, torch).",
 )
 @click.option("--shuffle", is_flag=True, help="Let threadblocks take turns at random (local), which shows races.")
 @json_option
@@ -108,19 +107,45 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
       taccl run out/schedule.json --size 1MB --placement in --shuffle
       taccl run out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
       mpiexec -n 16 taccl run out/algorithm.xml --with mpi
+      torchrun --nproc-per-node 16 --no-python taccl run out/algorithm.xml --with torch
     """
-    session = _open_session(executor)
+    session = _open_session(executor, values["timeout"])
     try:
         _run(session, file, values, as_json=as_json)
     except TacclError as error:
         if not session.speaks:
             return error.exit_code
         raise
+    finally:
+        session.close()
     return 0
 
 
+class _Session(Protocol):
+    """The ranks, or one of them."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it is for this process to tell the user."""
+
+    def share(self, make: Callable[[], _Made]) -> _Made:
+        """Return what the first rank makes."""
+
+    def require_ranks(self, plan: Plan) -> None:
+        """Refuse a plan for another number of ranks."""
+
+    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+        """Make a call."""
+
+    def end_all_at_exit(self, exit_code: int) -> None:
+        """See to it that nobody is left behind."""
+
+    def close(self) -> None:
+        """Let go of the others."""
+
+
 class _Here:
-    """All ranks in this process, called like the processes of MPI."""
+    """All ranks in this process."""
 
     speaks = True
 
@@ -140,16 +165,23 @@ class _Here:
     def end_all_at_exit(self, exit_code: int) -> None:
         """There is nobody else."""
 
-
-def _open_session(executor: str) -> _Here | MpiSession:
-    if executor == _LOCAL:
-        return _Here()
-    from taccl_py.execute.mpi import MpiSession
-
-    return MpiSession()
+    def close(self) -> None:
+        """There is nobody else."""
 
 
-def _run(session: _Here | MpiSession, file: Path, values: dict[str, Any], *, as_json: bool) -> None:
+def _open_session(executor: str, timeout_seconds: float) -> _Session:
+    if executor == _MPI:
+        from taccl_py.execute.mpi import MpiSession
+
+        return MpiSession()
+    if executor == _TORCH:
+        from taccl_py.execute.torch_ranks import TorchSession
+
+        return TorchSession(timeout_seconds)
+    return _Here()
+
+
+def _run(session: _Session, file: Path, values: dict[str, Any], *, as_json: bool) -> None:
     """Make all calls; what there is to say is said by the first process."""
     from taccl_py.execute.runs import Conditions
 

@@ -1,4 +1,4 @@
-"""Numbers: how elements are stored, and what operators do with them.
+"""Numbers: how elements are stored, and what operators do with them, in numpy.
 
 bfloat16, which numpy does not have, is stored as the upper half of a float32; sums are made in float32 and rounded to the
 nearest (to even between two), as GPUs do. Integers wrap around.
@@ -7,7 +7,7 @@ nearest (to even between two), as GPUs do. Integers wrap around.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,3 +62,68 @@ def divide(values: Array, data_type: DataType, num_ranks: int) -> Array:
             return encode(numbers / numbers.dtype.type(num_ranks), data_type)
         quotients = np.abs(numbers) // numbers.dtype.type(num_ranks)
         return encode(np.where(numbers < 0, -quotients, quotients), data_type)
+
+
+class Cells(Protocol):
+    """Where elements of one type live, and what is done there: numpy, or another library with arrays like its."""
+
+    @property
+    def data_type(self) -> DataType:
+        """Type of the elements."""
+
+    def empty(self, rows: int, columns: int) -> Any:
+        """Return cells that hold anything."""
+
+    def set_bytes(self, cells: Any, byte: int) -> None:
+        """Give all bytes of cells a value."""
+
+    def load(self, values: Array) -> Any:
+        """Return elements of numpy as cells in a row."""
+
+    def unload(self, cells: Any) -> Array:
+        """Return cells as elements of numpy in a row."""
+
+    def length(self, cells: Any) -> int:
+        """Return the number of elements."""
+
+    def copy(self, cells: Any) -> Any:
+        """Return the same in one piece of memory of its own."""
+
+    def combine(self, operator: Operator, one: Any, other: Any) -> Any:
+        """Combine contributions of two sides, element by element."""
+
+
+class NumpyCells:
+    """Elements in numpy's arrays."""
+
+    def __init__(self, data_type: DataType) -> None:
+        self.data_type = data_type
+        self._stored = storage_type(data_type)
+
+    def empty(self, rows: int, columns: int) -> Array:
+        """Return cells that hold anything."""
+        return np.empty((rows, columns), dtype=self._stored)
+
+    def set_bytes(self, cells: Array, byte: int) -> None:
+        """Give all bytes of cells a value."""
+        cells.view(np.uint8)[...] = byte
+
+    def load(self, values: Array) -> Array:
+        """Return them as they are."""
+        return values
+
+    def unload(self, cells: Array) -> Array:
+        """Return cells in a row."""
+        return cells.reshape(-1)
+
+    def length(self, cells: Array) -> int:
+        """Return the number of elements."""
+        return cells.size
+
+    def copy(self, cells: Array) -> Array:
+        """Return the same in one piece of memory of its own."""
+        return np.array(cells, order="C")
+
+    def combine(self, operator: Operator, one: Array, other: Array) -> Array:
+        """Combine contributions of two sides, element by element."""
+        return combine(operator, self.data_type, one, other)

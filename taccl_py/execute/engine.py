@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 from taccl_py.collective import Address
-from taccl_py.execute.arithmetic import Array, combine
+from taccl_py.execute.arithmetic import Cells
 from taccl_py.execute.memory import Memory
-from taccl_py.execute.plan import Cut, DataType, Operator, Plan, Step, Threadblock
+from taccl_py.execute.plan import Cut, Operator, Plan, Step, Threadblock
 from taccl_py.execute.trouble import BlockName, Trouble, Wait
 
 
@@ -35,13 +33,13 @@ class Transport(Protocol):
     def has_room(self, connection: Connection) -> bool:
         """Whether a message can be pushed."""
 
-    def push(self, connection: Connection, message: Array) -> None:
+    def push(self, connection: Connection, message: Any) -> None:
         """Hand over a message, which is in one piece; it must not be changed afterwards."""
 
     def has_message(self, connection: Connection) -> bool:
         """Whether a message can be popped."""
 
-    def pop(self, connection: Connection) -> Array:
+    def pop(self, connection: Connection) -> Any:
         """Take the oldest message, in whatever shape, and free its slot."""
 
 
@@ -78,7 +76,7 @@ class Engine:
         Buffers of the ranks that run here.
     transport
         How messages travel.
-    operator, data_type
+    operator, cells
         How contributions are combined.
     """
 
@@ -89,14 +87,14 @@ class Engine:
         memories: Mapping[int, Memory],
         transport: Transport,
         operator: Operator,
-        data_type: DataType,
+        cells: Cells,
     ) -> None:
         self._plan = plan
         self._cut = cut
         self._memories = memories
         self._transport = transport
         self._operator = operator
-        self._data_type = data_type
+        self._cells = cells
         self._by_name = {
             BlockName(rank, tb.id): _make_block(rank, tb) for rank in sorted(memories) for tb in plan.ranks[rank].threadblocks
         }  # fmt: skip
@@ -160,27 +158,49 @@ class Engine:
             block.turn, block.position = block.turn + 1, 0
 
     def _move(self, block: Block, step: Step, count: int) -> None:
-        action, memory = step.action, self._memories[block.name.rank]
+        action, rank = step.action, block.name.rank
         first = block.turn * self._cut.slice_elements
         part = slice(first, min(first + self._cut.slice_elements, self._cut.chunk_elements))
         where = f"{block.name} step {block.position}"
-        width = part.stop - part.start
-        values = _shaped(self._transport.pop(block.source), count, width, where) if action.receives else None
+        values = None
+        if action.receives:
+            values = self._shaped(self._transport.pop(block.source), count, part.stop - part.start, where)
         operands = [step.source] if action.reads else []
         if action.accumulates:
             operands.append(step.target)
         for address in operands:
-            local = memory.cells(_later(address, block.done), count, part, where)
-            values = local if values is None else combine(self._operator, self._data_type, values, local)
+            local = self._local(rank, _later(address, block.done), count, part, where)
+            values = local if values is None else self._combine(values, local)
         if values is None:
             return
         if action.sends and not action.receives:
-            values = np.array(values, order="C")
+            values = self._copy(values)
         if action.writes:
-            cells = memory.cells(_later(step.target, block.done), count, part, where)
-            cells[...] = values
+            self._store(self._local(rank, _later(step.target, block.done), count, part, where), values)
         if action.sends:
             self._transport.push(block.target, values)
+
+    def _shaped(self, message: Any, count: int, width: int, where: str) -> Any:
+        """Return a message as rows of chunks."""
+        length = self._cells.length(message)
+        if length != count * width:
+            what = f"it takes {count} chunks of {width} elements, and a message of {length} elements comes"
+            raise Trouble(where, "count-mismatch", f"{what}; sender and receiver must count alike")
+        return message.reshape(count, width)
+
+    # What is done with data
+
+    def _local(self, rank: int, address: Address, count: int, part: slice, where: str) -> Any:
+        return self._memories[rank].cells(address, count, part, where)
+
+    def _combine(self, one: Any, other: Any) -> Any:
+        return self._cells.combine(self._operator, one, other)
+
+    def _copy(self, values: Any) -> Any:
+        return self._cells.copy(values)
+
+    def _store(self, cells: Any, values: Any) -> None:
+        cells[...] = values
 
     # What somebody waits for
 
@@ -220,11 +240,3 @@ def _make_block(rank: int, tb: Threadblock) -> Block:
 
 def _later(address: Address, chunks: int) -> Address:
     return Address(address.buffer, address.offset + chunks) if chunks else address
-
-
-def _shaped(message: Array, count: int, width: int, where: str) -> Array:
-    """Return the message as rows of chunks."""
-    if message.size != count * width:
-        what = f"it takes {count} chunks of {width} elements, and a message of {message.size} elements comes"
-        raise Trouble(where, "count-mismatch", f"{what}; sender and receiver must count alike")
-    return message.reshape(count, width)

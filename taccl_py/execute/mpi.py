@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
-from taccl_py.execute.arithmetic import Array, storage_type
+from taccl_py.execute.arithmetic import Array, NumpyCells, storage_type
 from taccl_py.execute.compare import Comparison, compare_rank, total
 from taccl_py.execute.engine import Block, Connection, Engine
 from taccl_py.execute.memory import Memory
@@ -197,7 +197,7 @@ class MpiSession:
                 made = (None, error)
         failed = self._control.bcast(None if made[1] is None else (type(made[1]), made[1].__dict__, made[1].args))
         if failed is not None:
-            raise _revived(*failed)
+            raise TacclError.revived(*failed)
         value: T = self._control.bcast(made[0])
         return value
 
@@ -229,13 +229,16 @@ class MpiSession:
         """
         cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
         task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
-        promises, memory = Promises(task), Memory(plan, cut, call.data_type, self.rank, in_place=call.in_place)
+        promises, memory = (
+            Promises(task),
+            Memory(plan, cut, NumpyCells(call.data_type), self.rank, in_place=call.in_place),
+        )
         seconds, found = 0.0, []
         for _ in range(conditions.repeats):
             fill(plan, task, memory, self.rank)
             slots = conditions.runtime.fifo_slots[plan.protocol]
             messages = _Messages(self._mpi, self._data, slots, call.data_type)
-            engine = Engine(plan, cut, {self.rank: memory}, messages, call.operator, call.data_type)
+            engine = Engine(plan, cut, {self.rank: memory}, messages, call.operator, NumpyCells(call.data_type))
             self._barrier(plan, conditions.timeout_seconds)
             report = self._run_once(engine, messages, conditions.timeout_seconds)
             if report.good:
@@ -249,6 +252,9 @@ class MpiSession:
     def end_all_at_exit(self, exit_code: int) -> None:
         """End all processes when this one ends: after a run that did not come to its end they would wait for each other."""
         atexit.register(self._end_all, exit_code)
+
+    def close(self) -> None:
+        """MPI lets go of the others when the process ends."""
 
     def _end_all(self, exit_code: int) -> None:
         sys.stdout.flush()
@@ -380,11 +386,3 @@ def _judge(reports: list[_Report], num_ranks: int, timeout_seconds: float) -> li
 def _lost(rank: int, timeout_seconds: float) -> Violation:
     what = f"it has not answered for {timeout_seconds:g} seconds, so its process has ended, was stopped, or needs a larger --timeout"
     return Violation(f"rank {rank}", "lost-rank", what)
-
-
-def _revived(kind: type[TacclError], attributes: dict[str, Any], arguments: tuple[Any, ...]) -> TacclError:
-    """An error of another process, with its attributes and its sentence."""
-    error = kind.__new__(kind)
-    error.args = arguments
-    error.__dict__.update(attributes)
-    return error

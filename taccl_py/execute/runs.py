@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
+from taccl_py.execute.arithmetic import NumpyCells
 from taccl_py.execute.compare import Comparison, WrongElement, compare_rank, total
 from taccl_py.execute.engine import Engine
 from taccl_py.execute.local import Queues, run_all
@@ -112,7 +113,10 @@ def run_local(plan: Plan, call: Call, conditions: Conditions) -> Outcome:
     cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
     _require_memory(plan, cut, call)
     task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
-    memories = {rank: Memory(plan, cut, call.data_type, rank, in_place=call.in_place) for rank in range(plan.num_ranks)}
+    memories = {
+        rank: Memory(plan, cut, NumpyCells(call.data_type), rank, in_place=call.in_place)
+        for rank in range(plan.num_ranks)
+    }
     promises = Promises(task)
     order = random.Random(conditions.seed) if conditions.shuffled else None
     seconds, found = 0.0, []
@@ -120,7 +124,7 @@ def run_local(plan: Plan, call: Call, conditions: Conditions) -> Outcome:
         for rank, memory in memories.items():
             fill(plan, task, memory, rank)
         queues = Queues(conditions.runtime.fifo_slots[plan.protocol])
-        engine = Engine(plan, cut, memories, queues, call.operator, call.data_type)
+        engine = Engine(plan, cut, memories, queues, call.operator, NumpyCells(call.data_type))
         start = time.perf_counter()
         run_all(engine, queues, plan, order)
         seconds += time.perf_counter() - start

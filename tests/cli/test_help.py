@@ -91,7 +91,7 @@ def given(folder):
 def test_every_example_works(taccl, folder, path):
     given(folder)
     made_before = {"check", "lower", "simulate", "run", "convert", "install", "show", "trace", "report"}
-    if set(path) & made_before:
+    if path[1:] == () and set(path) & made_before:
         made = taccl("synth", "ndv2", "allgather", "--nodes", 2, "--sketch", "sk-1", "--size", "16MB", "--time-limit", 0.5,
                      "-o", "out")  # fmt: skip
         assert made.code == 0

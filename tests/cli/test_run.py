@@ -123,7 +123,8 @@ def test_nobody_needs_a_package_more(taccl, folder):
     assert taccl("run", write(folder, ring_allgather()), "--shuffle", "--seed", 7, "--repeats", 2).code == 0
 
 
-def test_a_missing_package_is_named_with_its_extra(refuse, folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mpi4py", None)
-    name = write(folder, ring_allgather())
-    refuse(6, ["--with mpi needs mpi4py", "pip install 'taccl-py[mpi]'"], "run", name, "--with", "mpi")
+@pytest.mark.parametrize(("package", "executor"), [("mpi4py", "mpi"), ("torch", "torch")])
+def test_a_missing_package_is_named_with_its_extra(refuse, folder, monkeypatch, package, executor):
+    monkeypatch.setitem(sys.modules, package, None)
+    words = [f"--with {executor} needs {package}", f"pip install 'taccl-py[{executor}]'"]
+    refuse(6, words, "run", write(folder, ring_allgather()), "--with", executor)

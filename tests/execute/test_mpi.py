@@ -3,29 +3,17 @@
 import importlib.util
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from taccl_py.collective import Kind
-from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, lower_and_judge, synthesize
-from taccl_py.runtimes import EXECUTOR
-from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.engine import Events, Options
-from tests.cli.running import Ended, environment
+from tests.execute.processes import ROOT, errors, run_processes, write, write_samples
 from tests.instances import quiet_pulp
 from tests.verify.msccl.files import pair_allreduce, ring_allgather, ring_allreduce, step
 from tests.verify.msccl.test_broken_files import both_send_first
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-ROOT = Path(__file__).parents[2]
-SECONDS = 60
 
 pytestmark = [
     quiet_pulp,
@@ -36,52 +24,14 @@ pytestmark = [
 ]
 
 
-@dataclass(frozen=True)
-class Timed(Ended):
-    """How a command ended, and when."""
-
-    seconds: float = 0.0
-
-
 def under_mpi(num_ranks, *words, module="taccl_py", cwd=ROOT):
-    """Run a module in so many processes; whatever happens, none of them is left behind."""
-    command = [MPIEXEC, "-n", str(num_ranks), sys.executable, "-m", module, *map(str, words)]
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        command, cwd=cwd, env=environment({"PYTHONPATH": str(ROOT)}), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    return Timed(process.returncode, out, err, time.perf_counter() - start)
-
-
-def write(folder, file, name="test.xml"):
-    (folder / name).write_text(file.text(), encoding="utf-8")
-    return folder / name
-
-
-def errors(ended):
-    return [line.removeprefix("error: ") for line in ended.err.splitlines() if line.startswith("error: ")]
-
-
-def synthesized(topology, kind):
-    limits = Limits(seconds=60.0, workers=1)
-    limits.stop.set()  # the first answer
-    request = Request(topology=topology, kind=kind, size_bytes=1 << 16, options=Options(limits=limits))
-    return lower_and_judge(synthesize(request, Events()).schedule, LoweringOptions(EXECUTOR)).text
+    """Run a module in so many processes."""
+    return run_processes([MPIEXEC, "-n", num_ranks, sys.executable, "-m", module, *words], cwd=cwd)
 
 
 def test_every_collective_on_three_machines_in_four_processes(tmp_path):
-    for kind in Kind:
-        for topology in ("ring:4", "full:4", "switch:4"):
-            name = f"{kind}-{topology.replace(':', '-')}.xml"
-            (tmp_path / name).write_text(synthesized(topology, kind), encoding="utf-8")
-    ended = under_mpi(4, "folder", tmp_path, module="tests.execute.mpi_driver")
+    write_samples(tmp_path)
+    ended = under_mpi(4, "folder", "mpi", tmp_path, module="tests.execute.process_driver")
     assert (ended.code, ended.err) == (0, "")
     results = ended.json
     assert len({name for name, _, _ in results}) == 24
@@ -180,7 +130,7 @@ def test_a_corrupted_message_is_named_by_rank_chunk_and_offset(tmp_path):
     """In a ring AllGather of four the second message of rank 1 brings chunk 0 to rank 2, which sends it on to rank 3."""
     name = write(tmp_path, ring_allgather(4))
     words = ("corrupt", 1, "run", name, "--with", "mpi", "--size", 4 * 64, "--placement", "out", "--datatype", "int32")
-    ended = under_mpi(4, *words, module="tests.execute.mpi_driver")
+    ended = under_mpi(4, *words, module="tests.execute.process_driver")
     assert ended.code == 4
     (sentence,) = errors(ended)
     assert "2 elements are wrong; rank 2, chunk 0 of the output, offset 15: found" in sentence
@@ -191,7 +141,7 @@ LONG = ("--with", "mpi", "--size", "64KiB", "--repeats", "1000000", "--timeout",
 
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     name = write(tmp_path, ring_allreduce(4))
-    ended = under_mpi(4, "signal", "SIGKILL", 2, 2.0, "run", name, *LONG, module="tests.execute.mpi_driver")
+    ended = under_mpi(4, "signal", "SIGKILL", 2, 2.0, "run", name, *LONG, module="tests.execute.process_driver")
     assert ended.code != 0
     assert "KILLED" in (ended.err + ended.out).upper()
     assert ended.seconds < 30
@@ -200,7 +150,7 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_stops_is_named(tmp_path, rank):
     name = write(tmp_path, ring_allreduce(4))
-    ended = under_mpi(4, "signal", "SIGSTOP", rank, 2.0, "run", name, *LONG, module="tests.execute.mpi_driver")
+    ended = under_mpi(4, "signal", "SIGSTOP", rank, 2.0, "run", name, *LONG, module="tests.execute.process_driver")
     assert ended.code == 4
     assert ended.seconds < 30
     (sentence,) = errors(ended)

@@ -1,4 +1,4 @@
-"""What a process under mpiexec does in these tests: ``python -m tests.execute.mpi_driver MODE ...``."""
+"""What a process of several does in these tests: ``python -m tests.execute.process_driver MODE ...``."""
 
 import json
 import os
@@ -12,17 +12,19 @@ from taccl_py.execute.mpi import MpiSession, _Messages, load_mpi
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.reader import read_plan
 from taccl_py.execute.runs import Call, Conditions
+from taccl_py.execute.torch_ranks import TorchSession
 from taccl_py.runtimes import EXECUTOR
 from tests.execute.running import placements
 
 
 def session_rank():
-    return load_mpi().COMM_WORLD.rank
+    """Torchrun tells it in the environment, MPI when it is asked."""
+    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else load_mpi().COMM_WORLD.rank
 
 
-def run_folder(folder):
+def run_folder(executor, folder):
     """Run all files of a folder at two sizes and in all placements, and print what came out as JSON."""
-    session, results = MpiSession(), []
+    session, results = MpiSession() if executor == "mpi" else TorchSession(60.0), []
     for number, path in enumerate(sorted(Path(folder).iterdir())):
         plan = read_plan(path.read_text(encoding="utf-8"), path.name)
         data_type = list(DataType)[number % len(DataType)]
@@ -33,6 +35,7 @@ def run_folder(folder):
                 results.append([path.name, outcome.num_wrong, str(outcome.first_wrong)])
     if session.rank == 0:
         sys.stdout.write(json.dumps(results))
+    session.close()
 
 
 def run_with_signal(name, rank, seconds, *arguments):

@@ -1,0 +1,64 @@
+"""Commands of several processes, and what they run."""
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from taccl_py.collective import Kind
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.runtimes import EXECUTOR
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Events, Options
+from tests.cli.running import Ended, environment
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 90
+
+
+@dataclass(frozen=True)
+class Timed(Ended):
+    """How a command ended, and when."""
+
+    seconds: float = 0.0
+
+
+def run_processes(command, *, cwd=ROOT):
+    """Run a launcher; whatever happens, none of its processes is left behind."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [str(word) for word in command], cwd=cwd, env=environment({"PYTHONPATH": str(ROOT)}), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    return Timed(process.returncode, out, err, time.perf_counter() - start)
+
+
+def write(folder, file, name="test.xml"):
+    """Write a file and return its path."""
+    (folder / name).write_text(file.text(), encoding="utf-8")
+    return folder / name
+
+
+def errors(ended):
+    """Sentences of the command, among what the launcher says."""
+    return [line.removeprefix("error: ") for line in ended.err.splitlines() if line.startswith("error: ")]
+
+
+def write_samples(folder):
+    """Write a program for every collective and three machines of four ranks."""
+    limits = Limits(seconds=60.0, workers=1)
+    limits.stop.set()  # the first answer
+    for kind in Kind:
+        for topology in ("ring:4", "full:4", "switch:4"):
+            request = Request(topology=topology, kind=kind, size_bytes=1 << 16, options=Options(limits=limits))
+            text = lower_and_judge(synthesize(request, Events()).schedule, LoweringOptions(EXECUTOR)).text
+            (folder / f"{kind}-{topology.replace(':', '-')}.xml").write_text(text, encoding="utf-8")

@@ -1,0 +1,81 @@
+"""One process for each rank under torchrun, with gloo."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.execute.arithmetic import combine, decode
+from taccl_py.execute.plan import DataType, Operator
+from taccl_py.execute.promise import Task, draw_input
+from taccl_py.execute.torch_ranks import TorchCells, load_torch
+from tests.execute.processes import errors, run_processes, write, write_samples
+from tests.instances import quiet_pulp
+from tests.verify.msccl.files import ring_allreduce
+from tests.verify.msccl.test_broken_files import both_send_first
+
+pytestmark = [
+    quiet_pulp,
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install 'taccl-py[torch]'"
+    ),
+]
+
+
+def under_torchrun(num_ranks, *words, module="taccl_py"):
+    """Run a module in so many processes."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_ranks, "-m", module]
+    return run_processes([sys.executable, *launcher, *words])
+
+
+@pytest.mark.parametrize("operator", Operator)
+@pytest.mark.parametrize("data_type", DataType)
+def test_torch_computes_what_numpy_computes(data_type, operator):
+    cells = TorchCells(load_torch(), data_type)
+    task = Task(Kind.ALLREDUCE, 2, 0, 256, 256, data_type, operator, 1)
+    one, other = draw_input(task, 0), draw_input(task, 1)
+    found = cells.unload(cells.combine(operator, cells.load(one), cells.load(other)))
+    assert found.dtype == one.dtype
+    assert np.array_equal(decode(found, data_type), decode(combine(operator, data_type, one, other), data_type))
+
+
+def test_every_collective_on_three_machines_in_four_processes(tmp_path):
+    write_samples(tmp_path)
+    ended = under_torchrun(4, "folder", "torch", tmp_path, module="tests.execute.process_driver")
+    assert ended.code == 0, ended.err
+    results = ended.json
+    assert len({name for name, _, _ in results}) == 24
+    assert [row for row in results if row[1]] == []
+
+
+def test_one_table_is_printed(tmp_path):
+    words = ("run", write(tmp_path, ring_allreduce(4)), "--with", "torch", "--size", "64KiB", "--repeats", 3, "--json")
+    ended = under_torchrun(4, *words)
+    assert ended.code == 0, ended.err
+    assert [(row["size_bytes"], row["in_place"], row["num_wrong"]) for row in ended.json["results"]] == [
+        (65536, False, 0), (65536, True, 0),
+    ]  # fmt: skip
+
+
+def test_a_deadlock_is_known_before_anything_is_sent(tmp_path):
+    name = write(tmp_path, both_send_first(3, proto="Simple"))
+    ended = under_torchrun(2, "run", name, "--with", "torch")
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert "so on around from gpu 0 tb 0" in sentence
+    assert ended.seconds < 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_stops_is_named_in_bounded_time(tmp_path, rank):
+    """The sentence comes soon; torchrun then gives a stopped process half a minute to end."""
+    name = write(tmp_path, ring_allreduce(4))
+    words = ("run", name, "--with", "torch", "--size", "64KiB", "--repeats", 1_000_000, "--timeout", 4)
+    ended = under_torchrun(4, "signal", "SIGSTOP", rank, 8, *words, module="tests.execute.process_driver")
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert f"rank {rank}: it has not answered for 4 seconds" in sentence
+    assert ended.seconds < 60
