@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, Work
-from taccl_py.lowering.flow import Flow
 from taccl_py.runtimes import MAX_PEERS_PER_CHANNEL, Runtime
 from taccl_py.topology.model import Topology
 
@@ -40,7 +39,7 @@ class ChannelRules:
         return self.instances * self.spread.get(link, 1)
 
 
-def assign_channels(work: Work, flow: Flow, topology: Topology, rules: ChannelRules) -> tuple[int, ...]:
+def assign_channels(work: Work, topology: Topology, rules: ChannelRules) -> tuple[int, ...]:
     """Return the channel of every transfer.
 
     Raises
@@ -48,7 +47,7 @@ def assign_channels(work: Work, flow: Flow, topology: Topology, rules: ChannelRu
     LoweringError
         If the runtime has not enough channels.
     """
-    group_of = _spread_messages(work, flow, rules)
+    group_of = _spread_messages(work, rules)
     channel_of = _link_channels(sorted({t.link for t in work.transfers}), topology, rules)
     return tuple(
         channel_of[transfer.link][group_of[transfer.message] * rules.instances + transfer.instance]
@@ -56,28 +55,17 @@ def assign_channels(work: Work, flow: Flow, topology: Topology, rules: ChannelRu
     )
 
 
-def _spread_messages(work: Work, flow: Flow, rules: ChannelRules) -> dict[int, int]:
-    """Which of its link's channel groups each message uses: that of the message which it forwards, or the emptiest."""
-    waiting: dict[int, dict[int, int]] = {}
-    for transfer in work.transfers:
-        waiting.setdefault(transfer.link, {})[transfer.message] = 0
-    load = {link: [0] * rules.spread.get(link, 1) for link in waiting}
-    group_of: dict[int, int] = {}
+def _spread_messages(work: Work, rules: ChannelRules) -> dict[int, int]:
+    """Which of its link's channel groups each message uses: the first messages the first one, so that groups take turns once."""
+    of_link: dict[int, dict[int, None]] = {}
     for action in work.actions:
-        if action.leaves == NONE:
-            continue
-        transfer = work.transfers[action.leaves]
-        if transfer.message in group_of:
-            continue
-        loads = load[transfer.link]
-        room = -(-len(waiting[transfer.link]) // len(loads))
-        maker = flow.source[action.order]
-        arrived = max(work.actions[maker].arrives, work.actions[maker].beside) if maker != NONE else NONE
-        group = group_of[work.transfers[arrived].message] if arrived != NONE else NONE
-        if not 0 <= group < len(loads) or loads[group] >= room:
-            group = loads.index(min(loads))
-        loads[group] += 1
-        group_of[transfer.message] = group
+        if action.leaves != NONE:
+            transfer = work.transfers[action.leaves]
+            of_link.setdefault(transfer.link, {})[transfer.message] = None
+    group_of: dict[int, int] = {}
+    for link, messages in of_link.items():
+        groups = rules.spread.get(link, 1)
+        group_of |= {message: place * groups // len(messages) for place, message in enumerate(messages)}
     return group_of
 
 

@@ -213,7 +213,7 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
     work = sequence_actions(work, Memory(geometry, aliased=aliased))
     flow = trace_flow(work, case.schedule.makespan_us)
     channel_rules = ChannelRules(runtime, options.instances, decisions.spread)
-    channels = assign_channels(work, flow, case.schedule.topology, channel_rules)
+    channels = assign_channels(work, case.schedule.topology, channel_rules)
     block_rules = ThreadblockRules(
         runtime,
         min(options.max_threadblocks or runtime.resident_threadblocks, runtime.max_threadblocks),

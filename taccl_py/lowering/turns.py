@@ -3,13 +3,15 @@
 Threadblocks run at the same time, so messages to and from different peers compete for ports and may pass them in another
 order than the schedule's. Where that matters, every send waits for the one of its rank before it (its flag is raised when its
 data have left), and every receive for the one before it (so that of two senders the one whose message is awaited goes first).
-Ranks that share a port cannot wait for each other; there each of them at least keeps its own messages in order.
+Ranks that share a port cannot wait for each other; there each of them at least keeps its own messages in order. A link whose
+messages are too many for one threadblock is used by several, one after the other, which wait in any case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 
 from taccl_py.lowering.actions import NONE, Transfer
 from taccl_py.lowering.threadblocks import Draft
@@ -41,6 +43,8 @@ def find_turns(
         Which messages take turns.
     """
     turns: dict[int, tuple[int, ...]] = {}
+    for rank in drafts:
+        _add_shifts(turns, rank, transfers)
     if wanted is not PortOrder.FREE:
         _add_turns(turns, drafts, transfers, topology, sending=True)
     if wanted is PortOrder.BOTH:
@@ -66,6 +70,21 @@ def _add_turns(
             if before:
                 turns[order] = tuple(latest_first(turns.get(order, ()), sorted(before)))
             last |= dict.fromkeys(keys, order)
+
+
+def _add_shifts(turns: dict[int, tuple[int, ...]], drafts: Sequence[Draft], transfers: Sequence[Transfer]) -> None:
+    """The first send of a threadblock waits for the last one of the threadblock that used the link before it."""
+    shifts: dict[tuple[int, int], dict[int, list[int]]] = {}
+    for number, draft in enumerate(drafts):
+        for action in draft.actions:
+            if action.leaves != NONE:
+                transfer = transfers[action.leaves]
+                shifts.setdefault((transfer.link, transfer.instance), {}).setdefault(number, []).append(action.order)
+    for of_link in shifts.values():
+        in_order = sorted(of_link.values(), key=lambda orders: orders[0])
+        for before, after in pairwise(in_order):
+            if before[-1] < after[0]:
+                turns[after[0]] = tuple(latest_first(turns.get(after[0], ()), (before[-1],)))
 
 
 def latest_first(one: Sequence[int], other: Sequence[int]) -> list[int]:

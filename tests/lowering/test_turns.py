@@ -2,13 +2,17 @@
 
 import pytest
 
+from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.turns import find_turns, latest_first
 from taccl_py.runtimes import EXECUTOR, RUNTIMES
+from taccl_py.schedule.layout import Draft as Hop
+from taccl_py.schedule.timing import build_schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import judge_schedule
+from tests.instances import chain
 from tests.lowering import cases
 from tests.lowering.cases import machine_with_ports
 from tests.lowering.drafts import draft, recv, send, transfer
@@ -131,3 +135,23 @@ def test_a_fused_step_cannot_wait_for_its_turn_to_send_so_there_is_none():
     assert Op.RECV_COPY_SEND in operations(PortOrder.FREE)
     for order in (PortOrder.SENDS, PortOrder.BOTH):
         assert not any(op.receives and op.sends for op in operations(order))
+
+
+def test_threadblocks_that_share_a_link_use_it_one_after_the_other():
+    """Also without ports and in free order: the first send on the second channel waits for the last one on the first."""
+    topology = cases.ring(2)
+    transfers = [transfer(0, 1, message=i, start_us=10.0 * i) for i in range(4)]
+    first = draft(send(0, "i0", 0), send(1, "i1", 1), send_peer=1)
+    second = draft(send(2, "i2", 2), send(3, "i3", 3), send_peer=1, channel=1)
+    assert turns(((second, first),), transfers, topology, PortOrder.FREE) == {2: (1,)}
+
+
+def test_more_messages_than_a_threadblock_has_steps_cost_no_time():
+    """A chain of three with 200 pieces, one after the other: four threadblocks of at most 64 steps on each link."""
+    topology = chain(3, alpha_us=1.0, beta_us_per_mb=10.0)
+    drafts = [Hop(link, (piece,), float(piece + link), piece + link + 1.0) for piece in range(200) for link in range(2)]
+    schedule = build_schedule(topology, Collective(Kind.BROADCAST, 3, 200), 1e6, drafts)
+    assert schedule.makespan_us == pytest.approx(201 * 11.0)
+    program = lower(schedule, LoweringOptions(EXECUTOR))
+    assert program.num_channels == 4
+    assert replayed_us(schedule, PortOrder.FREE) == pytest.approx(schedule.makespan_us)
