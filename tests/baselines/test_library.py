@@ -88,6 +88,15 @@ def test_rings_at_two_levels():
     assert fastest_us(MACHINES["two nodes"], Kind.ALLGATHER, Family.HIERARCHICAL, 4 * MB) == pytest.approx(60)
 
 
+def test_trees_in_many_pieces_keep_links_busy_both_ways():
+    """Along one chain 4 MB go up one link and down another, 40 us each: 240 us hop by hop, 80 if up and down do not overlap.
+
+    In pieces the ends of the pipeline add less than half of 40.
+    """
+    us = fastest_us(full(4, alpha_us=0.0), Kind.ALLREDUCE, Family.TREE, 4 * MB)
+    assert us < 60
+
+
 def test_a_small_tree():
     """Two nodes of one rank: a half goes each way and back, all links at work, so 2 * (1 + 10 * 0.5) for 1 MB."""
     pair = two_nodes(1, {0: (0,)}, between=(1.0, 10.0))
