@@ -254,3 +254,13 @@ def test_pictures_in_the_readme_exist():
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert len(pictures) >= 2
     assert [name for name in pictures if not (ROOT / name).read_bytes().startswith(b"\x89PNG")] == []
+
+
+def test_the_top_level_has_what_a_newcomer_expects_and_nothing_else():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    found = {name.split("/")[0] for name in tracked.stdout.splitlines()}
+    assert {name for name in found if not name.startswith(".")} == {
+        "LICENSE", "README.md", "pyproject.toml", "scripts", "sketches", "taccl_py", "tests", "topologies"
+    }  # fmt: skip
