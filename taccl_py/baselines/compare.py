@@ -146,8 +146,13 @@ def compare_sizes(
     portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
     demand = portfolio.demand
     events.stage("baselines")
-    middle = math.sqrt(sizes.low_bytes * sizes.high_bytes)
-    timed = _timed(baselines_of(demand.topology, demand.kind, demand.root, middle), sizes)
+    # An order that suits small messages need not suit large ones, so baselines are planned for both and for between.
+    planned = {sizes.low_bytes, round(math.sqrt(sizes.low_bytes * sizes.high_bytes)), sizes.high_bytes}
+    timed = [
+        each
+        for size in sorted(planned)
+        for each in _timed(baselines_of(demand.topology, demand.kind, demand.root, size), sizes)
+    ]
     job = _job(demand.topology, tuned)
     rows = [
         ComparedSize(
