@@ -173,7 +173,7 @@ def _open_session(executor: str, timeout_seconds: float) -> _Session:
     if executor == _MPI:
         from taccl_py.execute.mpi import MpiSession
 
-        return MpiSession()
+        return MpiSession(timeout_seconds)
     if executor == _TORCH:
         from taccl_py.execute.torch_ranks import TorchSession
 

@@ -32,10 +32,10 @@ T = TypeVar("T")
 # Polls without anything new after which a process lets others have the processor, and for how long.
 _PATIENCE, _NAP_SECONDS = 50, 2e-5
 _POLLS_PER_CONTROL = 64
-_LAST_WORDS_SECONDS = 2.0  # that other ranks leave to rank 0
+_LAST_WORDS_SECONDS = 6.0  # that other ranks leave to rank 0
 _STOP_TAG, _REPORT_TAG, _VERDICT_TAG = 1, 2, 3
 # Longest that rank 0 waits for reports once somebody has stopped, as a part of the time-out, and at least.
-_GRACE, _LEAST_GRACE_SECONDS = 0.5, 1.0
+_GRACE, _LEAST_GRACE_SECONDS = 0.5, 2.0
 
 
 def load_mpi() -> Any:
@@ -172,7 +172,8 @@ class MpiSession:
         If there is no MPI.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
         self._mpi = load_mpi()
         self._data = self._mpi.COMM_WORLD.Dup()
         self._control = self._mpi.COMM_WORLD.Dup()
@@ -187,8 +188,9 @@ class MpiSession:
         Raises
         ------
         TacclError
-            What it raised, on all ranks.
+            What it raised, on all ranks; InvalidArtifact if one of them does not come.
         """
+        self._barrier("taccl run", self._timeout_seconds)
         made: tuple[T | None, TacclError | None] = (None, None)
         if self.rank == 0:
             try:
@@ -239,12 +241,12 @@ class MpiSession:
             slots = conditions.runtime.fifo_slots[plan.protocol]
             messages = _Messages(self._mpi, self._data, slots, call.data_type)
             engine = Engine(plan, cut, {self.rank: memory}, messages, call.operator, NumpyCells(call.data_type))
-            self._barrier(plan, conditions.timeout_seconds)
+            self._barrier(plan.name, conditions.timeout_seconds)
             report = self._run_once(engine, messages, conditions.timeout_seconds)
             if report.good:
                 comparison = compare_rank(plan, promises, memory, self.rank, in_place=call.in_place)
                 report = _with_comparison(report, comparison)
-            reports = self._settle(plan, report, conditions.timeout_seconds)
+            reports = self._settle(plan.name, report, conditions.timeout_seconds)
             seconds += max(one.seconds for one in reports)
             found += [one.comparison for one in reports if one.comparison is not None]
         return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
@@ -304,16 +306,24 @@ class MpiSession:
 
     # Before and after a run
 
-    def _barrier(self, plan: Plan, timeout_seconds: float) -> None:
+    def _barrier(self, name: str, timeout_seconds: float) -> None:
+        """Wait for all ranks.
+
+        Raises
+        ------
+        InvalidArtifact
+            If one of them does not come.
+        """
         request = self._control.Ibarrier()
-        deadline = time.perf_counter() + 2 * timeout_seconds
+        deadline = time.perf_counter() + timeout_seconds
         while not request.Test():
             if time.perf_counter() > deadline:
+                self._settle(name, _Report(self.rank, 0.0, None, (), (), {}, {}), timeout_seconds)
                 what = "not all ranks have come to the start of a run; raise --timeout if they only need longer"
-                raise InvalidArtifact(plan.name, [Violation("", "lost-rank", what)])
+                raise InvalidArtifact(name, [Violation("", "lost-rank", what)])
             time.sleep(_NAP_SECONDS)
 
-    def _settle(self, plan: Plan, report: _Report, timeout_seconds: float) -> list[_Report]:
+    def _settle(self, name: str, report: _Report, timeout_seconds: float) -> list[_Report]:
         """Reports of all ranks (on rank 0; elsewhere the own one).
 
         Raises
@@ -331,7 +341,7 @@ class MpiSession:
             reports, verdict = [report], self._await_verdict(timeout_seconds)
         self._requests = [request for request in self._requests if not request.Test()]
         if verdict.violations:
-            raise InvalidArtifact(plan.name, verdict.violations)
+            raise InvalidArtifact(name, verdict.violations)
         return reports
 
     def _collect(self, own: _Report, timeout_seconds: float) -> list[_Report]:

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from taccl_py.cli import main
-from taccl_py.execute.mpi import MpiSession, _Messages, load_mpi
+from taccl_py.execute.mpi import MpiSession, _Messages
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.reader import read_plan
 from taccl_py.execute.runs import Call, Conditions
@@ -17,14 +17,9 @@ from taccl_py.runtimes import EXECUTOR
 from tests.execute.running import placements
 
 
-def session_rank():
-    """Torchrun tells it in the environment, MPI when it is asked."""
-    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else load_mpi().COMM_WORLD.rank
-
-
 def run_folder(executor, folder):
     """Run all files of a folder at two sizes and in all placements, and print what came out as JSON."""
-    session, results = MpiSession() if executor == "mpi" else TorchSession(60.0), []
+    session, results = MpiSession(60.0) if executor == "mpi" else TorchSession(60.0), []
     for number, path in enumerate(sorted(Path(folder).iterdir())):
         plan = read_plan(path.read_text(encoding="utf-8"), path.name)
         data_type = list(DataType)[number % len(DataType)]
@@ -38,12 +33,19 @@ def run_folder(executor, folder):
     session.close()
 
 
-def run_with_signal(name, rank, seconds, *arguments):
-    """Run a command, where one process gets a signal after a while."""
-    if session_rank() == int(rank):
-        timer = threading.Timer(float(seconds), lambda: os.kill(os.getpid(), getattr(signal, name)))
-        timer.daemon = True
-        timer.start()
+def run_with_signal(executor, name, rank, seconds, *arguments):
+    """Run a command, where one process gets a signal a while after its first run has begun."""
+    session = MpiSession if executor == "mpi" else TorchSession
+    run = session.run
+
+    def watched(self, *given):
+        if self.rank == int(rank):
+            timer = threading.Timer(float(seconds), lambda: os.kill(os.getpid(), getattr(signal, name)))
+            timer.daemon = True
+            timer.start()
+        return run(self, *given)
+
+    session.run = watched
     main(list(arguments))
 
 
@@ -53,7 +55,7 @@ def run_corrupted(rank, *arguments):
 
     def corrupted(self, connection, message):
         sent.append(connection)
-        if session_rank() == int(rank) and len(sent) == 2:
+        if connection.src == int(rank) and len(sent) == 2:
             message = message.copy()
             message.reshape(-1)[-1] += 1
         push(self, connection, message)

@@ -73,7 +73,7 @@ def test_a_deadlock_is_told_in_bounded_time_with_who_waits_for_whom(tmp_path):
         "[deadlock]",
     ):
         assert word in sentence
-    assert ended.seconds < 15
+    assert ended.seconds < 40
 
 
 def double_counting():
@@ -123,7 +123,7 @@ def test_faults_are_named(tmp_path, name):
     (sentence,) = errors(ended)
     for word in words:
         assert word in sentence
-    assert ended.seconds < 15
+    assert ended.seconds < 40
 
 
 def test_a_corrupted_message_is_named_by_rank_chunk_and_offset(tmp_path):
@@ -136,23 +136,25 @@ def test_a_corrupted_message_is_named_by_rank_chunk_and_offset(tmp_path):
     assert "2 elements are wrong; rank 2, chunk 0 of the output, offset 15: found" in sentence
 
 
-LONG = ("--with", "mpi", "--size", "64KiB", "--repeats", "1000000", "--timeout", "2")
+LONG = ("--with", "mpi", "--size", "64KiB", "--repeats", "1000000", "--timeout", "4")
 
 
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     name = write(tmp_path, ring_allreduce(4))
-    ended = under_mpi(4, "signal", "SIGKILL", 2, 2.0, "run", name, *LONG, module="tests.execute.process_driver")
+    ended = under_mpi(4, "signal", "mpi", "SIGKILL", 2, 0.5, "run", name, *LONG, module="tests.execute.process_driver")
     assert ended.code != 0
     assert "KILLED" in (ended.err + ended.out).upper()
-    assert ended.seconds < 30
+    assert ended.seconds < 60
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_rank_that_stops_is_named(tmp_path, rank):
     name = write(tmp_path, ring_allreduce(4))
-    ended = under_mpi(4, "signal", "SIGSTOP", rank, 2.0, "run", name, *LONG, module="tests.execute.process_driver")
+    ended = under_mpi(
+        4, "signal", "mpi", "SIGSTOP", rank, 0.5, "run", name, *LONG, module="tests.execute.process_driver"
+    )
     assert ended.code == 4
-    assert ended.seconds < 30
+    assert ended.seconds < 60
     (sentence,) = errors(ended)
-    assert f"rank {rank}: it has not answered for 2 seconds" in sentence
+    assert f"rank {rank}: it has not answered for 4 seconds" in sentence
     assert "[lost-rank]" in sentence
