@@ -81,16 +81,25 @@ class _Clock:
         self.end_us = [0.0] * len(drafts)
 
     def _deliveries(self) -> list[set[int]]:
-        """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts."""
+        """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts.
+
+        What is added at the receiver also waits for what is stored there before, which it would be lost under.
+        """
         brings: dict[tuple[int, int], list[int]] = {}
+        stores: dict[tuple[int, int], list[int]] = {}
         for i in self.order:
             for chunk in self.drafts[i].chunks:
-                brings.setdefault((chunk, self.topology.links[self.drafts[i].link].dst), []).append(i)
+                key = (chunk, self.topology.links[self.drafts[i].link].dst)
+                brings.setdefault(key, []).append(i)
+                if not self.drafts[i].reduce:
+                    stores.setdefault(key, []).append(i)
         found = []
         for draft in self.drafts:
-            src = self.topology.links[draft.link].src
+            link = self.topology.links[draft.link]
             latest = draft.start + 1e-9 * max(1.0, abs(draft.start))
-            candidates = {j for chunk in draft.chunks for j in brings.get((chunk, src), ())}
+            candidates = {j for chunk in draft.chunks for j in brings.get((chunk, link.src), ())}
+            if draft.reduce:
+                candidates |= {j for chunk in draft.chunks for j in stores.get((chunk, link.dst), ())}
             found.append({j for j in candidates if self.drafts[j].end <= latest})
         return found
 

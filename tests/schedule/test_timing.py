@@ -73,6 +73,15 @@ def test_a_sum_waits_for_every_part_that_was_planned_before_it():
     )
 
 
+def test_what_is_added_waits_for_what_is_stored_there_before():
+    """Rank 1 gets another's sum in the place of its own (30 us); what rank 0 adds to it must not come first."""
+    topology = machine(3, [Link(0, 1, 0.0, 10.0), Link(2, 1, 0.0, 30.0)])
+    added = Draft(topology.links_between[0, 1][0], (0,), 3, 4, True)
+    stored = Draft(topology.links_between[2, 1][0], (0,), 0, 3)
+    assert times(topology, stored, added) == [(0.0, 30.0), (30.0, 40.0)]
+    assert times(topology, stored, replace(added, start=1))[-1] == (0.0, 10.0), "by the plan at the same time"
+
+
 def test_a_batch_waits_for_its_last_chunk():
     drafts = [Draft(0, (0,), 0, 1), Draft(0, (1,), 1, 2), Draft(1, (0, 1), 2, 3)]
     assert times(chain(3, 1.0, 10.0), *drafts)[-1] == (22.0, 43.0)

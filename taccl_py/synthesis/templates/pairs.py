@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import Grid, grids
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan
 from taccl_py.synthesis.templates.site import Site
@@ -33,6 +34,9 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     rails = _by_rails(site)
     if rails is not None:
         ways["paths inside, then rails"] = rails
+    delegates = Delegates.of(site)
+    if delegates is not None and small:
+        ways["delegates"] = delegates.way
     for camp in camps(site):
         ways |= {camp.name: _led(camp, site, quickest, by_rail=False)}
         ways |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}

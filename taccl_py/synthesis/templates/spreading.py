@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import walks
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan, end_of, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
@@ -26,10 +27,12 @@ def allgather_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
     for walk in walks(site):
         yield Plan(walk.name, chunks, spread(walk.axes, held))
     yield from sparse_plans(site, chunks_per_rank)
+    delegates = Delegates.of(site)
+    if delegates is not None:
+        yield Plan("delegates", chunks, delegates.allgather(held))
     for camp in camps(site):
-        moves = _spread_in(camp, site, held)
-        if moves is not None:
-            yield Plan(camp.name, chunks, moves)
+        for way, inside in _gathered_in(camp, site, held):
+            yield Plan(f"{camp.name}{way}", chunks, _spread_in(camp, site, held, inside))
 
 
 def sparse_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
@@ -252,11 +255,17 @@ def _first_axis(site: Site, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
     return next((each for each in found if each is not None), None)
 
 
-def _spread_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]]) -> Moves | None:
-    """AllGather in camps, then among leaders; what comes from the own node goes around while other nodes' chunks are on the way."""
-    inside = spread((camp.inside,), held) if camp.inside is not None else flood(site.inside, camp.members, held)
-    if inside is None:
-        return None
+def _gathered_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
+    """AllGather in camps by their pattern, and along quickest paths."""
+    if camp.inside is not None:
+        yield "", spread((camp.inside,), held)
+    flooded = flood(site.inside, camp.members, held)
+    if flooded is not None:
+        yield ", paths inside", flooded
+
+
+def _spread_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]], inside: Moves) -> Moves:
+    """Among leaders after an AllGather in camps; what is the own node's goes around while other nodes' chunks are on the way."""
     share = {
         leader: tuple(chunk for rank in ranks for chunk in held[rank])
         for leader, ranks in zip(camp.leaders, camp.members, strict=True)

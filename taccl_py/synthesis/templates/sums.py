@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from math import prod
 
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.synthesis.templates.grids import Walk, grids, walks
+from taccl_py.synthesis.templates.delegates import Delegates
+from taccl_py.synthesis.templates.grids import Grid, Walk, grids, walks
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan, cut, in_pieces, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
@@ -46,6 +47,10 @@ def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iter
         gathered = _camp_sums(camp, site, chunks)
         if gathered is not None:
             yield Plan(camp.name, chunks, gathered)
+    delegates = Delegates.of(site)
+    delegated = delegates.allreduce(site, _everything(site, chunks)) if delegates is not None else None
+    if delegated is not None:
+        yield Plan("delegates", chunks, delegated)
     yield from _meetings(site, chunks)
     yield from _both_ways(site, back, chunks_per_rank)
     yield from _to_a_root_and_back(site, back, chunks)
@@ -63,6 +68,21 @@ def _exchanges(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
             found = [part for part in parts if part is not None]
             if len(found) == len(parts):
                 yield Plan(f"exchange {name} {grid.name}", chunks_per_rank, in_turn(*found))
+        yield from _crosswise(site, grid, chunks_per_rank)
+
+
+def _crosswise(site: Site, grid: Grid, chunks_per_rank: int) -> Iterator[Plan]:
+    """Two halves exchanged along two axes in either order, so that both axes' links are busy all the time."""
+    if len(grid.axes) == 2:
+        halves = cut(site.topology.num_ranks * chunks_per_rank, 2)
+        both = [
+            [_exchanged(site, groups, DIRECT, half) for groups in axes]
+            for half, axes in zip(halves, (grid.axes, grid.axes[::-1]), strict=True)
+        ]
+        found = [in_turn(*(part for part in parts if part is not None)) for parts in both if None not in parts]
+        if len(found) == len(halves):
+            moves = tuple(sorted((move for each in found for move in each), key=lambda move: move.start))
+            yield Plan(f"exchange crosswise {grid.name}", chunks_per_rank, moves)
 
 
 def _exchanged(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]) -> Moves | None:

@@ -32,6 +32,9 @@ def fastest(name, kind, size_bytes=KIB):
         ("ndv2-x2", Kind.ALLTOALL, 2 * 0.3 + 2.6 + 105 * 4096 * 1e-6 + 2 * 0.3),  # all in one message through the NIC
         ("mi300x-x2", Kind.ALLTOALL, 0.8 + 2.6),
         ("ndv4-x2", Kind.ALLGATHER, 3 * 0.3 + 2.6),
+        ("ndv2-x2", Kind.ALLGATHER, 2 * 0.3 + 2.6 + 105 * 512e-6 + 2 * 0.3),
+        # Halves exchanged in either order: 512 bytes over a single NVLink of 46 us/MB, twice.
+        ("ndv2", Kind.ALLREDUCE, 2 * (0.3 + 46 * 512e-6)),
         ("dgx2-x2", Kind.ALLGATHER, 5 * 0.3 + 2.6),  # who shares a NIC meets first
     ],
 )
