@@ -93,6 +93,22 @@ def two_nodes(per_node, connections, inside=(0.0, 10.0), between=(0.0, 50.0), nu
     )  # fmt: skip
 
 
+def nodes_with_nics(num_nodes, per_node, inside_us, across_us):
+    """Nodes on a switch, each with one NIC that all of its ranks share."""
+    ports = [Port(f"rank {r} {way}", inside_us, 0.0) for r in range(num_nodes * per_node) for way in ("out", "in")]
+    first_nic = len(ports)
+    ports += [Port(f"nic {n} {way}", across_us, 0.0) for n in range(num_nodes) for way in ("out", "in")]
+    links = []
+    for a in range(num_nodes * per_node):
+        for b in range(num_nodes * per_node):
+            here, there = a // per_node, b // per_node
+            if here == there and a != b:
+                links.append(Link(a, b, inside_us, 0.0, ports=(2 * a, 2 * b + 1)))
+            elif here != there:
+                links.append(Link(a, b, across_us, 0.0, ports=(first_nic + 2 * here, first_nic + 2 * there + 1)))
+    return machine(num_nodes * per_node, links, ports, tuple(r // per_node for r in range(num_nodes * per_node)))
+
+
 NODES = (Rotation("node", "machine"),)
 
 

@@ -84,10 +84,10 @@ class Delegates:
         place = {rank: (node, i) for node, ranks in enumerate(self.nodes) for i, rank in enumerate(ranks)}
         (node, begin), (other, end) = place[src], place[dst]
         if node == other:
-            return tuple(self.nodes[node][i] for i in _flipped(begin, end, len(self.nodes[node])))
+            return tuple(self.nodes[node][i] for i in flipped(begin, end, len(self.nodes[node])))
         delegate = end - end % number + (node ^ other)
-        before = [self.nodes[node][i] for i in _flipped(begin, delegate, len(self.nodes[node]))]
-        after = [self.nodes[other][i] for i in _flipped(delegate, end, number)]
+        before = [self.nodes[node][i] for i in flipped(begin, delegate, len(self.nodes[node]))]
+        after = [self.nodes[other][i] for i in flipped(delegate, end, number)]
         return (*before, *after)
 
 
@@ -95,7 +95,7 @@ def _bits(size: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in range((size - 1).bit_length()))
 
 
-def _flipped(begin: int, end: int, size: int) -> tuple[int, ...]:
+def flipped(begin: int, end: int, size: int) -> tuple[int, ...]:
     """Places from one to the other, one bit after the other; the same place again where a bit is right."""
     found = [begin]
     for bit in _bits(size):

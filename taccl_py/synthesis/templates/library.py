@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, turned
+from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, cut, turned
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
 from taccl_py.synthesis.templates.site import Site, is_small
@@ -77,16 +78,24 @@ def _timed(demand: Demand, plan: Plan, most_us: float) -> Schedule | None:
     drafts = as_drafts(topology, chunk_bytes, plan.moves)
     if drafts is None or _busiest_us(topology, chunk_bytes, drafts) > most_us:
         return None
-    schedule = build_schedule(topology, collective, chunk_bytes, [_packed(topology, chunk_bytes, d) for d in drafts])
+    packed = [part for draft in drafts for part in _packed(topology, chunk_bytes, draft)]
+    schedule = build_schedule(topology, collective, chunk_bytes, packed)
     if len(schedule.messages) > len(drafts):  # batches were cut
         other = build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)
         schedule = min(schedule, other, key=lambda each: each.makespan_us)
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 
-def _packed(topology: Topology, chunk_bytes: float, draft: Draft) -> Draft:
-    """The draft, never to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save."""
-    return replace(draft, packed=is_small(topology, draft.link, len(draft.chunks) * chunk_bytes))
+def _packed(topology: Topology, chunk_bytes: float, draft: Draft) -> Iterator[Draft]:
+    """The draft, not to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save.
+
+    It is cut for the runtimes, whose steps carry so many chunks and no more.
+    """
+    if not is_small(topology, draft.link, len(draft.chunks) * chunk_bytes):
+        yield draft
+        return
+    for part in cut(len(draft.chunks), -(-len(draft.chunks) // MAX_COUNT)):
+        yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
 
 
 def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[Draft]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from taccl_py.synthesis.templates.delegates import Delegates
+from taccl_py.synthesis.templates.delegates import Delegates, flipped
 from taccl_py.synthesis.templates.grids import Grid, grids
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan
+from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.templates.spreading import Camp, camps
 
@@ -20,7 +21,7 @@ Way = Callable[[int, int], tuple[int, ...]]
 
 def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     """Every AllToAll template that the machine's links allow."""
-    num_ranks = site.topology.num_ranks
+    num_ranks, num_nodes = site.topology.num_ranks, site.topology.num_nodes
     parents = [site.path_parents(source) for source in range(num_ranks)]
     if any(parent.count(-1) > 1 for parent in parents):
         return
@@ -29,7 +30,7 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     # Many axes are for many ranks in one message, which only small ones are.
     small = site.all_small(num_ranks * site.chunk_bytes)
     for grid in grids(site.topology, most_axes=_MOST_AXES if small else _FEW_AXES):
-        if small or not site.linked_inside_nodes or len(grid.axes) == min(2, site.topology.num_nodes):
+        if small or not site.linked_inside_nodes or len(grid.axes) == min(2, num_nodes):
             ways[f"turns {grid.name}"] = _turns(grid, num_ranks)
     rails = _by_rails(site)
     if rails is not None:
@@ -40,6 +41,8 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     for camp in camps(site):
         ways |= {camp.name: _led(camp, site, quickest, by_rail=False)}
         ways |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}
+        if small and num_nodes > 2 and num_nodes & (num_nodes - 1) == 0 and camp.across.name == DOUBLING:
+            ways[f"{camp.name}, doubling"] = _doubled(_led(camp, site, quickest, by_rail=False), camp, site)
     for name, way in ways.items():
         moves = _along(way, num_ranks, chunks_per_rank, far_first=False)
         if all(site.linked(move.src, move.dst) for move in moves):
@@ -129,6 +132,23 @@ def _led(camp: Camp, site: Site, quickest: Way, *, by_rail: bool) -> Way:
         return (*(src,) * (longest - len(begin)), *begin, *quickest(out, onward)[1:], *quickest(onward, dst)[1:])
 
     return way
+
+
+def _doubled(way: Way, camp: Camp, site: Site) -> Way:
+    """The same ways, but from leader to leader over others: one bit of the place after the other, together with theirs."""
+    node_of = site.topology.node_of
+    places = {rank: (group, place) for group in camp.across.groups for place, rank in enumerate(group)}
+
+    def found(src: int, dst: int) -> tuple[int, ...]:
+        hops = way(src, dst)
+        crossing = next((i for i, (a, b) in enumerate(pairwise(hops)) if node_of[a] != node_of[b]), None)
+        if crossing is None:
+            return hops
+        (group, begin), (_, end) = places[hops[crossing]], places[hops[crossing + 1]]
+        between = [group[place] for place in flipped(begin, end, len(group))]
+        return (*hops[:crossing], *between, *hops[crossing + 2 :])
+
+    return found
 
 
 def _without_circles(way: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,28 +7,12 @@ from taccl_py.synthesis.bounds.growth import Classes, growth_bound
 from taccl_py.synthesis.bounds.net import Net
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
-from tests.instances import full, machine, two_nodes
+from tests.instances import full, machine, nodes_with_nics, two_nodes
 
 
 def growth_us(topology, starts=(0,), inward=False):
     net = Net.of(topology)
     return growth_bound(net.reversed() if inward else net, list(starts), inward).time_us
-
-
-def gathered(num_nodes, per_node, inside_us, across_us):
-    """Nodes on a switch, each with one NIC that all of its ranks share."""
-    ports = [Port(f"rank {r} {way}", inside_us, 0.0) for r in range(num_nodes * per_node) for way in ("out", "in")]
-    first_nic = len(ports)
-    ports += [Port(f"nic {n} {way}", across_us, 0.0) for n in range(num_nodes) for way in ("out", "in")]
-    links = []
-    for a in range(num_nodes * per_node):
-        for b in range(num_nodes * per_node):
-            here, there = a // per_node, b // per_node
-            if here == there and a != b:
-                links.append(Link(a, b, inside_us, 0.0, ports=(2 * a, 2 * b + 1)))
-            elif here != there:
-                links.append(Link(a, b, across_us, 0.0, ports=(first_nic + 2 * here, first_nic + 2 * there + 1)))
-    return machine(num_nodes * per_node, links, ports, tuple(r // per_node for r in range(num_nodes * per_node)))
 
 
 @pytest.mark.parametrize("inward", [False, True])
@@ -46,8 +30,8 @@ def test_one_nic_a_node_is_passed_once_and_then_the_node_is_told(inward):
 
 def test_the_last_of_four_nodes_is_entered_second():
     """One message of 10 us a NIC: nodes know at 0, 10, 20, 20; the last still tells its 4 ranks in two steps of 1 us."""
-    assert growth_us(gathered(4, 4, 1.0, 10.0)) == pytest.approx(22.0)
-    assert growth_us(gathered(4, 4, 1.0, 10.0), inward=True) == pytest.approx(22.0)
+    assert growth_us(nodes_with_nics(4, 4, 1.0, 10.0)) == pytest.approx(22.0)
+    assert growth_us(nodes_with_nics(4, 4, 1.0, 10.0), inward=True) == pytest.approx(22.0)
 
 
 def test_nics_do_not_wait_for_each_other():
@@ -79,7 +63,7 @@ def test_a_longer_message_before_does_not_delay_the_count_too_much():
 
 
 def test_who_knows_is_counted_class_by_class():
-    classes = Classes.of(Net.of(gathered(2, 2, 1.0, 10.0)), np.array([0, 0, 1, 1]))
+    classes = Classes.of(Net.of(nodes_with_nics(2, 2, 1.0, 10.0)), np.array([0, 0, 1, 1]))
     learned = [(each.time_us, each.group) for each in classes.grown(0)]
     assert learned == [(0.0, 0), (1.0, 0), (10.0, 1), (11.0, 1)]
     assert [each.time_us for each in classes.grown(1, inside=frozenset({1}))] == [0.0, 1.0]

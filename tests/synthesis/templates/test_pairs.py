@@ -1,9 +1,12 @@
 from hypothesis import given, settings
 
 from taccl_py.collective import Kind
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import judge_schedule
+from tests.instances import nodes_with_nics
 from tests.synthesis.drawn import node_problems
 
 
@@ -12,3 +15,18 @@ from tests.synthesis.drawn import node_problems
 def test_on_any_two_nodes_no_chunk_comes_back_to_where_it_was(drawn):
     for found in template_schedules(Demand(drawn.topology, Kind.ALLTOALL, 1000.0)):
         assert judge_schedule(found.schedule) == (), found.name
+
+
+def test_leaders_of_four_nodes_pass_on_what_others_sent():
+    """One NIC a node: to its leader in 3 us, two messages of 10 us instead of three, from the leader in 3 us."""
+    found = template_schedules(Demand(nodes_with_nics(4, 4, 1.0, 10.0), Kind.ALLTOALL, 16.0))
+    best = min(found, key=lambda each: each.schedule.makespan_us)
+    assert best.name == "leaders 0 of 4, doubling"
+    assert best.schedule.makespan_us == 3 + 2 * 10 + 3
+    assert judge_schedule(best.schedule) == ()
+
+
+def test_no_packed_message_is_too_long_for_a_step():
+    """Doubling between the leaders of four NDv2 nodes would put 128 chunks into one."""
+    for found in template_schedules(Demand(load_topology("ndv2-x4"), Kind.ALLTOALL, 1024.0)):
+        assert all(len(m.chunks) <= MAX_COUNT for m in found.schedule.messages if m.packed), found.name
