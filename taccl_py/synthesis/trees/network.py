@@ -40,6 +40,8 @@ class Network:
         link has fewer than others.
     beta
         Cost of one megabyte on them in us, [link, position].
+    least_message_us
+        Time of the smallest message: alpha of what takes longest, and latency, [link].
     num_resources
         Number of orbits.
     """
@@ -52,6 +54,7 @@ class Network:
     dst: IntArray
     resources: IntArray
     beta: FloatArray
+    least_message_us: FloatArray
     num_resources: int
 
     @property
@@ -84,7 +87,7 @@ class Network:
             beta[link, : len(occupied)] = [topology.resource_cost[r][1] for r in occupied]
         return Network(
             problem, roots, problem.permitted[[chunk_of[root] for root in roots]], images, _src(topology), _dst(topology),
-            resources, beta, count,
+            resources, beta, np.array([_least_message_us(topology, link) for link in range(len(topology.links))]), count,
         )  # fmt: skip
 
     def lengths(self, prices: FloatArray) -> FloatArray:
@@ -138,3 +141,7 @@ def _free_group(topology: Topology, generators: list[Generator]) -> IntArray | N
     if len(set(behind)) < len(behind):
         return None
     return np.array(list(elements), dtype=np.int64)
+
+
+def _least_message_us(topology: Topology, link: int) -> float:
+    return max(topology.resource_cost[r][0] for r in topology.resources_of[link]) + topology.links[link].latency_us

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.packing import Over, Packing, Tree, dive
+from taccl_py.units import BYTES_PER_MB
 
 FloatArray = NDArray[np.float64]
 
@@ -23,6 +24,8 @@ _STEEPNESS = (40.0, 200.0)
 # A link that would outweigh everything has a penalty that is still a number.
 _MOST_EXPONENT = 600.0
 _MOST_PASSES = 6
+# Pieces in which a tree's data usually follow each other.
+_USUAL_CUTS = 8
 # Below this part of the largest load a resource does not count as full.
 _FULL = 0.9
 _EPSILON = 1e-9
@@ -85,7 +88,7 @@ def round_packing(network: Network, packing: Packing, parts: int, over: Over) ->
 
 
 def _balanced(network: Network, packing: Packing, trees: list[Tree], parts: int, goal: float, over: Over) -> _Search:
-    search = _Search(network, trees, packing.load_us * parts)
+    search = _Search(network, trees, parts, packing.load_us * parts)
     search.balance(goal, over)
     return search
 
@@ -107,7 +110,7 @@ def _nearest(network: Network, packing: Packing, parts: int) -> list[Tree]:
 class _Search:
     """Trees as one link into every rank, and the loads that they add up to (in us per megabyte of a part)."""
 
-    def __init__(self, network: Network, trees: list[Tree], target: float) -> None:
+    def __init__(self, network: Network, trees: list[Tree], parts: int, target: float) -> None:
         self._network, self._target = network, target
         self._root = [tree.root for tree in trees]
         self._link = [tree.links.copy() for tree in trees]
@@ -117,7 +120,9 @@ class _Search:
             allowed = np.flatnonzero(network.permitted[root])
             for rank in range(network.num_ranks):
                 self._into[root, rank] = allowed[network.dst[allowed] == rank]
-        self._slowness = network.beta.max(axis=1)
+        # Only pieces of a tree's data travel together, so what a hop costs once counts for more than its bandwidth.
+        piece_mb = network.problem.chunk_bytes / BYTES_PER_MB / parts / _USUAL_CUTS
+        self._slowness = network.least_message_us + network.beta.max(axis=1) * piece_mb
 
     @property
     def fullest(self) -> float:
