@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.synchronize import Event as SharedEvent
+from multiprocessing.connection import Connection
 
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
@@ -130,24 +132,35 @@ def _in_turn(
             yield index, compute(cases[index], store, stop)
         return
     context = multiprocessing.get_context("spawn")
-    shared = context.Event()
-    with ProcessPoolExecutor(min(workers, len(todo)), context, _prepare, (shared,)) as pool:
+    # Not an event: setting one waits for its sleepers, and those that were killed never answer.
+    listens, ends = context.Pipe(duplex=False)
+    with ProcessPoolExecutor(min(workers, len(todo)), context, _prepare, (listens,)) as pool:
         futures: dict[Future[Outcome], int] = {pool.submit(_compute_here, cases[i], store): i for i in todo}
         pending = set(futures)
         try:
             while pending:
                 ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
                 if stop.is_set():
-                    shared.set()
+                    ends.close()
                     pending -= {future for future in pending if future.cancel()}
                 for future in sorted(ready, key=futures.__getitem__):
-                    yield futures[future], future.result()
+                    yield futures[future], _result(future, cases[futures[future]])
         finally:
-            shared.set()
+            ends.close()
             pool.shutdown(cancel_futures=True)
         for future, index in futures.items():
             if future.cancelled():
                 yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
+
+
+def _result(future: Future[Outcome], case: Case) -> Outcome:
+    """A process' outcome, or that it died, which takes all that were waiting for it along."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return Outcome(
+            case, case.key(), None, "a process died before it was finished; use fewer --workers if memory is short"
+        )
 
 
 def _on_cluster(
@@ -199,12 +212,13 @@ def _from_cluster(case: Case, outcome: Outcome, store: Store | None) -> Outcome:
     return outcome
 
 
-def _prepare(shared: SharedEvent) -> None:
-    """Leave interrupts to the parent, and pass its stop on to this process."""
+def _prepare(listens: Connection) -> None:
+    """Leave interrupts to the parent, and stop when its end of the pipe is closed, be it because it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def relay() -> None:
-        shared.wait()
+        with suppress(EOFError, OSError):
+            listens.recv()
         _stop.set()
 
     threading.Thread(target=relay, daemon=True).start()

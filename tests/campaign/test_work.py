@@ -1,5 +1,8 @@
 """Carrying out cases: the same results whoever does it, kept once, and found again only if nothing changed."""
 
+import multiprocessing
+import os
+import signal
 import threading
 from dataclasses import replace
 
@@ -87,6 +90,26 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path):
     outcomes = carry_out(CASES, store, Force(), stop, lambda _: stop.set())
     assert [o.error for o in outcomes] == ["", "interrupted", "interrupted", "interrupted"]
     assert [o.computed for o in run(CASES, store)] == [False, True, True, True]
+
+
+def test_a_process_that_dies_takes_no_finished_result_along(tmp_path):
+    store = Store(tmp_path)
+    cases = [replace(CASES[i % 4], name=f"{i}", seed=i) for i in range(16)]
+
+    def kill(outcome):
+        if outcome.computed:
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGKILL)
+
+    outcomes = carry_out(cases, store, Force(2), threading.Event(), kill)
+    assert [o.case for o in outcomes] == cases
+    assert outcomes[0].kept or outcomes[1].kept
+    died = [o for o in outcomes if o.kept is None]
+    assert died
+    assert all("a process died" in o.error for o in died)
+    again = run(cases, store)
+    assert all(o.kept for o in again)
+    assert sum(not o.computed for o in again) >= len(outcomes) - len(died)
 
 
 def test_a_folder_has_one_writer_and_what_a_killed_one_left_is_cleared_away(tmp_path):
