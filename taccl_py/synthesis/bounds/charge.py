@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taccl_py.synthesis.bounds.bound import Bound
-from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
@@ -58,6 +58,38 @@ def idle_times(net: Net, head_us: FloatArray, tail_us: FloatArray) -> FloatArray
     end = np.full(len(net.alpha_us), np.inf)
     np.minimum.at(start, net.use_resource, head_us[net.src[net.use_link]])
     np.minimum.at(end, net.use_resource, (net.latency_us + tail_us[net.dst])[net.use_link])
+    return np.asarray(net.alpha_us + start + end, dtype=np.float64)
+
+
+def crossing_idle_times(net: Net, near: BoolArray, is_sink: BoolArray, head_us: FloatArray) -> FloatArray:
+    """Time within the makespan that each resource cannot use for what crosses a cut, [resource]; infinite if nothing does.
+
+    One rank behind the cut that wants everything is singled out, the farthest one. Whatever it wants crosses the cut for the last
+    time on the way to it, and after that stays behind the cut.
+
+    Parameters
+    ----------
+    net
+        The machine, in the direction in which data flows.
+    near
+        Ranks on the side that data comes from, [rank].
+    is_sink
+        Ranks that want everything, [rank]; one of them must be behind the cut.
+    head_us
+        See `idle_times`.
+    """
+    crossing, behind = near[net.src] & ~near[net.dst], (~near[net.src] & ~near[net.dst])[None, :]
+    entries = np.zeros((1, net.num_ranks), dtype=bool)
+    entries[0, net.dst[crossing]] = True
+    far_us = net.quickest(entries, net.least_message_us, behind)[0]
+    sink = np.zeros((1, net.num_ranks), dtype=bool)
+    sink[0, int(np.where(is_sink & ~near & np.isfinite(far_us), far_us, -1.0).argmax())] = True
+    tail_us = net.reversed().quickest(sink, net.least_message_us, behind)[0]
+    uses = crossing[net.use_link]
+    start, end = np.full(len(net.alpha_us), np.inf), np.full(len(net.alpha_us), np.inf)
+    links, resources = net.use_link[uses], net.use_resource[uses]
+    np.minimum.at(start, resources, head_us[net.src[links]])
+    np.minimum.at(end, resources, net.latency_us[links] + tail_us[net.dst[links]])
     return np.asarray(net.alpha_us + start + end, dtype=np.float64)
 
 

@@ -22,7 +22,7 @@ from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound, best_of
-from taccl_py.synthesis.bounds.charge import Charge, idle_times
+from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_times
 from taccl_py.synthesis.bounds.crossing import Crossing, crossings
 from taccl_py.synthesis.bounds.cut import Cut, CutFinder
 from taccl_py.synthesis.bounds.flow import alltoall_charge
@@ -181,7 +181,9 @@ class _Machine:
     def _cuts(self, copying: _Copying) -> Iterator[Charge]:
         """The worst cut, and those around ranks and nodes, which may be worse for small sizes."""
         net = self.net.reversed() if copying.backwards else self.net
-        finder, idle_us = CutFinder(net), self._idle()
+        finder = CutFinder(net)
+        from_root = self.kind in (Kind.BROADCAST, Kind.REDUCE)
+        head_us = net.quickest_from([self.root])[0] if from_root else np.zeros(net.num_ranks)
         cuts = [finder.worst(copying.supply, copying.sinks)]
         for near in self._sides():
             behind = copying.behind(near)
@@ -191,6 +193,7 @@ class _Machine:
         for cut in cuts:
             if cut is not None:
                 reason = f"bandwidth: {100 * cut.supply:.3g} % of the data through {self._name(cut, copying.backwards)}"
+                idle_us = crossing_idle_times(net, cut.near, copying.is_sink, head_us)
                 yield Charge.cut(self.net, cut.resources, idle_us, cut.supply, reason)
 
     def _dealing_cuts(self) -> Iterator[Charge]:

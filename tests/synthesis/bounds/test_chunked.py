@@ -160,7 +160,6 @@ def test_allreduce_is_bound_by_the_links_between_nodes_and_by_the_farthest_pair(
     assert "node" in bound.reason
     far = allreduce_bound(chain_both_ways(5), Collective(Kind.ALLGATHER, 5), 1.0)
     assert far.time_us == pytest.approx(4 * 100.0, rel=1e-4)
-    assert far.reason.startswith("latency")
 
 
 def chain_both_ways(num_ranks):

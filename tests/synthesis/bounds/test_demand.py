@@ -198,3 +198,14 @@ def test_no_sum_that_an_engine_finds_is_faster(drawn):
     found = synthesize_milp(demand, Options(limits=Limits(seconds=0.3)), Events())
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
     assert bound.time_us <= found.schedule.makespan_us * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER])
+def test_what_has_crossed_a_cut_must_still_get_to_the_farthest_rank_behind_it(kind):
+    """3 MB enter a node over one link of 100 us/MB and 1 us; the last of it is two hops of 0.5 us from the farthest rank."""
+    inside = [(a + n, b + n) for n in (0, 3) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))]
+    links = [Link(a, b, 0.0, 1e-3, 0.5) for a, b in inside] + [Link(a, b, 0.0, 100.0, 1.0) for a, b in ((0, 3), (3, 0))]
+    topology = machine(6, links, node_of=(0, 0, 0, 1, 1, 1))
+    bound = demand_bound(topology, kind, 0, 6 * MB)
+    assert bound.time_us == pytest.approx(302.0)
+    assert bound.reason.startswith("bandwidth: 50 % of the data through node")
