@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 from taccl_py.collective import Kind
+from taccl_py.errors import TacclError
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -53,7 +54,7 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
 def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
     if demand.topology.chunk_costs:  # no other engine knows what a chunk of an unstated size is
-        return load_engine("milp")(demand, options, events)
+        return _or_template(load_engine("milp")(demand, options, events), demand, options)
     begun = time.monotonic()
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
     events.bound(bound.time_us)
@@ -70,6 +71,18 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     if not answers:
         return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
     return _joined(answers, bound, time.monotonic() - begun)
+
+
+def _or_template(answer: Synthesis, demand: Demand, options: Options) -> Synthesis:
+    """An answer, or the template that is faster; the answer's bound, which is of the same chunks and restrictions, stays."""
+    try:
+        schedule = load_engine("templates")(demand, options, Events()).schedule
+    except TacclError:
+        return answer
+    if schedule.makespan_us >= answer.schedule.makespan_us:
+        return answer
+    proof = Proof.OPTIMAL if schedule.makespan_us <= answer.bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    return replace(answer, schedule=schedule, proof=proof, solver="none", runners_up=(answer.schedule,))
 
 
 def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis:

@@ -77,7 +77,10 @@ def test_the_key_depends_on_everything_that_the_result_does(monkeypatch):
 
 def test_a_case_that_cannot_be_says_why_and_is_not_kept(tmp_path):
     store = Store(tmp_path)
-    cases = [replace(CASES[0], topology="ndv9"), replace(CASES[0], topology="ndv2", nodes=2, sketch="sk-1")]
+    cases = [
+        replace(CASES[0], topology="ndv9"),
+        replace(CASES[0], topology="ndv2", nodes=2, sketch="sk-1", kind=Kind.ALLREDUCE),
+    ]
     outcomes = run(cases, store)
     assert "'ndv9'" in outcomes[0].error
     assert [o.kept for o in outcomes] == [None, None]

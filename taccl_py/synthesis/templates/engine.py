@@ -24,7 +24,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     Raises
     ------
     InputError
-        If there is a sketch, or the machine's costs are for one chunk only.
+        If there is a sketch for sums, or one that does not fit the machine.
     LimitReached
         If no template fits the machine's links.
     Infeasible

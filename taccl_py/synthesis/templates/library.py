@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.runtimes import MAX_COUNT
@@ -13,6 +16,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.restrict import find_ways
 from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, cut, turned
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
@@ -51,14 +55,9 @@ def template_schedules(demand: Demand, within: float = math.inf) -> Iterator[Nam
     Raises
     ------
     InputError
-        If there is a sketch, or the machine's costs are for one chunk only.
+        If there is a sketch for sums, or one that does not fit the machine.
     """
-    if demand.sketch is not None:
-        raise InputError("engine templates knows nothing of sketches; leave --sketch out or use --engine milp")
-    if demand.topology.chunk_costs:
-        raise InputError(
-            f"engine templates needs costs by size, those of {demand.topology.name} are for one chunk; use --engine milp"
-        )
+    permits = _Permits.of(demand)
     seen: set[frozenset[Move]] = set()
     fastest_us = math.inf
     for plan in _plans(demand):
@@ -66,9 +65,59 @@ def template_schedules(demand: Demand, within: float = math.inf) -> Iterator[Nam
         if key not in seen:
             seen.add(key)
             schedule = _timed(demand, plan, within * fastest_us)
-            if schedule is not None:
+            if schedule is not None and permits(schedule):
                 fastest_us = min(fastest_us, schedule.makespan_us)
                 yield NamedSchedule(plan.name, schedule)
+
+
+@dataclass(frozen=True)
+class _Permits:
+    """Which links a sketch lets each chunk use; everything goes without one."""
+
+    permitted: NDArray[np.bool_] | None
+    own_first: bool
+
+    @staticmethod
+    def of(demand: Demand) -> _Permits:
+        sketch = demand.sketch
+        if sketch is None:
+            return _Permits(None, own_first=False)
+        collective = demand.collective(_chunks(demand) or 1)
+        if collective.reduces:
+            raise InputError(
+                "engine templates knows nothing of sketches for sums; leave --sketch out or use --engine milp"
+            )
+        sketch.check_fits(demand.topology)
+        return _Permits(find_ways(demand.topology, collective, sketch).permitted, sketch.own_first)
+
+    def __call__(self, schedule: Schedule) -> bool:
+        """Whether the schedule keeps to the sketch."""
+        if self.permitted is None:
+            return True
+        if schedule.collective.num_chunks != len(self.permitted):
+            return False
+        keeps = all(self.permitted[list(message.chunks), message.link].all() for message in schedule.messages)
+        return keeps and (not self.own_first or self._own_first(schedule))
+
+    @staticmethod
+    def _own_first(schedule: Schedule) -> bool:
+        """Whether no sender's own chunk leaves for another node after others over the same link."""
+        topology, source = schedule.topology, schedule.collective.source
+        late: set[int] = set()
+        for message in schedule.messages:
+            link = topology.links[message.link]
+            if topology.node_of[link.src] != topology.node_of[link.dst]:
+                own = [source[chunk] == link.src for chunk in message.chunks]
+                if any(own) and message.link in late:
+                    return False
+                if not all(own):
+                    late.add(message.link)
+        return True
+
+
+def _chunks(demand: Demand) -> int | None:
+    """Chunks of a rank's share, or None to leave them to the template; costs for one chunk only leave no choice."""
+    return demand.chunks_per_rank or (1 if demand.topology.chunk_costs else None)
 
 
 def _timed(demand: Demand, plan: Plan, most_us: float) -> Schedule | None:
@@ -109,8 +158,9 @@ def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[Draft]) -> 
 
 def _plans(demand: Demand) -> Iterator[Plan]:
     """Templates of a kind; those that collect are those that spread, turned around, on the reversed machine."""
-    kind, chunks = demand.kind, demand.chunks_per_rank
-    chunk_bytes = demand.collective(1).chunk_bytes(demand.size_bytes)
+    kind, chunks = demand.kind, _chunks(demand)
+    share = demand.collective(chunks or 1)
+    chunk_bytes = demand.chunk_bytes(share) * share.chunks_per_rank
     site, back = Site(demand.topology, chunk_bytes), Site(demand.topology.reversed(), chunk_bytes)
     match kind:
         case Kind.ALLGATHER:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import walks
@@ -30,6 +30,8 @@ def allgather_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
     delegates = Delegates.of(site)
     if delegates is not None:
         yield Plan("delegates", chunks, delegates.allgather(held))
+    for name, moves in _relayed(site, held):
+        yield Plan(name, chunks, moves)
     for camp in camps(site):
         for way, inside in _gathered_in(camp, site, held):
             yield Plan(f"{camp.name}{way}", chunks, _spread_in(camp, site, held, inside))
@@ -100,6 +102,42 @@ def _over_nodes(site: Site, held: Mapping[int, tuple[int, ...]], chunks_per_rank
     if inner_first is not None and outer_first is not None:
         yield Plan("paths inside, then across", chunks_per_rank, in_turn(inner_first, spread((across,), of_node)))
         yield Plan("across, then paths inside", chunks_per_rank, in_turn(spread((across,), held), outer_first))
+
+
+def _relayed(site: Site, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
+    """Groups of a node whose rank in one position sends to other nodes, and the one in another position receives.
+
+    Groups gather, and then the rest of the node does while messages between nodes are on the way. These go around groups and
+    then from group to group.
+    """
+    topology = site.topology
+    size = len(topology.node_ranks[0])
+    if topology.num_nodes == 1 or any(len(ranks) != size for ranks in topology.node_ranks):
+        return
+    for width in (width for width in range(2, size) if size % width == 0):
+        groups = tuple(ranks[i : i + width] for ranks in topology.node_ranks for i in range(0, size, width))
+        columns = tuple(ranks[i::width] for ranks in topology.node_ranks for i in range(width))
+        inside, along = _first_axis(site, groups), _first_axis(site, columns)
+        if inside is None or along is None:
+            continue
+        share = {rank: tuple(c for other in group for c in held[other]) for group in groups for rank in group}
+        for out, into in permutations(range(width), 2):
+            rails = tuple(
+                zip(*(groups[i : i + size // width] for i in range(0, len(groups), size // width)), strict=True)
+            )
+            sent = [(one[out], other[into], one) for rail in rails for one, other in permutations(rail, 2)]
+            if not all(site.linked(src, dst) for src, dst, _ in sent):
+                continue
+            foreign: dict[int, list[int]] = {}
+            for _, dst, group in sent:
+                foreign.setdefault(dst, []).extend(share[group[0]])
+            first = spread((inside,), held)
+            across = tuple(Move(src, dst, share[src], 0, 1) for src, dst, _ in sent)
+            own = (*shifted(across, end_of(first)), *shifted(spread((along,), share), end_of(first)))
+            dealt = [handed_out(site, group[into], group, tuple(foreign[group[into]])) or () for group in groups]
+            late = {rank: tuple(foreign[group[into]]) for group in groups for rank in group}
+            moves = in_turn((*first, *own), tuple(move for part in dealt for move in part), spread((along,), late))
+            yield f"from rank {out} to rank {into} of {width}", moves
 
 
 def _rings(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:

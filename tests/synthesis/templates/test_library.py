@@ -1,17 +1,22 @@
 """Every template on every machine: correct, and accepted by the runtimes."""
 
+from dataclasses import replace
+
 import pytest
 
-from taccl_py.collective import ROOTED, Kind
+from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import lower_and_judge
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.sketch.catalog import load_sketch
+from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import judge_schedule
-from tests.instances import chain, full, machine, one_way_ring
+from tests.instances import chain, full, machine, one_way_ring, two_nodes
 from tests.synthesis.templates.machines import ONE_NODE, TWO_NODES, load
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -114,10 +119,52 @@ def test_a_machine_that_falls_apart_has_no_template():
         assert templates(apart, kind) == []
 
 
-def test_a_sketch_is_refused():
-    demand = Demand(load("ndv2-x2"), Kind.ALLGATHER, MIB, 0, load_sketch("sk-1", "ndv2"))
+def test_a_sketch_for_sums_is_refused():
+    demand = Demand(load("ndv2-x2"), Kind.ALLREDUCE, MIB, 0, load_sketch("sk-1", "ndv2"))
     with pytest.raises(InputError, match="sketch"):
         next(template_schedules(demand))
+
+
+def relayed(**words):
+    """Two nodes of 4 linked ranks, of which 1 and 3 send to 0 and 2 of the other node; 1 us inside, 10 across."""
+    topology = two_nodes(4, {1: (0,), 3: (2,)}, inside=(1.0, 0.0), between=(10.0, 0.0))
+    sketch = Sketch("relays", connections={1: (0,), 3: (2,)}, **words)
+    return Demand(topology, Kind.ALLGATHER, 8.0, 0, sketch, 1)
+
+
+def test_a_sketch_is_kept():
+    """Pairs meet (1 us), their senders cross (10), receivers tell their pairs (1), pairs tell each other (1)."""
+    demand = relayed(relays={1: (0, 1), 3: (2, 3)}, own_first=True)
+    found = list(template_schedules(demand))
+    best = min(found, key=lambda each: each.schedule.makespan_us)
+    assert (best.name, best.schedule.makespan_us) == ("from rank 1 to rank 0 of 2", 13.0)
+    permitted = Problem.build(demand.topology, Collective(Kind.ALLGATHER, 8), demand.sketch, 1.0).permitted
+    for each in found:
+        assert judge_schedule(each.schedule) == ()
+        assert all(permitted[chunk, m.link] for m in each.schedule.messages for chunk in m.chunks), each.name
+
+
+def test_what_a_sketch_forbids_is_left_out():
+    """If rank 1 carries the chunks of ranks 0 and 3, and 3 those of 1 and 2, pairs of neighbours are of no use."""
+    others = list(template_schedules(relayed(relays={1: (0, 3), 3: (1, 2)})))
+    assert not [each for each in others if each.name.startswith("from rank")]
+
+
+def test_own_chunks_that_must_go_first_do():
+    topology = two_nodes(2, {0: (0,)}, inside=(1.0, 0.0), between=(10.0, 0.0))
+    sketch = Sketch("first", connections={0: (0,)}, relays={0: (0, 1)}, own_first=True)
+    found = list(template_schedules(Demand(topology, Kind.ALLGATHER, 4.0, 0, sketch, 1)))
+    assert found
+    [across] = topology.links_between[0, 2]
+    for each in found:
+        assert 0 in next(m for m in each.schedule.messages if m.link == across).chunks, each.name
+
+
+def test_costs_for_one_chunk_count_for_a_chunk_of_each_rank():
+    """Four ranks behind ports of 30 us and 1 for a chunk: doubling takes 30 + 1 and 30 + 2, whatever the size is called."""
+    switch = replace(load_topology("switch:4,alpha_us=30,beta_us_per_mb=1"), chunk_costs=True)
+    found = template_schedules(Demand(switch, Kind.ALLGATHER, 1.0))
+    assert min(each.schedule.makespan_us for each in found) == 31 + 32
 
 
 @pytest.mark.parametrize("runtime", ["executor", "rccl"])

@@ -1,0 +1,22 @@
+"""The race of all engines where only one other can take part."""
+
+from dataclasses import replace
+
+from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.auto import synthesize_auto
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.topology.catalog import load_topology
+from tests.instances import quiet_pulp
+
+pytestmark = quiet_pulp
+
+
+def test_with_costs_for_one_chunk_templates_take_part():
+    """16 ranks behind ports of 30 us, 1 us a chunk: four doublings and 15 chunks. No rank can do with three messages: the
+    third could bring 8 chunks, the second 4, the first 2."""
+    switch = replace(load_topology("switch:16,alpha_us=30,beta_us_per_mb=1"), chunk_costs=True)
+    demand = Demand(switch, Kind.ALLGATHER, 1.0, chunks_per_rank=1)
+    found = synthesize_auto(demand, Options(limits=Limits(seconds=0.3, workers=1)), Events())
+    assert found.schedule.makespan_us == 4 * 30 + 15
+    assert found.bound.time_us <= 4 * 30 + 15
