@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
@@ -22,13 +18,12 @@ from taccl_py.report.tables import record
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.processes import STOP, start_workers
 from taccl_py.synthesis.engine import Events
 
 # Searches end by their own limits long before; an answer that the clock has ended would not be the same everywhere.
 GUARD_SECONDS = 3600.0
 _POLL_SECONDS, _CONNECT_SECONDS = 0.2, 10
-# In a process of a pool: set when all is to end.
-_stop = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -131,23 +126,16 @@ def _in_turn(
         for index in todo:
             yield index, compute(cases[index], store, stop)
         return
-    context = multiprocessing.get_context("spawn")
-    # Not an event: setting one waits for its sleepers, and those that were killed never answer.
-    listens, ends = context.Pipe(duplex=False)
-    with ProcessPoolExecutor(min(workers, len(todo)), context, _prepare, (listens,)) as pool:
-        futures: dict[Future[Outcome], int] = {pool.submit(_compute_here, cases[i], store): i for i in todo}
+    with start_workers(min(workers, len(todo))) as processes:
+        futures: dict[Future[Outcome], int] = {processes.pool.submit(_compute_here, cases[i], store): i for i in todo}
         pending = set(futures)
-        try:
-            while pending:
-                ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
-                if stop.is_set():
-                    ends.close()
-                    pending -= {future for future in pending if future.cancel()}
-                for future in sorted(ready, key=futures.__getitem__):
-                    yield futures[future], _result(future, cases[futures[future]])
-        finally:
-            ends.close()
-            pool.shutdown(cancel_futures=True)
+        while pending:
+            ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
+            if stop.is_set():
+                processes.stop()
+                pending -= {future for future in pending if future.cancel()}
+            for future in sorted(ready, key=futures.__getitem__):
+                yield futures[future], _result(future, cases[futures[future]])
         for future, index in futures.items():
             if future.cancelled():
                 yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
@@ -212,20 +200,8 @@ def _from_cluster(case: Case, outcome: Outcome, store: Store | None) -> Outcome:
     return outcome
 
 
-def _prepare(listens: Connection) -> None:
-    """Leave interrupts to the parent, and stop when its end of the pipe is closed, be it because it was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def relay() -> None:
-        with suppress(EOFError, OSError):
-            listens.recv()
-        _stop.set()
-
-    threading.Thread(target=relay, daemon=True).start()
-
-
 def _compute_here(case: Case, store: Store | None) -> Outcome:
-    return compute(case, store, _stop)
+    return compute(case, store, STOP)
 
 
 def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Outcome:

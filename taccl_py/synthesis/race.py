@@ -6,23 +6,19 @@ that has no answer (an engine that cannot serve the demand, no way through a ske
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.synchronize import Event as SharedEvent
 
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.processes import STOP, Workers, start_workers
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 
 _POLL_SECONDS = 0.1
-# In a process of a race: set when the race is to end.
-_stop = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -67,8 +63,7 @@ class Racer:
         """
         self._options, self._seconds, self._workers = options, seconds_per_run, workers
         self._deadline = Deadline(options.limits.seconds)
-        self._pool: ProcessPoolExecutor | None = None
-        self._shared_stop: SharedEvent | None = None
+        self._processes: Workers | None = None
 
     @property
     def over(self) -> bool:
@@ -81,26 +76,17 @@ class Racer:
         if self._workers == 1:
             yield self
             return
-        context = multiprocessing.get_context("spawn")
-        self._shared_stop = context.Event()
-        with ProcessPoolExecutor(self._workers, context, _prepare, (self._shared_stop,)) as self._pool:
-            try:
-                yield self
-            finally:
-                self._shared_stop.set()
-                self._pool.shutdown(cancel_futures=True)
+        with start_workers(self._workers) as self._processes:
+            yield self
 
     def race(self, runs: Sequence[Run], events: Events) -> list[Outcome]:
         """Carry out runs; those that were not begun in time have no answer."""
-        if self._pool is None:
+        if self._processes is None:
             return [self._here(run, events) for run in runs]
         settings = _Settings.of(replace(self._options, limits=self._options.limits.within(self._seconds)))
-        futures = [self._pool.submit(_carry_out, run, settings) for run in runs]
-        self._await(futures, events)
-        return [
-            future.result() if future.done() and not future.cancelled() else Outcome(run, None, "no time was left")
-            for run, future in zip(runs, futures, strict=True)
-        ]
+        futures = [self._processes.pool.submit(_carry_out, run, settings) for run in runs]
+        self._await(self._processes, futures, events)
+        return [_outcome(run, future) for run, future in zip(runs, futures, strict=True)]
 
     def _here(self, run: Run, events: Events) -> Outcome:
         if self.over:
@@ -109,14 +95,14 @@ class Racer:
         seconds = min(self._seconds, self._deadline.left)
         return _answer(run, replace(self._options, limits=self._options.limits.within(seconds)))
 
-    def _await(self, futures: Sequence[Future[Outcome]], events: Events) -> None:
+    def _await(self, processes: Workers, futures: Sequence[Future[Outcome]], events: Events) -> None:
         """Wait for all; when time is up or the user says stop, cancel what waits and let what runs come to its end."""
         pending = set(futures)
         while pending:
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures)} runs")
             _, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
-            if self.over and self._shared_stop is not None:
-                self._shared_stop.set()
+            if self.over:
+                processes.stop()
                 pending = {future for future in pending if not future.cancel()}
 
 
@@ -137,18 +123,16 @@ class _Settings:
 
     def options(self) -> Options:
         """Options of a run here."""
-        return Options(self.solver, Limits(self.seconds, self.work, self.workers, self.seed, _stop))
+        return Options(self.solver, Limits(self.seconds, self.work, self.workers, self.seed, STOP))
 
 
-def _prepare(shared: SharedEvent) -> None:
-    """Leave interrupts to the parent, and pass its stop on to this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def relay() -> None:
-        shared.wait()
-        _stop.set()
-
-    threading.Thread(target=relay, daemon=True).start()
+def _outcome(run: Run, future: Future[Outcome]) -> Outcome:
+    if not future.done() or future.cancelled():
+        return Outcome(run, None, "no time was left")
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return Outcome(run, None, "a process of the race died, perhaps for want of memory")
 
 
 def _carry_out(run: Run, settings: _Settings) -> Outcome:

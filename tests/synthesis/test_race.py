@@ -1,5 +1,6 @@
 """Races: runs in processes of their own, results in the order of the runs."""
 
+import os
 import threading
 
 import pytest
@@ -56,3 +57,16 @@ def test_after_the_users_stop_nothing_more_begins(workers):
     assert len(outcomes) == len(runs())
     if workers == 1:
         assert {outcome.reason for outcome in outcomes} == {"no time was left"}
+
+
+def test_a_process_that_dies_ends_the_race_with_a_reason_and_not_with_a_hang(monkeypatch):
+    monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _die)
+    limits = Limits(seconds=60.0)
+    with Racer(Options(limits=limits), 30.0, 2).running() as racer:
+        outcomes = racer.race([Run("templates", Demand(RING, Kind.ALLGATHER, 1e6))] * 2, Events())
+    assert [outcome.synthesis for outcome in outcomes] == [None, None]
+    assert all("died" in outcome.reason for outcome in outcomes)
+
+
+def _die(run, settings):
+    os._exit(9)

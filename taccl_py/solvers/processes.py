@@ -1,0 +1,59 @@
+"""Processes that solve side by side and end together: when they are told to, and when their parent is gone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+# In a process of a pool: set when all is to end.
+STOP = threading.Event()
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that were started by `start_workers`.
+
+    Attributes
+    ----------
+    pool
+        Runs functions in them; `STOP` is set there when all is to end.
+    """
+
+    pool: ProcessPoolExecutor
+    _ends: Connection
+
+    def stop(self) -> None:
+        """Tell all processes to come to an end; may be said more than once."""
+        self._ends.close()
+
+
+@contextmanager
+def start_workers(number: int) -> Iterator[Workers]:
+    """Start so many processes, and end them at the end of the context."""
+    context = multiprocessing.get_context("spawn")
+    # Not an event: setting one waits for its sleepers, and those that were killed never answer.
+    listens, ends = context.Pipe(duplex=False)
+    with ProcessPoolExecutor(number, context, _prepare, (listens,)) as pool:
+        try:
+            yield Workers(pool, ends)
+        finally:
+            ends.close()
+            pool.shutdown(cancel_futures=True)
+
+
+def _prepare(listens: Connection) -> None:
+    """Leave interrupts to the parent, and stop when its end of the pipe is closed, be it because it was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def relay() -> None:
+        with suppress(EOFError, OSError):
+            listens.recv()
+        STOP.set()
+
+    threading.Thread(target=relay, daemon=True).start()
