@@ -114,7 +114,7 @@ def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
         raise _unknown(name_or_path, list(_shipped()))
     if nodes not in (None, 1):
         raise InputError(
-            f"{name_or_path!r} is a whole machine of one node and is not multiplied; leave the number of nodes out, "
+            f"{name_or_path!r} is a whole machine and is not multiplied; leave the number of nodes out, "
             "or write a topology file with a node, its nics and a network"
         )
     return formula_topology(name_or_path)

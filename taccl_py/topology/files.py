@@ -308,8 +308,9 @@ def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:
                 if port not in known:
                     ways.fail(f"{key}/{place}", _unknown_port(port, known))
             _check_once(ways, key, via[int(key)])
+    plane = item.text("plane", "")
     item.finish()
-    return Nic(name, ranks, cost, via)
+    return Nic(name, ranks, cost, via, plane)
 
 
 def _node_links(node: Fields, num_ranks: int, known: set[str]) -> tuple[NodeLink, ...]:

@@ -1,8 +1,12 @@
-"""Machines by formula: ``ring:8``, ``torus:4x4``, ``mesh:4x4``, ``hypercube:3``, ``full:8``, ``switch:16``.
+"""Machines by formula: ``ring:8``, ``torus:4x4``, ``twisted:4x8``, ``mesh:4x4``, ``fattree:4``, ``hpn:64`` and others.
 
 A formula is a shape, a colon, its size, and options after commas: ``ring:8,alpha_us=0.7,beta_us_per_mb=40``. All links of
 a machine are alike and go both ways; the whole machine is one node. Ranks of a torus or a mesh are numbered row by row,
-the last coordinate first.
+the last coordinate first. Clusters (``hpn``, ``nvl72``) are sized by their number of nodes and have costs of their own.
+
+A twisted torus (Camara et al., "Twisted torus topologies for enhanced interconnection networks", IEEE TPDS 2010; the k x k x 2k
+slices of TPU v4, Jouppi et al., ISCA 2023) is one whose last side is twice as long as the others, and where going around
+another side also moves half way along the last one.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taccl_py.errors import InputError
+from taccl_py.topology.fabrics import Parts, dragonfly, dragonfly_ranks, fat_tree, fat_tree_ranks, rail_nodes, rotation
 from taccl_py.topology.model import Topology
 from taccl_py.topology.template import MAX_LINKS, Cost, NodeLink, NodeSwitch, NodeTemplate, instantiate
 from taccl_py.units import MAX_COST_US, MAX_RANKS
@@ -23,7 +28,8 @@ DEFAULT_ALPHA_US = 0.5
 DEFAULT_BETA_US_PER_MB = 20.0  # 50 GB/s
 
 _OPTIONS = ("alpha_us", "beta_us_per_mb")
-_LOOKS_LIKE_FORMULA = re.compile(r"[A-Za-z]+:[^/\\]*")
+_LOOKS_LIKE_FORMULA = re.compile(r"[A-Za-z][A-Za-z0-9]*:[^/\\]*")
+_MAX_PLANES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +54,21 @@ class Shape:
 SHAPES = (
     Shape("ring", "ring:8", "each rank linked to the next and the previous one"),
     Shape("torus", "torus:4x4", "a grid of any dimension whose sides are rings"),
+    Shape(
+        "twisted", "twisted:4x4x8", "a torus k x 2k or k x k x 2k whose short sides close half way along the long one"
+    ),
     Shape("mesh", "mesh:4x4", "a grid of any dimension whose sides are lines"),
     Shape("hypercube", "hypercube:3", "2^d ranks, linked where their numbers differ in one bit"),
     Shape("full", "full:8", "a link of its own for every pair"),
     Shape("switch", "switch:16", "every pair linked; one port out and one port in for each rank"),
+    Shape(
+        "dragonfly", "dragonfly:2", "balanced: groups of 2h routers with h ranks and h channels out each; h is 2 here"
+    ),
+    Shape("fattree", "fattree:4", "three levels of switches with so many ports, ways by the receiver's number"),
+    Shape("hpn", "hpn:2", "so many nodes of 8 H800, 400 Gb/s rails; hpn:2,planes=2 tells the two ports of NICs apart"),
+    Shape("nvl72", "nvl72:1", "so many racks of 72 GPUs (GB200) on NVSwitch, 400 Gb/s rails; planes as in hpn"),
 )
+_NAMES = tuple(shape.name for shape in SHAPES)
 _EXAMPLES = ", ".join(shape.example for shape in SHAPES)
 
 
@@ -77,11 +93,19 @@ def formula_topology(text: str) -> Topology:
     head, *options = text.split(",")
     word, colon, size = head.partition(":")
     shape = word.strip().lower()
-    if not colon or shape not in _PARTS:
-        near = difflib.get_close_matches(shape, _PARTS, 1)
+    if not colon or shape not in _NAMES:
+        near = difflib.get_close_matches(shape, _NAMES, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"{text!r} has no known shape; {hint}write for example {_EXAMPLES}")
-    parts = _PARTS[shape](_sides(shape, size.strip(), text), _cost(options, text))
+    sides = _sides(shape, size.strip(), text)
+    if shape in _CLUSTERS:
+        cluster = _CLUSTERS[shape]
+        planes = _planes(options, text)
+        name = shape if planes == 1 else f"{shape}-{planes}-planes"
+        return instantiate(
+            rail_nodes(name, cluster.ranks_per_node, cluster.nvlink_gbps, cluster.nic_gbps, planes), sides[0]
+        )
+    parts = _PARTS[shape](sides, _cost(options, text))
     description = next(item.description for item in SHAPES if item.name == shape)
     return instantiate(
         NodeTemplate(
@@ -91,42 +115,67 @@ def formula_topology(text: str) -> Topology:
             num_ranks=parts.num_ranks,
             links=parts.links,
             switches=parts.switches,
+            ports=parts.ports,
             symmetry=parts.symmetry,
         )
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    num_ranks: int
-    links: tuple[NodeLink, ...] = ()
-    switches: tuple[NodeSwitch, ...] = ()
-    symmetry: tuple[tuple[int, ...], ...] = ()
+class _Cluster:
+    """Ranks of a node, and their bandwidths in one direction."""
+
+    ranks_per_node: int
+    nvlink_gbps: float
+    nic_gbps: float
+
+
+_CLUSTERS = {"hpn": _Cluster(8, 200.0, 50.0), "nvl72": _Cluster(72, 900.0, 50.0)}
+_GRIDS = ("torus", "twisted", "mesh")
+# The least size of those that have no side of at least 2 ranks.
+_LEAST = {"hypercube": 1, "dragonfly": 1, "hpn": 1, "nvl72": 1}
+_UNITS = {
+    "hypercube": "dimensions",
+    "dragonfly": "channels out of a router",
+    "fattree": "ports",
+    "hpn": "nodes",
+    "nvl72": "racks",
+}
 
 
 def _sides(shape: str, size: str, text: str) -> tuple[int, ...]:
-    grid = shape in ("torus", "mesh")
+    grid = shape in _GRIDS
     pattern = r"[0-9]{1,9}(x[0-9]{1,9})*" if grid else r"[0-9]{1,9}"
     if not re.fullmatch(pattern, size.lower()):
         allowed = "sides joined by x, as in 4x4" if grid else "one whole number"
         raise InputError(f"{text!r}: {size!r} is not a size of a {shape}; write {allowed}")
     sides = tuple(int(side) for side in size.lower().split("x"))
-    least = 1 if shape == "hypercube" else 2
+    least = _LEAST.get(shape, 2)
     if min(sides) < least:
-        unit = "dimensions" if shape == "hypercube" else "ranks along each side" if grid else "ranks"
+        unit = "ranks along each side" if grid else _UNITS.get(shape, "ranks")
         raise InputError(f"{text!r}: found {min(sides)}, a {shape} has at least {least} {unit}")
+    if shape == "fattree" and sides[0] % 2:
+        raise InputError(f"{text!r}: found {sides[0]} ports, half of which go up; write an even number")
+    if shape == "twisted" and (len(sides) == 1 or {2 * side for side in sides[:-1]} != {sides[-1]}):
+        raise InputError(
+            f"{text!r}: the last side of a twisted torus is twice each of the others; write for example 4x4x8"
+        )
     _check_size(shape, sides, text)
     return sides
 
 
 def _check_size(shape: str, sides: Sequence[int], text: str) -> None:
     """Refuse what would not fit into memory, before anything is built."""
+    num_ranks = math.prod(map(float, sides))
+    num_links = num_ranks * (num_ranks - 1) if shape in ("full", "switch") else 2.0 * len(sides) * num_ranks
     if shape == "hypercube":
         num_ranks = 2.0 ** min(sides[0], 100)
         num_links = sides[0] * num_ranks
-    else:
-        num_ranks = math.prod(map(float, sides))
-        num_links = num_ranks * (num_ranks - 1) if shape in ("full", "switch") else 2.0 * len(sides) * num_ranks
+    elif shape in ("dragonfly", "fattree"):
+        num_ranks = float(dragonfly_ranks(sides[0]) if shape == "dragonfly" else fat_tree_ranks(sides[0]))
+        num_links = num_ranks * (num_ranks - 1)
+    elif shape in _CLUSTERS:
+        return  # `instantiate` counts for itself
     for number, most, what in ((num_ranks, MAX_RANKS, "ranks"), (num_links, MAX_LINKS, "links")):
         if number > most:
             raise InputError(f"{text!r} would have more than {most} {what}; write a smaller size")
@@ -154,6 +203,20 @@ def _cost(options: Sequence[str], text: str) -> Cost:
     return cost
 
 
+def _planes(options: Sequence[str], text: str) -> int:
+    """Number of planes of a cluster, whose costs are its own."""
+    planes = 1
+    for option in options:
+        key, _, value = (part.strip() for part in option.partition("="))
+        if key != "planes" or not re.fullmatch(r"[0-9]{1,3}", value) or not 1 <= int(value) <= _MAX_PLANES:
+            raise InputError(
+                f"{text!r}: {option.strip()!r} is not an option of a cluster; write planes= and a number from 1 to "
+                f"{_MAX_PLANES}, or a topology file for other costs"
+            )
+        planes = int(value)
+    return planes
+
+
 def _grid_ranks(sides: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Coordinates of every rank, in order of rank."""
     return itertools.product(*(range(side) for side in sides))
@@ -170,22 +233,34 @@ def _moved(place: Sequence[int], dimension: int, to: int) -> tuple[int, ...]:
     return (*place[:dimension], to, *place[dimension + 1 :])
 
 
-def _torus(sides: tuple[int, ...], cost: Cost) -> _Parts:
+def _torus(sides: tuple[int, ...], cost: Cost) -> Parts:
+    return _closed_grid(sides, cost, (0,) * len(sides))
+
+
+def _twisted(sides: tuple[int, ...], cost: Cost) -> Parts:
+    return _closed_grid(sides, cost, (*(side for side in sides[:-1]), 0))
+
+
+def _closed_grid(sides: tuple[int, ...], cost: Cost, twist: tuple[int, ...]) -> Parts:
+    """Torus in which going around a side moves so many places along the last one."""
+
+    def next_to(place: tuple[int, ...], dimension: int, step: int) -> int:
+        to = place[dimension] + step
+        around = to // sides[dimension] * twist[dimension]
+        moved = _moved(place, dimension, to % sides[dimension])
+        return _rank_at((*moved[:-1], (moved[-1] + around) % sides[-1]), sides)
+
     links = []
     for place in _grid_ranks(sides):
-        for dimension, side in enumerate(sides):
+        for dimension in range(len(sides)):
             # On a side of 2 the next rank and the previous one are the same: one link, not two.
-            for to in sorted({(place[dimension] + 1) % side, (place[dimension] - 1) % side}):
-                neighbour = _rank_at(_moved(place, dimension, to), sides)
+            for neighbour in dict.fromkeys(next_to(place, dimension, step) for step in (-1, 1)):
                 links.append(NodeLink(_rank_at(place, sides), neighbour, cost))
-    shifts = tuple(
-        tuple(_rank_at(_moved(place, dim, (place[dim] + 1) % side), sides) for place in _grid_ranks(sides))
-        for dim, side in enumerate(sides)
-    )
-    return _Parts(math.prod(sides), tuple(links), symmetry=shifts)
+    shifts = tuple(tuple(next_to(place, dim, 1) for place in _grid_ranks(sides)) for dim in range(len(sides)))
+    return Parts(math.prod(sides), tuple(links), symmetry=shifts)
 
 
-def _mesh(sides: tuple[int, ...], cost: Cost) -> _Parts:
+def _mesh(sides: tuple[int, ...], cost: Cost) -> Parts:
     links = []
     for place in _grid_ranks(sides):
         for dimension, side in enumerate(sides):
@@ -193,36 +268,43 @@ def _mesh(sides: tuple[int, ...], cost: Cost) -> _Parts:
                 if 0 <= to < side:
                     neighbour = _rank_at(_moved(place, dimension, to), sides)
                     links.append(NodeLink(_rank_at(place, sides), neighbour, cost))
-    return _Parts(math.prod(sides), tuple(links))
+    return Parts(math.prod(sides), tuple(links))
 
 
-def _hypercube(sides: tuple[int, ...], cost: Cost) -> _Parts:
+def _hypercube(sides: tuple[int, ...], cost: Cost) -> Parts:
     bits = [1 << bit for bit in range(sides[0])]
     ranks = range(1 << sides[0])
     links = tuple(NodeLink(rank, rank ^ bit, cost) for rank in ranks for bit in bits)
-    return _Parts(len(ranks), links, symmetry=tuple(tuple(rank ^ bit for rank in ranks) for bit in bits))
+    return Parts(len(ranks), links, symmetry=tuple(tuple(rank ^ bit for rank in ranks) for bit in bits))
 
 
-def _full(sides: tuple[int, ...], cost: Cost) -> _Parts:
+def _full(sides: tuple[int, ...], cost: Cost) -> Parts:
     ranks = range(sides[0])
     links = tuple(NodeLink(src, dst, cost) for src in ranks for dst in ranks if src != dst)
-    return _Parts(len(ranks), links, symmetry=(_rotation(len(ranks)),))
+    return Parts(len(ranks), links, symmetry=(rotation(len(ranks)),))
 
 
-def _switch(sides: tuple[int, ...], cost: Cost) -> _Parts:
+def _switch(sides: tuple[int, ...], cost: Cost) -> Parts:
     ranks = tuple(range(sides[0]))
-    return _Parts(len(ranks), switches=(NodeSwitch("switch", ranks, cost),), symmetry=(_rotation(len(ranks)),))
+    return Parts(len(ranks), switches=(NodeSwitch("switch", ranks, cost),), symmetry=(rotation(len(ranks)),))
 
 
-def _rotation(num_ranks: int) -> tuple[int, ...]:
-    return tuple((rank + 1) % num_ranks for rank in range(num_ranks))
+def _dragonfly(sides: tuple[int, ...], cost: Cost) -> Parts:
+    return dragonfly(sides[0], cost)
 
 
-_PARTS: dict[str, Callable[[tuple[int, ...], Cost], _Parts]] = {
+def _fat_tree(sides: tuple[int, ...], cost: Cost) -> Parts:
+    return fat_tree(sides[0], cost)
+
+
+_PARTS: dict[str, Callable[[tuple[int, ...], Cost], Parts]] = {
     "ring": _torus,  # a torus of one dimension
     "torus": _torus,
+    "twisted": _twisted,
     "mesh": _mesh,
     "hypercube": _hypercube,
     "full": _full,
     "switch": _switch,
+    "dragonfly": _dragonfly,
+    "fattree": _fat_tree,
 }

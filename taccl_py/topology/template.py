@@ -6,8 +6,8 @@ into a `Topology`, by these rules:
 * A switch joins each of its ranks to each other one. All links leaving a rank share the rank's port *out*, all links
   reaching it share its port *in*; links and ports have the switch's cost.
 * A NIC and every further port are full duplex: a port *out* and a port *in*, which do not disturb each other.
-* Between nodes there is a link from rank u to rank v for every NIC that serves u and every NIC that serves v. Its cost is
-  the larger alpha and the larger beta of the two NICs; it shares, in this order, what lies between u and its NIC, that
+* Between nodes there is a link from rank u to rank v for every NIC that serves u and every NIC of the same plane that serves
+  v. Its cost is the larger alpha and the larger beta of the two NICs; it shares, in this order, what lies between u and its NIC, that
   NIC's port out, the other NIC's port in, and what lies between that NIC and v.
 
 A port that no link shares is left out.
@@ -131,12 +131,15 @@ class Nic:
         Cost of each of its two directions.
     via
         For a local rank, names of the further ports between it and the NIC, the rank's side first.
+    plane
+        Network that it is on; only NICs of one plane reach each other.
     """
 
     name: str
     ranks: tuple[int, ...]
     cost: Cost
     via: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    plane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +196,13 @@ class NodeTemplate:
     @property
     def num_links_between(self) -> int:
         """Links from one node to one other."""
-        serving = Counter(rank for nic in self.nics for rank in nic.ranks).values()
-        return sum(n * n for n in serving) if self.network.reach is Reach.RAIL else sum(serving) ** 2
+        serving = Counter((nic.plane, rank) for nic in self.nics for rank in nic.ranks)
+        if self.network.reach is Reach.RAIL:
+            return sum(count * count for count in serving.values())
+        on_plane: Counter[str] = Counter()
+        for (plane, _), count in serving.items():
+            on_plane[plane] += count
+        return sum(count * count for count in on_plane.values())
 
 
 class PortTable:
@@ -297,7 +305,14 @@ def _keeps_nics(template: NodeTemplate, image: tuple[int, ...]) -> bool:
     taken: set[int] = set()
     for nic in template.nics:
         ranks = {image[rank] for rank in nic.ranks}
-        match = next((i for i, other in enumerate(template.nics) if i not in taken and set(other.ranks) == ranks), None)
+        match = next(
+            (
+                i
+                for i, other in enumerate(template.nics)
+                if i not in taken and set(other.ranks) == ranks and other.plane == nic.plane
+            ),
+            None,
+        )
         if match is None or template.nics[match].cost != nic.cost:
             return False
         taken.add(match)
@@ -353,7 +368,7 @@ class _Builder:
         for src in range(num_ranks):
             for dst in (src,) if rail else range(num_ranks):
                 for sender in self._serving[src]:
-                    for receiver in self._serving[dst]:
+                    for receiver in (nic for nic in self._serving[dst] if nic.plane == sender.plane):
                         ports = (*self._way_out(here, src, sender), *self._way_in(there, dst, receiver))
                         self._add_remote(here * num_ranks + src, there * num_ranks + dst, sender, receiver, ports)
 

@@ -34,7 +34,7 @@ def test_every_machine_is_shown(taccl, name):
     ended = taccl("topo", "show", name)
     assert (ended.code, ended.err) == (0, "")
     topology = load_topology(name)
-    assert ended.out.startswith(f"{topology.name}: {topology.num_ranks} ranks in 1 nodes\n")
+    assert ended.out.startswith(f"{topology.name}: {topology.num_ranks} ranks in {topology.num_nodes} nodes\n")
     assert "Links" in ended.out
     assert taccl("topo", "show", name, "--json").json == json.loads(json.dumps(topology_to_json(topology)))
 

@@ -41,7 +41,7 @@ def test_name_may_say_the_number_of_nodes() -> None:
 def test_formula_is_one_whole_machine() -> None:
     assert load_topology("ring:5").num_ranks == 5
     assert load_topology("ring:5", 1).num_ranks == 5
-    with pytest.raises(InputError, match="is a whole machine of one node and is not multiplied"):
+    with pytest.raises(InputError, match="is a whole machine and is not multiplied"):
         load_topology("ring:5", 2)
 
 

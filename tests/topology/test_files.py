@@ -40,7 +40,9 @@ NODE_FORM: dict[str, Any] = {
             {"from": 1, "to": [2], "alpha_us": 0.5, "bandwidth_gbps": 40, "latency_us": 0.25, "width": 2},
         ],
         "switches": [{"name": "plane", "ranks": [0, 2], "alpha_us": 0.1, "beta_us_per_mb": 5}],
-        "nics": [{"name": "ib0", "ranks": "all", "alpha_us": 2.6, "beta_us_per_mb": 105, "via": {"1": ["up"]}}],
+        "nics": [
+            {"name": "ib0", "ranks": "all", "alpha_us": 2.6, "beta_us_per_mb": 105, "via": {"1": ["up"]}, "plane": "a"}
+        ],
         "ports": [
             {"name": "bus", "alpha_us": 0, "bandwidth_gbps": 12.5},
             {"name": "up", "alpha_us": 0, "beta_us_per_mb": 80},

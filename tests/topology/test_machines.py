@@ -37,6 +37,12 @@ def neighbours(topology: Topology, rank: int) -> set[int]:
         ("hypercube:1", 2, 2, {1}),
         ("full:8", 8, 56, {7}),
         ("switch:16", 16, 240, {15}),
+        ("twisted:4x8", 32, 128, {4}),
+        ("twisted:2x2x4", 16, 96, {6}),
+        ("torus:16x16x16", 4096, 24576, {6}),
+        ("dragonfly:1", 6, 30, {5}),
+        ("dragonfly:2", 72, 72 * 71, {71}),
+        ("fattree:4", 16, 240, {15}),
     ],
 )
 def test_shape_has_the_ranks_links_and_degrees_counted_by_hand(
@@ -85,7 +91,19 @@ def test_switch_gives_each_rank_one_port_out_and_one_in() -> None:
 
 @pytest.mark.parametrize(
     ("formula", "group"),
-    [("ring:6", 6), ("torus:2x3", 6), ("torus:3x3x2", 18), ("hypercube:3", 8), ("full:5", 5), ("switch:4", 4)],
+    [
+        ("ring:6", 6),
+        ("torus:2x3", 6),
+        ("torus:3x3x2", 18),
+        ("hypercube:3", 8),
+        ("full:5", 5),
+        ("switch:4", 4),
+        ("twisted:3x6", 18),
+        ("twisted:2x2x4", 16),
+        ("fattree:4", 16),
+        ("hpn:3", 24),
+        ("hpn:2,planes=2", 16),
+    ],
 )
 def test_symmetry_takes_every_rank_to_every_other_and_keeps_the_machine(
     is_automorphism: IsAutomorphism, formula: str, group: int
@@ -96,6 +114,64 @@ def test_symmetry_takes_every_rank_to_every_other_and_keeps_the_machine(
     while new := {image[rank] for image in topology.symmetry for rank in reached} - reached:
         reached |= new
     assert len(reached) == topology.num_ranks == group
+
+
+def test_going_around_a_short_side_of_a_twisted_torus_moves_half_way_along_the_long_one() -> None:
+    # Rank 0 is (0, 0) of 2 rows of 4: one row up is (-1, 0), which is (1, 0 - 2), rank 6.
+    assert neighbours(formula_topology("twisted:2x4"), 0) == {1, 3, 4, 6}
+    assert neighbours(formula_topology("torus:2x4"), 0) == {1, 3, 4}
+
+
+def names_of_ports(topology: Topology, src: int, dst: int) -> list[str]:
+    (link,) = topology.links_between[src, dst]
+    return [topology.ports[port].name.removeprefix("node 0 ") for port in topology.links[link].ports]
+
+
+def test_dragonfly_goes_through_the_routers_that_own_the_channel_between_two_groups() -> None:
+    # 9 groups of 4 routers of 2 ranks. From group 0 to 3: channel 2, of router 1; back from 3 to 0: channel 5, of router 2.
+    topology = formula_topology("dragonfly:2")
+    assert names_of_ports(topology, 0, 1) == ["nic 0 out", "nic 1 in"]
+    assert names_of_ports(topology, 0, 7) == ["nic 0 out", "group 0 router 0 to 3 out", "nic 7 in"]
+    assert names_of_ports(topology, 1, 24) == [
+        "nic 1 out", "group 0 router 0 to 1 out", "group 0 to 3 out", "group 3 router 2 to 0 out", "nic 24 in"
+    ]  # fmt: skip
+    assert names_of_ports(topology, 2, 28) == ["nic 2 out", "group 0 to 3 out", "nic 28 in"]
+
+
+def test_dragonfly_keeps_its_symmetry(is_automorphism: IsAutomorphism) -> None:
+    topology = formula_topology("dragonfly:2")
+    assert len(topology.symmetry) == 2
+    assert all(is_automorphism(topology, image) for image in topology.symmetry)
+
+
+def test_fat_tree_goes_up_by_the_number_of_the_receiver() -> None:
+    # 4 pods of 2 edge switches of 2 ranks; rank 7 is pod 1, edge 1, host 1.
+    topology = formula_topology("fattree:4")
+    assert names_of_ports(topology, 0, 1) == ["nic 0 out", "nic 1 in"]
+    assert names_of_ports(topology, 0, 3) == ["nic 0 out", "pod 0 edge 0 up 1 out", "nic 3 in"]
+    assert names_of_ports(topology, 0, 7) == [
+        "nic 0 out", "pod 0 edge 0 up 1 out", "pod 0 aggregation 1 up 1 out", "nic 7 in"
+    ]  # fmt: skip
+    channel = next(port for port in topology.ports if "edge" in port.name)
+    assert (channel.alpha_us, channel.beta_us_per_mb) == (0.0, 20.0)
+
+
+def test_rails_join_only_equal_numbers_and_planes_share_a_rail() -> None:
+    one, two = formula_topology("hpn:3"), formula_topology("hpn:3,planes=2")
+    assert (one.num_ranks, one.num_nodes, one.name, two.name) == (24, 3, "hpn-x3", "hpn-2-planes-x3")
+    assert len(one.links) == 3 * 56 + 6 * 8
+    assert len(two.links) == 3 * 56 + 6 * 16
+    assert (0, 9) not in one.links_between
+    assert [one.links[link].beta_us_per_mb for link in one.links_between[0, 8]] == [20.0]
+    lanes = two.links_between[0, 8]
+    assert [two.links[link].beta_us_per_mb for link in lanes] == [40.0, 40.0]
+    assert not set(two.links[lanes[0]].ports) & set(two.links[lanes[1]].ports)
+
+
+def test_rack_has_72_gpus_on_one_switch() -> None:
+    topology = formula_topology("nvl72:1")
+    assert (topology.num_ranks, topology.num_nodes, len(topology.ports)) == (72, 1, 144)
+    assert all(1000 / link.beta_us_per_mb == pytest.approx(900) for link in topology.links)
 
 
 def test_mesh_claims_no_symmetry() -> None:
@@ -116,7 +192,9 @@ def test_name_can_be_a_file_name_and_the_source_is_honest() -> None:
 
 
 def test_each_shape_is_listed_with_an_example_that_works() -> None:
-    assert [shape.name for shape in SHAPES] == ["ring", "torus", "mesh", "hypercube", "full", "switch"]
+    assert [shape.name for shape in SHAPES] == [
+        "ring", "torus", "twisted", "mesh", "hypercube", "full", "switch", "dragonfly", "fattree", "hpn", "nvl72"
+    ]  # fmt: skip
     for shape in SHAPES:
         assert formula_topology(shape.example).num_ranks > 1
         assert is_formula(shape.example)
@@ -163,6 +241,15 @@ def test_grid_links_change_one_coordinate_by_one(sides: list[int], closed: bool)
         ("ring:8,alpha_us=1,alpha_us=2", "alpha_us stands twice"),
         ("ring:8,alpha_us=0,beta_us_per_mb=0", "alpha and beta are both 0"),
         ("ring", "has no known shape"),
+        ("twisted:4x4", "the last side of a twisted torus is twice each of the others"),
+        ("twisted:8", "the last side of a twisted torus is twice each of the others"),
+        ("fattree:5", "found 5 ports, half of which go up; write an even number"),
+        ("fattree:0", "found 0, a fattree has at least 2 ports"),
+        ("dragonfly:9", "more than 5000000 links"),
+        ("hpn:0", "found 0, a hpn has at least 1 nodes"),
+        ("hpn:2,alpha_us=1", "'alpha_us=1' is not an option of a cluster; write planes="),
+        ("hpn:2,planes=99", "a number from 1 to 16"),
+        ("nvl72:1000", "have 77040000 links, more than 5000000; use fewer nodes"),
     ],
 )
 def test_broken_formula_is_answered_with_what_is_allowed(formula: str, words: str) -> None:

@@ -219,3 +219,11 @@ def test_links_are_as_many_as_counted_and_use_the_ports_of_their_own_nodes(node:
 def test_rotation_of_the_nodes_is_always_an_automorphism(is_automorphism, node, nodes) -> None:  # type: ignore[no-untyped-def]
     topology = instantiate(node, nodes)
     assert is_automorphism(topology, topology.symmetry[-1])
+
+
+def test_only_nics_of_one_plane_reach_each_other() -> None:
+    nics = (Nic("a", (0,), IB, plane="a"), Nic("b", (0,), IB, plane="b"), Nic("c", (1,), IB, plane="b"))
+    node = template(2, nics=nics)
+    topology = instantiate(node, 2)
+    assert [len(topology.links_between.get(pair, ())) for pair in ((0, 2), (0, 3), (1, 2), (1, 3))] == [2, 1, 1, 1]
+    assert node.num_links_between == 5
