@@ -98,6 +98,9 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
 def _judge_directory(path: Path, runtime: Runtime) -> list[dict[str, Any]]:
     """Results of the files in a directory, and one of the directory."""
     contents = read_directory(path, runtime)
+    if not contents.files and not contents.violations:
+        error = InputError("holds no files for a runtime to load; name a directory that does", path=str(path))
+        return [_result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}]
     verdict = judge_directory(contents.files, runtime)
     results = [
         _result(path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes)

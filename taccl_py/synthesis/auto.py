@@ -32,7 +32,7 @@ def first_runs(demand: Demand) -> list[Run]:
     runs = _milp_runs(demand, _FIRST_CHUNKS)
     if demand.kind not in (Kind.GATHER, Kind.SCATTER):
         runs.append(Run(engine, demand))
-    return runs if demand.sketch is not None else [*runs, Run("templates", demand)]
+    return [*runs, Run("templates", demand)]
 
 
 def second_runs(demand: Demand) -> list[Run]:

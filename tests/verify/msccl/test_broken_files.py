@@ -374,7 +374,8 @@ def test_a_chunk_limit_of_the_judge_itself_is_an_objection() -> None:
 def test_every_rule_has_a_broken_file() -> None:
     folder = Path(taccl_py.verify.msccl.__file__).parent
     rules = set()
-    for module in sorted(folder.glob("*.py")):
+    # Rules of directories have theirs in test_directory.py.
+    for module in sorted(set(folder.glob("*.py")) - {folder / "directory.py"}):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
