@@ -107,6 +107,8 @@ def test_every_example_works(taccl, folder, path):
         ]
         if words[0] == "synth":
             words += ["--time-limit", "0.5"]
+        if words[:2] == ["sketch", "suggest"]:
+            words += ["--time-limit", "4"]
         ended = taccl(*words)
         assert ended.code == 0, (line, ended.err, ended.out)
         if target:
