@@ -73,6 +73,13 @@ def parse_kind(text: str) -> Kind:
         raise InputError(f"{text!r} is not a collective; use one of: {known}") from None
 
 
+def busbw_factor(kind: Kind, num_ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth of a collective of so many ranks."""
+    if kind is Kind.ALLREDUCE:
+        return 2 * (num_ranks - 1) / num_ranks
+    return 1.0 if kind in (Kind.BROADCAST, Kind.REDUCE) else (num_ranks - 1) / num_ranks
+
+
 @dataclass(frozen=True)
 class Collective:
     """One collective over ranks 0..R-1.
@@ -163,10 +170,7 @@ class Collective:
     @property
     def busbw_factor(self) -> float:
         """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its doc/PERFORMANCE.md)."""
-        n = self.num_ranks
-        if self.kind is Kind.ALLREDUCE:
-            return 2 * (n - 1) / n
-        return 1.0 if self.kind in (Kind.BROADCAST, Kind.REDUCE) else (n - 1) / n
+        return busbw_factor(self.kind, self.num_ranks)
 
     def dual(self) -> Collective | None:
         """Return the routed collective that this one is, run backwards on the reversed machine; None when it is none."""

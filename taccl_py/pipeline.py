@@ -5,6 +5,7 @@ Everything that leaves here has passed its judge; an objection is an error of ou
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -19,20 +20,24 @@ from taccl_py.lowering.lower import LoweringOptions, Placement, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.program import Program
 from taccl_py.runtimes import Runtime
+from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.sketch.model import Sketch, machine_name
 from taccl_py.solvers.choice import choose_solver
+from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.catalog import is_taccl_profile, load_topology, topology_file
 from taccl_py.topology.model import Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
 from taccl_py.units import parse_size
+from taccl_py.verify.group import judge_group
 from taccl_py.verify.msccl import ProgramVerdict, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
@@ -42,6 +47,8 @@ AUTO_SKETCH = "auto"
 _SUGGEST_SECONDS = 7.0
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
+# A schedule this near to the bound is called optimal.
+_AT_BOUND = 1 + 1e-6
 # A replay within this factor of the schedule's time keeps its promise.
 _KEPT_PROMISE = 1.01
 # What to try then; sums conflict where they arrive, so ordering only the sends does not help them.
@@ -215,8 +222,83 @@ def suggest(request: Request, events: Events) -> list[Suggestion]:
     return found
 
 
-def make_demand(request: Request) -> Demand:
+@dataclass(frozen=True)
+class GroupSynthesis:
+    """A group schedule to which the judge does not object.
+
+    Attributes
+    ----------
+    schedule
+        Base messages and symmetry.
+    bound
+        Best proven lower bound.
+    stage_seconds
+        Wall-clock time of every stage.
+    """
+
+    schedule: GroupSchedule
+    bound: Bound
+    stage_seconds: Mapping[str, float]
+
+    @property
+    def gap(self) -> float:
+        """Relative distance from the bound."""
+        return max(0.0, self.schedule.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+
+
+def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
+    """Solve one root and replicate it, judged without ever writing down the whole.
+
+    Raises
+    ------
+    TacclError
+        Input errors; LimitReached if the machine has no symmetry that takes rank 0 to every rank; InvalidArtifact if the judge
+        objects.
+    """
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "machine", events):
+        demand = make_demand(request, expanded=False)
+    refusal = why_not(demand)
+    if refusal is not None:
+        raise InputError(f"{refusal}; use taccl synth", path="command line")
+    with _timed(seconds, "bound", events):
+        bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
+        events.bound(bound.time_us)
+    with _timed(seconds, "search", events):
+        schedule = replicate(demand, request.options.limits, bound)
+    if schedule is None:
+        raise LimitReached(
+            f"{demand.topology.name} has no commuting symmetries that take rank 0 to every rank and keep links and ports apart; "
+            "use taccl synth"
+        )
+    optimal = schedule.makespan_us <= bound.time_us * _AT_BOUND
+    status = str(Proof.OPTIMAL if optimal else Proof.FEASIBLE)
+    origin = Origin("replicate", "none", "", request.options.limits.seed, status, bound.time_us, bound.reason)
+    schedule = replace(schedule, origin=origin)
+    with _timed(seconds, "judge", events):
+        violations = judge_group(schedule)
+    if violations:
+        raise InvalidArtifact("group schedule", violations)
+    return GroupSynthesis(schedule, bound, seconds)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[None]:
+    events.stage(stage)
+    begun = time.monotonic()
+    yield
+    seconds[stage] = time.monotonic() - begun
+
+
+def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     """What an engine is asked for, from what the user asked for.
+
+    Parameters
+    ----------
+    request
+        What the user asked for.
+    expanded
+        Whether every chunk of every rank will be written down, which there must not be too many of.
 
     Raises
     ------
@@ -244,7 +326,8 @@ def make_demand(request: Request) -> Demand:
     given = {"num_ranks": "--ranks" if request.ranks is not None else "TOPOLOGY"}
     given["chunks_per_rank"] = "--sketch" if sketch is not None and request.chunks_per_rank is None else "--chunks"
     with _named(root="--root", solver="--solver", **given):
-        demand.collective(chunks or 1)
+        if expanded:
+            demand.collective(chunks or 1)
         choose_solver(request.options.solver)
     return demand
 

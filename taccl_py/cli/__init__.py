@@ -26,6 +26,10 @@ _COMMANDS = {
         "taccl_py.cli.pareto:pareto",
         "Enumerate synchronous algorithms between latency and bandwidth, with proofs.",
     ),
+    "replicate": (
+        "taccl_py.cli.replicate:replicate",
+        "Solve one root of a symmetric machine and replicate it, for thousands of ranks.",
+    ),
     "bound": ("taccl_py.cli.bound:bound", "Print the time that no algorithm can beat."),
     "compare": ("taccl_py.cli.compare:compare", "Compare our algorithms with NCCL's, for every size."),
     "check": ("taccl_py.cli.check:check", "Judge schedules and MSCCL XML files."),

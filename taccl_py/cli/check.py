@@ -17,7 +17,9 @@ from taccl_py.report.directory import describe_directory
 from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.schedule.files import read_schedule
+from taccl_py.schedule.group_files import is_group_file, read_group
 from taccl_py.units import format_size, format_time
+from taccl_py.verify.group import judge_group
 from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
@@ -82,6 +84,8 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
         if _is_json(path, text):
             if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):
                 return _result(path, (), "a summary, nothing to judge", ())
+            if is_group_file(text):
+                return _judge_group(path, text, kind, root)
             schedule = read_schedule(text, str(path))
             collective = schedule.collective
             facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
@@ -93,6 +97,23 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
         return _result(path, verdict.violations, facts, verdict.notes)
     except InputError as error:
         return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
+
+
+def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    schedule = read_group(text, str(path))
+    violations = judge_group(schedule)
+    if kind is not None and kind is not schedule.kind:
+        violations = (
+            Violation("", "collective", f"the schedule is for {schedule.kind}, and {kind} was asked for"),
+            *violations,
+        )
+    if root is not None:
+        violations = (
+            Violation("", "wrong-root", f"{schedule.kind} has no root, and root {root} was asked for"),
+            *violations,
+        )
+    ranks, time = schedule.topology.num_ranks, format_time(schedule.makespan_us)
+    return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}", ())
 
 
 def _judge_directory(path: Path, runtime: Runtime) -> list[dict[str, Any]]:

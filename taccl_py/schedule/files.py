@@ -57,16 +57,17 @@ def write_schedule(schedule: Schedule) -> str:
         },
         "chunk_bytes": float(schedule.chunk_bytes),
         "topology": topology_to_json(schedule.topology),
-        "origin": None if origin is None else _origin_to_json(origin),
+        "origin": None if origin is None else origin_to_json(origin),
         "scratch": [list(chunks) for chunks in schedule.scratch],
     }
-    rows = ",\n".join("    " + _message_line(message) for message in schedule.messages)
+    rows = ",\n".join("    " + message_line(message) for message in schedule.messages)
     messages = f"[\n{rows}\n  ]" if rows else "[]"
     # The canonical form would spread a message over several lines as soon as it is long; files are read by message.
     return canonical_json(head).removesuffix("\n}\n") + f',\n  "messages": {messages}\n}}\n'
 
 
-def _origin_to_json(origin: Origin) -> dict[str, str | int | float]:
+def origin_to_json(origin: Origin) -> dict[str, str | int | float]:
+    """Provenance as JSON."""
     return {
         "engine": origin.engine,
         "solver": origin.solver,
@@ -78,7 +79,8 @@ def _origin_to_json(origin: Origin) -> dict[str, str | int | float]:
     }
 
 
-def _message_line(message: Message) -> str:
+def message_line(message: Message) -> str:
+    """One message as one line of JSON."""
     fields = {
         "link": message.link,
         "chunks": list(message.chunks),
@@ -119,7 +121,7 @@ def read_schedule(text: str, path: str) -> Schedule:
         chunk_bytes=fields.number("chunk_bytes", above=0.0, most=MAX_SIZE_BYTES),
         messages=tuple(_read_message(item, topology, collective) for item in fields.objects("messages")),
         scratch=_read_scratch(fields, collective),
-        origin=None if fields.raw("origin") is None else _read_origin(fields.object("origin")),
+        origin=None if fields.raw("origin") is None else read_origin(fields.object("origin")),
     )
     fields.finish()
     return schedule
@@ -179,7 +181,14 @@ def _read_chunks(fields: Fields, key: str, collective: Collective) -> tuple[int,
     return chunks
 
 
-def _read_origin(fields: Fields) -> Origin:
+def read_origin(fields: Fields) -> Origin:
+    """Provenance from JSON.
+
+    Raises
+    ------
+    InputError
+        If a field is missing or wrong.
+    """
     origin = Origin(
         engine=_text(fields, "engine"),
         solver=_text(fields, "solver"),

@@ -1,0 +1,115 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError
+from taccl_py.schedule.group import GroupSchedule
+from taccl_py.schedule.group_files import read_group, write_group
+from taccl_py.schedule.ir import Message, Origin
+from taccl_py.topology.machines import formula_topology
+from taccl_py.verify.schedule import judge_schedule
+
+# 1 MB over a link of the formula takes 0.5 + 20 us.
+STEP = 20.5
+
+
+def link(topology, src, dst):
+    (found,) = topology.links_between[src, dst]
+    return found
+
+
+@pytest.fixture
+def ring():
+    """AllGather on a ring of 4: both ways one hop, and one of them goes on."""
+    topology = formula_topology("ring:4")
+    base = (
+        Message(link(topology, 0, 1), (0,), 0.0, STEP),
+        Message(link(topology, 0, 3), (0,), 0.0, STEP),
+        Message(link(topology, 1, 2), (0,), STEP, 2 * STEP),
+    )
+    return GroupSchedule(topology, Kind.ALLGATHER, 1, 1e6, ((1, 2, 3, 0),), base)
+
+
+def exchange():
+    """AllToAll on a ring of 4; the chunk for the rank opposite goes through rank 1."""
+    topology = formula_topology("ring:4")
+    base = (
+        Message(link(topology, 0, 1), (2,), 0.0, STEP),
+        Message(link(topology, 0, 3), (3,), 0.0, STEP),
+        Message(link(topology, 0, 1), (1,), STEP, 2 * STEP),
+        Message(link(topology, 1, 2), (2,), 2 * STEP, 3 * STEP),
+    )
+    return GroupSchedule(topology, Kind.ALLTOALL, 1, 1e6, ((1, 2, 3, 0),), base)
+
+
+def test_every_rank_does_what_rank_0_does_with_its_own_data(ring):
+    sent = [(ring.topology.links[m.link].dst, m.chunks, m.start_us) for m in ring.sent_by(2)]
+    assert sorted(sent) == [(1, (2,), 0.0), (3, (1,), STEP), (3, (2,), 0.0)]
+    received = [(ring.topology.links[m.link].src, m.chunks, m.start_us) for m in ring.received_by(2)]
+    assert sorted(received) == [(1, (0,), STEP), (1, (1,), 0.0), (3, (3,), 0.0)]
+
+
+def test_figures_of_the_whole_come_from_the_base(ring):
+    assert (ring.makespan_us, ring.num_messages, ring.size_bytes) == (2 * STEP, 12, 4e6)
+    assert ring.busbw_gbps == pytest.approx(4e6 / (2 * STEP) / 1000 * 3 / 4)
+
+
+def test_the_whole_is_a_schedule_to_which_the_judge_of_schedules_does_not_object(ring):
+    whole = ring.expanded()
+    assert judge_schedule(whole) == ()
+    assert (len(whole.messages), whole.makespan_us) == (12, 2 * STEP)
+    assert judge_schedule(exchange().expanded()) == ()
+    assert exchange().expanded().scratch == ((3 * 4 + 1,), (0 * 4 + 2,), (1 * 4 + 3,), (2 * 4 + 0,))
+
+
+def test_parts_of_all_ranks_are_the_whole(ring):
+    for schedule in (ring, exchange()):
+        whole = schedule.expanded().messages
+        assert sorted(schedule.messages(), key=repr) == sorted(whole, key=repr)
+        received = [m for rank in range(4) for m in schedule.received_by(rank)]
+        assert sorted(received, key=repr) == sorted(whole, key=repr)
+
+
+def test_generators_that_are_no_group_of_translations_are_refused(ring):
+    with pytest.raises(InputError, match="do not commute, or do not take rank 0 to every rank"):
+        replace(ring, generators=((0, 3, 2, 1),)).sent_by(0)
+
+
+def test_what_is_too_large_to_be_written_down_is_refused():
+    topology = formula_topology("ring:3000")
+    message = Message(link(topology, 0, 1), (0,), 0.0, STEP)
+    everyone_on = tuple((rank + 1) % 3000 for rank in range(3000))
+    schedule = GroupSchedule(topology, Kind.ALLGATHER, 1, 1e6, (everyone_on,), (message,) * 2999)
+    with pytest.raises(InputError, match="8997000 messages, more than 4000000; ask for the part of one rank"):
+        schedule.expanded()
+
+
+def test_a_file_reads_back_as_the_same(ring):
+    origin = Origin("replicate", "none", "", 3, "feasible", 12.5, "some reason")
+    for schedule in (ring, replace(ring, origin=origin), exchange()):
+        text = write_group(schedule)
+        assert read_group(text, "group.json") == schedule
+        assert write_group(read_group(text, "group.json")) == text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("format", "taccl-schedule", "a group schedule's file has 'taccl-group-schedule'"),
+        ("version", 2, "this program reads version 1"),
+        ("kind", "broadcast", "broadcast"),
+        ("generators", [[0, 0, 1, 2]], "is no permutation of the ranks 0..3"),
+        ("chunks_per_rank", 0, "chunks_per_rank"),
+        ("base", [{"link": 99, "chunks": [0], "start_us": 0, "end_us": 1, "reduce": False}], "links 0..7"),
+        ("base", [{"link": 0, "chunks": [0, 1], "start_us": 0, "end_us": 1, "reduce": False}], "found 2 chunks"),
+        ("extra", 1, "extra"),
+    ],
+)
+def test_a_broken_file_is_answered_with_its_name_and_the_field(ring, field, value, words):
+    text = json.dumps(json.loads(write_group(ring)) | {field: value})
+    with pytest.raises(InputError) as caught:
+        read_group(text, "group.json")
+    assert "group.json" in str(caught.value)
+    assert words in str(caught.value)

@@ -1,0 +1,116 @@
+"""One root, replicated: costs worked out by hand, on machines up to thousands of ranks."""
+
+import math
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.matching.replicate import replicate, why_not
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.machines import formula_topology
+from taccl_py.verify.group import judge_group
+from taccl_py.verify.schedule import judge_schedule
+
+NO_BOUND = Bound(0.0, "")
+# Costs of TACOS's machines: 50 GiB/s and 0.5 us.
+TACOS = "alpha_us=0.5,beta_us_per_mb=18.62645149230957"
+SHARE = 1 << 20
+
+
+def replicated(topology, kind, share_bytes=1e6, chunks=1, seed=0):
+    demand = Demand(topology, kind, share_bytes * topology.num_ranks, chunks_per_rank=chunks)
+    return replicate(demand, Limits(seed=seed), NO_BOUND)
+
+
+@pytest.mark.parametrize(
+    ("formula", "steps"),
+    [
+        ("torus:4x4", 4), ("torus:8x8", 16), ("torus:16x16", 64), ("torus:32x32", 256), ("ring:9", 4), ("ring:64", 32),
+        ("torus:3x3x3", 5), ("torus:8x8x8", 86), ("torus:16x16x16", 683), ("twisted:8x16", 32), ("hypercube:6", 11), ("full:32", 1),
+        ("switch:12", 11), ("fattree:4", 15),
+    ],
+)  # fmt: skip
+def test_allgather_takes_no_more_steps_than_a_rank_needs_to_receive_all(formula, steps):
+    topology = formula_topology(formula)
+    fewest = math.ceil((topology.num_ranks - 1) / len({k.dst for k in topology.links if k.src == 0}))
+    assert steps == fewest or topology.ports
+    schedule = replicated(topology, Kind.ALLGATHER)
+    assert schedule.makespan_us == pytest.approx(steps * topology.message_us(0, 1e6))
+
+
+@pytest.mark.parametrize(
+    ("formula", "tacos_us"), [("torus:8x8", 340.53), ("torus:16x16", 1302.03), ("torus:32x32", 5168.06)]
+)
+def test_tori_are_faster_than_those_of_tacos(formula, tacos_us):
+    topology = formula_topology(f"{formula},{TACOS}")
+    assert replicated(topology, Kind.ALLGATHER, SHARE).makespan_us < tacos_us * 0.995
+
+
+def test_sums_take_as_long_as_copies_and_allreduce_twice_as_long():
+    for formula in ("torus:4x6", "hpn:3"):
+        topology = formula_topology(formula)
+        gather, scatter, both = (
+            replicated(topology, kind).makespan_us for kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
+        )
+        assert scatter == pytest.approx(gather)
+        assert both == pytest.approx(2 * gather)
+
+
+def test_alltoall_on_a_ring_of_5_is_bound_by_its_links():
+    # One hop to 1, two to 2: 3 messages on each of the two orbits of links, one after another.
+    topology = formula_topology("ring:5")
+    assert replicated(topology, Kind.ALLTOALL).makespan_us == pytest.approx(3 * topology.message_us(0, 1e6))
+
+
+def test_alltoall_spreads_equal_ways_over_both_directions():
+    # Of a ring of 4 only the chunk for the rank opposite has a choice: 1 + 2 messages on one orbit and 1 on the other with one
+    # chunk, and 2 + 2 on each with two chunks.
+    topology = formula_topology("ring:4")
+    one = replicated(topology, Kind.ALLTOALL, chunks=1)
+    two = replicated(topology, Kind.ALLTOALL, chunks=2)
+    assert one.makespan_us == pytest.approx(3 * topology.message_us(0, 1e6))
+    assert two.makespan_us == pytest.approx(4 * topology.message_us(0, 0.5e6))
+    assert judge_schedule(two.expanded()) == ()
+
+
+def test_large_sizes_are_cut_finer_where_that_pays():
+    topology = load_topology("ndv5", 4)
+    demand = Demand(topology, Kind.ALLGATHER, 2**30)
+    free = replicate(demand, Limits(), NO_BOUND)
+    assert free.chunks_per_rank > 1
+    assert free.makespan_us < 0.95 * replicated(topology, Kind.ALLGATHER, 2**30 / 32).makespan_us
+    assert judge_group(free) == ()
+
+
+@pytest.mark.parametrize(("kind", "gap"), [(Kind.ALLGATHER, 0.05), (Kind.REDUCESCATTER, 0.05), (Kind.ALLREDUCE, 0.05)])
+def test_512_gpus_on_rails_are_near_the_bound(kind, gap):
+    topology = formula_topology("hpn:64")
+    bound = demand_bound(topology, kind, 0, 2**30)
+    schedule = replicate(Demand(topology, kind, 2**30, chunks_per_rank=1), Limits(), bound)
+    assert judge_group(schedule) == ()
+    assert bound.time_us <= schedule.makespan_us <= bound.time_us * (1 + gap)
+
+
+def test_machines_without_translations_are_left_to_others():
+    for formula in ("mesh:3x3", "dragonfly:2"):
+        assert replicated(formula_topology(formula), Kind.ALLGATHER) is None
+    assert replicated(load_topology("dgx2", 2), Kind.ALLGATHER) is None, (
+        "two ranks share a NIC, which a shift keeps in place"
+    )
+
+
+def test_what_cannot_be_replicated_is_said():
+    ring = formula_topology("ring:4")
+    assert why_not(Demand(ring, Kind.ALLGATHER, 1e6)) is None
+    assert "has a root" in why_not(Demand(ring, Kind.BROADCAST, 1e6))
+
+
+def test_the_same_seed_gives_the_same_schedule_and_another_one_may_not():
+    topology = formula_topology("torus:4x4")
+    one, two, three = (replicated(topology, Kind.ALLGATHER, seed=seed) for seed in (1, 1, 5))
+    assert one == two
+    assert one != three

@@ -1,0 +1,132 @@
+"""The judge of group schedules objects to everything that is wrong with the whole, and to nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.schedule.group import GroupSchedule
+from taccl_py.schedule.ir import Message
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.matching.replicate import replicate
+from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.verify.group import judge_group
+from taccl_py.verify.schedule import judge_schedule
+
+KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
+
+
+def made(formula, kind, chunks=None):
+    demand = Demand(formula_topology(formula), kind, 4e6, chunks_per_rank=chunks)
+    return replicate(demand, Limits(), Bound(0.0, ""))
+
+
+def rules(schedule):
+    return {violation.rule for violation in judge_group(schedule)}
+
+
+def changed(schedule, number, **fields):
+    base = list(schedule.base)
+    base[number] = replace(base[number], **fields)
+    return replace(schedule, base=tuple(base))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "formula", ["ring:5", "torus:3x4", "twisted:2x4", "hypercube:3", "switch:5", "hpn:2", "fattree:4"]
+)
+def test_both_judges_agree_on_what_is_good(formula, kind):
+    schedule = made(formula, kind)
+    assert judge_group(schedule) == ()
+    assert judge_schedule(schedule.expanded()) == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_both_judges_object_to_a_message_left_out(kind, chunks):
+    schedule = made("torus:3x3", kind, chunks)
+    for number in range(len(schedule.base)):
+        broken = replace(schedule, base=schedule.base[:number] + schedule.base[number + 1 :])
+        assert rules(broken) & {"missing", "not-held", "incomplete-sum"}, number
+        assert judge_schedule(broken.expanded()), number
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_judges_object_to_a_message_that_is_sent_too_early(kind):
+    schedule = made("torus:3x3", kind, 1)
+    for number, message in enumerate(schedule.base):
+        if message.start_us == 0:
+            continue
+        moved = changed(schedule, number, start_us=0.0, end_us=message.end_us - message.start_us)
+        assert bool(judge_group(moved)) == bool(judge_schedule(moved.expanded())), number
+        assert judge_group(moved), number
+
+
+def test_a_message_sent_twice_a_wrong_duration_and_a_wrong_kind_are_seen():
+    schedule = made("torus:3x3", Kind.ALLGATHER)
+    last = schedule.base[-1]
+    again = replace(last, start_us=last.end_us, end_us=2 * last.end_us - last.start_us)
+    assert rules(replace(schedule, base=(*schedule.base, again))) == {"redundant"}
+    assert rules(changed(schedule, 0, end_us=1.0)) == {"wrong-duration"}
+    assert "wrong-reduce" in rules(changed(schedule, 0, reduce=True))
+    assert rules(changed(schedule, 0, chunks=(1,))) == {"no-such-chunk"}
+    assert rules(changed(schedule, 0, link=10_000)) == {"no-such-link"}
+    assert rules(changed(schedule, 0, start_us=-1.0)) == {"bad-time"}
+    assert rules(replace(schedule, chunk_bytes=float("nan"))) == {"chunk-size"}
+    assert rules(replace(schedule, kind=Kind.BROADCAST)) == {"collective"}
+
+
+def test_sums_that_leave_twice_or_are_stored_are_seen():
+    schedule = made("ring:4", Kind.REDUCESCATTER)
+    last = schedule.base[-1]
+    again = replace(last, start_us=last.end_us, end_us=2 * last.end_us - last.start_us)
+    assert "redundant" in rules(replace(schedule, base=(*schedule.base, again)))
+    assert "wrong-reduce" in rules(changed(schedule, 0, reduce=False))
+
+
+def test_symmetry_that_is_none_is_seen():
+    schedule = made("ring:4", Kind.ALLGATHER)
+    assert rules(replace(schedule, generators=((1, 0, 2, 3),))) == {"not-a-symmetry", "not-transitive"}
+    assert rules(replace(schedule, generators=((0, 1, 1, 3),))) == {"not-a-permutation"}
+    assert rules(replace(schedule, generators=((1, 2, 3, 0), (0, 3, 2, 1)))) == {"not-commuting"}
+    assert rules(replace(schedule, generators=((2, 3, 0, 1),))) == {"not-transitive"}
+
+
+def test_a_link_of_another_cost_spoils_the_symmetry():
+    schedule = made("ring:4", Kind.ALLGATHER)
+    links = list(schedule.topology.links)
+    links[3] = replace(links[3], alpha_us=9.0)
+    slower = replace(schedule.topology, links=tuple(links))
+    assert "not-a-symmetry" in rules(replace(schedule, topology=slower))
+
+
+def test_a_port_that_symmetry_keeps_in_place_is_occupied_several_times_at_once():
+    """Both ranks send at once through one port that they share; nothing else is wrong."""
+    links = (Link(0, 1, 0.5, 20.0, ports=(0,)), Link(1, 0, 0.5, 20.0, ports=(0,)))
+    topology = Topology("pair", "invented", (0, 0), (Port("bus", 0.0, 10.0),), links)
+    schedule = GroupSchedule(topology, Kind.ALLGATHER, 1, 1e6, ((1, 0),), (Message(0, (0,), 0.0, 20.5),))
+    assert rules(schedule) == {"overlap"}
+    assert {v.rule for v in judge_schedule(schedule.expanded())} == {"overlap"}
+
+
+def test_two_messages_on_one_orbit_at_once_are_seen():
+    schedule = made("torus:3x3", Kind.ALLGATHER)
+    orbit_mates = [
+        (i, j)
+        for i, one in enumerate(schedule.base)
+        for j, two in enumerate(schedule.base)
+        if i < j and _step(schedule, one) == _step(schedule, two)
+    ]
+    i, j = orbit_mates[0]
+    first = schedule.base[i]
+    clash = changed(schedule, j, start_us=first.start_us + 0.1, end_us=first.end_us + 0.1)
+    assert "overlap" in rules(clash)
+
+
+def _step(schedule, message):
+    """Direction of a message on a torus of 3 x 3."""
+    link = schedule.topology.links[message.link]
+    return (link.dst // 3 - link.src // 3) % 3, (link.dst - link.src) % 3
