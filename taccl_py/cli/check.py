@@ -16,10 +16,8 @@ from taccl_py.portfolio.directory import read_directory
 from taccl_py.report.directory import describe_directory
 from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import RUNTIMES, Runtime
-from taccl_py.schedule.files import read_schedule
-from taccl_py.schedule.group_files import is_group_file, read_group
+from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_size, format_time
-from taccl_py.verify.group import judge_group
 from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
@@ -84,7 +82,7 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
         if _is_json(path, text):
             if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):
                 return _result(path, (), "a summary, nothing to judge", ())
-            if is_group_file(text):
+            if f'"format": "{GROUP_FORMAT}"' in text[:200]:
                 return _judge_group(path, text, kind, root)
             schedule = read_schedule(text, str(path))
             collective = schedule.collective
@@ -100,6 +98,9 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
 
 
 def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    from taccl_py.schedule.group_files import read_group
+    from taccl_py.verify.group import judge_group
+
     schedule = read_group(text, str(path))
     violations = judge_group(schedule)
     if kind is not None and kind is not schedule.kind:

@@ -34,6 +34,7 @@ from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_SIZE_BYTES
 
 FORMAT = "taccl-schedule"
+GROUP_FORMAT = "taccl-group-schedule"  # that of `taccl_py.schedule.group_files`
 VERSION = 1
 
 

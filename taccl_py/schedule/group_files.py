@@ -24,14 +24,13 @@ from __future__ import annotations
 
 from taccl_py.collective import Kind
 from taccl_py.jsonio import Fields, canonical_json, parse_json
-from taccl_py.schedule.files import message_line, origin_to_json, read_origin
+from taccl_py.schedule.files import GROUP_FORMAT, message_line, origin_to_json, read_origin
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.files import topology_from_fields, topology_to_json
 from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_SIZE_BYTES
 
-FORMAT = "taccl-group-schedule"
 VERSION = 1
 
 
@@ -44,7 +43,7 @@ def write_group(schedule: GroupSchedule) -> str:
         If a time or a size is not finite; JSON has no such numbers.
     """
     head = {
-        "format": FORMAT,
+        "format": GROUP_FORMAT,
         "version": VERSION,
         "kind": schedule.kind.value,
         "chunks_per_rank": schedule.chunks_per_rank,
@@ -73,8 +72,8 @@ def read_group(text: str, path: str) -> GroupSchedule:
         If the text is not such a file of a version that is understood, or refers to what does not exist.
     """
     fields = Fields(parse_json(text, path), path)
-    if fields.text("format") != FORMAT:
-        fields.fail("format", f"found {fields.text('format')!r}, a group schedule's file has {FORMAT!r}")
+    if fields.text("format") != GROUP_FORMAT:
+        fields.fail("format", f"found {fields.text('format')!r}, a group schedule's file has {GROUP_FORMAT!r}")
     if fields.integer("version") != VERSION:
         fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
     topology = topology_from_fields(fields.object("topology"))
@@ -116,8 +115,3 @@ def _read_message(fields: Fields, topology: Topology) -> Message:
     message = Message(link, chunks, start_us, end_us, fields.boolean("reduce"))
     fields.finish()
     return message
-
-
-def is_group_file(text: str) -> bool:
-    """Whether a text says that it is a group schedule."""
-    return f'"format": "{FORMAT}"' in text[:200]
