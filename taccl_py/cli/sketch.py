@@ -71,7 +71,7 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
     """
     from taccl_py.errors import InputError
     from taccl_py.pipeline import load_machine
-    from taccl_py.synthesis.symmetry import image_of_links
+    from taccl_py.topology.automorphism import image_of_links
 
     subject = load_sketch(name, topology)
     machine = topology or subject.topology

@@ -1,14 +1,16 @@
-"""``taccl topo``: topologies by name."""
+"""``taccl topo``: topologies by name, and from what other tools know."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.discover.formats import DumpFormat
+from taccl_py.discover.rates import GPU_MODELS
 from taccl_py.jsonio import canonical_json, write_atomically
 from taccl_py.report.tables import plain_table, print_table
 from taccl_py.topology.catalog import list_topologies
@@ -20,15 +22,16 @@ if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 
-@click.group(short_help="List and show topologies.")
+@click.group(short_help="List, show and import topologies.")
 def topo() -> None:
-    """List and show topologies.
+    """List, show and import topologies.
 
     \b
     Examples:
       taccl topo list
       taccl topo show ndv2 --nodes 2
       taccl topo show torus:4x4 --json > torus.json
+      taccl topo import nccl-topo.xml -o mine.json
     """
 
 
@@ -79,6 +82,56 @@ def show_command(name: str, nodes: int | None, sketch: str, output: Path | None,
         echo_json(topology_to_json(topology))
     elif output is None:
         _show(topology)
+
+
+@topo.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--nodes", type=click.IntRange(1), default=None, help="How many servers like that of the one file there are."
+)
+@click.option(
+    "--format",
+    "given",
+    type=click.Choice([str(form) for form in DumpFormat]),
+    default=None,
+    help="Format of the files; default: by what stands in them.",
+)
+@click.option(
+    "--gpu",
+    type=click.Choice(list(GPU_MODELS)),
+    default=None,
+    help="GPU model, for the texts of nvidia-smi, rocm-smi and amd-smi, which name no rates.",
+)
+@click.option("--name", default="", help="Name of the topology; default: that of the first file.")
+@click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
+@json_option
+def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **values: Any) -> None:  # fmt: skip
+    """Make a topology of what other tools know of a machine; nothing is measured.
+
+    FILES are one dump for each server, or one for all: a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), a graph dump
+    (NCCL_GRAPH_DUMP_FILE; only the links that its channels use), the output of nvidia-smi topo -m, rocm-smi --showtopo or
+    amd-smi topology, a networkx graph as node-link JSON (with switches), an input of TE-CCL, or a TACCL profile.
+
+    Switches, NICs and PCIe become ports. Rates are those that NCCL and RCCL count with; alphas are stated defaults until they
+    are measured, and the topology's source says so. Without --nodes, one server becomes a node that --nodes of other
+    commands multiplies.
+
+    \b
+    Examples:
+      taccl topo import nccl-topo.xml -o mine.json
+      taccl topo import topo-m.txt --gpu h100 --nodes 4 -o cluster.json
+    """
+    from taccl_py.discover.importer import import_machine
+
+    given = DumpFormat(values["given"]) if values["given"] else None
+    found = import_machine(files, name=values["name"], nodes=values["nodes"], given=given, gpu=values["gpu"] or "")
+    if output is not None:
+        write_atomically(output, canonical_json(found.to_json()))
+        click.echo(f"wrote {output}", err=True)
+    if as_json:
+        echo_json(found.to_json())
+    elif output is None:
+        _show(found.topology)
 
 
 def _show(topology: Topology) -> None:

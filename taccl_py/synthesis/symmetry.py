@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.collective import Collective
+from taccl_py.topology.automorphism import IntArray as IntArray  # engines count in it
+from taccl_py.topology.automorphism import image_of_links
 from taccl_py.topology.model import Topology
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,58 +24,6 @@ class Generator:
     chunk: IntArray
     link: IntArray
     port: IntArray
-
-
-class LinkImages:
-    """Finds what a renaming of the ranks does to links and ports."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-        links, ranks = topology.links, topology.num_ranks
-        self._src = np.array([link.src for link in links], dtype=np.int64)
-        self._dst = np.array([link.dst for link in links], dtype=np.int64)
-        self._lane = np.array(topology.lane, dtype=np.int64)
-        self._most_lanes = int(self._lane.max(initial=0)) + 1
-        # Links are sorted by their ends, so these numbers rise.
-        self._place = (self._src * ranks + self._dst) * self._most_lanes + self._lane
-        most = max((len(link.ports) for link in links), default=0)
-        padded = [link.ports + (-1,) * (most - len(link.ports)) for link in links]
-        self._ports = np.array(padded, dtype=np.int64).reshape(len(links), most)
-        kinds: dict[tuple[float, ...], int] = {}
-        port_cost = np.array(
-            [kinds.setdefault((p.alpha_us, p.beta_us_per_mb), len(kinds)) for p in topology.ports] + [-1],
-            dtype=np.int64,
-        )
-        link_cost = [kinds.setdefault((k.alpha_us, k.beta_us_per_mb, k.latency_us), len(kinds)) for k in topology.links]
-        self._cost = np.column_stack([np.array(link_cost, dtype=np.int64), port_cost[self._ports]])
-
-    def of(self, image: tuple[int, ...]) -> tuple[IntArray, IntArray] | str:
-        """Images of links and ports when rank r is renamed ``image[r]``, or a sentence saying why that is no automorphism."""
-        topology, renamed = self._topology, np.array(image, dtype=np.int64)
-        src, dst = renamed[self._src], renamed[self._dst]
-        place = (src * topology.num_ranks + dst) * self._most_lanes + self._lane
-        links = np.minimum(np.searchsorted(self._place, place), len(self._place) - 1)
-        missing = self._place[links] != place
-        wrong = np.flatnonzero(missing | (self._cost != self._cost[links]).any(axis=1))
-        if len(wrong):
-            link = topology.links[wrong[0]]
-            why = "does not exist" if missing[wrong[0]] else "costs something else"
-            return f"link {link.src}->{link.dst} would become {src[wrong[0]]}->{dst[wrong[0]]}, which {why}"
-        used = self._ports >= 0
-        mine, theirs = self._ports[used], self._ports[links][used]
-        ports = np.arange(len(topology.ports))
-        ports[mine] = theirs
-        two = np.flatnonzero(ports[mine] != theirs)
-        if len(two):
-            return f"port {topology.ports[mine[two[0]]].name!r} would have to become two ports"
-        if len(np.unique(ports[mine])) != len(np.unique(mine)):
-            return "two ports would become one"
-        return links, ports
-
-
-def image_of_links(topology: Topology, image: tuple[int, ...]) -> tuple[IntArray, IntArray] | str:
-    """Images of links and ports under one renaming; see `LinkImages.of`."""
-    return LinkImages(topology).of(image)
 
 
 def make_generator(

@@ -7,6 +7,7 @@ are objects with ``"format": "taccl-topology"``; the first has the field ``node`
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,64 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     return NodeTemplate(name, description, source, num_ranks, links, switches, nics, ports, symmetry, network)
 
 
+def template_to_json(template: NodeTemplate) -> dict[str, Any]:
+    """Return the node form of a node, which `template_from_fields` reads back without any change."""
+    node: dict[str, Any] = {"ranks": template.num_ranks}
+    if template.links:
+        node["links"] = _node_links_to_json(template.links)
+    if template.switches:
+        node["switches"] = [
+            {"name": switch.name, "ranks": list(switch.ranks), **_cost_to_json(switch.cost)}
+            | ({"multicast": True} if switch.multicast else {})
+            | ({"reduce": True} if switch.reduce else {})
+            for switch in template.switches
+        ]
+    if template.ports:
+        node["ports"] = [{"name": port.name, **_cost_to_json(port.cost)} for port in template.ports]
+    if template.nics:
+        node["nics"] = [_nic_to_json(nic) for nic in template.nics]
+    if template.symmetry:
+        node["symmetry"] = [list(image) for image in template.symmetry]
+    value = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": template.name,
+        "description": template.description,
+        "source": template.source,
+        "node": node,
+    }
+    if template.nics:
+        network = template.network
+        value["network"] = {"reach": str(network.reach), "latency_us": float(network.latency_us)}
+    return value
+
+
+def _node_links_to_json(links: Sequence[NodeLink]) -> list[dict[str, Any]]:
+    values = []
+    for link, width in Counter(links).items():
+        value: dict[str, Any] = {"from": link.src, "to": [link.dst], **_cost_to_json(link.cost)}
+        if link.latency_us:
+            value["latency_us"] = float(link.latency_us)
+        if link.ports:
+            value["ports"] = [f"{use.port}.{use.side}" for use in link.ports]
+        values.append(value | ({"width": width} if width > 1 else {}))
+    return values
+
+
+def _nic_to_json(nic: Nic) -> dict[str, Any]:
+    value: dict[str, Any] = {"name": nic.name, "ranks": list(nic.ranks), **_cost_to_json(nic.cost)}
+    if nic.via:
+        value["via"] = {
+            str(rank): [use.port if use.side is Side.OUT else f"{use.port}.{use.side}" for use in uses]
+            for rank, uses in nic.via.items()
+        }
+    return value | ({"plane": nic.plane} if nic.plane else {})
+
+
+def _cost_to_json(cost: Cost) -> dict[str, float]:
+    return {"alpha_us": float(cost.alpha_us), "beta_us_per_mb": float(cost.beta_us_per_mb)}
+
+
 def _network(fields: Fields, has_nics: bool) -> Network:
     if not has_nics:
         if fields.has("network"):
@@ -296,18 +355,16 @@ def _node_switch(item: Fields, num_ranks: int) -> NodeSwitch:
 
 def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:
     name, ranks, cost = _name(item), _ranks(item, num_ranks), _cost(item)
-    via: dict[int, tuple[str, ...]] = {}
+    via: dict[int, tuple[PortSide, ...]] = {}
     if item.has("via"):
         ways = item.object("via")
         served = {str(rank) for rank in ranks}
         for key in ways.names():
             if key not in served:
                 ways.fail(key, f"{key!r} is not one of the ranks that the NIC serves")
-            via[int(key)] = tuple(_texts(ways, key))
-            for place, port in enumerate(via[int(key)]):
-                if port not in known:
-                    ways.fail(f"{key}/{place}", _unknown_port(port, known))
-            _check_once(ways, key, via[int(key)])
+            uses = [_via_side(ways, f"{key}/{place}", text, known) for place, text in enumerate(_texts(ways, key))]
+            _check_once(ways, key, [use.port for use in uses])
+            via[int(key)] = tuple(uses)
     plane = item.text("plane", "")
     item.finish()
     return Nic(name, ranks, cost, via, plane)
@@ -360,6 +417,15 @@ def _port_side(item: Fields, place: int, text: str, known: set[str]) -> PortSide
     return PortSide(name, Side(side))
 
 
+def _via_side(ways: Fields, key: str, text: str, known: Iterable[str]) -> PortSide:
+    """A port on the way to a NIC, with the direction that sending uses: out, unless the text says the other one."""
+    name, _, side = text.rpartition(".")
+    use = PortSide(name, Side(side)) if side in tuple(Side) and name else PortSide(text, Side.OUT)
+    if use.port not in known:
+        ways.fail(key, _unknown_port(use.port, known))
+    return use
+
+
 def _unknown_port(name: str, known: Iterable[str]) -> str:
     return f"{name!r} is not in node.ports (known: {', '.join(sorted(known)) or 'none'}); declare it there"
 
@@ -376,7 +442,7 @@ def _check_names(node: Fields, ports: Sequence[NodePort], switches: Sequence[Nod
 
 def _check_use(node: Fields, ports: Sequence[NodePort], links: Sequence[NodeLink], nics: Sequence[Nic]) -> None:
     used = {use.port for link in links for use in link.ports}
-    used.update(name for nic in nics for names in nic.via.values() for name in names)
+    used.update(use.port for nic in nics for uses in nic.via.values() for use in uses)
     for place, port in enumerate(ports):
         if port.name not in used:
             node.fail(f"ports/{place}", f"no link and no NIC uses {port.name!r}; name it there, or remove it")

@@ -16,9 +16,10 @@ A port that no link shares is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Link, Port, Topology
@@ -130,7 +131,8 @@ class Nic:
     cost
         Cost of each of its two directions.
     via
-        For a local rank, names of the further ports between it and the NIC, the rank's side first.
+        For a local rank, the further ports between it and the NIC, the rank's side first, each with the direction that
+        sending uses; receiving uses the opposite one.
     plane
         Network that it is on; only NICs of one plane reach each other.
     """
@@ -138,7 +140,7 @@ class Nic:
     name: str
     ranks: tuple[int, ...]
     cost: Cost
-    via: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    via: Mapping[int, tuple[PortSide, ...]] = field(default_factory=dict)
     plane: str = ""
 
 
@@ -261,20 +263,62 @@ def instantiate(template: NodeTemplate, nodes: int = 1) -> Topology:
             f"{nodes} nodes of {template.name} have {num_links} links, more than {MAX_LINKS}; use fewer nodes"
         )
     local = template.symmetry if nodes == 1 else tuple(g for g in template.symmetry if _keeps_nics(template, g))
-    builder = _Builder(template)
-    for node in range(nodes):
+    return _assemble(
+        [template] * nodes,
+        template.name if nodes == 1 else f"{template.name}-x{nodes}",
+        repeat_symmetry(local, template.num_ranks, nodes),
+    )
+
+
+def join_nodes(templates: Sequence[NodeTemplate], name: str) -> Topology:
+    """Return the machine of these nodes, which need not be alike; ranks are numbered node by node.
+
+    Nodes that are all equal are what `instantiate` makes; others have no symmetry. The network is that of the first node.
+
+    Parameters
+    ----------
+    templates
+        One for each node, at least one.
+    name
+        Name of the machine.
+
+    Raises
+    ------
+    InputError
+        If a node has no NIC, if there would be too many links, or if ranks are joined by their local number and a node has
+        more of them than another.
+    """
+    if all(template == templates[0] for template in templates):
+        return instantiate(templates[0], len(templates))
+    for number, template in enumerate(templates):
+        if not template.nics:
+            raise InputError(f"node {number} ({template.name}) has no NIC that could join it to the others")
+    sizes = {template.num_ranks for template in templates}
+    if templates[0].network.reach is Reach.RAIL and len(sizes) > 1:
+        raise InputError(f"nodes have {' and '.join(map(str, sorted(sizes)))} ranks, on rails all have the same number")
+    ways = sum(len(nic.ranks) for template in templates for nic in template.nics)
+    num_links = ways * ways + sum(template.num_local_links for template in templates)
+    if num_links > MAX_LINKS:
+        raise InputError(f"these nodes have up to {num_links} links, more than {MAX_LINKS}; use fewer nodes")
+    return _assemble(templates, name, ())
+
+
+def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tuple[int, ...], ...]) -> Topology:
+    builder = _Builder(templates)
+    numbers = range(len(templates))
+    for node in numbers:
         builder.add_node(node)
-    for here in range(nodes):
-        for there in range(nodes):
+    for here in numbers:
+        for there in numbers:
             if here != there:
                 builder.join(here, there)
     return Topology(
-        name=template.name if nodes == 1 else f"{template.name}-x{nodes}",
-        source=template.source,
-        node_of=tuple(node for node in range(nodes) for _ in range(template.num_ranks)),
+        name=name,
+        source="; ".join(dict.fromkeys(template.source for template in templates)),
+        node_of=tuple(node for node in numbers for _ in range(templates[node].num_ranks)),
         ports=builder.table.ports,
         links=tuple(builder.links),
-        symmetry=repeat_symmetry(local, template.num_ranks, nodes),
+        symmetry=symmetry,
     )
 
 
@@ -320,8 +364,10 @@ def _keeps_nics(template: NodeTemplate, image: tuple[int, ...]) -> bool:
             old, new = nic.via.get(rank, ()), template.nics[match].via.get(image[rank], ())
             if len(old) != len(new):
                 return False
-            for port, other_port in zip(old, new, strict=True):
-                if new_name.setdefault(port, other_port) != other_port or cost_of[port] != cost_of[other_port]:
+            for use, other in zip(old, new, strict=True):
+                if use.side is not other.side or new_name.setdefault(use.port, other.port) != other.port:
+                    return False
+                if cost_of[use.port] != cost_of[other.port]:
                     return False
     return True
 
@@ -329,27 +375,32 @@ def _keeps_nics(template: NodeTemplate, image: tuple[int, ...]) -> bool:
 class _Builder:
     """Collects the links and ports of a machine."""
 
-    def __init__(self, template: NodeTemplate) -> None:
-        self.template = template
+    def __init__(self, templates: Sequence[NodeTemplate]) -> None:
+        self.templates = templates
         self.table = PortTable()
         self.links: list[Link] = []
-        self._cost_of = {port.name: port.cost for port in template.ports}
-        self._serving = [[nic for nic in template.nics if rank in nic.ranks] for rank in range(template.num_ranks)]
+        self._network = templates[0].network
+        self._cost_of = [{port.name: port.cost for port in template.ports} for template in templates]
+        self._serving = [
+            [[nic for nic in template.nics if rank in nic.ranks] for rank in range(template.num_ranks)]
+            for template in templates
+        ]
+        self._base = [0, *accumulate(template.num_ranks for template in templates)]
 
     def add_node(self, node: int) -> None:
         """Add the links inside one node."""
-        base = node * self.template.num_ranks
-        for link in self.template.links:
+        base, template = self._base[node], self.templates[node]
+        for link in template.links:
             ports = tuple(self._further(node, use.port, use.side) for use in link.ports)
             cost = link.cost
             self.links.append(
                 Link(base + link.src, base + link.dst, cost.alpha_us, cost.beta_us_per_mb, link.latency_us, ports)
             )
-        for switch in self.template.switches:
+        for switch in template.switches:
             self._add_switch(node, switch)
 
     def _add_switch(self, node: int, switch: NodeSwitch) -> None:
-        base = node * self.template.num_ranks
+        base = self._base[node]
         cost = switch.cost
         for src in switch.ranks:
             for dst in switch.ranks:
@@ -363,27 +414,26 @@ class _Builder:
 
     def join(self, here: int, there: int) -> None:
         """Add the links from one node to another."""
-        num_ranks = self.template.num_ranks
-        rail = self.template.network.reach is Reach.RAIL
-        for src in range(num_ranks):
-            for dst in (src,) if rail else range(num_ranks):
-                for sender in self._serving[src]:
-                    for receiver in (nic for nic in self._serving[dst] if nic.plane == sender.plane):
+        rail = self._network.reach is Reach.RAIL
+        for src in range(self.templates[here].num_ranks):
+            for dst in (src,) if rail else range(self.templates[there].num_ranks):
+                for sender in self._serving[here][src]:
+                    for receiver in (nic for nic in self._serving[there][dst] if nic.plane == sender.plane):
                         ports = (*self._way_out(here, src, sender), *self._way_in(there, dst, receiver))
-                        self._add_remote(here * num_ranks + src, there * num_ranks + dst, sender, receiver, ports)
+                        self._add_remote(self._base[here] + src, self._base[there] + dst, sender, receiver, ports)
 
     def _add_remote(self, src: int, dst: int, sender: Nic, receiver: Nic, ports: tuple[int, ...]) -> None:
         alpha_us = max(sender.cost.alpha_us, receiver.cost.alpha_us)
         beta_us_per_mb = max(sender.cost.beta_us_per_mb, receiver.cost.beta_us_per_mb)
-        self.links.append(Link(src, dst, alpha_us, beta_us_per_mb, self.template.network.latency_us, ports))
+        self.links.append(Link(src, dst, alpha_us, beta_us_per_mb, self._network.latency_us, ports))
 
     def _way_out(self, node: int, rank: int, nic: Nic) -> tuple[int, ...]:
-        before = (self._further(node, name, Side.OUT) for name in nic.via.get(rank, ()))
+        before = (self._further(node, use.port, use.side) for use in nic.via.get(rank, ()))
         return (*before, self.table.index(f"node {node} {nic.name} {Side.OUT}", nic.cost))
 
     def _way_in(self, node: int, rank: int, nic: Nic) -> tuple[int, ...]:
-        after = (self._further(node, name, Side.IN) for name in reversed(nic.via.get(rank, ())))
+        after = (self._further(node, use.port, use.side.opposite) for use in reversed(nic.via.get(rank, ())))
         return (self.table.index(f"node {node} {nic.name} {Side.IN}", nic.cost), *after)
 
     def _further(self, node: int, name: str, side: Side) -> int:
-        return self.table.index(f"node {node} {name} {side}", self._cost_of[name])
+        return self.table.index(f"node {node} {name} {side}", self._cost_of[node][name])

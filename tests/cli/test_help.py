@@ -10,6 +10,7 @@ from taccl_py import __version__
 from taccl_py.cli import cli
 from tests.cli.inputs import PROFILE, SKETCH, TACCL_SKETCH, write_json
 from tests.cli.running import run_apart
+from tests.discover import dumps
 from tests.lowering.foreign_files import copying_allgather
 
 HEAVY = ("numpy", "ortools", "highspy", "pulp", "networkx", "rich")
@@ -78,6 +79,8 @@ def given(folder):
     write_json(folder / "topo-ndv2-1MB.json", PROFILE)
     (folder / "old.xml").write_text(copying_allgather(), encoding="utf-8")
     write_json(folder / "sk1-ndv2-n2.json", TACCL_SKETCH)
+    (folder / "nccl-topo.xml").write_text(dumps.nvlink_pairs(), encoding="utf-8")
+    (folder / "topo-m.txt").write_text(dumps.switched_matrix(8, 18, 8), encoding="utf-8")
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}
     (folder / "suite.toml").write_text(
         'format = "taccl-suite"\nversion = 1\n[[instances]]\ntopology = "ring:4"\ncollectives = "allgather"\n'

@@ -9,6 +9,7 @@ from taccl_py.topology.catalog import list_topologies, load_topology
 from taccl_py.topology.files import read_topology, topology_to_json
 from taccl_py.topology.machines import SHAPES
 from tests.cli.inputs import EXPANDED, NODE_FORM, PROFILE, TACCL_SKETCH, changed, write_json
+from tests.discover import dumps
 
 SHIPPED = [entry.name for entry in list_topologies()]
 
@@ -173,3 +174,45 @@ def test_tables_can_be_printed_in_every_encoding(folder, encoding):
     ended = run_apart("topo", "list", cwd=folder, env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
     assert ended.code == 0, ended.err
     assert "ndv2" in ended.out
+
+
+def test_a_dump_becomes_a_node_that_other_commands_multiply(taccl, folder):
+    (folder / "dump.xml").write_text(dumps.nvswitch_node())
+    ended = taccl("topo", "import", "dump.xml", "--name", "mine", "-o", "mine.json")
+    assert (ended.code, ended.out, ended.err) == (0, "", "wrote mine.json\n")
+    assert "mine-x3: 24 ranks in 3 nodes" in taccl("topo", "show", "mine.json", "--nodes", 3).out
+    assert taccl("topo", "import", "dump.xml", "--name", "mine", "--json").json == json.loads(
+        Path("mine.json").read_text()
+    )
+
+
+def test_an_import_without_output_is_shown_with_where_its_figures_come_from(taccl, folder):
+    (folder / "matrix.txt").write_text(dumps.dgx1_matrix())
+    out = taccl("topo", "import", "matrix.txt", "--nodes", 2).out
+    assert "matrix-x2: 16 ranks in 2 nodes" in out
+    assert "not measured" in out
+
+
+def test_a_profile_of_taccl_is_imported_as_one_node(taccl, folder):
+    path = write_json(folder / "p.json", PROFILE)
+    assert taccl("topo", "import", path, "--json").json["chunk_costs"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("missing.xml",), ["missing.xml", "no such file"]),
+        (("bad.txt",), ["bad.txt", "--format"]),
+        (("dump.xml", "--format", "nvidia-smi"), ["dump.xml", "nvidia-smi topo -m"]),
+        (("bad.txt", "--format", "nccl"), ["bad.txt", "is not XML"]),
+        (("dump.xml", "--gpu", "z9"), ["--gpu", "v100"]),
+        (("dump.xml", "graph.json"), ["graph.json", "whole machine"]),
+        (("graph.json", "--nodes", 2), ["--nodes", "graph.json", "leave it out"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_imported_is_refused(refuse, folder, arguments, words):
+    (folder / "bad.txt").write_text("nothing of interest")
+    (folder / "dump.xml").write_text(dumps.nvswitch_node())
+    write_json(folder / "graph.json", dumps.networkx_leaf_spine())
+    refuse(2, words, "topo", "import", *arguments, "-o", "out.json")

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.symmetry import Generator, image_of_links, make_generator, orbit_labels
+from taccl_py.synthesis.symmetry import Generator, make_generator, orbit_labels
+from taccl_py.topology.automorphism import image_of_links
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from tests.instances import MB, full, machine, ring, two_nodes

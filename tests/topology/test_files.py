@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, canonical_json, parse_json
-from taccl_py.topology.catalog import data_dir
+from taccl_py.topology.catalog import data_dir, list_topologies
 from taccl_py.topology.files import (
     is_taccl_profile,
     read_template,
     read_topology,
     require_connected,
+    template_to_json,
     topology_from_fields,
     topology_to_json,
 )
 from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.template import Cost, Network, Nic, NodePort, NodeTemplate, PortSide, Reach, Side
 from taccl_py.units import MAX_COST_US, MIN_COST_US
 
 WriteJson = Callable[..., Path]
@@ -232,7 +234,7 @@ BROKEN_NODE_FORM = [
     ("node.nics.0.ranks", [5], "node.nics.0.ranks.0", "rank 5 does not exist"),
     ("node.nics.0.via", {"3": ["up"]}, "node.nics.0.via.3", "not one of the ranks that the NIC serves"),
     ("node.nics.0.via", {"01": ["up"]}, "node.nics.0.via.01", "not one of the ranks that the NIC serves"),
-    ("node.nics.0.via.1.0", "bus.out", "node.nics.0.via.1.0", "'bus.out' is not in node.ports"),
+    ("node.nics.0.via.1.0", "bus.up", "node.nics.0.via.1.0", "'bus.up' is not in node.ports"),
     ("node.nics.0.via", ..., "node.ports.1", "no link and no NIC uses 'up'"),
     ("node.ports.2", {"name": "bus", "alpha_us": 1, "beta_us_per_mb": 1}, "node.ports.2.name", "name of node.ports.0"),
     ("node.ports.1.beta_us_per_mb", 0, "node.ports.1.beta_us_per_mb", "alpha and beta are both 0"),
@@ -341,3 +343,20 @@ def test_profile_of_taccl_is_recognised_and_sent_to_its_sketch(write_json: Write
     assert not any(is_taccl_profile(value) for value in (NODE_FORM, EXPANDED, [], "gpus_per_node", None))
     with pytest.raises(InputError, match=r"is a TACCL profile, .* together with a TACCL sketch"):
         read_topology(write_json(profile))
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in list_topologies()])
+def test_a_node_that_is_written_reads_back_without_any_change(name: str, write_json: Callable[..., Path]) -> None:
+    template = read_template(data_dir("topologies") / f"{name}.json")
+    assert read_template(write_json(template_to_json(template))) == template
+
+
+def test_directions_on_the_way_to_a_nic_are_kept(write_json: Callable[..., Path]) -> None:
+    ways = {0: (PortSide("a", Side.OUT), PortSide("b", Side.IN))}
+    node = NodeTemplate(
+        "toy", "a toy", "invented", 1, nics=(Nic("ib0", (0,), Cost(1, 2), ways, "east"),),
+        ports=(NodePort("a", Cost(0, 1)), NodePort("b", Cost(0, 1))), network=Network(Reach.RAIL, 0.5),
+    )  # fmt: skip
+    value = template_to_json(node)
+    assert value["node"]["nics"][0]["via"] == {"0": ["a", "b.in"]}
+    assert read_template(write_json(value)) == node

@@ -20,6 +20,7 @@ from taccl_py.topology.template import (
     Reach,
     Side,
     instantiate,
+    join_nodes,
 )
 
 NVLINK = Cost(0.3, 23.0)
@@ -28,6 +29,10 @@ IB = Cost(2.6, 105.0)
 
 def template(num_ranks: int = 2, **parts: object) -> NodeTemplate:
     return NodeTemplate("toy", "a toy", "invented", num_ranks, **parts)  # type: ignore[arg-type]
+
+
+def outward(*names: str) -> tuple[PortSide, ...]:
+    return tuple(PortSide(name, Side.OUT) for name in names)
 
 
 def only_link(topology: Topology, src: int, dst: int) -> Link:
@@ -66,7 +71,7 @@ def test_nic_of_its_own_is_not_shared() -> None:
 
 
 def test_way_between_nodes_passes_what_lies_before_each_nic_in_order() -> None:
-    nic = Nic("ib0", (0, 1), IB, {1: ("near", "far")})
+    nic = Nic("ib0", (0, 1), IB, {1: outward("near", "far")})
     ports = (NodePort("near", Cost(0.0, 10.0)), NodePort("far", Cost(0.0, 20.0)))
     topology = instantiate(template(2, nics=(nic,), ports=ports), 2)
     there = ["node 0 near out", "node 0 far out", "node 0 ib0 out", "node 1 ib0 in", "node 1 far in", "node 1 near in"]
@@ -76,7 +81,7 @@ def test_way_between_nodes_passes_what_lies_before_each_nic_in_order() -> None:
 
 
 def test_way_back_uses_the_other_direction_of_what_lies_before_the_nic() -> None:
-    nic = Nic("ib0", (0, 1), IB, {1: ("uplink",)})
+    nic = Nic("ib0", (0, 1), IB, {1: outward("uplink")})
     topology = instantiate(template(2, nics=(nic,), ports=(NodePort("uplink", Cost(0.0, 10.0)),)), 2)
     assert port_names(topology, only_link(topology, 2, 1)) == ["node 1 ib0 out", "node 0 ib0 in", "node 0 uplink in"]
     assert port_names(topology, only_link(topology, 1, 2)) == ["node 0 uplink out", "node 0 ib0 out", "node 1 ib0 in"]
@@ -134,9 +139,9 @@ def test_symmetry_is_the_local_one_in_every_node_and_the_rotation_of_the_nodes()
     [
         (Nic("a", (0,), IB),),
         (Nic("a", (0,), IB), Nic("b", (1,), NVLINK)),
-        (Nic("a", (0, 1), IB, {1: ("p",)}),),
-        (Nic("a", (0, 1), IB, {0: ("p",), 1: ("q",)}),),
-        (Nic("a", (0,), IB, {0: ("p",)}), Nic("b", (1,), IB, {1: ("p", "q")})),
+        (Nic("a", (0, 1), IB, {1: outward("p")}),),
+        (Nic("a", (0, 1), IB, {0: outward("p"), 1: outward("q")}),),
+        (Nic("a", (0,), IB, {0: outward("p")}), Nic("b", (1,), IB, {1: outward("p", "q")})),
     ],
     ids=[
         "only one rank has a NIC",
@@ -155,13 +160,38 @@ def test_symmetry_that_makes_the_nics_others_is_used_for_one_node_only(nics: tup
 
 
 def test_symmetry_that_exchanges_like_ways_to_the_nic_is_kept(is_automorphism) -> None:  # type: ignore[no-untyped-def]
-    nic = Nic("a", (0, 1, 2, 3), IB, {0: ("p",), 1: ("p",), 2: ("q",), 3: ("q",)})
+    nic = Nic("a", (0, 1, 2, 3), IB, {0: outward("p"), 1: outward("p"), 2: outward("q"), 3: outward("q")})
     ports = (NodePort("p", Cost(0.0, 1.0)), NodePort("q", Cost(0.0, 1.0)))
     node = template(4, nics=(nic,), ports=ports, symmetry=((2, 3, 0, 1), (0, 2, 1, 3)))
     topology = instantiate(node, 2)
     assert topology.symmetry == ((2, 3, 0, 1, 6, 7, 4, 5), (4, 5, 6, 7, 0, 1, 2, 3))
     assert all(is_automorphism(topology, image) for image in topology.symmetry)
     assert not is_automorphism(topology, (0, 2, 1, 3, 4, 6, 5, 7))
+
+
+def test_way_down_to_a_nic_uses_the_direction_in_of_what_it_passes() -> None:
+    """Rank 0 goes up its own uplink and down that of the NIC's switch, which lies behind the host bridge."""
+    nic = Nic("ib0", (0,), IB, {0: (PortSide("mine", Side.OUT), PortSide("theirs", Side.IN))})
+    ports = (NodePort("mine", Cost(0.0, 10.0)), NodePort("theirs", Cost(0.0, 10.0)))
+    topology = instantiate(template(1, nics=(nic,), ports=ports), 2)
+    assert port_names(topology, only_link(topology, 0, 1)) == [
+        "node 0 mine out", "node 0 theirs in", "node 0 ib0 out", "node 1 ib0 in", "node 1 theirs out", "node 1 mine in",
+    ]  # fmt: skip
+
+
+def test_nodes_that_are_not_alike_are_joined_rank_after_rank() -> None:
+    small = template(1, nics=(Nic("ib0", (0,), Cost(1.0, 100.0)),))
+    large = template(2, links=(NodeLink(0, 1, NVLINK), NodeLink(1, 0, NVLINK)), nics=(Nic("ib0", (1,), IB),))
+    topology = join_nodes([small, large], "odd")
+    assert topology.node_of == (0, 1, 1)
+    assert [(link.src, link.dst) for link in topology.links] == [(0, 2), (1, 2), (2, 0), (2, 1)]
+    assert only_link(topology, 0, 2) == Link(0, 2, 2.6, 105.0, ports=only_link(topology, 0, 2).ports)
+    assert join_nodes([small, small], "even") == instantiate(small, 2)
+
+
+def test_node_without_a_nic_cannot_be_joined_to_others() -> None:
+    with pytest.raises(InputError, match="has no NIC that could join it"):
+        join_nodes([template(1, nics=(Nic("ib0", (0,), IB),)), template(1)], "odd")
 
 
 def test_no_nodes_are_refused() -> None:
@@ -188,7 +218,7 @@ def templates(draw: st.DrawFn) -> NodeTemplate:
     nics = []
     for i in range(draw(st.integers(1, 3))):
         ranks = draw(some_ranks)
-        via = {rank: ("up",) for rank in ranks if draw(st.booleans())}
+        via = {rank: (PortSide("up", Side.OUT),) for rank in ranks if draw(st.booleans())}
         nics.append(Nic(f"ib{i}", ranks, draw(costs), via))
     switches = [NodeSwitch("plane", draw(some_ranks), draw(costs))] if draw(st.booleans()) else []
     return template(

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.synthesis.symmetry import IntArray, LinkImages, orbit_labels
+from taccl_py.synthesis.symmetry import orbit_labels
+from taccl_py.topology.automorphism import IntArray, LinkImages
 from taccl_py.topology.model import Topology
 
 FloatArray = NDArray[np.float64]

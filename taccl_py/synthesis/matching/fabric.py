@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taccl_py.synthesis.symmetry import IntArray, LinkImages, orbit_labels
+from taccl_py.synthesis.symmetry import IntArray, orbit_labels
+from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
 

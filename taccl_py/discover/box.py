@@ -1,0 +1,243 @@
+"""One server as dumps describe it: GPUs, NICs, and the switches, CPUs and wires between them; and the node that it makes.
+
+* GPU links (NVLink, xGMI) become links; where they lead to a switch, a switch.
+* GPUs that GPU links do not join, over whatever other GPUs, reach each other through PCIe and the CPUs: links that share a
+  port for each wire on their way. Where GPU links join them, PCIe ways between them are left out, as NCCL does.
+* A GPU uses the NICs that are nearest to it. Equal NICs are dealt out among the GPUs that are equally near; where there are
+  more GPUs than NICs, they share. What lies between is a port.
+* A port that cannot bind, because another one is shared by the same and is as slow, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from taccl_py.discover.pruning import prune_ports
+from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALPHA_US
+from taccl_py.discover.regular import node_symmetry
+from taccl_py.errors import InputError
+from taccl_py.topology.template import Cost, Nic, NodeLink, NodePort, NodeSwitch, NodeTemplate, PortSide, Side
+
+
+class DeviceKind(StrEnum):
+    """What a wire can end at."""
+
+    GPU = "gpu"
+    NIC = "nic"
+    INNER = "inner"  # a PCIe switch or a CPU: messages pass
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A full duplex way between two devices; `PortSide` out is from `low` to `high`.
+
+    Attributes
+    ----------
+    name
+        Unique name.
+    low, high
+        Devices; of a PCIe slot, the device and what it is plugged into.
+    gbps
+        Bandwidth of one direction.
+    """
+
+    name: str
+    low: str
+    high: str
+    gbps: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLink:
+    """A direct way from one GPU to another, all its parallel links together."""
+
+    src: str
+    dst: str
+    gbps: float
+
+
+@dataclass(frozen=True, slots=True)
+class NetPort:
+    """A network port: the NIC device that it belongs to, its rate, and the latency that its driver states."""
+
+    device: str
+    gbps: float
+    latency_us: float = 0.0
+
+
+@dataclass
+class Box:
+    """What a reader found; GPUs are in the order of their ranks."""
+
+    gpus: list[str] = field(default_factory=list)
+    kinds: dict[str, DeviceKind] = field(default_factory=dict)
+    wires: list[Wire] = field(default_factory=list)
+    gpu_links: list[GpuLink] = field(default_factory=list)
+    switched_gbps: dict[str, float] = field(default_factory=dict)
+    nets: list[NetPort] = field(default_factory=list)
+
+    def add(self, name: str, kind: DeviceKind) -> None:
+        """Add a device.
+
+        Raises
+        ------
+        InputError
+            If there is one of this name.
+        """
+        if name in self.kinds:
+            raise InputError(f"the device {name} stands twice; dump the machine again")
+        self.kinds[name] = kind
+
+    def wire(self, low: str, high: str, gbps: float, name: str = "") -> None:
+        """Join two devices; without a name the wire is called after its lower end."""
+        self.wires.append(Wire(name or _port_name(low), low, high, gbps))
+
+    def join_cpus(self, cpus: list[str], gbps: float) -> None:
+        """Join every two CPUs."""
+        for index, low in enumerate(cpus):
+            for high in cpus[index + 1 :]:
+                self.wire(low, high, gbps, f"{_port_name(low)}-{_port_name(high)}")
+
+
+def _port_name(device: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", device)
+    return name if name[:1].isalpha() else f"pci-{name}"
+
+
+def node_of_box(box: Box, name: str, description: str, source: str) -> NodeTemplate:
+    """Return the node that a server makes.
+
+    Parameters
+    ----------
+    box
+        The server.
+    name, description, source
+        Of the topology.
+
+    Raises
+    ------
+    InputError
+        If it has no GPU.
+    """
+    if not box.gpus:
+        raise InputError("holds no GPU; dump the topology on a node with GPUs, and with all of them in the job")
+    ways = {gpu: _ways_from(box, gpu) for gpu in box.gpus}
+    nics = _nics(box, ways)
+    links = [*_gpu_links(box), *_pci_links(box, ways)]
+    ports = tuple(NodePort(wire.name, Cost(0.0, 1000 / wire.gbps)) for wire in box.wires)
+    switches: tuple[NodeSwitch, ...] = ()
+    if box.switched_gbps:
+        # NCCL merges all NVSwitches into one; a GPU with fewer links sets the rate for all, as there is one cost per switch.
+        ranks = tuple(rank for rank, gpu in enumerate(box.gpus) if gpu in box.switched_gbps)
+        beta = 1000 / min(box.switched_gbps.values())
+        switches = (NodeSwitch("nvswitch", ranks, Cost(GPU_LINK_ALPHA_US, beta)),)
+    node = NodeTemplate(name, description, source, len(box.gpus), tuple(links), switches, tuple(nics), ports)
+    node = prune_ports(node)
+    return replace(node, symmetry=node_symmetry(node))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Wires from a GPU to another device, each with the direction in which it is passed."""
+
+    uses: tuple[tuple[Wire, Side], ...]
+
+    @property
+    def gbps(self) -> float:
+        return min(wire.gbps for wire, _ in self.uses)
+
+    @property
+    def sides(self) -> tuple[PortSide, ...]:
+        return tuple(PortSide(wire.name, side) for wire, side in self.uses)
+
+
+def _ways_from(box: Box, gpu: str) -> dict[str, _Way]:
+    """Shortest way from a GPU to every device, through switches and CPUs only."""
+    beside: dict[str, list[tuple[str, Wire, Side]]] = {}
+    for wire in box.wires:
+        beside.setdefault(wire.low, []).append((wire.high, wire, Side.OUT))
+        beside.setdefault(wire.high, []).append((wire.low, wire, Side.IN))
+    for ends in beside.values():
+        ends.sort(key=lambda end: -end[1].gbps)  # of two ways of one length the one that starts wider
+    ways = {gpu: _Way(())}
+    waiting = deque([gpu])
+    while waiting:
+        here = waiting.popleft()
+        for there, wire, side in beside.get(here, []):
+            if there in ways:
+                continue
+            ways[there] = _Way((*ways[here].uses, (wire, side)))
+            if box.kinds[there] is DeviceKind.INNER:
+                waiting.append(there)
+    del ways[gpu]
+    return ways
+
+
+def _gpu_links(box: Box) -> list[NodeLink]:
+    rank_of = {gpu: rank for rank, gpu in enumerate(box.gpus)}
+    rates: dict[tuple[int, int], float] = {}
+    for link in box.gpu_links:
+        if link.src in rank_of and link.dst in rank_of:  # others are not in the job
+            pair = rank_of[link.src], rank_of[link.dst]
+            rates[pair] = rates.get(pair, 0.0) + link.gbps
+    return [NodeLink(*pair, Cost(GPU_LINK_ALPHA_US, 1000 / gbps)) for pair, gbps in sorted(rates.items())]
+
+
+def _islands(box: Box) -> dict[str, int]:
+    """For every GPU a number that it shares with those that GPU links join it to."""
+    island = {gpu: index for index, gpu in enumerate(box.gpus)}
+    switched = list(box.switched_gbps)
+    pairs = [(link.src, link.dst) for link in box.gpu_links]
+    pairs += [(switched[0], other) for other in switched[1:]]
+    for src, dst in pairs:
+        if src in island and dst in island:
+            old, new = island[dst], island[src]
+            island = {gpu: new if number == old else number for gpu, number in island.items()}
+    return island
+
+
+def _pci_links(box: Box, ways: dict[str, dict[str, _Way]]) -> list[NodeLink]:
+    island = _islands(box)
+    links = []
+    for src, gpu in enumerate(box.gpus):
+        for dst, other in enumerate(box.gpus):
+            if island[gpu] == island[other] or other not in ways[gpu]:
+                continue
+            way = ways[gpu][other]
+            links.append(NodeLink(src, dst, Cost(PCI_ALPHA_US, 1000 / way.gbps), ports=way.sides))
+    return links
+
+
+def _nics(box: Box, ways: dict[str, dict[str, _Way]]) -> list[Nic]:
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank, gpu in enumerate(box.gpus):
+        groups.setdefault(_nearest(box, ways[gpu]), []).append(rank)
+    serving: dict[int, list[int]] = {}
+    for nets, ranks in groups.items():
+        if not nets:
+            continue
+        for place in range(max(len(nets), len(ranks))):
+            if len(nets) >= len(ranks):
+                net, rank = nets[place], ranks[place * len(ranks) // len(nets)]
+            else:
+                net, rank = nets[place * len(nets) // len(ranks)], ranks[place]
+            serving.setdefault(net, []).append(rank)
+    nics = []
+    for number, index in enumerate(sorted(serving)):
+        port, served = box.nets[index], tuple(sorted(serving[index]))
+        via = {rank: ways[box.gpus[rank]][port.device].sides for rank in served}
+        cost = Cost(NETWORK_ALPHA_US + port.latency_us, 1000 / port.gbps)
+        nics.append(Nic(f"net{number}", served, cost, via))
+    return nics
+
+
+def _nearest(box: Box, ways: dict[str, _Way]) -> tuple[int, ...]:
+    """Network ports with the shortest way, and the widest among those."""
+    reached = [(index, ways[net.device]) for index, net in enumerate(box.nets) if net.device in ways]
+    if not reached:
+        return ()
+    best = min((len(way.uses), -min(way.gbps, box.nets[index].gbps)) for index, way in reached)
+    return tuple(i for i, way in reached if (len(way.uses), -min(way.gbps, box.nets[i].gbps)) == best)

@@ -1,0 +1,246 @@
+"""Whole machines as graphs: node-link JSON of networkx with switches, and topologies of TE-CCL.
+
+Both become ranks, links and ports: what leads from one rank to another over switches only is a link that shares a port with
+all others for each edge on its way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from taccl_py.discover.rates import NETWORK_ALPHA_US
+from taccl_py.errors import InputError
+from taccl_py.jsonio import Fields
+from taccl_py.topology.files import require_connected
+from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.model import Link, Topology
+from taccl_py.topology.template import MAX_LINKS, Cost, PortTable
+from taccl_py.units import MAX_COST_US, MAX_RANKS
+
+_SWITCH_WORDS = ("switch", "nvswitch", "spine", "leaf", "tor")
+_RATE_KEYS = ("beta_us_per_mb", "bandwidth_gbps")
+
+
+@dataclass
+class _Graph:
+    """A directed graph; an edge is used by one message at a time, alpha is paid once for each edge."""
+
+    name: str
+    source: str
+    node_of: dict[str, int] = field(default_factory=dict)  # ranks only, in their order
+    vertices: dict[str, None] = field(default_factory=dict)
+    edges: dict[tuple[str, str], list[Cost]] = field(default_factory=dict)
+    latency_is_free: bool = False
+
+    def topology(self, path: str) -> Topology:
+        """Machine of the graph.
+
+        Raises
+        ------
+        InputError
+            If there is no rank, or one cannot reach another.
+        """
+        ranks = {name: index for index, name in enumerate(self.node_of)}
+        if not 0 < len(ranks) <= MAX_RANKS:
+            raise InputError(f"has {len(ranks)} vertices that are ranks, 1 to {MAX_RANKS} are possible", path=path)
+        beside: dict[str, list[str]] = {}
+        for near, far in self.edges:
+            beside.setdefault(near, []).append(far)
+        table, links = PortTable(), []
+        for name, src in ranks.items():
+            for other, way in self._ways(name, beside).items():
+                links += self._links(src, ranks[other], way, table)
+                if len(links) > MAX_LINKS:
+                    raise InputError(f"has more than {MAX_LINKS} links; import a smaller machine", path=path)
+        try:
+            topology = Topology(self.name, self.source, tuple(self.node_of.values()), table.ports, tuple(links))
+            require_connected(topology)
+        except InputError as error:
+            raise InputError(error.what, path=path) from None
+        return topology
+
+    def _ways(self, start: str, beside: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+        """Shortest way to every rank that can be reached over switches only."""
+        ways: dict[str, tuple[str, ...]] = {start: (start,)}
+        waiting = deque([start])
+        while waiting:
+            here = waiting.popleft()
+            if here != start and here in self.node_of:
+                continue
+            for there in beside.get(here, []):
+                if there not in ways:
+                    ways[there] = (*ways[here], there)
+                    waiting.append(there)
+        return {name: way for name, way in ways.items() if name in self.node_of and name != start}
+
+    def _links(self, src: int, dst: int, way: tuple[str, ...], table: PortTable) -> list[Link]:
+        hops = list(pairwise(way))
+        lanes = 1 if len(hops) > 1 else len(self.edges[hops[0]])
+        links = []
+        for lane in range(lanes):
+            costs = [self.edges[hop][lane % len(self.edges[hop])] for hop in hops]
+            ports: tuple[int, ...] = ()
+            if len(hops) > 1:
+                # Parallel edges to a switch are one port of their common rate.
+                ports = tuple(table.index(f"{a} to {b}", self._trunk(a, b)) for a, b in hops)
+                costs = [self._trunk(a, b) for a, b in hops]
+            alpha_us = sum(cost.alpha_us for cost in costs)
+            beta_us_per_mb = max(cost.beta_us_per_mb for cost in costs)
+            if self.latency_is_free:
+                links.append(Link(src, dst, 0.0, beta_us_per_mb, alpha_us, ports))
+            else:
+                links.append(Link(src, dst, alpha_us, beta_us_per_mb, 0.0, ports))
+        return links
+
+    def _trunk(self, a: str, b: str) -> Cost:
+        costs = self.edges[a, b]
+        alpha_us = 0.0 if self.latency_is_free and len(costs) > 1 else max(cost.alpha_us for cost in costs)
+        rate = sum(1 / cost.beta_us_per_mb for cost in costs if cost.beta_us_per_mb)
+        return Cost(alpha_us, 1 / rate if rate else 0.0)
+
+
+def read_node_link(value: Any, path: str, name: str) -> Topology:
+    """Machine of a networkx graph as ``networkx.node_link_data`` writes it.
+
+    A vertex is a switch if its attribute ``type`` (or ``kind``) says so, or ``switch`` is true; all others are ranks, in the
+    order of the file; ``node`` is the number of its server (default 0). An edge needs ``bandwidth_gbps`` or
+    ``beta_us_per_mb``; ``alpha_us`` is NCCL's figure for a network where it is not given. Edges of an undirected graph are
+    full duplex.
+
+    Parameters
+    ----------
+    value
+        The JSON value.
+    path
+        File name for error messages.
+    name
+        Name of the machine.
+
+    Raises
+    ------
+    InputError
+        If a vertex or an edge is wrong, or some rank cannot reach another.
+    """
+    fields = Fields(value, path)
+    directed = fields.boolean("directed", False)
+    graph = _Graph(name, f"the networkx graph {name}; edges without alpha_us have {NETWORK_ALPHA_US} us, not measured")
+    servers: dict[str, int] = {}
+    for item in fields.objects("nodes"):
+        key = str(item.raw("id"))
+        if key in graph.vertices:
+            item.fail("id", f"{key!r} stands twice; name a vertex once")
+        graph.vertices[key] = None
+        kind = item.text("type", "") or item.text("kind", "")
+        if kind.lower() not in _SWITCH_WORDS and not (item.has("switch") and item.boolean("switch")):
+            server = str(item.raw("node")) if item.has("node") else "0"
+            graph.node_of[key] = servers.setdefault(server, len(servers))
+    for item in fields.objects("edges" if fields.has("edges") else "links"):
+        ends = [str(item.raw("source")), str(item.raw("target"))]
+        for end, word in zip(ends, ("source", "target"), strict=True):
+            if end not in graph.vertices:
+                item.fail(word, f"{end!r} is no vertex of the graph; name one of nodes")
+        if ends[0] == ends[1]:
+            item.fail("target", f"{ends[0]!r} is the edge's own start; an edge joins two vertices")
+        cost = _edge_cost(item)
+        for a, b in [(ends[0], ends[1])] + ([] if directed else [(ends[1], ends[0])]):
+            graph.edges.setdefault((a, b), []).append(cost)
+    return graph.topology(path)
+
+
+def _edge_cost(item: Fields) -> Cost:
+    alpha_us = item.number("alpha_us", NETWORK_ALPHA_US, most=MAX_COST_US)
+    if not any(item.has(key) for key in _RATE_KEYS):
+        item.fail("bandwidth_gbps", "is missing, and so is beta_us_per_mb; add one of them to every edge")
+    if item.has("bandwidth_gbps"):
+        return Cost(alpha_us, 1000 / item.number("bandwidth_gbps", above=1e-6))
+    return Cost(alpha_us, item.number("beta_us_per_mb", above=0.0, most=MAX_COST_US))
+
+
+def is_teccl(value: Any) -> bool:
+    """Whether a JSON value is an input of TE-CCL, or a topology of it in matrices."""
+    return isinstance(value, dict) and ("TopologyParams" in value or "capacity" in value)
+
+
+def read_teccl(value: Any, path: str, name: str) -> Topology:
+    """Machine of a TE-CCL input file, or of the matrices that its topology classes hold.
+
+    Inputs name a topology that TE-CCL builds in code: DGX1, Mesh and Torus are known here. Matrices are ``capacity`` in chunks a
+    second, ``alpha`` in seconds, ``chunk_size`` in GB (default 1), ``switch_indices``. TE-CCL's alpha is a latency that
+    occupies nothing.
+
+    Parameters
+    ----------
+    value
+        The JSON value.
+    path
+        File name for error messages.
+    name
+        Name of the machine.
+
+    Raises
+    ------
+    InputError
+        If a field is wrong, or the topology is none of the known ones.
+    """
+    fields = Fields(value, path)
+    if fields.has("TopologyParams"):
+        return _teccl_by_name(fields.object("TopologyParams"))
+    rows = fields.items("capacity")
+    chunk_gb = fields.number("chunk_size", 1.0, above=0.0)
+    switches = set(fields.integers("switch_indices", [], least=0))
+    per_chassis = fields.integer("node_per_chassis", len(rows), least=1)
+    alphas = fields.items("alpha")
+    graph = _Graph(name, "the matrices of a TE-CCL topology; its alpha is latency that occupies nothing")
+    graph.latency_is_free = True
+    for index in range(len(rows)):
+        graph.vertices[str(index)] = None
+        if index not in switches:
+            graph.node_of[str(index)] = len(graph.node_of) // per_chassis
+    for src, row in enumerate(rows):
+        capacity = _row(fields, "capacity", src, row, len(rows))
+        alpha = _row(fields, "alpha", src, alphas[src] if src < len(alphas) else [], len(rows))
+        for dst, rate in enumerate(capacity):
+            if rate > 0 and src != dst:
+                graph.edges[str(src), str(dst)] = [Cost(max(alpha[dst], 0.0) * 1e6, 1000 / (rate * chunk_gb))]
+    return graph.topology(path)
+
+
+def _row(fields: Fields, key: str, place: int, row: Any, size: int) -> list[float]:
+    numbers = Fields({str(place): row}, fields.path, f"/{key}").numbers(str(place), least=-1.0, most=MAX_COST_US)
+    if len(numbers) != size:
+        fields.fail(f"{key}/{place}", f"found {len(numbers)} numbers, {size} are needed, one for each vertex")
+    return numbers
+
+
+def _teccl_by_name(params: Fields) -> Topology:
+    """Machines that TE-CCL's own classes build, by the figures that stand there."""
+    word = params.text("name").lower()
+    chassis = params.integer("chassis", 1, least=1)
+    alpha_us = 1e6 * params.numbers("alpha")[0] if params.has("alpha") and params.items("alpha") else 0.0
+    if word in ("mesh", "torus") and chassis == 1:
+        side = params.integer("side_length", 4, least=2, most=256)
+        machine = formula_topology(f"{word}:{side}x{side},alpha_us=0,beta_us_per_mb=10")
+        pairs = {(k.src, k.dst): k.beta_us_per_mb for k in machine.links}
+        node_of = machine.node_of
+    elif word == "dgx1" and chassis == 1:
+        pairs, node_of = {}, (0,) * 8
+        for a, b, width in _DGX1:
+            pairs[a, b] = pairs[b, a] = 1000 / (25 * width)
+    else:
+        params.fail(
+            "name",
+            f"found {params.text('name')!r} with {chassis} chassis, which TE-CCL builds in code; give its capacity, alpha "
+            "and switch_indices as JSON matrices (known by name, with 1 chassis: DGX1, Mesh, Torus)",
+        )
+    links = tuple(Link(a, b, 0.0, beta, alpha_us) for (a, b), beta in pairs.items())
+    source = f"TE-CCL's {params.text('name')} with the alpha of the input file, which is latency that occupies nothing"
+    return Topology(f"teccl-{word}", source, node_of, (), links)
+
+
+_DGX1 = (
+    (0, 1, 2), (0, 2, 1), (0, 3, 1), (0, 4, 2), (1, 2, 1), (1, 3, 2), (1, 5, 1), (2, 3, 2),
+    (2, 6, 2), (3, 7, 1), (4, 5, 2), (4, 6, 1), (4, 7, 1), (5, 6, 1), (5, 7, 2), (6, 7, 2),
+)  # fmt: skip

@@ -1,0 +1,205 @@
+"""From files of other tools to one machine: which format each is in, and how several servers become one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from taccl_py.discover.box import Box, node_of_box
+from taccl_py.discover.formats import DumpFormat
+from taccl_py.discover.graphs import is_teccl, read_node_link, read_teccl
+from taccl_py.discover.rates import ALPHA_SOURCE
+from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
+from taccl_py.discover.xml_dump import parse_xml_root, read_graph_dump, read_topology_dump
+from taccl_py.errors import InputError
+from taccl_py.jsonio import parse_json, read_text
+from taccl_py.topology.files import is_taccl_profile, require_connected, template_to_json, topology_to_json
+from taccl_py.topology.model import Topology
+from taccl_py.topology.taccl_profile import profile_topology, read_profile
+from taccl_py.topology.template import NodeTemplate, join_nodes
+
+_SERVERS = {
+    DumpFormat.NCCL: "topology dump of NCCL or RCCL (bandwidths as they count them)",
+    DumpFormat.NCCL_GRAPH: "graph dump of NCCL (only what its channels use)",
+    DumpFormat.NVIDIA_SMI: "matrix of nvidia-smi topo -m (rates of the GPU model that it suggests or that was named)",
+    DumpFormat.AMD_SMI: "matrix of rocm-smi or amd-smi (rates as RCCL counts them, where it states none)",
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What files say of a machine.
+
+    Attributes
+    ----------
+    topology
+        The whole machine.
+    template
+        Its node, if it is made of one server as often as wanted and the number of servers was left open.
+    formats
+        Format of each file.
+    """
+
+    topology: Topology
+    template: NodeTemplate | None
+    formats: tuple[DumpFormat, ...]
+
+    def to_json(self) -> object:
+        """The node form where the number of servers is open, else the expanded form."""
+        return topology_to_json(self.topology) if self.template is None else template_to_json(self.template)
+
+
+def recognise(text: str, path: str) -> DumpFormat:
+    """Format of a text, by what stands in it.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    start = text.lstrip("\ufeff \t\r\n")[:1]
+    if start == "<":
+        # A comment or a declaration may come first.
+        root = re.search(r"<([A-Za-z]\w*)", text)
+        word = root.group(1) if root else ""
+        if word in ("system", "graphs"):
+            return DumpFormat.NCCL if word == "system" else DumpFormat.NCCL_GRAPH
+        raise InputError(
+            f"is XML with the element {word[:40]!r}, where system (a topology dump) or graphs (a graph dump) is needed",
+            path=path,
+        )
+    if start == "{":
+        return _recognise_json(text, path)
+    if re.search(r"link type (between two gpus|table)", text, re.IGNORECASE):
+        return DumpFormat.AMD_SMI
+    if re.search(r"\bGPU0\b", text):
+        return DumpFormat.NVIDIA_SMI
+    raise InputError(f"is in no known format; name it with --format ({', '.join(DumpFormat)})", path=path)
+
+
+def _recognise_json(text: str, path: str) -> DumpFormat:
+    value = parse_json(text, path)
+    if is_teccl(value):
+        return DumpFormat.TECCL
+    if is_taccl_profile(value):
+        return DumpFormat.TACCL
+    if "nodes" in value and ("links" in value or "edges" in value):
+        return DumpFormat.NETWORKX
+    if value.get("format") == "taccl-topology":
+        raise InputError("is a topology of this program already; use it as it is", path=path)
+    raise InputError(
+        "is JSON that is neither a networkx graph (nodes and links), nor of TE-CCL (TopologyParams or capacity), nor a TACCL "
+        "profile (gpus_per_node); correct it or name another file",
+        path=path,
+    )
+
+
+def import_machine(
+    paths: Sequence[Path],
+    *,
+    name: str = "",
+    nodes: int | None = None,
+    given: DumpFormat | None = None,
+    gpu: str = "",
+) -> Imported:
+    """Return the machine that files of other tools describe.
+
+    Parameters
+    ----------
+    paths
+        One file for each server, or one for all.
+    name
+        Name of the machine; empty: that of the first file.
+    nodes
+        How many servers like that of a single file there are; None leaves it open.
+    given
+        Format of the files; None: by what stands in each.
+    gpu
+        GPU model (`taccl_py.discover.rates.GPU_MODELS`), for texts that name no rates.
+
+    Raises
+    ------
+    InputError
+        If a file is wrong or in no known format, or files and options contradict each other.
+    """
+    if not paths:
+        raise InputError("no file is named; name one for each server, or one for all")
+    name = name or _name_of(paths[0])
+    texts = [read_text(path) for path in paths]
+    formats = tuple(given or recognise(text, str(path)) for text, path in zip(texts, paths, strict=True))
+    if nodes is not None and len(paths) > 1:
+        raise InputError(
+            f"{len(paths)} files are {len(paths)} servers; leave it out, or name one file",
+            path="command line",
+            field="--nodes",
+        )
+    servers = [
+        _server(text, path, form, name, gpu)
+        for text, path, form in zip(texts, paths, formats, strict=True)
+        if form in _SERVERS
+    ]
+    if not servers:
+        return Imported(_whole(texts[0], paths, formats[0], name, nodes), None, formats)
+    if len(servers) != len(paths):
+        raise InputError(f"is a whole machine ({formats[-1]}), the other files are servers", path=str(paths[-1]))
+    several = servers if len(paths) > 1 else servers * (nodes or 1)
+    try:
+        machine = join_nodes(several, name)
+        require_connected(machine)
+    except InputError as error:
+        raise InputError(error.what, path=str(paths[0])) from None
+    return Imported(machine, servers[0] if len(several) == 1 and nodes is None else None, formats)
+
+
+def _name_of(path: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.name.split(".")[0]).strip("-")
+    return name if name[:1].isalpha() else f"machine-{name}".strip("-")
+
+
+def _server(text: str, path: Path, form: DumpFormat, name: str, gpu: str) -> NodeTemplate:
+    box = _read_box(text, str(path), form, gpu)
+    source = f"{_SERVERS[form]}{f', GPU {gpu}' if gpu else ''}; {ALPHA_SOURCE}"
+    try:
+        return node_of_box(box, name, f"{len(box.gpus)} GPUs, imported", source)
+    except InputError as error:
+        raise InputError(error.what, path=str(path)) from None
+
+
+def _read_box(text: str, path: str, form: DumpFormat, gpu: str) -> Box:
+    try:
+        if form is DumpFormat.NCCL:
+            return read_topology_dump(_root(text, path, "system"), path)
+        if form is DumpFormat.NCCL_GRAPH:
+            return read_graph_dump(_root(text, path, "graphs"), path)
+        return (read_nvidia_matrix if form is DumpFormat.NVIDIA_SMI else read_amd_matrix)(text, path, gpu)
+    except InputError as error:
+        if error.path is None:
+            raise InputError(error.what, path=path) from None
+        raise
+
+
+def _root(text: str, path: str, word: str) -> Element:
+    root = parse_xml_root(text, path)
+    if root.tag != word:
+        raise InputError(f"has the element {root.tag[:40]!r} where {word} is needed; name a dump", path=path)
+    return root
+
+
+def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes: int | None) -> Topology:
+    path = str(paths[0])
+    if len(paths) > 1:
+        raise InputError(f"is a whole machine ({form}) and cannot be joined to others; name one file", path=path)
+    if nodes not in (None, 1):
+        raise InputError(
+            f"{path} is a whole machine ({form}) and is not multiplied; leave it out",
+            path="command line",
+            field="--nodes",
+        )
+    if form is DumpFormat.NETWORKX:
+        return read_node_link(parse_json(text, path), path, name)
+    if form is DumpFormat.TECCL:
+        return read_teccl(parse_json(text, path), path, name)
+    return profile_topology(read_profile(paths[0]), nodes=1, connections={}, switches=[])

@@ -1,0 +1,236 @@
+"""Matrices that ``nvidia-smi topo -m``, ``rocm-smi --showtopo`` and ``amd-smi topology`` print.
+
+They name what lies between two devices and no rate; rates come from `taccl_py.discover.rates`, for the GPU that the user names
+or the one that the number of links suggests. Between GPUs that NVLink joins the matrix is silent about PCIe: two of them are
+taken to be on one PCIe switch only where both are on one with the same NIC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from taccl_py.discover.box import Box, DeviceKind, GpuLink, NetPort
+from taccl_py.discover.rates import GPU_MODELS, GpuModel, socket_gbps
+from taccl_py.errors import InputError
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_NVLINKS = re.compile(r"NV([0-9]{1,3})")
+_PCI_CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_MOST_NVLINKS = 18
+_TITLES = {
+    "type": re.compile(r"^=*\s*(Link Type between two GPUs|LINK TYPE TABLE:?)\s*=*$", re.I),
+    "hops": re.compile(r"^=*\s*(Hops between two GPUs|HOPS TABLE:?)\s*=*$", re.I),
+    "rate": re.compile(r"^=*\s*(NUMA BW TABLE:?)\s*=*$", re.I),
+}
+_NUMA = re.compile(r"GPU\s*\[?([0-9]+)\]?\s*:\s*\(Topology\) Numa Node:\s*(-?[0-9]+)", re.I)
+
+
+def read_nvidia_matrix(text: str, path: str, gpu: str = "") -> Box:
+    """Server of ``nvidia-smi topo -m``.
+
+    Parameters
+    ----------
+    text
+        The output, with or without colours and legend.
+    path
+        File name for error messages.
+    gpu
+        Name in `taccl_py.discover.rates.GPU_MODELS`, or empty for a guess by the number of NVLinks.
+
+    Raises
+    ------
+    InputError
+        If there is no matrix, a row is cut off, or two cells contradict each other.
+    """
+    matrix = _Matrix.of_nvidia(text, path)
+    gpus = [name for name in matrix.names if name.startswith("GPU")]
+    nics = [name for name in matrix.names if not name.startswith("GPU")]
+    links = {
+        (a, b): int(match.group(1))
+        for a in gpus
+        for b in gpus
+        if a != b and (match := _NVLINKS.fullmatch(matrix.cells[a, b]))
+    }
+    model = GPU_MODELS[gpu] if gpu else _guess_nvidia(gpus, links)
+    box = Box(gpus=gpus)
+    for name in gpus:
+        box.add(name, DeviceKind.GPU)
+    for name in nics:
+        box.add(name, DeviceKind.NIC)
+        box.nets.append(NetPort(name, model.net_gbps))
+    switched = _switched(gpus, links, model if gpu else None)
+    if switched:
+        box.switched_gbps = {name: switched * model.link_gbps for name in gpus}
+    else:
+        box.gpu_links = [GpuLink(a, b, count * model.link_gbps) for (a, b), count in links.items()]
+    _add_pci(box, matrix, model)
+    return box
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """Devices, what lies between every two of them, and the CPUs that each GPU is near to (empty where not said)."""
+
+    names: tuple[str, ...]
+    cells: Mapping[tuple[str, str], str]
+    near: Mapping[str, str]
+
+    @staticmethod
+    def of_nvidia(text: str, path: str) -> _Matrix:
+        lines = [_ESCAPES.sub("", line).split() for line in text.splitlines()]
+        head = next((i for i, row in enumerate(lines) if row[:1] == ["GPU0"] and row[1:2] != ["X"]), None)
+        if head is None:
+            raise InputError("holds no matrix of GPU0, GPU1, ...; save what nvidia-smi topo -m prints", path=path)
+        titles = lines[head]
+        names = tuple(titles[: titles.index("CPU")] if "CPU" in titles else titles)
+        rows = {row[0]: row[1:] for row in lines[head + 1 :] if row and row[0] in names}
+        cells: dict[tuple[str, str], str] = {}
+        near: dict[str, str] = {}
+        for name in names:
+            row = rows.get(name, [])
+            if len(row) < len(names):
+                raise InputError(
+                    f"found {len(row)} of {len(names)} cells; save the whole output of nvidia-smi topo -m",
+                    path=path,
+                    field=f"row {name}",
+                )
+            cells.update({(name, other): cell for other, cell in zip(names, row, strict=False)})
+            near[name] = row[len(names)] if len(row) > len(names) and name.startswith("GPU") else ""
+        for (a, b), cell in cells.items():
+            known = cell == "X" if a == b else cell in _PCI_CLASSES or _NVLINKS.fullmatch(cell)
+            if not known or cells[b, a] != cell:
+                what = "X, NV1, NV2, ..., PIX, PXB, PHB, NODE or SYS, and the same in both directions, is needed"
+                raise InputError(f"found {cell!r}; {what}", path=path, field=f"row {a}, column {b}")
+        return _Matrix(names, cells, near)
+
+
+def _guess_nvidia(gpus: Sequence[str], links: Mapping[tuple[str, str], int]) -> GpuModel:
+    """The GPU that the most NVLinks of a pair, or of one GPU in all, suggest; a PCIe card of the A100 kind without any."""
+    if not links:
+        return GPU_MODELS["a100"]
+    pair = max(links.values())
+    total = max(sum(count for (a, _), count in links.items() if a == gpu) for gpu in gpus)
+    used = total if total <= _MOST_NVLINKS else pair
+    order = ("p100", "v100", "a100", "h100")
+    return next((GPU_MODELS[name] for name in order if used <= GPU_MODELS[name].links), GPU_MODELS["h100"])
+
+
+def _switched(gpus: Sequence[str], links: Mapping[tuple[str, str], int], model: GpuModel | None) -> int:
+    """NVLinks of each GPU to a switch, or 0: every pair names the same number, and a GPU has not that many for each other."""
+    counts = set(links.values())
+    if len(counts) != 1 or len(links) != len(gpus) * (len(gpus) - 1):
+        return 0
+    (count,) = counts
+    return count if count * (len(gpus) - 1) > (model.links if model else _MOST_NVLINKS) else 0
+
+
+def _add_pci(box: Box, matrix: _Matrix, model: GpuModel) -> None:
+    """Slots, switches where several devices are behind one, uplinks, CPUs and what joins them."""
+    names = matrix.names
+    # PIX: one switch between them; PXB: several, whose uplinks meet before the CPU.
+    inner = _components(names, [pair for pair, cell in matrix.cells.items() if cell == "PIX"])
+    outer = _components(names, [pair for pair, cell in matrix.cells.items() if cell in ("PIX", "PXB")])
+    together = [pair for pair, cell in matrix.cells.items() if cell in ("PIX", "PXB", "PHB", "NODE")]
+    together += [
+        (a, b) for a in names for b in names if matrix.near.get(a) and matrix.near.get(a) == matrix.near.get(b)
+    ]
+    socket = _components(names, together)
+    above: dict[str, str] = {}
+    for name in names:
+        peers = {inner[other] for other in names if outer[other] == outer[name]}
+        ways = []
+        if sum(other == inner[name] for other in inner.values()) > 1:
+            ways.append(f"switch{inner[name]}")
+        if len(peers) > 1:
+            ways.append(f"bridge{outer[name]}")
+        ways.append(f"cpu{socket[name]}")
+        for low, high in zip([name, *ways], ways, strict=False):
+            above[low] = high
+    for name in dict.fromkeys(above.values()):
+        box.add(name, DeviceKind.INNER)
+    for low, high in above.items():
+        box.wire(low, high, model.pci_gbps)
+    # The matrix does not name the CPU; Skylake and its successors are the slower of the usual ones.
+    cpus = [name for name in dict.fromkeys(above.values()) if name.startswith("cpu")]
+    box.join_cpus(cpus, socket_gbps("x86_64", "GenuineIntel", 0x55))
+
+
+def _components(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Number of the group of each device, counted in the order of their first members."""
+    group = {name: index for index, name in enumerate(names)}
+    for a, b in pairs:
+        low, high = sorted((group[a], group[b]))
+        group = {name: low if number == high else number for name, number in group.items()}
+    number_of = {number: index for index, number in enumerate(dict.fromkeys(group.values()))}
+    return {name: number_of[number] for name, number in group.items()}
+
+
+def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
+    """Server of ``rocm-smi --showtopo`` or ``amd-smi topology``.
+
+    xGMI of one hop is a direct link; where the table of bandwidths states one, in MB/s, that counts. xGMI of more hops is no
+    link of its own. The other GPUs are reached through the CPU of their NUMA node.
+
+    Parameters
+    ----------
+    text
+        The output.
+    path
+        File name for error messages.
+    gpu
+        Name in `taccl_py.discover.rates.GPU_MODELS`; empty: an MI300X where all GPUs are joined, else an MI250X.
+
+    Raises
+    ------
+    InputError
+        If the table of link types is missing or cut off.
+    """
+    tables = {key: _table(text, title, path) for key, title in _TITLES.items()}
+    types, hops, rates = tables["type"], tables["hops"], tables["rate"]
+    if not types:
+        raise InputError(
+            "holds no table of link types; save what rocm-smi --showtopo or amd-smi topology prints", path=path
+        )
+    names = list(dict.fromkeys(a for a, _ in types))
+    direct = {
+        pair for pair, cell in types.items() if cell == "XGMI" and hops.get(pair, "1") == "1" and pair[0] != pair[1]
+    }
+    model = GPU_MODELS[gpu or ("mi300x" if len(direct) == len(names) * (len(names) - 1) else "mi250x")]
+    box = Box(gpus=names)
+    for name in names:
+        box.add(name, DeviceKind.GPU)
+    for a, b in sorted(direct, key=lambda pair: (names.index(pair[0]), names.index(pair[1]))):
+        if (b, a) not in direct:
+            raise InputError(
+                "is XGMI in one direction only; save the output again", path=path, field=f"row {a}, column {b}"
+            )
+        stated = re.fullmatch(r"[0-9]+-([0-9]+)", rates.get((a, b), ""))
+        gbps = int(stated.group(1)) / 1000 if stated and int(stated.group(1)) else model.link_gbps
+        box.gpu_links.append(GpuLink(a, b, gbps))
+    numa = {f"GPU{match.group(1)}": match.group(2) for match in _NUMA.finditer(text)}
+    cpus = list(dict.fromkeys(f"cpu{numa.get(name, '0').lstrip('-')}" for name in names))
+    for cpu in cpus:
+        box.add(cpu, DeviceKind.INNER)
+    for name in names:
+        box.wire(name, f"cpu{numa.get(name, '0').lstrip('-')}", model.pci_gbps)
+    box.join_cpus(cpus, socket_gbps("x86_64", "AuthenticAMD", 0))
+    return box
+
+
+def _table(text: str, title: re.Pattern[str], path: str) -> dict[tuple[str, str], str]:
+    lines = [line.split() for line in text.splitlines()]
+    start = next((i for i, line in enumerate(text.splitlines()) if title.match(line.strip())), None)
+    if start is None or start + 1 >= len(lines):
+        return {}
+    names = lines[start + 1]
+    cells: dict[tuple[str, str], str] = {}
+    for place, name in enumerate(names):
+        row = lines[start + 2 + place] if start + 2 + place < len(lines) else []
+        if row[:1] != [name] or len(row) != len(names) + 1:
+            raise InputError(
+                f"found {len(row[1:])} of {len(names)} cells; save the whole output", path=path, field=f"row {name}"
+            )
+        cells.update({(name, other): cell for other, cell in zip(names, row[1:], strict=True)})
+    return cells
