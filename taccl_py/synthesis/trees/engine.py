@@ -65,6 +65,8 @@ _FEW_PLACES = 200
 # Numbers of trees that are tried; numbers of pieces in a row that may be no better.
 _MOST_FORESTS, _FEWEST_FORESTS = 4, 3
 _MOST_FAILURES = 2
+# Other schedules that are kept: how many, how much slower, and of how large plans at most (jobs of one image).
+_MOST_RUNNERS_UP, _RUNNER_UP, _MOST_JOBS_OF_RUNNERS_UP = 4, 1.12, 6_000
 # The search ends this near to the bound.
 _NEAR = 1.003
 
@@ -142,16 +144,19 @@ class _Run:
             if not np.array_equal(base.network.images, backward.network.images):
                 # A sketch turned around may have another symmetry; both ways must repeat alike.
                 base, backward = (_Base(self, backwards=turned, symmetric=False) for turned in (False, True))
-        choice = self._search(base, backward)
+        choices = self._search(base, backward)
         with self.stage("schedule"):
-            kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
-            collective = Collective(kind, demand.topology.num_ranks, choice.pieces, demand.root)
-            schedule = _lifted(base.network, choice, collective, self._piece_bytes(choice.pieces))
-            if turned:
-                schedule = combining(schedule, demand.topology)
-        optimal = schedule.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
+            best, *others = (self._schedule(base, choice, turned=turned) for choice in choices)
+        optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
-        return Synthesis(schedule, self.bound, proof, "highs", self.stage_seconds)
+        return Synthesis(best, self.bound, proof, "highs", self.stage_seconds, tuple(others))
+
+    def _schedule(self, base: _Base, choice: _Choice, *, turned: bool) -> Schedule:
+        demand = self.demand
+        kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
+        collective = Collective(kind, demand.topology.num_ranks, choice.pieces, demand.root)
+        schedule = _lifted(base.network, choice, collective, self._piece_bytes(choice.pieces))
+        return combining(schedule, demand.topology) if turned else schedule
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -163,8 +168,8 @@ class _Run:
         finally:
             self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
 
-    def _search(self, base: _Base, backward: _Base | None) -> _Choice:
-        """Best plan over numbers of trees, of pieces, and ways to order them."""
+    def _search(self, base: _Base, backward: _Base | None) -> list[_Choice]:
+        """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
         found: list[_Choice] = []
         for parts in self._promising(base):
             if self._is_enough(found):
@@ -178,7 +183,7 @@ class _Run:
                 found += self._shaken(choice, found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        return _best(found)
+        return [_best(found), *_coarser(found)]
 
     def _cut_finer(
         self, base: _Base, backward: _Base | None, forests: Sequence[Forest], before: list[_Choice]
@@ -276,6 +281,17 @@ def _best(found: list[_Choice]) -> _Choice:
     """The fastest plan; of those that are about as fast, the one with the fewest pieces."""
     limit_us = min(choice.plan.end_us for choice in found) * (1 + _WORTH)
     return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.pieces, c.plan.end_us))
+
+
+def _coarser(found: list[_Choice]) -> list[_Choice]:
+    """Plans with fewer pieces than the best one, the fastest first: connections hold only so many messages in the XML."""
+    best = _best(found)
+    limit_us = best.plan.end_us * _RUNNER_UP
+    fastest: dict[int, _Choice] = {}
+    for choice in sorted(found, key=lambda c: c.plan.end_us):
+        if choice.pieces < best.pieces and choice.plan.end_us <= limit_us:
+            fastest.setdefault(choice.pieces, choice)
+    return list(fastest.values())[:_MOST_RUNNERS_UP] if len(best.jobs) <= _MOST_JOBS_OF_RUNNERS_UP else []
 
 
 def _lifted(network: Network, choice: _Choice, collective: Collective, piece_bytes: float) -> Schedule:
