@@ -34,6 +34,7 @@ from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.catalog import is_taccl_profile, load_topology, topology_file
+from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.model import Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
 from taccl_py.units import parse_size
@@ -79,6 +80,8 @@ class Request:
         Name of the engine.
     options
         Solver and limits.
+    degradation
+        Links that are missing or slow.
     """
 
     topology: str
@@ -91,6 +94,7 @@ class Request:
     chunks_per_rank: int | None = None
     engine: str = "milp"
     options: Options = field(default_factory=Options)
+    degradation: Degradation = field(default_factory=Degradation)
 
 
 @dataclass(frozen=True)
@@ -307,6 +311,8 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     """
     machine = load_machine(request.topology, request.sketch, request.nodes)
     topology, sketch = machine.topology, machine.sketch
+    with _named(missing="--without-link", slow="--slow-link"):
+        topology = degraded(topology, request.degradation)
     if request.ranks is not None:
         if sketch is not None:
             raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")

@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import KIND, RANKS, SIZE, SIZE_RANGE, echo_json, json_option
+from taccl_py.cli.options import (
+    KIND,
+    RANKS,
+    SIZE,
+    SIZE_RANGE,
+    degradation_options,
+    echo_json,
+    json_option,
+    make_degradation,
+)
 from taccl_py.errors import InputError
 
 _STEP = 4.0
@@ -21,6 +30,7 @@ _STEP = 4.0
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
 @click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, for example 1KiB:1GiB.")
+@degradation_options
 @json_option
 def bound(as_json: bool, **values: Any) -> None:
     """Print lower bounds on the time of COLLECTIVE on TOPOLOGY, for every algorithm and however it cuts the data.
@@ -34,6 +44,7 @@ def bound(as_json: bool, **values: Any) -> None:
       taccl bound ndv4 allgather --nodes 2 --sizes 1KiB:1GiB
       taccl bound torus:8x8 alltoall --size 64MiB
       taccl bound dgx1 broadcast --root 3 --json
+      taccl bound dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
     """
     from taccl_py.pipeline import Request, make_demand
     from taccl_py.report.bounds import bounds_record, bounds_table
@@ -54,6 +65,7 @@ def bound(as_json: bool, **values: Any) -> None:
             ranks=values["ranks"],
             root=values["root"],
             size_bytes=size if sizes is None else sizes.low_bytes,
+            degradation=make_degradation(values),
         )
     )
     wanted = [demand.size_bytes] if sizes is None else sizes.stepped(_STEP)

@@ -14,6 +14,7 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.topology.degrade import Degradation, LinkChoice, SlowLink, parse_link, parse_slow_link
 from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
 
 if TYPE_CHECKING:
@@ -52,6 +53,26 @@ class RanksType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return value if isinstance(value, tuple) else _parse(lambda: parse_ranks(value), param)
 
 
+class LinkType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A link such as 0-3."""
+
+    name = "link"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LinkChoice:  # noqa: ARG002
+        """Parse, naming the option in errors."""
+        return value if isinstance(value, LinkChoice) else _parse(lambda: parse_link(value), param)
+
+
+class SlowLinkType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A link and the part of its bandwidth that is left, such as 0-3:0.5."""
+
+    name = "link:part"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SlowLink:  # noqa: ARG002
+        """Parse, naming the option in errors."""
+        return value if isinstance(value, SlowLink) else _parse(lambda: parse_slow_link(value), param)
+
+
 class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
     """A file or a directory to write to, which stdout is not."""
 
@@ -84,7 +105,26 @@ def _parse(parse: Callable[[], T], param: click.Parameter | None) -> T:
 
 
 SIZE, SIZE_RANGE, RANKS, KIND = SizeType(), SizeRangeType(), RanksType(), KindType()
+LINK, SLOW_LINK = LinkType(), SlowLinkType()
 OUTPUT = OutputType(path_type=Path)
+
+
+def degradation_options(command: F) -> F:
+    """Options that say which links of the machine are missing or slow."""
+    decorators = [
+        click.option("--without-link", type=LINK, multiple=True,
+                     help="Links that are missing: 0-3 for both directions, '0->3' for one. May be repeated."),
+        click.option("--slow-link", type=SLOW_LINK, multiple=True,
+                     help="Links with a part of their bandwidth: 0-3:0.5. May be repeated."),
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def make_degradation(values: dict[str, Any]) -> Degradation:
+    """What parsed command-line values of `degradation_options` say."""
+    return Degradation(tuple(values["without_link"]), tuple(values["slow_link"]))
 
 
 def lowering_options(command: F) -> F:

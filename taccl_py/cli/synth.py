@@ -14,9 +14,11 @@ from taccl_py.cli.options import (
     RANKS,
     SIZE,
     SIZE_RANGE,
+    degradation_options,
     echo_json,
     json_option,
     lowering_options,
+    make_degradation,
     make_lowering_options,
 )
 from taccl_py.cli.progress import watched
@@ -103,6 +105,7 @@ _REPLAY_TOLERANCE = 0.01
     default=None,
     help="Write incumbent and bound over time to this file; taccl report draws progress.json beside a schedule.",
 )
+@degradation_options
 @lowering_options
 @json_option
 def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
@@ -119,6 +122,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth ndv2 allgather --nodes 2 --sketch sk-1 --size 16MB -o out/
       taccl synth torus:4x4 allreduce --size 64MiB -o ring.xml
       taccl synth ndv4 allreduce --nodes 2 --sizes 1KiB:4GiB -o algos/
+      taccl synth dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
     """
     from taccl_py.pipeline import AUTO_SKETCH, Request, lower_best, synthesize
@@ -139,6 +143,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         chunks_per_rank=values["chunks"],
         engine=values["engine"] or ("milp" if sizes is None else "auto"),
         options=Options(solver=values["solver"], limits=limits, trees=values["trees"]),
+        degradation=make_degradation(values),
     )
     if values["trees"] is not None and request.engine != "trees":
         raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")

@@ -11,6 +11,7 @@ import click
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.discover.formats import DumpFormat
 from taccl_py.discover.rates import GPU_MODELS
+from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import canonical_json, write_atomically
 from taccl_py.report.tables import plain_table, print_table
 from taccl_py.topology.catalog import list_topologies
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 
-@click.group(short_help="List, show and import topologies.")
+@click.group(short_help="List, show, import and compare topologies.")
 def topo() -> None:
-    """List, show and import topologies.
+    """List, show, import and compare topologies.
 
     \b
     Examples:
@@ -132,6 +133,49 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
         echo_json(found.to_json())
     elif output is None:
         _show(found.topology)
+
+
+@topo.command("diff")
+@click.argument("before")
+@click.argument("after")
+@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of both.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=0.05,
+    show_default=True,
+    help="Relative difference of alpha, beta or latency up to which two figures are the same.",
+)
+@click.option("--check", is_flag=True, help="End with exit code 4 if AFTER is worse somewhere.")
+@json_option
+def diff_command(before: str, after: str, as_json: bool, **values: Any) -> None:
+    """Tell what differs between two topologies of the same ranks: links and ports that came, went or cost something else.
+
+    BEFORE and AFTER are names, formulas or files. Ports are compared by the links that share them, whatever their names. Worse
+    is a link that is missing or slower, and a port that is new or slower.
+
+    Example: taccl topo diff dgx1 dgx1 --tolerance 0.1 --check
+    """
+    from taccl_py.pipeline import load_machine
+    from taccl_py.report.difference import difference_record, difference_table
+    from taccl_py.topology.difference import differences
+
+    recorded, present = (load_machine(name, "", values["nodes"]).topology for name in (before, after))
+    try:
+        found = differences(recorded, present, values["tolerance"])
+    except InputError as error:
+        raise InputError(error.what, path=after) from None
+    record = difference_record(found, values["tolerance"])
+    if as_json:
+        echo_json(record)
+    elif found:
+        print_table(difference_table(found, f"{len(found)} differences, {record['worse']} for the worse"))
+    else:
+        click.echo(f"{after} is as {before}, within {values['tolerance']:.3g}")
+    if values["check"] and record["worse"]:
+        first = next(one for one in found if one.is_worse)
+        what = f"{first.what} is {first.change}; repair it, or record the machine again"
+        raise InvalidArtifact(after, [Violation("", "drift", what)] * record["worse"])
 
 
 def _show(topology: Topology) -> None:

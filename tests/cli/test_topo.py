@@ -216,3 +216,39 @@ def test_what_cannot_be_imported_is_refused(refuse, folder, arguments, words):
     (folder / "dump.xml").write_text(dumps.nvswitch_node())
     write_json(folder / "graph.json", dumps.networkx_leaf_spine())
     refuse(2, words, "topo", "import", *arguments, "-o", "out.json")
+
+
+def test_differences_are_told_and_a_check_fails_only_where_it_is_worse(taccl, refuse, folder):
+    half = taccl("topo", "show", "ring:4", "--json").json
+    half["links"][0]["beta_us_per_mb"] *= 2
+    write_json(folder / "half.json", half)
+    ended = taccl("topo", "diff", "ring:4", "half.json")
+    assert ended.code == 0
+    assert "1 differences, 1 for the worse" in ended.out
+    assert "link 0->1" in ended.out
+    record = taccl("topo", "diff", "ring:4", "half.json", "--json").json
+    assert [(one["what"], one["change"], one["worse"]) for one in record["differences"]] == [
+        ("link 0->1", "slower", True)
+    ]
+    failed = taccl("topo", "diff", "ring:4", "half.json", "--check")
+    assert failed.code == 4
+    assert failed.sentence == "half.json: link 0->1 is slower; repair it, or record the machine again [drift]"
+    assert taccl("topo", "diff", "half.json", "ring:4", "--check").code == 0
+    assert taccl("topo", "diff", "ring:4", "half.json", "--tolerance", 1, "--check").code == 0
+    refuse(2, ["ring:5", "5 ranks"], "topo", "diff", "ring:4", "ring:5")
+
+
+def test_synthesis_goes_around_links_that_are_missing(taccl, refuse):
+    record = taccl(
+        "synth", "ring:4", "allgather", "--without-link", "0-1", "--time-limit", 1, "--json", "-o", "out"
+    ).json
+    schedule = json.loads(Path("out/schedule.json").read_text())
+    pairs = {(link["from"], link["to"]) for link in schedule["topology"]["links"]}
+    assert {(0, 1), (1, 0)}.isdisjoint(pairs)
+    whole = taccl("bound", "ring:4", "allgather", "--json").json["results"][0]["bound_us"]
+    less = taccl("bound", "ring:4", "allgather", "--without-link", "0-1", "--json").json["results"][0]["bound_us"]
+    assert record["makespan_us"] >= less > whole
+    slow = taccl("bound", "ring:4", "allgather", "--slow-link", "0-1:0.1", "--json").json["results"][0]["bound_us"]
+    assert slow > whole
+    refuse(2, ["--without-link", "ring-4 has no link 0-2"], "bound", "ring:4", "allgather", "--without-link", "0-2")
+    refuse(2, ["--slow-link", "'0-1'"], "synth", "ring:4", "allgather", "--slow-link", "0-1")

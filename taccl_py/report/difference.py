@@ -1,0 +1,56 @@
+"""Table and JSON record of what differs between two topologies; the same facts in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from taccl_py.report.tables import plain_table
+from taccl_py.topology.difference import Costs, Difference
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MOST_ROWS = 64
+
+
+def difference_record(found: Sequence[Difference], tolerance: float) -> dict[str, Any]:
+    """Return the JSON object of a comparison of topologies; keys are stable. Times are microseconds, beta is us per MB."""
+    return {
+        "tolerance": tolerance,
+        "worse": sum(one.is_worse for one in found),
+        "differences": [
+            {
+                "what": one.what,
+                "change": str(one.change),
+                "worse": one.is_worse,
+                "before": _costs(one.before),
+                "after": _costs(one.after),
+            }
+            for one in found
+        ],
+    }
+
+
+def _costs(costs: Costs | None) -> dict[str, float] | None:
+    if costs is None:
+        return None
+    return {"alpha_us": costs.alpha_us, "beta_us_per_mb": costs.beta_us_per_mb, "latency_us": costs.latency_us}
+
+
+def difference_table(found: Sequence[Difference], title: str) -> Table:
+    """Table of the first differences."""
+    rows = [
+        (
+            one.what,
+            str(one.change),
+            *(
+                f"{getattr(costs, name):.4g}" if costs is not None else ""
+                for name in ("alpha_us", "beta_us_per_mb")
+                for costs in (one.before, one.after)
+            ),
+        )
+        for one in found[:_MOST_ROWS]
+    ]
+    columns = ("what", "change", "alpha us before", "after", "beta us/MB before", "after")
+    return plain_table(title, columns, rows)
