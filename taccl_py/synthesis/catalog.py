@@ -18,6 +18,7 @@ _ENGINES = {
     "flow": "taccl_py.synthesis.flow.engine:synthesize_flow",
     "trees": "taccl_py.synthesis.trees.engine:synthesize_trees",
     "templates": "taccl_py.synthesis.templates.engine:synthesize_templates",
+    "greedy": "taccl_py.synthesis.matching.engine:synthesize_greedy",
 }
 ENGINE_NAMES = tuple(_ENGINES)
 

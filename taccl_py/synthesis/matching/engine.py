@@ -1,0 +1,224 @@
+"""Engine ``greedy``: time-expanded matching on machines of any shape, thousands of ranks included.
+
+1. Where translations take rank 0 to every rank, one root is solved and replicated (`replicate`).
+2. Otherwise, and where that leaves something to gain, all chunks are matched with links moment by moment (`flood`), or sent along
+   balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals.
+
+Shares are cut finer while that pays. The search ends at the bound, or by an amount of work that depends on the machine alone.
+Reduce and ReduceScatter are Broadcast and AllGather run backwards on the reversed machine; AllReduce is ReduceScatter and
+AllGather.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import InputError, LimitReached
+from taccl_py.schedule.group import MOST_EXPANDED
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.timing import dispatch_messages
+from taccl_py.schedule.transform import allreduce, combining, drafts_of
+from taccl_py.solvers.limits import Deadline
+from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.matching.exchange import exchange
+from taccl_py.synthesis.matching.fabric import Fabric
+from taccl_py.synthesis.matching.flood import Choice, Rule, flood
+from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.replicate import replicate, why_not
+from taccl_py.topology.model import Topology
+
+_ROUTED = {
+    Kind.BROADCAST: Kind.BROADCAST,
+    Kind.REDUCE: Kind.BROADCAST,
+    Kind.ALLGATHER: Kind.ALLGATHER,
+    Kind.REDUCESCATTER: Kind.ALLGATHER,
+    Kind.ALLREDUCE: Kind.ALLGATHER,
+    Kind.ALLTOALL: Kind.ALLTOALL,
+}
+_TOLERANCE = 1e-9
+# Numbers of chunks to try. Messages of one attempt up to which finer cuts and further attempts are made, in all.
+_CUTS = (1, 2, 4, 8, 16, 32)
+_WORK = 80_000
+_MOST_STARTS = 24
+# Bits that are looked at for each choice of the rarest chunk; beyond this many, chance has to do.
+_MOST_COUNTED = 200_000
+# Hops of an AllToAll without symmetry, whose ways are chosen one by one.
+_MOST_WAYS = 40_000
+# Messages that are put into another order in the end, and in all attempts together.
+_MOST_REORDERED = 60_000
+
+
+def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`. Without a number of chunks it chooses one."""
+    if demand.kind not in _ROUTED:
+        raise InputError(f"engine greedy is for {', '.join(_ROUTED)}, found {demand.kind}; use --engine milp or flow")
+    if demand.sketch is not None:
+        raise InputError("engine greedy does not look at sketches; use --engine milp or trees", field="sketch")
+    return _Run(demand, options, events).answer()
+
+
+class _Run:
+    """One call of the engine."""
+
+    def __init__(self, demand: Demand, options: Options, events: Events) -> None:
+        self.demand, self.limits, self.events = demand, options.limits, events
+        self.deadline = Deadline(options.limits.seconds)
+        self.stage_seconds: dict[str, float] = {}
+        self.bound = Bound(0.0, "nothing has to move")
+
+    def answer(self) -> Synthesis:
+        """Bound, replicate or match, and turn into a schedule."""
+        demand = self.demand
+        with self._stage("bound"):
+            self.bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, self.limits)
+            self.events.bound(self.bound.time_us)
+        best = self._replicated()
+        if best is None or not self._is_enough(best):
+            with self._stage("matching"):
+                other = self._matched(best)
+            if best is None or (other is not None and other.makespan_us < best.makespan_us):
+                best = other
+        if best is not None and len(best.messages) <= _MOST_REORDERED and not self._is_enough(best):
+            with self._stage("order"):
+                best = _reordered(best)
+        if best is None:
+            raise LimitReached("no schedule was found; give more time with --time-limit")
+        optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
+        proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
+        return Synthesis(best, self.bound, proof, "none", self.stage_seconds)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self.events.stage(name)
+        begun = time.monotonic()
+        yield
+        self.stage_seconds[name] = time.monotonic() - begun
+
+    def _over(self) -> bool:
+        return self.limits.stop.is_set() or not self.deadline.left
+
+    def _is_enough(self, found: Schedule) -> bool:
+        """Whether nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
+        least_us = max(self.bound.time_us, self._received_us(found))
+        return found.makespan_us <= least_us * (1 + _TOLERANCE)
+
+    def _received_us(self, found: Schedule) -> float:
+        """Time for the messages that the rank with the fewest links in (or out, for sums) needs, or 0 where that is not known."""
+        kind, topology = self.demand.kind, self.demand.topology
+        if _ROUTED[kind] is not Kind.ALLGATHER:
+            return 0.0
+        quickest_us = min(topology.message_us(link, found.chunk_bytes) for link in range(len(topology.links)))
+        chunks = (topology.num_ranks - 1) * found.collective.chunks_per_rank
+        ways_in, ways_out = (min(Counter(ends).values()) for ends in _ends(topology))
+        gather_us, scatter_us = (-(-chunks // ways) * quickest_us for ways in (ways_in, ways_out))
+        return gather_us * (kind is not Kind.REDUCESCATTER) + scatter_us * (kind is not Kind.ALLGATHER)
+
+    def _replicated(self) -> Schedule | None:
+        """Schedule of one root with its translations, if there are some."""
+        if why_not(self.demand) is not None:
+            return None
+        with self._stage("one root"):
+            group = replicate(self.demand, self.limits, self.bound)
+        if group is None or group.num_messages > MOST_EXPANDED:
+            return None
+        self.events.incumbent(group.makespan_us)
+        with self._stage("expansion"):
+            return group.expanded()
+
+    def _matched(self, before: Schedule | None) -> Schedule | None:
+        """Best schedule of a number of attempts with ever finer cuts; none where one attempt is too much work."""
+        best: Schedule | None = None
+        for cuts in self._numbers_of_chunks(before):
+            last = best
+            for start in range(self._starts(cuts)):
+                found = self._attempt(cuts, self.limits.seed + start)
+                if found is not None and len(found.messages) <= _MOST_REORDERED // self._starts(cuts):
+                    found = _reordered(found)
+                if found is not None and (best is None or found.makespan_us < best.makespan_us):
+                    best = found
+                    self.events.incumbent(best.makespan_us)
+                if best is not None and (self._is_enough(best) or self._over()):
+                    break
+            if best is last or self._over():
+                break
+        return best
+
+    def _messages(self, cuts: int) -> int:
+        """Messages of one attempt, relays of AllToAll not counted."""
+        size = self.demand.topology.num_ranks
+        roots = 1 if self.demand.kind in (Kind.BROADCAST, Kind.REDUCE) else size
+        return roots * (size - 1) * cuts * (2 if self.demand.kind is Kind.ALLREDUCE else 1)
+
+    def _numbers_of_chunks(self, before: Schedule | None) -> list[int]:
+        wanted = self.demand.chunks_per_rank
+        most = _MOST_WAYS if self.demand.kind is Kind.ALLTOALL else MOST_EXPANDED
+        if self._messages(wanted or 1) > most or (before is not None and self._messages(1) > _WORK):
+            if before is None:
+                raise InputError(
+                    f"{self.demand.kind} on {self.demand.topology.name} has {self._messages(wanted or 1)} messages without its "
+                    f"relays, more than the {most} that engine greedy can match; use --engine templates"
+                )
+            return []
+        if self.demand.topology.chunk_costs:
+            return [wanted or 1]
+        return [wanted] if wanted else [cuts for cuts in _CUTS if cuts == 1 or self._messages(cuts) <= _WORK]
+
+    def _starts(self, cuts: int) -> int:
+        if self.demand.kind is Kind.ALLTOALL:
+            return 1
+        return max(1, min(_MOST_STARTS, _WORK // self._messages(cuts)))
+
+    def _attempt(self, cuts: int, seed: int) -> Schedule | None:
+        demand, topology = self.demand, self.demand.topology
+        kind = _ROUTED[demand.kind]
+        if demand.kind is Kind.ALLREDUCE:
+            backward = self._routed(topology.reversed(), kind, cuts, seed)
+            forward = self._routed(topology, kind, cuts, seed) if backward is not None else None
+            return allreduce(forward, backward) if forward is not None and backward is not None else None
+        if kind is demand.kind:
+            return self._routed(topology, kind, cuts, seed)
+        found = self._routed(topology.reversed(), kind, cuts, seed)
+        return combining(found, topology) if found is not None else None
+
+    def _routed(self, topology: Topology, kind: Kind, cuts: int, seed: int) -> Schedule | None:
+        collective = Collective(kind, topology.num_ranks, cuts, self.demand.root)
+        chunk_bytes = self.demand.chunk_bytes(self.demand.collective(cuts))
+        fabric = Fabric.of(topology, chunk_bytes)
+        if kind is Kind.ALLTOALL:
+            return _scheduled(topology, collective, chunk_bytes, exchange(fabric, cuts, range(topology.num_ranks)))
+        counted = len(topology.links) * collective.num_chunks
+        choice = Choice.CHANCE if counted > _MOST_COUNTED else Choice.RAREST
+        # Every other attempt lets chunks go into a node several times, which pays where links inside it are the bottleneck.
+        rule = Rule(choice, (seed - self.limits.seed) % 2 == 0, seed)
+        hops = flood(fabric, collective.source, rule, self._over)
+        return None if hops is None else _scheduled(topology, collective, chunk_bytes, hops)
+
+
+def _ends(topology: Topology) -> tuple[list[int], list[int]]:
+    """Rank that each link enters, and the one that it leaves."""
+    return [link.dst for link in topology.links], [link.src for link in topology.links]
+
+
+def _reordered(schedule: Schedule) -> Schedule:
+    """The same deliveries in the order of the longest way still to go, if that is faster."""
+    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    other = replace(schedule, messages=messages)
+    return other if other.makespan_us < schedule.makespan_us else schedule
+
+
+def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, hops: Sequence[Hop]) -> Schedule:
+    relayed: list[set[int]] = [set() for _ in range(topology.num_ranks)]
+    if collective.kind is Kind.ALLTOALL:
+        for hop in hops:
+            dst = topology.links[hop.link].dst
+            if collective.wanted[hop.chunk] != (dst,):
+                relayed[dst].add(hop.chunk)
+    messages = tuple(Message(hop.link, (hop.chunk,), hop.start_us, hop.end_us) for hop in hops)
+    scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
+    return Schedule(topology, collective, chunk_bytes, messages, scratch)
