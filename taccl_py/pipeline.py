@@ -18,6 +18,7 @@ from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.lower import LoweringOptions, Placement, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
+from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.program import Program
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.group import GroupSchedule
@@ -40,6 +41,7 @@ from taccl_py.topology.taccl_profile import profile_topology, read_profile
 from taccl_py.units import parse_size
 from taccl_py.verify.group import judge_group
 from taccl_py.verify.msccl import ProgramVerdict, judge_program
+from taccl_py.verify.mscclpp import judge_plan
 from taccl_py.verify.schedule import judge_schedule
 
 DEFAULT_SIZE = "1MB"
@@ -399,6 +401,25 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
     if parse_xml(text, "algorithm.xml", options.runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
     return Lowered(program, text, verdict, timeline)
+
+
+def lower_plan_and_judge(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
+    """Lower a schedule to a one-sided plan for MSCCL++ and judge its text.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InvalidArtifact
+        If the judge objects to the text.
+    """
+    lowered = lower_plan(schedule, options)
+    collective = schedule.collective
+    root = collective.root if collective.kind in ROOTED else None
+    verdict = judge_plan(lowered.text, "plan.json", kind=collective.kind, root=root)
+    if verdict.violations:
+        raise InvalidArtifact("plan.json", verdict.violations)
+    return lowered
 
 
 @dataclass(frozen=True)

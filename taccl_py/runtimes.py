@@ -1,9 +1,10 @@
-"""Facts about the runtimes that load MSCCL XML: limits, spellings, buffer geometry. Data only; no behaviour.
+"""Facts about the runtimes: limits, spellings, buffer geometry. Data only; no behaviour.
 
 Read from the sources of microsoft/msccl b23e9cd (``legacy``, NCCL 2.12), Azure/msccl-executor-nccl c6f6b36 (``executor``,
 NCCL 2.23) and ROCm/rccl 0cbce2a (``rccl``, NCCL 2.21): ``src/include/msccl/msccl_struct.h``, ``msccl_parser.cc`` (or
-``src/graph/topo.cc``), ``msccl_kernel*.h``, ``devcomm.h`` and ``init.cc`` of each. The lowering keeps these limits and the
-judge tests them; neither takes the other's word for it.
+``src/graph/topo.cc``), ``msccl_kernel*.h``, ``devcomm.h`` and ``init.cc`` of each. MSCCL++, which loads execution plans (JSON)
+instead of XML: microsoft/mscclpp 1f5f065, ``src/core/executor`` and ``python/mscclpp/language``. The lowering keeps these limits
+and the judge tests them; neither takes the other's word for it.
 """
 
 from __future__ import annotations
@@ -143,3 +144,59 @@ LEGACY = Runtime(
     connection_bytes=_NVIDIA_CONNECTION,
 )
 RUNTIMES = {runtime.name: runtime for runtime in (EXECUTOR, RCCL, LEGACY)}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRuntime:
+    """A runtime that executes one-sided plans; apart from operations and alignment its loader checks none of these limits.
+
+    Attributes
+    ----------
+    name, title, version
+        Short name for options, long name for people, and where the facts come from.
+    max_operations
+        Operations of a threadblock.
+    max_channels
+        Channels of one type that a threadblock can use.
+    max_channels_at_once, max_buffers_at_once
+        Channels, and buffers, that one operation can name.
+    max_semaphores
+        Semaphores between threadblocks of a GPU, and barriers.
+    max_threadblocks
+        Most that certainly run at the same time (SMs of an A100); more can wait for each other forever.
+    alignment_bytes
+        Every chunk is a multiple of it.
+    max_offset_bytes
+        Largest offset inside an operation.
+    collectives
+        Spelling of each collective.
+    """
+
+    name: str
+    title: str
+    version: str
+    max_operations: int
+    max_channels: int
+    max_channels_at_once: int
+    max_buffers_at_once: int
+    max_semaphores: int
+    max_threadblocks: int
+    alignment_bytes: int
+    max_offset_bytes: int
+    collectives: dict[Kind, str]
+
+
+MSCCLPP = PlanRuntime(
+    name="mscclpp",
+    title="MSCCL++",
+    version="microsoft/mscclpp 1f5f065",
+    max_operations=64,  # MAX_OPERATION
+    max_channels=16,
+    max_channels_at_once=8,
+    max_buffers_at_once=10,
+    max_semaphores=16,
+    max_threadblocks=108,
+    alignment_bytes=16,
+    max_offset_bytes=(1 << 32) - 1,
+    collectives={kind: str(kind) for kind in Kind},
+)

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from taccl_py.cli.options import KIND, echo_json, json_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.jsonio import read_text
+from taccl_py.jsonio import parse_json, read_text
 from taccl_py.portfolio.directory import read_directory
 from taccl_py.report.directory import describe_directory
 from taccl_py.report.tables import INDEX_FORMATS
-from taccl_py.runtimes import RUNTIMES, Runtime
+from taccl_py.runtimes import MSCCLPP, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_size, format_time
 from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
 from taccl_py.verify.schedule import judge_schedule
 
+if TYPE_CHECKING:
+    from taccl_py.verify.mscclpp import PlanFacts
+
 # A wrong result follows from what is wrong in the file; an attribute that only some runtimes want is the least trouble.
 _LESS_TELLING = {"wrong-result": 1, "missing-attribute": 2}
 
 
-@click.command(short_help="Judge schedules and MSCCL XML files.")
+@click.command(short_help="Judge schedules, MSCCL XML files and MSCCL++ plans.")
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--runtime",
@@ -44,11 +47,14 @@ _LESS_TELLING = {"wrong-result": 1, "missing-attribute": 2}
 @click.option("-v", "--verbose", is_flag=True, help="Print every objection, not only the first of a file.")
 @json_option
 def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, **hints: Any) -> int:  # fmt: skip
-    """Judge FILES: schedules (JSON), algorithms (MSCCL XML), and directories that a runtime scans; one line for each.
+    """Judge FILES: schedules (JSON), algorithms (MSCCL XML, MSCCL++ plans), and directories that a runtime scans; one line for each.
 
     A schedule is tested for its post-condition with exact contributions, causality, links, and overlap on links and ports. An
     XML text is parsed as the runtime would, tested against every rule and limit of the runtime, executed symbolically for
     every placement that it declares with the runtime's queues and flags, and searched for deadlocks and races.
+
+    An MSCCL++ plan is tested against the limits of its runtime and executed symbolically with its signals, semaphores and
+    proxies: waits that match no signal, circles, data that are read or overwritten too early, and results.
 
     A directory is judged file by file and as a whole: files that would stop the runtime's scan, sizes for which two files
     compete, sizes and placements that it covers, and the memory that its connections take.
@@ -80,21 +86,30 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
     try:
         text = read_text(path)
         if _is_json(path, text):
-            if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):
-                return _result(path, (), "a summary, nothing to judge", ())
-            if f'"format": "{GROUP_FORMAT}"' in text[:200]:
-                return _judge_group(path, text, kind, root)
-            schedule = read_schedule(text, str(path))
-            collective = schedule.collective
-            facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
-            if schedule.topology.chunk_costs:
-                facts = facts.replace(format_time(schedule.makespan_us), f"{schedule.makespan_us:.6g} of its unit")
-            return _result(path, judge_schedule(schedule, kind=kind, root=root), facts, ())
+            return _judge_json(path, text, kind, root)
         verdict = judge_program(text, runtime, kind=kind, root=root)
         facts = _describe(verdict.facts, runtime) if verdict.facts else ""
         return _result(path, verdict.violations, facts, verdict.notes)
     except InputError as error:
         return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
+
+
+def _judge_json(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    from taccl_py.verify.mscclpp import is_plan, judge_plan
+
+    if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):
+        return _result(path, (), "a summary, nothing to judge", ())
+    if f'"format": "{GROUP_FORMAT}"' in text[:200]:
+        return _judge_group(path, text, kind, root)
+    if is_plan(parse_json(text, str(path))):
+        plan = judge_plan(text, str(path), kind=kind, root=root)
+        return _result(path, plan.violations, _describe_plan(plan.facts), ())
+    schedule = read_schedule(text, str(path))
+    collective = schedule.collective
+    facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
+    if schedule.topology.chunk_costs:
+        facts = facts.replace(format_time(schedule.makespan_us), f"{schedule.makespan_us:.6g} of its unit")
+    return _result(path, judge_schedule(schedule, kind=kind, root=root), facts, ())
 
 
 def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
@@ -155,6 +170,16 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
     parts.append(" and ".join(placements))
     safe = "any size" if facts.safe_max_bytes is None else f"safe up to {format_size(facts.safe_max_bytes)}"
     parts.append(safe)
+    if facts.root is not None:
+        parts.append(f"root {facts.root}")
+    return ", ".join(parts)
+
+
+def _describe_plan(facts: PlanFacts) -> str:
+    parts = [f"{facts.kind or 'unknown collective'} for {MSCCLPP.name}", f"{facts.num_ranks} ranks"]
+    parts.append(f"{facts.max_threadblocks} threadblocks a GPU")
+    parts.append("in place" if facts.in_place else "out of place")
+    parts.append(f"{format_size(facts.min_bytes)} to {format_size(facts.max_bytes)}")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
     return ", ".join(parts)

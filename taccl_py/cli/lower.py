@@ -2,67 +2,142 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from taccl_py.cli.options import echo_json, json_option, lowering_options, make_lowering_options
+from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text, write_atomically
+from taccl_py.lowering.program import Protocol
 from taccl_py.schedule.files import read_schedule
+from taccl_py.schedule.ir import Schedule
+
+_XML, _PLAN = "msccl-xml", "mscclpp-json"
 
 
-@click.command("lower", short_help="Lower a schedule to MSCCL XML for a runtime.")
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Text of the file, facts for --json, and a summary for people."""
+
+    text: str
+    facts: dict[str, Any]
+    summary: str
+
+
+@click.command("lower", short_help="Lower a schedule to MSCCL XML or an MSCCL++ plan.")
 @click.argument("schedule", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, allow_dash=True),
     required=True,
-    help="XML file to write; - for stdout.",
+    help="File to write; - for stdout.",
+)
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice([_XML, _PLAN]),
+    default=_XML,
+    show_default=True,
+    help="MSCCL XML, or a one-sided execution plan for MSCCL++.",
 )
 @click.option("--name", default=None, help="Name of the algorithm in the file; default: collective and machine.")
 @lowering_options
 @json_option
-def lower_command(schedule: Path, output: Path, as_json: bool, name: str | None, **values: Any) -> None:  # fmt: skip
-    """Lower SCHEDULE (a schedule.json) to MSCCL XML.
+def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
+    """Lower SCHEDULE (a schedule.json) to MSCCL XML, or to an execution plan (JSON) for MSCCL++.
 
-    The schedule is judged first, and the XML text after it; nothing is written to which a judge objects.
+    The schedule is judged first, and what was written after it; nothing is written to which a judge objects.
+
+    A plan puts data straight into the memory of the receiver, through memory channels inside a node and port channels between
+    nodes. It is for one placement (both means in place, but out of place for AllToAll), sums only, with protocol Simple.
 
     \b
-    Example:
+    Examples:
       taccl lower out/schedule.json --runtime rccl --placement in --instances 2 -o rccl.xml
+      taccl lower out/schedule.json --to mscclpp-json -o plan.json
     """
-    from dataclasses import replace
-
-    from taccl_py.pipeline import lower_and_judge, require_valid
+    from taccl_py.pipeline import require_valid
 
     subject = read_schedule(read_text(schedule), str(schedule))
     require_valid(subject, str(schedule))
-    lowered = lower_and_judge(subject, replace(make_lowering_options(values), name=name))
-    program = lowered.program
+    written = (_lower_plan if target == _PLAN else _lower_xml)(subject, values)
     if str(output) == "-":
-        click.echo(lowered.text, nl=False)
+        click.echo(written.text, nl=False)
         return
-    write_atomically(output, lowered.text)
+    write_atomically(output, written.text)
     if as_json:
-        echo_json({
-            "files": [str(output)],
-            "makespan_us": subject.makespan_us,
-            "replay_us": lowered.replay.makespan_us,
-            "runtime": values["runtime"],
-            "protocol": str(program.protocol),
-            "threadblocks": program.num_threadblocks,
-            "threadblock_steps": program.num_steps,
-            "channels": program.num_channels,
-            "in_place": program.in_place,
-            "out_of_place": program.out_of_place,
-            "min_bytes": program.min_bytes,
-            "max_bytes": program.max_bytes,
-        })  # fmt: skip
+        echo_json({"files": [str(output)], "makespan_us": subject.makespan_us, **written.facts})
         return
-    click.echo(
-        f"wrote {output}: {program.num_threadblocks} threadblocks a GPU, {program.num_channels} channels, "
-        f"{program.protocol}, replayed {lowered.replay.makespan_us:.6g} (schedule {subject.makespan_us:.6g})",
-        err=True,
+    click.echo(f"wrote {output}: {written.summary}", err=True)
+
+
+def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
+    from taccl_py.pipeline import lower_and_judge
+
+    lowered = lower_and_judge(subject, replace(make_lowering_options(values), name=values["name"]))
+    program = lowered.program
+    facts = {
+        "replay_us": lowered.replay.makespan_us,
+        "runtime": values["runtime"],
+        "protocol": str(program.protocol),
+        "threadblocks": program.num_threadblocks,
+        "threadblock_steps": program.num_steps,
+        "channels": program.num_channels,
+        "in_place": program.in_place,
+        "out_of_place": program.out_of_place,
+        "min_bytes": program.min_bytes,
+        "max_bytes": program.max_bytes,
+    }
+    summary = (
+        f"{program.num_threadblocks} threadblocks a GPU, {program.num_channels} channels, {program.protocol}, "
+        f"replayed {lowered.replay.makespan_us:.6g} (schedule {subject.makespan_us:.6g})"
     )
+    return _Written(lowered.text, facts, summary)
+
+
+def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
+    from taccl_py.lowering.mscclpp import PlanOptions
+    from taccl_py.pipeline import lower_plan_and_judge
+    from taccl_py.runtimes import MSCCLPP
+
+    given = click.get_current_context().get_parameter_source("runtime") is ParameterSource.COMMANDLINE
+    if given:
+        raise InputError(
+            f"is a runtime for XML, and {_PLAN} is for {MSCCLPP.title} alone; leave --runtime out",
+            path="command line",
+            field="--runtime",
+        )
+    if values["protocol"] not in ("auto", str(Protocol.SIMPLE)):
+        raise InputError(
+            f"plans for {MSCCLPP.title} are made for {Protocol.SIMPLE} only, found {values['protocol']}; leave --protocol out",
+            path="command line",
+            field="--protocol",
+        )
+    options = make_lowering_options(values)
+    lowered = lower_plan_and_judge(
+        subject,
+        PlanOptions(options.placement, options.instances, options.min_bytes, options.max_bytes, values["name"]),
+    )
+    plan = lowered.plan
+    facts = {
+        "runtime": MSCCLPP.name,
+        "protocol": str(Protocol.SIMPLE),
+        "threadblocks": plan.num_threadblocks,
+        "threadblock_steps": plan.num_operations,
+        "channels": plan.num_channels,
+        "in_place": plan.in_place,
+        "out_of_place": not plan.in_place,
+        "min_bytes": plan.min_bytes,
+        "max_bytes": plan.max_bytes,
+    }
+    placement = "in place" if plan.in_place else "out of place"
+    summary = (
+        f"{plan.num_threadblocks} threadblocks and {plan.num_channels} channels a GPU, at most {plan.num_operations} "
+        f"operations each, {placement}, for {MSCCLPP.version}"
+    )
+    return _Written(lowered.text, facts, summary)

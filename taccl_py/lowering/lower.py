@@ -129,7 +129,7 @@ def lower(schedule: Schedule, options: LoweringOptions) -> Program:
     """
     runtime = options.runtime
     _require_options(options)
-    name = options.name or _default_name(schedule)
+    name = options.name or default_name(schedule)
     require_name(name, schedule.collective.kind, runtime)
     case = _Case(
         schedule,
@@ -172,7 +172,7 @@ def _require_options(options: LoweringOptions) -> None:
         )
 
 
-def _default_name(schedule: Schedule) -> str:
+def default_name(schedule: Schedule) -> str:
     """Name of collective and machine, in signs that a file can hold."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 

@@ -186,3 +186,17 @@ def test_check_changes_no_file(taccl, some):
     before = tree(some)
     taccl("check", GOOD, BAD, UNREADABLE, MISSING)
     assert tree(some) == before
+
+
+def test_a_plan_for_mscclpp_is_recognised_and_judged(taccl, files):
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    assert taccl("check", "plan.json", "--collective", "allgather").code == 0
+    assert "collective" in taccl("check", "plan.json", "--collective", "reduce").out
+    text = (files / "plan.json").read_text(encoding="utf-8")
+    (files / "plan.json").write_text(text.replace('"name": "signal"', '"name": "rlxsignal"', 1), encoding="utf-8")
+    ended = taccl("check", "plan.json")
+    assert ended.code == 4
+    assert ended.out.startswith("plan.json: bad: gpu ")
+    (files / "plan.json").write_text(text.replace('"protocol": "Simple",', "", 1), encoding="utf-8")
+    ended = taccl("check", "plan.json")
+    assert (ended.code, ended.out) == (2, "plan.json: bad: protocol: is missing; add it\n")

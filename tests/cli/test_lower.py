@@ -1,6 +1,7 @@
 """``taccl lower``: a schedule for every runtime, placement, protocol and number of instances."""
 
 import itertools
+import json
 
 import pytest
 
@@ -53,6 +54,37 @@ def test_every_runtime_placement_and_number_of_instances(
     assert record["replay_us"] > 0
     text = (folder / "a.xml").read_text(encoding="utf-8")
     assert not judge_program(text, RUNTIMES[runtime], kind=program.kind).violations
+
+
+@pytest.mark.parametrize("placement", ["in", "out", "both"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_plan_for_mscclpp_is_one_that_its_judge_accepts(taccl, folder, schedules, collective, placement):
+    (folder / "s.json").write_text(schedules[collective], encoding="utf-8")
+    ended = taccl("lower", "s.json", "--to", "mscclpp-json", "--placement", placement, "-o", "plan.json", "--json")
+    assert ended.code == 0, ended.err
+    record, plan = ended.json, json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert set(record) == KEYS - {"replay_us"}
+    both_in = placement == "both" and collective != "alltoall"
+    assert record["in_place"] is plan["inplace"] is (placement == "in" or both_in)
+    assert record["threadblocks"] == max(len(gpu["threadblocks"]) for gpu in plan["gpus"])
+    checked = taccl("check", "plan.json")
+    assert checked.code == 0, checked.out
+    assert f"{collective} for mscclpp, 3 ranks" in checked.out
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "says"),
+    [
+        (("--runtime", "rccl"), 2, "--runtime: is a runtime for XML"),
+        (("--protocol", "LL"), 2, "--protocol: plans for MSCCL++ are made for Simple only, found LL"),
+        (("--max-bytes", "1TiB"), 5, "MSCCL++ can run this plan from"),
+    ],
+)
+def test_what_a_plan_cannot_have_is_refused(taccl, files, option, code, says):
+    ended = taccl("lower", "schedule.json", "--to", "mscclpp-json", *option, "-o", "plan.json")
+    assert ended.code == code
+    assert says in ended.sentence
+    assert not (files / "plan.json").exists()
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])

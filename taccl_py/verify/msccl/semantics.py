@@ -44,8 +44,13 @@ def find_root(plan: Plan, order: Sequence[int], setting: Setting, asked: int | N
     """
     if setting.geometry.kind not in ROOTED:
         return None
-    contents = _Contents(setting, Findings())
+    contents = Contents(setting, Findings())
     contents.run(plan, order)
+    return best_root(contents, asked)
+
+
+def best_root(contents: Contents, asked: int | None) -> int:
+    """Root for which most of the result is right; `asked` wins among equals, then the smallest."""
     scores = _scores(contents)
     best = max(scores)
     if asked is not None and 0 <= asked < len(scores) and scores[asked] == best:
@@ -56,13 +61,13 @@ def find_root(plan: Plan, order: Sequence[int], setting: Setting, asked: int | N
 def check_contents(plan: Plan, order: Sequence[int], setting: Setting, findings: Findings) -> None:
     """Object to reads of nothing, wrong sums, touched buffers that may be NULL, and wrong results."""
     _check_touched_buffers(plan, setting, findings)
-    contents = _Contents(setting, findings)
+    contents = Contents(setting, findings)
     contents.run(plan, order)
     if setting.geometry.kind is not None:
-        _check_results(contents, findings)
+        check_results(contents, findings)
 
 
-class _Contents:
+class Contents:
     """All cells, and the messages under way."""
 
     def __init__(self, setting: Setting, findings: Findings) -> None:
@@ -117,8 +122,8 @@ class _Contents:
         step = operation.step
         values = None if operation.inbound is None else queues[operation.inbound].popleft()
         for address in operation.reads:
-            local = self._read(gpu, address, step.count, where)
-            values = local if values is None else self._add(values, local, where)
+            local = self.read(gpu, address, step.count, where)
+            values = local if values is None else self.add(values, local, where)
         if values is None:
             return
         for address in operation.writes:
@@ -128,7 +133,8 @@ class _Contents:
         if operation.outbound is not None:
             queues[operation.outbound].append(values)
 
-    def _read(self, gpu: int, address: Address, count: int, where: str) -> list[int]:
+    def read(self, gpu: int, address: Address, count: int, where: str) -> list[int]:
+        """Values of cells; objects to cells that nobody has written."""
         start = self.setting.regions[gpu].base(address.buffer) + address.offset
         values = self.cells[gpu][start : start + count]
         if UNWRITTEN in values:
@@ -138,7 +144,8 @@ class _Contents:
             values = [WRONG if value == UNWRITTEN else value for value in values]
         return values
 
-    def _add(self, left: list[int], right: list[int], where: str) -> list[int]:
+    def add(self, left: list[int], right: list[int], where: str) -> list[int]:
+        """Sums, cell by cell; objects to sums that are wrong."""
         if not self._checks_sums:
             return [WRONG if a < 0 or b < 0 else a for a, b in zip(left, right, strict=True)]
         return [self._sum(a, b, where) for a, b in zip(left, right, strict=True)]
@@ -182,7 +189,7 @@ class _Contents:
         return f"chunk {chunk} of rank{'s' * (len(members) > 1)} {', '.join(shown)}"
 
 
-def _scores(contents: _Contents) -> list[int]:
+def _scores(contents: Contents) -> list[int]:
     """How much of the result is right, for each rank as the root."""
     geometry = contents.setting.geometry
     kind, share = geometry.kind, geometry.share
@@ -202,7 +209,7 @@ def _scores(contents: _Contents) -> list[int]:
     return scores
 
 
-def _wanted(contents: _Contents) -> dict[tuple[int, int], int]:
+def _wanted(contents: Contents) -> dict[tuple[int, int], int]:
     """Value that every output cell must hold at the end, by rank and offset."""
     geometry = contents.setting.geometry
     only_root = geometry.kind in (Kind.REDUCE, Kind.GATHER)
@@ -211,7 +218,7 @@ def _wanted(contents: _Contents) -> dict[tuple[int, int], int]:
     return {(rank, offset): _wanted_value(contents, rank, offset) for rank, offset in cells}
 
 
-def _wanted_value(contents: _Contents, rank: int, offset: int) -> int:
+def _wanted_value(contents: Contents, rank: int, offset: int) -> int:
     geometry = contents.setting.geometry
     kind, share, root = geometry.kind, geometry.share, contents.setting.placement.root or 0
     if kind in (Kind.ALLREDUCE, Kind.REDUCE):
@@ -226,7 +233,8 @@ def _wanted_value(contents: _Contents, rank: int, offset: int) -> int:
     return contents.value(source, rank * share + part if kind is Kind.ALLTOALL else part)
 
 
-def _check_results(contents: _Contents, findings: Findings) -> None:
+def check_results(contents: Contents, findings: Findings) -> None:
+    """Object to output cells that do not hold what the collective promises."""
     wrong: dict[int, list[int]] = {}
     wanted = _wanted(contents)
     for (rank, offset), value in wanted.items():

@@ -1,0 +1,216 @@
+"""Schedule -> execution plan: decide, look what that needs, and decide otherwise until it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError, LoweringError
+from taccl_py.lowering.buffers import Geometry, Placement
+from taccl_py.lowering.lower import default_name
+from taccl_py.lowering.mscclpp.blocks import Post, share_out
+from taccl_py.lowering.mscclpp.emit import emit_blocks
+from taccl_py.lowering.mscclpp.plan import Plan, PlanBlock, PlanGpu, emit_plan
+from taccl_py.lowering.mscclpp.signals import find_signals
+from taccl_py.lowering.mscclpp.tasks import Places, Stream, make_tasks
+from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
+from taccl_py.runtimes import MSCCLPP
+from taccl_py.schedule.ir import Schedule
+
+_MAX_ATTEMPTS = 60
+_CLOCK_BUDGET = 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the user decides about a plan.
+
+    Attributes
+    ----------
+    placement
+        A plan knows one placement; ``both`` means in place (out of place for AllToAll, which is called so).
+    instances
+        Into how many parts every chunk is cut, each put by threadblocks of its own.
+    min_bytes, max_bytes
+        Sizes for which it may be used, as the runtime counts them: of the output for AllGather, else of the input. None is
+        the largest possible.
+    name
+        None makes one from collective and machine.
+    """
+
+    placement: Placement = Placement.BOTH
+    instances: int = 1
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredPlan:
+    """A plan and its JSON."""
+
+    plan: Plan
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """Threadblocks of all ranks, and what they were made of."""
+
+    stream: Stream
+    wiring: Wiring
+    blocks: tuple[tuple[PlanBlock, ...], ...]
+
+
+def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
+    """Make the plan that carries out a schedule.
+
+    Parameters
+    ----------
+    schedule
+        A schedule to which the judge does not object.
+    options
+        The user's wishes.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InputError
+        If an option is impossible, or the schedule is not valid.
+    """
+    if options.instances < 1:
+        raise InputError(f"there must be at least 1 instance, found {options.instances}", field="instances")
+    kind = schedule.collective.kind
+    in_place = options.placement is not Placement.OUT_OF_PLACE
+    if options.placement is Placement.BOTH and kind is Kind.ALLTOALL:
+        in_place = False
+    geometry = Geometry(schedule.collective, options.instances, exact=False)
+    draft = _settle(schedule, Places(geometry, in_place))
+    collective = schedule.collective
+    input_chunks = collective.input_chunks * options.instances
+    output_chunks = collective.output_chunks * options.instances
+    gpus = tuple(
+        PlanGpu(
+            rank=rank,
+            input_chunks=input_chunks,
+            output_chunks=output_chunks,
+            scratch_chunks=draft.stream.scratch_cells[rank],
+            peers={
+                kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in wires)
+                for kind, wires in draft.wiring.wires[rank].items()
+            },
+            remotes=draft.wiring.remotes[rank],
+            num_semaphores=draft.wiring.num_semaphores(rank),
+            blocks=blocks,
+        )
+        for rank, blocks in enumerate(draft.blocks)
+    )
+    counted = output_chunks if kind is Kind.ALLGATHER else input_chunks
+    longest = max(input_chunks, output_chunks, *draft.stream.scratch_cells)
+    least, most = _sizes(options, counted, longest)
+    name = options.name or default_name(schedule)
+    plan = Plan(name, MSCCLPP.collectives[kind], in_place, MSCCLPP.alignment_bytes, least, most, gpus)
+    return LoweredPlan(plan, emit_plan(plan))
+
+
+def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
+    """Smallest and largest size: whole aligned chunks, and no offset beyond what an operation can hold."""
+    unit = MSCCLPP.alignment_bytes
+    least = max(options.min_bytes, unit * counted)
+    safe = MSCCLPP.max_offset_bytes // longest // unit * unit * counted
+    most = safe if options.max_bytes is None else options.max_bytes
+    if least > most or most > safe:
+        raise LoweringError(
+            f"{least} to {most} bytes are asked for, but {MSCCLPP.title} can run this plan from {unit * counted} to {safe} "
+            "bytes; ask for sizes between, or use fewer chunks",
+            runtime=MSCCLPP.name,
+            limit="max_bytes" if most > safe else "min_bytes",
+        )
+    return least, most
+
+
+def _settle(schedule: Schedule, places: Places) -> _Draft:
+    """Draft until everything fits."""
+    staged: frozenset[int] = frozenset()
+    parts: dict[Post, int] = {}
+    stream = make_tasks(schedule, places, staged)
+    for _ in range(_MAX_ATTEMPTS):
+        posts = share_out(stream, parts)
+        _require_room(stream, posts, schedule.collective.num_ranks)
+        signals = find_signals(stream, posts)
+        if signals.crowded:
+            if signals.crowded <= staged:
+                raise ValueError("a message that lands in scratch of its own disturbs somebody")
+            staged |= signals.crowded
+            stream = make_tasks(schedule, places, staged)
+            continue
+        wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
+        ranks = range(schedule.collective.num_ranks)
+        draft = _Draft(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
+        _require_few(draft)
+        crowded = dict(_too_large(draft))
+        if not crowded:
+            return draft
+        for post, number in crowded.items():
+            parts[post] = max(number, parts.get(post, 1) + 1)
+    raise LoweringError(
+        f"the work cannot be shared out so that no threadblock has more than {MSCCLPP.max_operations} operations and "
+        f"{MSCCLPP.max_channels} channels of a type, which {MSCCLPP.title} allows; use fewer instances, or a schedule with "
+        "fewer messages",
+        runtime=MSCCLPP.name,
+        limit="max_operations",
+    )
+
+
+def _too_large(draft: _Draft) -> Iterator[tuple[Post, int]]:
+    """Yield threadblocks that must be cut, and into how many at least."""
+    totals: dict[Post, int] = {}
+    over: set[Post] = set()
+    for posts, blocks in zip(draft.wiring.posts, draft.blocks, strict=True):
+        for post, block in zip(posts, blocks, strict=True):
+            totals[post.whole] = totals.get(post.whole, 0) + len(block.operations)
+            channels = max(map(len, block.channels.values()), default=0)
+            if len(block.operations) > MSCCLPP.max_operations or channels > MSCCLPP.max_channels:
+                over.add(post.whole)
+    for post in sorted(over):
+        yield post, -(-totals[post] // MSCCLPP.max_operations)
+
+
+def _require_room(stream: Stream, posts: tuple[Post, ...], num_ranks: int) -> None:
+    """Refuse what would need more threadblocks than a GPU has, or clocks larger than the memory."""
+    everybody = set(posts)
+    for rank in range(num_ranks):
+        _require_threadblocks(rank, sum(post.rank == rank for post in everybody))
+    if len(stream.tasks) * len(everybody) > _CLOCK_BUDGET:
+        raise LoweringError(
+            f"{len(stream.tasks)} puts, copies and reductions in {len(everybody)} threadblocks are too many to be ordered; use "
+            "fewer ranks, chunks or instances",
+            runtime=MSCCLPP.name,
+            limit="size",
+        )
+
+
+def _require_threadblocks(rank: int, number: int) -> None:
+    if number > MSCCLPP.max_threadblocks:
+        raise LoweringError(
+            f"rank {rank} needs {number} threadblocks, and {MSCCLPP.max_threadblocks} run at the same time on the smallest GPU; "
+            "use fewer instances, or a schedule with fewer messages",
+            runtime=MSCCLPP.name,
+            limit="threadblocks",
+        )
+
+
+def _require_few(draft: _Draft) -> None:
+    """Refuse more threadblocks or semaphores on a GPU than there are."""
+    for rank, blocks in enumerate(draft.blocks):
+        _require_threadblocks(rank, len(blocks))
+        semaphores = draft.wiring.num_semaphores(rank)
+        if semaphores > MSCCLPP.max_semaphores:
+            raise LoweringError(
+                f"rank {rank} needs {semaphores} semaphores between its threadblocks, and {MSCCLPP.title} has "
+                f"{MSCCLPP.max_semaphores}; use fewer instances, or a schedule with fewer messages",
+                runtime=MSCCLPP.name,
+                limit="semaphores",
+            )

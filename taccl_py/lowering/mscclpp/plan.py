@@ -1,0 +1,189 @@
+"""The records of an execution plan, and their JSON.
+
+Offsets and counts are in chunks. Operations name channels and remote buffers by their place in the lists of their threadblock,
+which name them by their place in the lists of the GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from taccl_py.collective import Buffer
+from taccl_py.jsonio import canonical_json
+from taccl_py.lowering.actions import Cells
+
+MEMORY, PORT = "memory", "port"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a threadblock; what it does not use is left empty.
+
+    Attributes
+    ----------
+    name
+        As MSCCL++ spells it.
+    channel_type
+        ``memory`` or ``port``, or empty.
+    channels
+        Channels that it signals or waits on.
+    semaphores
+        Semaphores that it releases or acquires.
+    sources
+        Local cells that it reads.
+    target
+        Local cells that it writes, or cells of the remote buffer `remote`.
+    remote
+        Remote buffer, or None.
+    """
+
+    name: str
+    channel_type: str = ""
+    channels: tuple[int, ...] = ()
+    semaphores: tuple[int, ...] = ()
+    sources: tuple[Cells, ...] = ()
+    target: Cells | None = None
+    remote: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBuffer:
+    """A buffer of another rank, and the type of channels by which it is reached."""
+
+    rank: int
+    buffer: Buffer
+    channel_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBlock:
+    """A threadblock: its operations; channels by type and remote buffers by type, as places in the lists of the GPU."""
+
+    operations: tuple[Operation, ...]
+    channels: dict[str, tuple[int, ...]]
+    remotes: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanGpu:
+    """One rank: buffer lengths, the peers of its channels by type, remote buffers, semaphores, threadblocks."""
+
+    rank: int
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    peers: dict[str, tuple[int, ...]]
+    remotes: tuple[RemoteBuffer, ...]
+    num_semaphores: int
+    blocks: tuple[PlanBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An execution plan.
+
+    Attributes
+    ----------
+    name, collective
+        Name of the algorithm, and the runtime's name of the collective.
+    in_place
+        Whether input and output are the same memory.
+    alignment_bytes
+        Every chunk of a size is a multiple of it.
+    min_bytes, max_bytes
+        Sizes, as the runtime counts them, for which it may be selected; both inclusive.
+    gpus
+        One for each rank, in order.
+    """
+
+    name: str
+    collective: str
+    in_place: bool
+    alignment_bytes: int
+    min_bytes: int
+    max_bytes: int
+    gpus: tuple[PlanGpu, ...]
+
+    @property
+    def num_threadblocks(self) -> int:
+        """Most threadblocks on one GPU."""
+        return max(len(gpu.blocks) for gpu in self.gpus)
+
+    @property
+    def num_operations(self) -> int:
+        """Most operations in one threadblock."""
+        return max((len(block.operations) for gpu in self.gpus for block in gpu.blocks), default=0)
+
+    @property
+    def num_channels(self) -> int:
+        """Most channels on one GPU."""
+        return max(sum(map(len, gpu.peers.values())) for gpu in self.gpus)
+
+
+def emit_plan(plan: Plan) -> str:
+    """Return the JSON of a plan."""
+    return canonical_json({
+        "name": plan.name,
+        "collective": plan.collective,
+        "protocol": "Simple",
+        "inplace": plan.in_place,
+        "reuse_resources": False,
+        "use_double_scratch_buffer": False,
+        "buffer_alignment": plan.alignment_bytes,
+        "num_threads_per_block": 1024,
+        "min_message_size": plan.min_bytes,
+        "max_message_size": plan.max_bytes,
+        "gpus": [_gpu(gpu) for gpu in plan.gpus],
+    })  # fmt: skip
+
+
+def _gpu(gpu: PlanGpu) -> dict[str, Any]:
+    return {
+        "id": gpu.rank,
+        "input_chunks": gpu.input_chunks,
+        "output_chunks": gpu.output_chunks,
+        "scratch_chunks": gpu.scratch_chunks,
+        "channels": [{"channel_type": kind, "connected_to": list(peers)} for kind, peers in gpu.peers.items()],
+        "remote_buffers": [
+            {"rank": one.rank, "type": str(one.buffer), "access_channel_types": [one.channel_type]}
+            for one in gpu.remotes
+        ],
+        "semaphores": [{"init_value": 0}] * gpu.num_semaphores,
+        "threadblocks": [
+            {
+                "id": number,
+                "channels": [{"channel_type": kind, "channel_ids": list(ids)} for kind, ids in block.channels.items()],
+                "remote_buffer_refs": [
+                    {"access_channel_type": kind, "remote_buffer_ids": list(ids)} for kind, ids in block.remotes.items()
+                ],
+                "ops": [_operation(operation) for operation in block.operations],
+            }
+            for number, block in enumerate(gpu.blocks)
+        ],
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": operation.name}
+    if operation.channel_type:
+        found["channel_type"] = operation.channel_type
+    if operation.channels:
+        found["channel_ids"] = list(operation.channels)
+    if operation.semaphores:
+        found["semaphore_ids"] = list(operation.semaphores)
+    if operation.sources:
+        found["src_buff"] = [_local(cells) for cells in operation.sources]
+    if operation.target is not None:
+        target = operation.target
+        if operation.remote is None:
+            found["dst_buff"] = [_local(target)]
+        else:
+            found["dst_buff"] = [{"buffer_id": operation.remote, "index": target.first, "size": target.count}]
+    if operation.name == "re":
+        found["reduce_op"] = "sum"
+    return found
+
+
+def _local(cells: Cells) -> dict[str, Any]:
+    return {"type": str(cells.buffer), "index": cells.first, "size": cells.count}

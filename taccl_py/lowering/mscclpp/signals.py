@@ -1,0 +1,254 @@
+"""Who tells whom what: the fewest signals and semaphores with which nothing is read too early or overwritten too early.
+
+Tasks are looked at in the order of time. A task must come after the last writer of every cell that it reads or writes, and a
+writer after all readers of what it overwrites. What does not follow from the order inside threadblocks and from signals that
+are there already needs another one: on the channel between the two threadblocks if a put must have landed, else on the
+semaphore between two threadblocks of a GPU. For that every task has a clock: how far each threadblock certainly is, and how
+many of its puts have certainly landed.
+
+Signals between two threadblocks are counted, so the first wait is for the first signal. That is right because later tasks
+never need earlier signals: they would follow from what is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.collective import Buffer
+from taccl_py.lowering.mscclpp.blocks import HUB, Post
+from taccl_py.lowering.mscclpp.tasks import Deed, Landing, Stream, cells_of
+from taccl_py.runtimes import MSCCLPP
+
+_Clock = NDArray[np.int32]
+_Cell = tuple[int, Buffer, int]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Word:
+    """One threadblock tells another one that a task is done; `task` is its number."""
+
+    teller: Post
+    hearer: Post
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Result of `find_signals`.
+
+    Attributes
+    ----------
+    before
+        For a task, what its threadblock must have heard; between ranks that is a signal, else a semaphore.
+    last
+        For a threadblock, what it must have heard at the end.
+    flushed
+        Puts over the network that must be complete before their threadblock goes on.
+    crowded
+        Messages that would land in cells which may still be in use; nothing else counts if there are any.
+    """
+
+    before: dict[int, tuple[Word, ...]]
+    last: dict[Post, tuple[Word, ...]]
+    flushed: frozenset[int]
+    crowded: frozenset[int]
+
+
+def find_signals(stream: Stream, posts: tuple[Post, ...]) -> Signals:
+    """Find what threadblocks must tell each other.
+
+    Parameters
+    ----------
+    stream
+        The tasks.
+    posts
+        The threadblock of each.
+    """
+    finder = _Finder(stream, posts)
+    for item in stream.items:
+        if isinstance(item, Landing):
+            finder.land(item.put)
+        else:
+            finder.add(item)
+    finder.finish()
+    return Signals(
+        {task: tuple(words) for task, words in finder.before.items()},
+        {post: tuple(words) for post, words in finder.last.items()},
+        frozenset(finder.flushed),
+        frozenset(finder.crowded),
+    )
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Who has written a cell last, and who has read it since; numbers of tasks."""
+
+    writer: dict[_Cell, int] = field(default_factory=dict)
+    readers: dict[_Cell, list[int]] = field(default_factory=dict)
+
+
+class _Finder:
+    def __init__(self, stream: Stream, posts: tuple[Post, ...]) -> None:
+        self._stream = stream
+        self._posts = posts
+        self._column = {post: index for index, post in enumerate(sorted(set(posts)))}
+        self._width = len(self._column)
+        self._position: list[int] = []
+        done = [0] * self._width
+        for post in posts:
+            self._position.append(done[self._column[post]])
+            done[self._column[post]] += 1
+        self._latest: dict[Post, _Clock] = {post: self._zero() for post in self._column}
+        self._begin: dict[int, _Clock] = {}
+        self._end: dict[int, _Clock] = {}
+        self._memory = _Memory()
+        self._put_of = {arrival: put for put, arrival in stream.arrival_of.items()}
+        self.before: dict[int, list[Word]] = {}
+        self.last: dict[Post, list[Word]] = {}
+        self.flushed: set[int] = set()
+        self.crowded: set[int] = set()
+
+    def _zero(self) -> _Clock:
+        """Columns of a clock: how far each threadblock is, then how many of its tasks have landed."""
+        return np.zeros(2 * self._width, dtype=np.int32)
+
+    def add(self, number: int) -> None:
+        """Take in a task: find what it waits for, and give it its clocks."""
+        task, post = self._stream.tasks[number], self._posts[number]
+        clock = self._latest[post].copy()
+        needed: set[int] = set()
+        overwritten: set[int] = set()
+        if task.deed is Deed.ARRIVE:
+            needed.add(self._put_of[number])
+        for cells in task.reads:
+            for cell in cells_of(task.rank, cells):
+                needed |= self._writers(cell)
+                self._memory.readers.setdefault(cell, []).append(number)
+        if task.deed is not Deed.PUT and task.writes is not None:
+            for cell in cells_of(task.rank, task.writes):
+                needed |= self._writers(cell)
+                overwritten.update(self._memory.readers.get(cell, ()))
+                self._memory.writer[cell] = number
+                self._memory.readers[cell] = []
+        needed.discard(number)
+        overwritten -= needed | {number}
+        for earlier in sorted(overwritten, reverse=True):
+            self._after_read(number, clock, earlier)
+        for earlier in sorted(needed, key=lambda one: -self._moment(one)):
+            self._after_write(number, clock, earlier)
+        self._begin[number] = clock
+        end = clock.copy()
+        end[self._column[post]] = self._position[number] + 1
+        self._end[number] = self._latest[post] = end
+
+    def _moment(self, number: int) -> int:
+        return self._stream.arrival_of.get(number, number)
+
+    def _writers(self, cell: _Cell) -> set[int]:
+        writer = self._memory.writer.get(cell)
+        return set() if writer is None else {writer}
+
+    def _has_landed(self, clock: _Clock, put: int) -> bool:
+        column = self._width + self._column[self._posts[put]]
+        return bool(clock[column] > self._position[put])
+
+    def _is_done(self, clock: _Clock, number: int) -> bool:
+        return bool(clock[self._column[self._posts[number]]] > self._position[number])
+
+    def _after_read(self, number: int, clock: _Clock, earlier: int) -> None:
+        """Wait until an earlier task has read what this one overwrites."""
+        task = self._stream.tasks[earlier]
+        if task.remote and task.deed is Deed.PUT:
+            if self._has_landed(clock, earlier):
+                return
+            self.flushed.add(earlier)
+        self._after_task(number, clock, earlier)
+
+    def _after_write(self, number: int, clock: _Clock, earlier: int) -> None:
+        """Wait until what an earlier task has written is there."""
+        task = self._stream.tasks[earlier]
+        if task.deed is not Deed.PUT:
+            self._after_task(number, clock, earlier)
+        elif not self._has_landed(clock, earlier):
+            arrival = self._stream.arrival_of.get(earlier, number)
+            if arrival != number:
+                self._after_task(number, clock, arrival)
+            else:
+                self._hear(number, clock, earlier, landed=True)
+
+    def _after_task(self, number: int, clock: _Clock, earlier: int) -> None:
+        if not self._is_done(clock, earlier):
+            self._hear(number, clock, earlier, landed=False)
+
+    def _hear(self, number: int, clock: _Clock, earlier: int, *, landed: bool) -> None:
+        teller, hearer = self._posts[earlier], self._posts[number]
+        self.before.setdefault(number, []).append(Word(teller, hearer, earlier))
+        np.maximum(clock, self._end[earlier], out=clock)
+        if landed:
+            column = self._width + self._column[teller]
+            clock[column] = max(int(clock[column]), self._position[earlier] + 1)
+
+    def land(self, put: int) -> None:
+        """Let the receiver have what a put has brought; it must not have disturbed anybody."""
+        task, clock = self._stream.tasks[put], self._begin[put]
+        if task.writes is None:
+            return
+        for cell in cells_of(task.peer, task.writes):
+            for earlier in self._memory.readers.get(cell, ()):
+                if not self._has_read(clock, earlier):
+                    self.crowded.add(task.message)
+            for earlier in self._writers(cell):
+                landed = self._stream.tasks[earlier].deed is Deed.PUT
+                if not (self._has_landed(clock, earlier) if landed else self._is_done(clock, earlier)):
+                    self.crowded.add(task.message)
+            self._memory.writer[cell] = put
+            self._memory.readers[cell] = []
+
+    def _has_read(self, clock: _Clock, earlier: int) -> bool:
+        task = self._stream.tasks[earlier]
+        if task.remote and task.deed is Deed.PUT:
+            return self._has_landed(clock, earlier)
+        return self._is_done(clock, earlier)
+
+    def finish(self) -> None:
+        """See to it that every rank has heard of all that was put into its memory, and that proxies are done."""
+        last_put: dict[Post, int] = {}
+        for number, task in enumerate(self._stream.tasks):
+            if task.deed is Deed.PUT:
+                last_put[self._posts[number]] = number
+        for put in sorted(self.flushed):
+            self._tell_of(put)
+        for teller, put in sorted(last_put.items()):
+            task = self._stream.tasks[put]
+            if task.remote:
+                self.flushed.add(put)
+            column, rank = self._width + self._column[teller], task.peer
+            known = max((int(c[column]) for post, c in self._latest.items() if post.rank == rank), default=0)
+            if known <= self._position[put]:
+                self._tell_of(put)
+
+    def _tell_of(self, put: int) -> None:
+        """Let the receiver hear of a put at the end at the latest: a flush is part of a signal."""
+        task, teller = self._stream.tasks[put], self._posts[put]
+        hearer = self._last_hearer(teller, task.peer, task.instance, remote=task.remote)
+        self.last.setdefault(hearer, []).append(Word(teller, hearer, put))
+
+    def _last_hearer(self, teller: Post, rank: int, instance: int, *, remote: bool) -> Post:
+        """Return the threadblock that waits for a put which nobody needs before the end."""
+        heard = sorted(
+            {w.hearer for words in self.before.values() for w in words if w.teller == teller and w.hearer.rank == rank}
+        )
+        back = Post(rank, teller.rank, instance, teller.part)
+        if heard and (remote or back not in heard):
+            return heard[0]
+        if back in self._column:
+            return back
+        mine = [post for post in sorted(self._column) if post.rank == rank and post.instance == instance]
+        if len(mine) == 1 and len(self.last.get(mine[0], ())) < MSCCLPP.max_channels_at_once:
+            return mine[0]
+        hearers = [post for post in self.last if post.whole == Post(rank, HUB, instance)]
+        words = sum(len(self.last[post]) for post in hearers)
+        return Post(rank, HUB, instance, words // MSCCLPP.max_channels_at_once)

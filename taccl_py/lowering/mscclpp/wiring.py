@@ -1,0 +1,136 @@
+"""Which channels and semaphores connect which threadblocks, and how they are numbered.
+
+Two threadblocks of different ranks that tell each other anything have a channel of their own; the n-th channel of one rank to
+another is the same as the n-th of the other one back. A threadblock that tells another one of its GPU anything has a semaphore
+for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from taccl_py.lowering.mscclpp.blocks import Post
+from taccl_py.lowering.mscclpp.plan import MEMORY, PORT, RemoteBuffer
+from taccl_py.lowering.mscclpp.signals import Signals, Word
+from taccl_py.lowering.mscclpp.tasks import Deed, Stream
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Wire:
+    """A channel: its two ends, the lower one first."""
+
+    one: Post
+    other: Post
+
+    def peer(self, post: Post) -> Post:
+        """The other end."""
+        return self.other if post == self.one else self.one
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """All connections.
+
+    Attributes
+    ----------
+    posts
+        Threadblocks of each rank.
+    told
+        For a teller and a hearer, the tasks that are told, in order.
+    greeted
+        For every threadblock that puts, the threadblock of its peer that says when the call has begun there.
+    wires
+        Channels of each rank by type, in the order of their numbers.
+    semaphores
+        Number of the semaphore from one threadblock to another of the same GPU.
+    remotes
+        Buffers of others that each rank puts to, in the order of their numbers.
+    """
+
+    posts: tuple[tuple[Post, ...], ...]
+    told: dict[tuple[Post, Post], tuple[int, ...]]
+    greeted: dict[Post, Post]
+    wires: tuple[dict[str, tuple[Wire, ...]], ...]
+    semaphores: dict[tuple[Post, Post], int]
+    remotes: tuple[tuple[RemoteBuffer, ...], ...]
+
+    def channels(self, post: Post) -> dict[str, tuple[int, ...]]:
+        """Channels of a threadblock by type, as numbers of its rank."""
+        found = {
+            kind: tuple(number for number, wire in enumerate(wires) if post in (wire.one, wire.other))
+            for kind, wires in self.wires[post.rank].items()
+        }
+        return {kind: numbers for kind, numbers in found.items() if numbers}
+
+    def kind_to(self, post: Post, peer: Post) -> str:
+        """Type of the channel between two threadblocks."""
+        wire = _wire(post, peer)
+        return next(kind for kind, wires in self.wires[post.rank].items() if wire in wires)
+
+    def num_semaphores(self, rank: int) -> int:
+        """Semaphores of a GPU."""
+        return sum(teller.rank == rank for teller, _ in self.semaphores)
+
+
+def wire_up(stream: Stream, posts: tuple[Post, ...], signals: Signals, node_of: tuple[int, ...]) -> Wiring:
+    """Number channels, semaphores and remote buffers.
+
+    Parameters
+    ----------
+    stream, posts, signals
+        What is done, by whom, and what they tell each other.
+    node_of
+        Node of every rank.
+    """
+    words = sorted(_all_words(signals))
+    told: dict[tuple[Post, Post], list[int]] = {}
+    for word in words:
+        told.setdefault((word.teller, word.hearer), []).append(word.task)
+    greeted: dict[Post, Post] = {}
+    for post, task in zip(posts, stream.tasks, strict=True):
+        if task.deed is Deed.PUT and post not in greeted:
+            greeted[post] = min(hearer for teller, hearer in told if teller == post and hearer.rank == task.peer)
+    wires = sorted({_wire(*pair) for pair in told if pair[0].rank != pair[1].rank})
+    local = [pair for pair in sorted(told) if pair[0].rank == pair[1].rank]
+    ranks = range(len(node_of))
+    everybody = sorted({*posts, *(hearer for _, hearer in told)})
+    semaphores: dict[tuple[Post, Post], int] = {}
+    for rank in ranks:
+        mine = [pair for pair in local if pair[0].rank == rank]
+        semaphores.update({pair: number for number, pair in enumerate(mine)})
+    return Wiring(
+        posts=tuple(tuple(post for post in everybody if post.rank == rank) for rank in ranks),
+        told={pair: tuple(tasks) for pair, tasks in told.items()},
+        greeted=greeted,
+        wires=tuple(_wires_of(rank, wires, node_of) for rank in ranks),
+        semaphores=semaphores,
+        remotes=tuple(_remotes_of(rank, stream) for rank in ranks),
+    )
+
+
+def _all_words(signals: Signals) -> set[Word]:
+    found = {word for words in signals.before.values() for word in words}
+    return found.union(*signals.last.values())
+
+
+def _wire(post: Post, peer: Post) -> Wire:
+    return Wire(min(post, peer), max(post, peer))
+
+
+def _wires_of(rank: int, wires: Iterable[Wire], node_of: tuple[int, ...]) -> dict[str, tuple[Wire, ...]]:
+    kinds: dict[str, list[Wire]] = {MEMORY: [], PORT: []}
+    for wire in wires:
+        if rank in (wire.one.rank, wire.other.rank):
+            same = node_of[wire.one.rank] == node_of[wire.other.rank]
+            kinds[MEMORY if same else PORT].append(wire)
+    return {kind: tuple(found) for kind, found in kinds.items() if found}
+
+
+def _remotes_of(rank: int, stream: Stream) -> tuple[RemoteBuffer, ...]:
+    found = {
+        RemoteBuffer(task.peer, task.writes.buffer, PORT if task.remote else MEMORY)
+        for task in stream.tasks
+        if task.rank == rank and task.deed is Deed.PUT and task.writes is not None
+    }
+    return tuple(sorted(found, key=lambda one: (one.rank, one.buffer, one.channel_type)))

@@ -1,0 +1,9 @@
+"""The judge of MSCCL++ execution plans: does a plan load, end, respect its memory, and give the right answer.
+
+It is trusted: it shares no code with what makes plans, reads the JSON itself, and executes it symbolically.
+"""
+
+from taccl_py.verify.mscclpp.grammar import is_plan
+from taccl_py.verify.mscclpp.judge import PlanFacts, PlanVerdict, judge_plan
+
+__all__ = ["PlanFacts", "PlanVerdict", "is_plan", "judge_plan"]

@@ -1,0 +1,176 @@
+"""The JSON of a plan as records; nothing is tested here but that fields are there and of the right type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from taccl_py.collective import Buffer
+from taccl_py.jsonio import Fields, parse_json
+
+MEMORY, PORT, SWITCH = "memory", "port", "switch"
+UNLIMITED_BYTES = (1 << 64) - 1  # what the runtime's own tools write when nobody says otherwise
+_MOST_TOKENS = 1 << 16
+_BUFFERS = tuple(map(str, Buffer))
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Neighbouring chunks of a local buffer, or of the threadblock's remote buffer `remote`; neither for a switch."""
+
+    buffer: Buffer | None
+    remote: int | None
+    index: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation as written; `grouped` says that threadblocks share its bytes."""
+
+    name: str
+    channel_type: str
+    channels: tuple[int, ...]
+    semaphores: tuple[int, ...]
+    sources: tuple[Operand, ...]
+    targets: tuple[Operand, ...]
+    barrier: int | None
+    barrier_blocks: int
+    grouped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One threadblock: operations; by type, places of its channels and remote buffers in the lists of the GPU."""
+
+    id: int
+    operations: tuple[Operation, ...]
+    channels: dict[str, tuple[int, ...]]
+    remotes: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A buffer of another rank, and the types of channels by which it may be reached."""
+
+    rank: int
+    buffer: Buffer
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One rank; `peers` are those of its channels by type, `semaphores` the values at the start."""
+
+    id: int
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    peers: dict[str, tuple[int, ...]]
+    remotes: tuple[Remote, ...]
+    semaphores: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan as written."""
+
+    name: str
+    collective: str
+    protocol: str
+    in_place: bool
+    alignment_bytes: int
+    min_bytes: int
+    max_bytes: int
+    gpus: tuple[Gpu, ...]
+
+
+def is_plan(value: Any) -> bool:
+    """Whether a JSON value is meant to be a plan."""
+    return isinstance(value, dict) and "gpus" in value and "format" not in value
+
+
+def read_plan_text(text: str, path: str) -> Plan:
+    """Read a plan.
+
+    Raises
+    ------
+    InputError
+        If it is not JSON, or a field is missing or of the wrong type.
+    """
+    fields = Fields(parse_json(text, path), path)
+    gpus = tuple(_gpu(gpu) for gpu in fields.objects("gpus"))
+    if not gpus:
+        fields.fail("gpus", "is empty; a plan needs the programs of its ranks")
+    return Plan(
+        name=fields.text("name"),
+        collective=fields.text("collective"),
+        protocol=fields.choice("protocol", ("Simple", "LL")),
+        in_place=fields.boolean("inplace"),
+        alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
+        min_bytes=fields.integer("min_message_size", 0, least=0),
+        max_bytes=fields.integer("max_message_size", UNLIMITED_BYTES, least=0),
+        gpus=gpus,
+    )
+
+
+def _gpu(fields: Fields) -> Gpu:
+    peers: dict[str, tuple[int, ...]] = {}
+    for channel in fields.objects("channels", []):
+        kind = channel.choice("channel_type", (MEMORY, PORT, SWITCH))
+        peers[kind] = (*peers.get(kind, ()), *channel.integers("connected_to", [], least=0))
+    return Gpu(
+        id=fields.integer("id", least=0),
+        input_chunks=fields.integer("input_chunks", least=0),
+        output_chunks=fields.integer("output_chunks", least=0),
+        scratch_chunks=fields.integer("scratch_chunks", least=0),
+        peers=peers,
+        remotes=tuple(_remote(remote) for remote in fields.objects("remote_buffers", [])),
+        semaphores=tuple(
+            one.integer("init_value", 0, least=0, most=_MOST_TOKENS) for one in fields.objects("semaphores", [])
+        ),
+        blocks=tuple(_block(block) for block in fields.objects("threadblocks")),
+    )
+
+
+def _remote(fields: Fields) -> Remote:
+    types = fields.items("access_channel_types")
+    for kind in types:
+        if kind not in (MEMORY, PORT):
+            fields.fail("access_channel_types", f"found {kind!r}, use one of: memory, port")
+    return Remote(fields.integer("rank", least=0), Buffer(fields.choice("type", _BUFFERS)), tuple(types))
+
+
+def _block(fields: Fields) -> Block:
+    channels, remotes = {}, {}
+    for channel in fields.objects("channels", []):
+        kind = channel.choice("channel_type", (MEMORY, PORT, SWITCH))
+        channels[kind] = tuple(channel.integers("channel_ids", least=0))
+    for refs in fields.objects("remote_buffer_refs", []):
+        kind = refs.choice("access_channel_type", (MEMORY, PORT))
+        remotes[kind] = tuple(refs.integers("remote_buffer_ids", least=0))
+    operations = tuple(_operation(operation) for operation in fields.objects("ops"))
+    return Block(fields.integer("id", least=0), operations, channels, remotes)
+
+
+def _operation(fields: Fields) -> Operation:
+    return Operation(
+        name=fields.text("name"),
+        channel_type=fields.choice("channel_type", ("", MEMORY, PORT, SWITCH), ""),
+        channels=tuple(fields.integers("channel_ids", [], least=0)),
+        semaphores=tuple(fields.integers("semaphore_ids", [], least=0)),
+        sources=tuple(_operand(operand) for operand in fields.objects("src_buff", [])),
+        targets=tuple(_operand(operand) for operand in fields.objects("dst_buff", [])),
+        barrier=fields.integer("barrier_id", least=0) if fields.has("barrier_id") else None,
+        barrier_blocks=fields.integer("num_threadblocks", 0, least=0),
+        grouped=fields.has("tbg_info"),
+    )
+
+
+def _operand(fields: Fields) -> Operand:
+    buffer = Buffer(fields.choice("type", _BUFFERS)) if fields.has("type") else None
+    remote = fields.integer("buffer_id", least=0) if fields.has("buffer_id") else None
+    if (buffer is None) == (remote is None) and not fields.has("switch_channel_id"):
+        fields.fail("", "names no buffer, or two; write either type or buffer_id")
+    return Operand(buffer, remote, fields.integer("index", least=0), fields.integer("size", least=1))

@@ -1,0 +1,300 @@
+"""The judge of MSCCL++ plans: right plans pass, and every way to break one is named."""
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError
+from taccl_py.verify.mscclpp import is_plan, judge_plan
+from tests.verify.mscclpp.plans import (
+    NOP,
+    block,
+    cells,
+    changed,
+    far,
+    gpu,
+    local,
+    on,
+    on_semaphores,
+    ops_of,
+    plan,
+    put,
+    rules,
+    two_allgather,
+    two_allgather_by_proxy,
+    two_allreduce,
+    verdict,
+)
+
+GOOD = [two_allgather, two_allgather_by_proxy, two_allreduce]
+
+
+@pytest.mark.parametrize("make", GOOD)
+def test_right_plans_pass(make):
+    assert verdict(make()).violations == ()
+
+
+def test_facts_are_those_of_the_plan():
+    facts = verdict(two_allreduce()).facts
+    assert (facts.kind, facts.num_ranks, facts.in_place, facts.root) == (Kind.ALLREDUCE, 2, False, None)
+    assert (facts.max_threadblocks, facts.max_operations, facts.max_channels, facts.scratch_chunks) == (2, 11, 1, 1)
+
+
+def test_a_plan_is_told_from_a_schedule():
+    assert is_plan(two_allgather())
+    assert not is_plan({"format": "taccl-schedule", "gpus": []})
+    assert not is_plan([])
+
+
+def drop(number, rank=0, tb=0):
+    return lambda value: ops_of(value, rank, tb).pop(number)
+
+
+def insert(number, operation, rank=0, tb=0):
+    return lambda value: ops_of(value, rank, tb).insert(number, operation)
+
+
+def replace(number, operation, rank=0, tb=0):
+    def change(value):
+        ops_of(value, rank, tb)[number] = operation
+
+    return change
+
+
+def put_all(key, content):
+    return lambda value: value.update({key: content})
+
+
+def of_gpu(key, content, rank=0):
+    return lambda value: value["gpus"][rank].update({key: content})
+
+
+# Operations of two_allgather: 0 rlxsignal, 1 nop, 2 rlxwait, 3 nop, 4 put, 5 nop, 6 signal, 7 wait, 8 nop.
+BROKEN_ALLGATHER = {
+    "nobody waits for the data": (drop(7), "signal-without-wait"),
+    "nobody waits for the data, who may leave": (drop(7), "unawaited-write"),
+    "a wait has no signal": (drop(6), "wait-without-signal"),
+    "a wait too many": (insert(9, on("wait", 0)), "wait-without-signal"),
+    "a signal too many": (insert(6, on("signal", 0)), "signal-without-wait"),
+    "no word that the call has begun": (lambda v: [ops_of(v, r).pop(2) for r in (0, 1)], "before-entry"),
+    "data before their signal": (drop(5), "missing-nop"),
+    "data before what they wait for": (drop(3), "missing-nop"),
+    "a signal without memory": (
+        lambda v: [replace(6, on("rlxsignal", 0), r)(v) for r in (0, 1)],
+        "unawaited-write",
+    ),
+    "everybody waits first": (lambda v: [ops_of(v, r).insert(0, ops_of(v, r).pop(2)) for r in (0, 1)], "deadlock"),
+    "the wrong chunk": (replace(4, put(cells("o", 0), far(0, 1))), "race"),
+    "a chunk that may have come meanwhile": (replace(4, put(cells("o", 1), far(0, 0))), "race"),
+    "a chunk that nobody has written": (
+        lambda v: (of_gpu("scratch_chunks", 1)(v), replace(4, put(cells("s", 0), far(0, 0)))(v)),
+        "unwritten-read",
+    ),
+    "nothing put": (drop(4), "wrong-result"),
+    "a buffer that lies elsewhere": (
+        lambda v: v["gpus"][0]["remote_buffers"][0].update({"type": "i"}),
+        "shifted-buffer",
+    ),
+    "a buffer that ends": (replace(4, put(cells("o", 2), far(0, 0))), "outside-buffer"),
+    "sizes that differ": (replace(4, put(cells("o", 0, 2), far(0, 0))), "size-mismatch"),
+    "two sources": (
+        replace(4, {**put(cells("o", 0), far(0, 0)), "src_buff": [cells("o", 0), cells("o", 0)]}),
+        "operand-count",
+    ),
+    "a local target": (replace(4, put(cells("o", 0), cells("o", 0))), "wrong-buffer"),
+    "a remote buffer that is not there": (replace(4, put(cells("o", 0), far(1, 0))), "no-such-buffer"),
+    "a channel that is not there": (replace(6, on("signal", 1)), "no-such-channel"),
+    "a signal on nothing": (replace(6, {"name": "signal", "channel_type": "memory"}), "channel-count"),
+    "a proxy's operation in memory": (replace(4, put(cells("o", 0), far(0, 0), name="pws", channels=[0])), "wrong-channel"),
+    "a semaphore that is not there": (insert(0, on_semaphores("sem_release", 0)), "no-such-semaphore"),
+    "an operation that does not exist": (replace(1, {"name": "noop"}), "unknown-operation"),
+    "an operation that is not judged": (replace(1, {"name": "glres"}), "not-judged"),
+    "packets": (put_all("protocol", "LL"), "not-judged"),
+    "no such collective": (put_all("collective", "allgrope"), "collective"),
+    "another collective": (put_all("collective", "alltoall"), "chunk-counts"),
+    "sizes upside down": (lambda v: v.update(min_message_size=64, max_message_size=32), "size-range"),
+    "sizes too large": (put_all("max_message_size", 1 << 40), "offset-overflow"),
+    "chunks that are not aligned": (put_all("buffer_alignment", 24), "alignment"),
+    "no chunks": (of_gpu("input_chunks", 0), "no-chunks"),
+    "unlike chunks": (of_gpu("output_chunks", 4), "chunk-counts"),
+    "gpus in disorder": (lambda v: v["gpus"].reverse(), "gpu-id"),
+    "threadblocks in disorder": (lambda v: v["gpus"][0]["threadblocks"][0].update(id=1), "threadblock-id"),
+    "a channel with one end": (lambda v: v["gpus"][0]["channels"][0]["connected_to"].append(1), "unpaired-channel"),
+    "a buffer of nobody": (lambda v: v["gpus"][0]["remote_buffers"][0].update(rank=7), "no-such-buffer"),
+    "a buffer closed to memory": (
+        lambda v: v["gpus"][0]["remote_buffers"][0].update(access_channel_types=["port"]),
+        "no-access",
+    ),
+    "two threadblocks on one channel": (lambda v: v["gpus"][0]["threadblocks"].append(block(1, [])), "shared-channel"),
+    "too many operations": (lambda v: ops_of(v).extend([NOP] * 56), "too-many-operations"),
+    "too many threadblocks": (
+        lambda v: v["gpus"][0]["threadblocks"].extend(block(n, [], channels=(), remotes=()) for n in range(1, 110)),
+        "too-many-threadblocks",
+    ),
+    "too many semaphores": (of_gpu("semaphores", [{"init_value": 0}] * 17), "too-many-semaphores"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN_ALLGATHER)
+def test_a_broken_plan_is_refused_by_name(name):
+    change, rule = BROKEN_ALLGATHER[name]
+    assert rule in rules(changed(two_allgather(), change))
+
+
+# Operations of two_allgather_by_proxy: 0 rlxsignal, 1 rlxwait, 2 nop, 3 pwsf, 4 wait, 5 nop.
+BROKEN_PROXY = {
+    "the proxy is not awaited": (
+        replace(3, put(cells("o", 0), far(0, 0), "port", "pws", [0])),
+        "unflushed-put",
+    ),
+    "a put that nobody is told of": (
+        lambda v: (replace(3, put(cells("o", 0), far(0, 0), "port", "put", [0]))(v), drop(4, 1)(v)),
+        "unawaited-write",
+    ),
+    "no channel": (replace(3, put(cells("o", 0), far(0, 0), "port", "put")), "channel-count"),
+    "the source is overwritten": (
+        lambda v: (
+            replace(3, put(cells("o", 0), far(0, 0), "port", "pws", [0]))(v),
+            insert(4, local("copy", [cells("o", 0)], cells("o", 0)))(v),
+        ),
+        "race",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_PROXY)
+def test_a_proxy_that_is_too_late_is_named(name):
+    change, rule = BROKEN_PROXY[name]
+    assert rule in rules(changed(two_allgather_by_proxy(), change))
+
+
+# Operations of two_allreduce: 3 put, 6 wait, 7 nop, 8 sem_acquire, 9 nop, 10 re; second block: copy, nop, sem_release.
+BROKEN_ALLREDUCE = {
+    "the copy may come late": (
+        lambda v: (drop(8)(v), of_gpu("semaphores", [])(v), drop(2, tb=1)(v)),
+        "race",
+    ),
+    "a release that nobody takes": (drop(8), "semaphore-left-over"),
+    "nobody releases": (drop(2, tb=1), "never-released"),
+    "the data may come late": (lambda v: ops_of(v).append(ops_of(v).pop(6)), "race"),
+    "counted twice": (
+        replace(10, local("re", [cells("o", 0), cells("s", 0), cells("i", 0)], cells("o", 0))),
+        "double-counting",
+    ),
+    "the input is overwritten": (replace(10, local("copy", [cells("s", 0)], cells("i", 0))), "input-overwritten"),
+    "half of the sum": (drop(10), "wrong-result"),
+    "too many sources": (replace(10, local("re", [cells("o", 0)] * 10, cells("o", 0))), "too-many-buffers"),
+    "all threads at once": (drop(9), "missing-nop"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_ALLREDUCE)
+def test_a_sum_that_goes_wrong_is_named(name):
+    change, rule = BROKEN_ALLREDUCE[name]
+    assert rule in rules(changed(two_allreduce(), change))
+
+
+def test_what_is_missing_is_named_with_its_place():
+    (violation,) = verdict(changed(two_allgather(), drop(6))).violations
+    assert violation.where == "gpu 1 tb 0 step 7"
+    assert "gpu 0 tb 0" in violation.what
+
+
+def circle():
+    """Two threadblocks of a GPU that wait for each other's semaphore."""
+    value = two_allgather()
+    for rank in range(2):
+        value["gpus"][rank]["semaphores"] = [{"init_value": 0}] * 2
+        ops_of(value, rank)[0:0] = [on_semaphores("sem_acquire", 0), NOP, on_semaphores("sem_release", 1)]
+        other = [on_semaphores("sem_acquire", 1), NOP, on_semaphores("sem_release", 0)]
+        value["gpus"][rank]["threadblocks"].append(block(1, other, channels=(), remotes=()))
+    return value
+
+
+def test_a_circle_of_semaphores_is_a_deadlock_that_names_its_members():
+    (violation,) = verdict(circle()).violations
+    assert violation.rule == "deadlock"
+    assert "gpu 0 tb 0 step 0 waits for semaphore 0" in violation.what
+    assert "gpu 0 tb 1 step 0 waits for semaphore 1" in violation.what
+
+
+def test_a_semaphore_may_start_with_tokens():
+    value = circle()
+    for rank in range(2):
+        value["gpus"][rank]["semaphores"][0]["init_value"] = 1
+    assert verdict(value).violations == ()
+
+
+def barrier(number, blocks):
+    return {"name": "barrier", "barrier_id": number, "num_threadblocks": blocks}
+
+
+def with_barrier():
+    """two_allreduce with a barrier in place of the semaphore."""
+    value = two_allreduce()
+    for rank in range(2):
+        value["gpus"][rank]["semaphores"] = []
+        ops_of(value, rank)[8:10] = [barrier(0, 2)]
+        ops_of(value, rank, 1)[1:] = [barrier(0, 2)]
+    return value
+
+
+def test_threadblocks_that_meet_at_a_barrier_see_what_the_others_have_done():
+    assert verdict(with_barrier()).violations == ()
+
+
+def test_a_barrier_to_which_somebody_does_not_come_is_named():
+    value = changed(with_barrier(), drop(1, tb=1))
+    assert "never-released" in rules(value)
+
+
+def broadcast(root):
+    """Root 0 or 1 puts its input into the other's output; out of place."""
+    other = 1 - root
+    sender = [on("rlxwait", 0), NOP, local("copy", [cells("i", 0)], cells("o", 0)), put(cells("i", 0), far(0, 0)), NOP,
+              on("signal", 0)]  # fmt: skip
+    receiver = [on("rlxsignal", 0), on("wait", 0), NOP]
+    gpus = [None, None]
+    gpus[root] = gpu(root, (1, 1, 0), [other], [(other, "o")], [block(0, sender)])
+    gpus[other] = gpu(other, (1, 1, 0), [root], [], [block(0, receiver, remotes=())])
+    return plan("broadcast", gpus, in_place=False)
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_the_root_is_found_by_executing_the_plan(root):
+    found = verdict(broadcast(root))
+    assert found.violations == ()
+    assert found.facts.root == root
+    assert "wrong-root" in rules(broadcast(root), root=1 - root)
+
+
+def test_only_the_root_of_a_broadcast_has_an_input():
+    value = broadcast(0)
+    ops_of(value, 1).append(local("copy", [cells("i", 0)], cells("o", 0)))
+    assert "null-buffer" in rules(value)
+
+
+def test_what_was_asked_for_is_compared():
+    assert "collective" in rules(two_allgather(), kind=Kind.ALLREDUCE)
+    assert "wrong-root" in rules(two_allgather(), root=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda v: v.pop("inplace"), "inplace"),
+        (put_all("gpus", []), "gpus"),
+        (of_gpu("threadblocks", 3), "gpus.0.threadblocks"),
+        (replace(4, {"name": "put", "src_buff": [{"index": 0, "size": 1}]}), "gpus.0.threadblocks.0.ops.4.src_buff.0"),
+        (replace(4, put(cells("x", 0), far(0, 0))), "gpus.0.threadblocks.0.ops.4.src_buff.0.type"),
+        (replace(4, put(cells("o", -1), far(0, 0))), "gpus.0.threadblocks.0.ops.4.src_buff.0.index"),
+    ],
+)
+def test_what_is_no_plan_is_bad_input_that_names_the_field(change, field):
+    with pytest.raises(InputError) as caught:
+        verdict(changed(two_allgather(), change))
+    assert (caught.value.path, caught.value.field) == ("plan.json", field)
+
+
+def test_what_is_no_json_is_bad_input():
+    with pytest.raises(InputError, match="not valid JSON"):
+        judge_plan("{", "plan.json")
