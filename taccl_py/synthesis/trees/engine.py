@@ -58,7 +58,7 @@ _FEWEST_RULES = 3
 _MOST_SHAKEN = 3
 _MOST_RESTARTS, _RESTART_JOBS = 24, 24_000
 # A finer cut must be worth this much.
-_WORTH = 0.002
+_WORTH = 0.001
 _TOLERANCE = 1e-6
 # On machines with at most so many places in trees, trees are made for all numbers before the best numbers are chosen.
 _FEW_PLACES = 200
