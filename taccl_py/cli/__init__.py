@@ -46,7 +46,7 @@ _COMMANDS = {
         "Synthesize a matrix of instances into a folder, and resume where it stopped.",
     ),
     "regress": ("taccl_py.cli.regress:regress", "Find out whether algorithms have got worse."),
-    "topo": ("taccl_py.cli.topo:topo", "List, show, import and compare topologies."),
+    "topo": ("taccl_py.cli.topo:topo", "List, show, import, fit and compare topologies."),
     "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),
 }
 

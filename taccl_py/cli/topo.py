@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.cli.options import OUTPUT, SIZE, echo_json, json_option
 from taccl_py.discover.formats import DumpFormat
 from taccl_py.discover.rates import GPU_MODELS
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.jsonio import canonical_json, write_atomically
+from taccl_py.jsonio import canonical_json, read_text, write_atomically
 from taccl_py.report.tables import plain_table, print_table
-from taccl_py.topology.catalog import list_topologies
+from taccl_py.topology.catalog import list_topologies, name_of_file
 from taccl_py.topology.files import topology_to_json
 from taccl_py.topology.machines import SHAPES
-from taccl_py.units import format_ranks
+from taccl_py.units import MAX_RANKS, format_ranks
 
 if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 
-@click.group(short_help="List, show, import and compare topologies.")
+@click.group(short_help="List, show, import, fit and compare topologies.")
 def topo() -> None:
-    """List, show, import and compare topologies.
+    """List, show, import, fit and compare topologies.
 
     \b
     Examples:
@@ -133,6 +133,60 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
         echo_json(found.to_json())
     elif output is None:
         _show(found.topology)
+
+
+@topo.command("fit")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--by",
+    type=click.Choice(["pair", "class"]),
+    default="pair",
+    show_default=True,
+    help="A fit for each pair that was measured, or one for all pairs inside a node and one for all between nodes.",
+)
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes, all of one size.")
+@click.option(
+    "--ranks", type=click.IntRange(2, MAX_RANKS), default=None, help="Number of ranks; default: as the samples name."
+)
+@click.option(
+    "--size", type=SIZE, default=None, help="Message size whose line counts where it breaks; default: the largest."
+)
+@click.option("--name", default="", help="Name of the topology; default: that of the first file.")
+@click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
+@json_option
+def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **values: Any) -> None:  # fmt: skip
+    """Fit alpha and beta of links to measured times, with residual, confidence, outliers and the sizes where the line breaks.
+
+    FILES are CSV with the columns src, dst, size_bytes, time_us and perhaps serial (messages one after the other), joined (at
+    once), together (label of what ran at the same time); or what osu_latency, osu_bw, nccl-tests' sendrecv_perf or CUDA's
+    p2pBandwidthLatencyTest printed. All of them are one set of samples.
+
+    \b
+    Examples:
+      taccl topo fit samples.csv -o mine.json
+      taccl topo fit osu_latency.txt osu_bw.txt --by class --ranks 16 --nodes 16 -o mine.json
+    """
+    from taccl_py.measure.assemble import Grouping, fit_topology
+    from taccl_py.measure.foreign import read_any
+    from taccl_py.report.fits import fits_record, fits_table
+
+    samples = [one for path in files for one in read_any(read_text(path), str(path))]
+    try:
+        fitted = fit_topology(
+            samples, values["name"] or name_of_file(files[0]), nodes=values["nodes"], ranks=values["ranks"],
+            grouping=Grouping(values["by"]), size_bytes=values["size"],
+        )  # fmt: skip
+    except InputError as error:
+        if error.field in ("ranks", "nodes"):
+            raise InputError(error.what, path="command line", field=f"--{error.field}") from None
+        raise InputError(error.what, path=", ".join(map(str, files))) from None
+    if output is not None:
+        write_atomically(output, canonical_json(topology_to_json(fitted.topology)))
+        click.echo(f"wrote {output}", err=True)
+    if as_json:
+        echo_json(fits_record(fitted))
+    else:
+        print_table(fits_table(fitted))
 
 
 @topo.command("diff")

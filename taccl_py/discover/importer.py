@@ -16,6 +16,7 @@ from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
 from taccl_py.discover.xml_dump import parse_xml_root, read_graph_dump, read_topology_dump
 from taccl_py.errors import InputError
 from taccl_py.jsonio import parse_json, read_text
+from taccl_py.topology.catalog import name_of_file
 from taccl_py.topology.files import is_taccl_profile, require_connected, template_to_json, topology_to_json
 from taccl_py.topology.model import Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
@@ -127,7 +128,7 @@ def import_machine(
     """
     if not paths:
         raise InputError("no file is named; name one for each server, or one for all")
-    name = name or _name_of(paths[0])
+    name = name or name_of_file(paths[0])
     texts = [read_text(path) for path in paths]
     formats = tuple(given or recognise(text, str(path)) for text, path in zip(texts, paths, strict=True))
     if nodes is not None and len(paths) > 1:
@@ -152,11 +153,6 @@ def import_machine(
     except InputError as error:
         raise InputError(error.what, path=str(paths[0])) from None
     return Imported(machine, servers[0] if len(several) == 1 and nodes is None else None, formats)
-
-
-def _name_of(path: Path) -> str:
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.name.split(".")[0]).strip("-")
-    return name if name[:1].isalpha() else f"machine-{name}".strip("-")
 
 
 def _server(text: str, path: Path, form: DumpFormat, name: str, gpu: str) -> NodeTemplate:

@@ -87,6 +87,12 @@ def topology_file(name_or_path: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def name_of_file(path: Path) -> str:
+    """Name for a machine that is made of a file, from the file's own."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.name.split(".")[0]).strip("-")
+    return name if name[:1].isalpha() else f"machine-{name}".strip("-")
+
+
 def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
     """Return the machine of a shipped name (``ndv2``, ``ndv2-x2``), a formula (``ring:8``) or a file.
 

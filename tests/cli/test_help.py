@@ -79,6 +79,9 @@ def given(folder):
     write_json(folder / "topo-ndv2-1MB.json", PROFILE)
     (folder / "old.xml").write_text(copying_allgather(), encoding="utf-8")
     write_json(folder / "sk1-ndv2-n2.json", TACCL_SKETCH)
+    (folder / "samples.csv").write_text("src,dst,size_bytes,time_us\n0,1,8,2\n0,1,9999,4\n1,0,8,2\n1,0,9999,4\n")
+    (folder / "osu_latency.txt").write_text("# OSU MPI Latency Test\n8 2.0\n1024 2.5\n")
+    (folder / "osu_bw.txt").write_text("# OSU MPI Bandwidth Test\n1048576 10000.0\n")
     (folder / "nccl-topo.xml").write_text(dumps.nvlink_pairs(), encoding="utf-8")
     (folder / "topo-m.txt").write_text(dumps.switched_matrix(8, 18, 8), encoding="utf-8")
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}

@@ -252,3 +252,27 @@ def test_synthesis_goes_around_links_that_are_missing(taccl, refuse):
     assert slow > whole
     refuse(2, ["--without-link", "ring-4 has no link 0-2"], "bound", "ring:4", "allgather", "--without-link", "0-2")
     refuse(2, ["--slow-link", "'0-1'"], "synth", "ring:4", "allgather", "--slow-link", "0-1")
+
+
+def test_samples_become_a_topology_with_its_errors_told(taccl, refuse, folder):
+    rows = [
+        f"{a},{b},{size},{3 + size / 50_000}"
+        for a in range(3)
+        for b in range(3)
+        if a != b
+        for size in (10**3, 10**6, 10**7)
+    ]
+    (folder / "s.csv").write_text("\n".join(["src,dst,size_bytes,time_us", *rows]))
+    ended = taccl("topo", "fit", "s.csv", "-o", "mine.json")
+    assert ended.code == 0
+    assert "0->1" in ended.out
+    assert {(round(k.alpha_us, 6), round(k.beta_us_per_mb, 6)) for k in read_topology(folder / "mine.json").links} == {
+        (3, 20)
+    }
+    record = taccl("topo", "fit", "s.csv", "--by", "class", "--json").json
+    assert [(fit["links"], fit["lines"][0]["points"]) for fit in record["fits"]] == [("inside a node", 18)]
+    assert taccl("synth", "mine.json", "allgather", "--time-limit", 0.5).code == 0
+    refuse(2, ["--nodes", "no multiple"], "topo", "fit", "s.csv", "--nodes", 2)
+    refuse(2, ["none.csv"], "topo", "fit", "none.csv")
+    (folder / "one.csv").write_text("src,dst,size_bytes,time_us\n0,1,8,1\n")
+    refuse(2, ["one.csv", "0->1", "at least two"], "topo", "fit", "one.csv")

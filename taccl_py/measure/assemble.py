@@ -1,0 +1,121 @@
+"""A topology of samples: a fit for every pair that was measured, or one for each class of links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taccl_py.errors import InputError
+from taccl_py.measure.fitting import Fit, fit_samples
+from taccl_py.measure.samples import Sample
+from taccl_py.topology.files import require_connected
+from taccl_py.topology.model import Link, Topology
+from taccl_py.units import MIN_COST_US
+
+
+class Grouping(StrEnum):
+    """What shares one fit."""
+
+    PAIR = "pair"
+    CLASS = "class"
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLinks:
+    """A fit, and the links (src, dst) that have it."""
+
+    name: str
+    pairs: tuple[tuple[int, int], ...]
+    fit: Fit
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A topology of samples, and the fits that it was made of."""
+
+    topology: Topology
+    groups: tuple[FittedLinks, ...]
+
+
+def fit_topology(
+    samples: Sequence[Sample],
+    name: str,
+    *,
+    nodes: int = 1,
+    ranks: int | None = None,
+    grouping: Grouping = Grouping.PAIR,
+    size_bytes: int | None = None,
+) -> Fitted:
+    """Return the machine that samples describe.
+
+    What ran alone counts; only for links that never ran alone, what ran together with others.
+
+    Parameters
+    ----------
+    samples
+        Measurements.
+    name
+        Name of the machine.
+    nodes
+        Number of nodes, all with equally many ranks, numbered node by node.
+    ranks
+        Number of ranks; None: as many as the samples name.
+    grouping
+        A fit and a link for each pair that was measured; or one fit for all pairs inside a node and one for all between nodes,
+        and a link for every pair of a class that was measured.
+    size_bytes
+        Message size whose line counts where a fit has several (None: the largest sizes).
+
+    Raises
+    ------
+    InputError
+        If a pair or class has fewer than two sizes, the ranks are not a multiple of the nodes, or a rank cannot be reached.
+    """
+    named = 1 + max(max(one.src, one.dst) for one in samples)
+    total = named if ranks is None else ranks
+    if total < named:
+        raise InputError(
+            f"{total} ranks are fewer than the samples name, {named}; write a larger number", field="ranks"
+        )
+    if total % nodes:
+        raise InputError(f"{total} ranks are no multiple of {nodes} nodes; correct the number", field="nodes")
+    node_of = tuple(rank * nodes // total for rank in range(total))
+    groups = _by_pair(samples) if grouping is Grouping.PAIR else _by_class(samples, node_of)
+    links = []
+    for group in groups:
+        line = group.fit.at(size_bytes)
+        alpha_us = 0.0 if line.alpha_us < MIN_COST_US else line.alpha_us
+        links += [Link(src, dst, alpha_us, line.beta_us_per_mb) for src, dst in group.pairs]
+    worst = max(group.fit.at(size_bytes).residual for group in groups)
+    source = f"fitted to {len(samples)} measured samples, relative residual at most {100 * worst:.2g} %"
+    topology = Topology(name, source, node_of, (), tuple(links))
+    require_connected(topology)
+    return Fitted(topology, tuple(groups))
+
+
+def _by_pair(samples: Sequence[Sample]) -> list[FittedLinks]:
+    found: dict[tuple[int, int], list[Sample]] = {}
+    for one in samples:
+        found.setdefault((one.src, one.dst), []).append(one)
+    return [_fit(f"{src}->{dst}", ((src, dst),), chosen) for (src, dst), chosen in sorted(found.items())]
+
+
+def _by_class(samples: Sequence[Sample], node_of: Sequence[int]) -> list[FittedLinks]:
+    groups = []
+    every = range(len(node_of))
+    for inside, word in ((True, "inside a node"), (False, "between nodes")):
+        chosen = [one for one in samples if (node_of[one.src] == node_of[one.dst]) is inside]
+        pairs = tuple((a, b) for a in every for b in every if a != b and (node_of[a] == node_of[b]) is inside)
+        if chosen and pairs:
+            groups.append(_fit(word, pairs, chosen))
+    return groups
+
+
+def _fit(name: str, pairs: tuple[tuple[int, int], ...], samples: Sequence[Sample]) -> FittedLinks:
+    alone = [one for one in samples if not one.together]
+    sizes = {one.megabytes for one in alone}
+    try:
+        return FittedLinks(name, pairs, fit_samples(alone if len(sizes) > 1 else samples))
+    except InputError as error:
+        raise InputError(f"links {name}: {error.what}") from None

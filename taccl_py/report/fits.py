@@ -1,0 +1,57 @@
+"""Table and JSON record of fits; the same facts in both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taccl_py.measure.assemble import Fitted
+from taccl_py.report.tables import plain_table
+from taccl_py.units import format_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MOST_ROWS = 64
+
+
+def fits_record(fitted: Fitted) -> dict[str, Any]:
+    """Return the JSON object of fits; keys are stable. Errors are half 95 % intervals, null where there are too few points."""
+    return {
+        "topology": fitted.topology.name,
+        "num_ranks": fitted.topology.num_ranks,
+        "fits": [
+            {
+                "links": group.name,
+                "breaks_bytes": list(group.fit.breaks_bytes),
+                "lines": [
+                    {
+                        "alpha_us": line.alpha_us, "alpha_error_us": line.alpha_error_us,
+                        "beta_us_per_mb": line.beta_us_per_mb, "beta_error_us_per_mb": line.beta_error_us_per_mb,
+                        "residual": line.residual, "points": line.points, "outliers": line.outliers,
+                        "least_bytes": line.least_bytes, "most_bytes": line.most_bytes,
+                    }
+                    for line in group.fit.lines
+                ],
+            }
+            for group in fitted.groups
+        ],
+    }  # fmt: skip
+
+
+def fits_table(fitted: Fitted) -> Table:
+    """Table of the first fits, a row for each line."""
+    rows = []
+    for group in fitted.groups:
+        for line in group.fit.lines:
+            rate = f"{1000 / line.beta_us_per_mb:.4g}" if line.beta_us_per_mb > 0 else ""
+            rows.append((
+                group.name, f"{format_size(line.least_bytes)} - {format_size(line.most_bytes)}",
+                _with_error(line.alpha_us, line.alpha_error_us), _with_error(line.beta_us_per_mb, line.beta_error_us_per_mb),
+                rate, f"{100 * line.residual:.2g} %", str(line.points), str(line.outliers),
+            ))  # fmt: skip
+    columns = ("links", "sizes", "alpha us", "beta us/MB", "GB/s", "residual", "samples", "outliers")
+    return plain_table("Fits", columns, rows[:_MOST_ROWS])
+
+
+def _with_error(value: float, error: float | None) -> str:
+    return f"{value:.4g}" + ("" if error is None else f" ± {error:.2g}")
