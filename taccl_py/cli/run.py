@@ -37,7 +37,7 @@ class _Subject:
     predict: Callable[[int], float] | None
 
 
-@click.command("run", short_help="Execute a schedule or an MSCCL XML file on real data.")
+@click.command("run", short_help="Execute a schedule, an MSCCL XML file or an MSCCL++ plan on real data.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--with",
@@ -93,7 +93,7 @@ class _Subject:
 @click.option("--shuffle", is_flag=True, help="Let threadblocks take turns at random (local), which shows races.")
 @json_option
 def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:  # fmt: skip
-    """Execute FILE, a schedule.json or any MSCCL XML file, on real data, and compare with what the collective promises.
+    """Execute FILE (a schedule.json, any MSCCL XML file or an MSCCL++ plan) on real data, and compare with what is promised.
 
     Threadblocks run as on a GPU: steps in order, connections with the slots of the runtime, large chunks in slices. The result
     is compared with the collective's definition, computed on whole buffers. An XML file is not judged first; a schedule is
@@ -110,6 +110,7 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
       torchrun --nproc-per-node 16 --no-python taccl run out/algorithm.xml --with torch
     """
     session = _open_session(executor, values["timeout"])
+    values["executor"] = executor
     try:
         _run(session, file, values, as_json=as_json)
     except TacclError as error:
@@ -158,8 +159,12 @@ class _Here:
 
     def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
         """Make a call."""
+        from taccl_py.execute.one_sided import OneSidedPlan
+        from taccl_py.execute.one_sided_local import run_one_sided
         from taccl_py.execute.runs import run_local
 
+        if isinstance(plan, OneSidedPlan):
+            return run_one_sided(plan, call, conditions)
         return run_local(plan, call, conditions)
 
     def end_all_at_exit(self, exit_code: int) -> None:
@@ -235,10 +240,13 @@ def _calls(plan: Plan, values: dict[str, Any]) -> list[Call]:
 
 
 def _load(file: Path, values: dict[str, Any]) -> _Subject:
+    from taccl_py.execute.one_sided import is_one_sided
     from taccl_py.execute.reader import read_plan
 
     text = read_text(file)
     runtime = RUNTIMES[values["runtime"]]
+    if text.lstrip()[:1] == "{" and is_one_sided(text, str(file)):
+        return _load_one_sided(file, text, values)
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
         return _load_schedule(file, text, values, runtime)
     plan = read_plan(text, str(file), kind=values["collective"], root=values["root"])
@@ -247,6 +255,25 @@ def _load(file: Path, values: dict[str, Any]) -> _Subject:
             raise InputError("is the number of nodes of --topology; add that", path="command line", field="--nodes")
         return _Subject(plan, None)
     return _Subject(plan, _predictor(file, text, values, runtime))
+
+
+def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _Subject:
+    from taccl_py.execute.one_sided import read_one_sided
+
+    for name in ("collective", "topology", "nodes"):
+        if values[name]:
+            raise InputError(
+                f"is for XML files, but {file} is an MSCCL++ plan; leave --{name} out",
+                path="command line",
+                field=f"--{name}",
+            )
+    if values["executor"] != _LOCAL:
+        raise InputError(
+            f"{values['executor']} executes XML files and schedules, but {file} is an MSCCL++ plan; use --with {_LOCAL}",
+            path="command line",
+            field="--with",
+        )
+    return _Subject(read_one_sided(text, str(file), root=values["root"]), None)
 
 
 def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> _Subject:

@@ -111,7 +111,7 @@ def run_local(plan: Plan, call: Call, conditions: Conditions) -> Outcome:
         If the program comes to a stop or does what cannot be done; wrong results are part of the outcome.
     """
     cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
-    _require_memory(plan, cut, call)
+    require_memory(plan, cut, call)
     task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
     memories = {
         rank: Memory(plan, cut, NumpyCells(call.data_type), rank, in_place=call.in_place)
@@ -156,7 +156,14 @@ def make_outcome(plan: Plan, call: Call, cut: Cut, measured: Measured) -> Outcom
     )
 
 
-def _require_memory(plan: Plan, cut: Cut, call: Call) -> None:
+def require_memory(plan: Plan, cut: Cut, call: Call) -> None:
+    """Refuse calls whose buffers of all ranks are too large for one process.
+
+    Raises
+    ------
+    InputError
+        If they are.
+    """
     chunks = plan.num_ranks * (plan.input_chunks + plan.output_chunks) + sum(r.scratch_chunks for r in plan.ranks)
     needed = chunks * cut.chunk_elements * call.data_type.size_bytes
     if needed > MAX_LOCAL_BYTES:

@@ -128,3 +128,22 @@ def test_a_missing_package_is_named_with_its_extra(refuse, folder, monkeypatch, 
     monkeypatch.setitem(sys.modules, package, None)
     words = [f"--with {executor} needs {package}", f"pip install 'taccl-py[{executor}]'"]
     refuse(6, words, "run", write(folder, ring_allgather()), "--with", executor)
+
+
+def test_a_plan_for_mscclpp_runs_on_real_data(taccl, files):
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    ended = taccl(
+        "run", "plan.json", "--size", "64KiB", "--datatype", "int8", "--datatype", "float64", "--shuffle", "--json"
+    )
+    assert ended.code == 0, ended.err
+    assert [result["num_wrong"] for result in ended.json["results"]] == [0, 0]
+    ended = taccl("run", "plan.json", "--topology", "ndv2")
+    assert (ended.code, "is for XML files, but plan.json is an MSCCL++ plan" in ended.sentence) == (2, True)
+    ended = taccl("run", "plan.json", "--placement", "out")
+    assert (ended.code, "--placement: plan.json is for calls in place alone" in ended.sentence) == (2, True)
+    text = (files / "plan.json").read_text(encoding="utf-8")
+    (files / "plan.json").write_text(
+        text.replace('{"name": "signal"', '{"name": "nop", "was": "signal"', 1), encoding="utf-8"
+    )
+    ended = taccl("run", "plan.json")
+    assert (ended.code, "waits for a signal" in ended.sentence) == (4, True)

@@ -1,0 +1,249 @@
+"""Execution plans on real data, all ranks in one process.
+
+Threadblocks and proxies take turns. A proxy carries out what it is given in order and whenever it likes, so that what nobody
+waits for happens late; with a drawn order of turns, so do threadblocks.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.execute.arithmetic import NumpyCells
+from taccl_py.execute.compare import compare_rank, total
+from taccl_py.execute.memory import Memory
+from taccl_py.execute.one_sided import Channel, Deed, DeedBlock, OneSidedPlan, Place
+from taccl_py.execute.plan import Cut, Operator
+from taccl_py.execute.promise import Promises, make_task
+from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome, require_memory
+from taccl_py.execute.trouble import Trouble
+
+_ALL = slice(None)
+
+
+def run_one_sided(plan: OneSidedPlan, call: Call, conditions: Conditions) -> Outcome:
+    """Make a call with all ranks in this process.
+
+    Raises
+    ------
+    InputError
+        If that needs too much memory, or the runtime has no such operator.
+    InvalidArtifact
+        If the plan comes to a stop or does what cannot be done; wrong results are part of the outcome.
+    """
+    require_sum(plan, call)
+    cut = cut_aligned(plan, call)
+    require_memory(plan, cut, call)
+    task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
+    cells = NumpyCells(call.data_type)
+    memories = [Memory(plan, cut, cells, rank, in_place=call.in_place) for rank in range(plan.num_ranks)]
+    promises = Promises(task)
+    order = random.Random(conditions.seed) if conditions.shuffled else None
+    seconds, found = 0.0, []
+    for _ in range(conditions.repeats):
+        for rank, memory in enumerate(memories):
+            fill(plan, task, memory, rank)
+        start = time.perf_counter()
+        _Machine(plan, memories, cells, order).run()
+        seconds += time.perf_counter() - start
+        found += [compare_rank(plan, promises, one, r, in_place=call.in_place) for r, one in enumerate(memories)]
+    return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+
+
+def require_sum(plan: OneSidedPlan, call: Call) -> None:
+    """Refuse operators that the runtime does not have, and the placement that the plan is not for.
+
+    Raises
+    ------
+    InputError
+        If there is one.
+    """
+    if plan.reduces and call.operator is not Operator.SUM:
+        raise InputError(
+            f"MSCCL++ plans only sum, found {call.operator}; leave --op out", path="command line", field="--op"
+        )
+    if call.in_place is not plan.in_place:
+        raise InputError(
+            f"{plan.name} is for calls {'in' if plan.in_place else 'out of'} place alone; leave --placement out",
+            path="command line",
+            field="--placement",
+        )
+
+
+def cut_aligned(plan: OneSidedPlan, call: Call) -> Cut:
+    """Cut for the largest size up to the wanted one whose chunks are aligned, but at least one unit a chunk."""
+    unit = max(plan.alignment_bytes, call.data_type.size_bytes)
+    elements = max(1, call.size_bytes // (unit * plan.chunks_per_size)) * unit // call.data_type.size_bytes
+    return Cut(elements, elements, 1)
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A threadblock: its next operation, and how much of that is done; requests that its proxies have not carried out."""
+
+    block: DeedBlock
+    position: int = 0
+    taken: int = 0
+    requests: deque[Deed] = field(default_factory=deque)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.position == len(self.block.deeds) and not self.requests
+
+    @property
+    def where(self) -> str:
+        return f"gpu {self.block.rank} tb {self.block.number} step {self.position}"
+
+
+class _Machine:
+    """Memories, signals and semaphores of all ranks."""
+
+    def __init__(
+        self, plan: OneSidedPlan, memories: list[Memory], cells: NumpyCells, order: random.Random | None
+    ) -> None:  # fmt: skip
+        self._plan = plan
+        self._memories = memories
+        self._cells = cells
+        self._order = order
+        self._signals: dict[Channel, int] = {}
+        self._semaphores = {
+            (rank, number): value for rank, values in enumerate(plan.semaphores) for number, value in enumerate(values)
+        }
+        self._met: dict[tuple[int, int], list[_Worker]] = {}
+        self._workers = [_Worker(block) for block in plan.blocks]
+
+    def run(self) -> None:
+        """Run until all threadblocks and proxies have ended.
+
+        Raises
+        ------
+        InvalidArtifact
+            If they come to a stop, or do what cannot be done.
+        """
+        active = self._workers
+        try:
+            while active:
+                if not self._take_turns(active):
+                    raise InvalidArtifact(self._plan.name, [self._stuck(worker) for worker in active])
+                active = [worker for worker in active if not worker.has_ended]
+        except Trouble as trouble:
+            raise InvalidArtifact(self._plan.name, [trouble.violation]) from None
+        left = sorted(channel for channel, count in self._signals.items() if count)
+        if left:
+            raise InvalidArtifact(self._plan.name, [_left_over(channel) for channel in left])
+
+    def _take_turns(self, active: list[_Worker]) -> bool:
+        """Whether anybody has moved; some of them in any order, or if they cannot, all."""
+        if self._order is not None:
+            some = self._order.sample(active, self._order.randint(1, len(active)))
+            if any([self._turn(worker, self._order.random() < 0.5) for worker in some]):
+                return True
+        return any([self._turn(worker, proxy) for worker in active for proxy in (False, True)])
+
+    def _turn(self, worker: _Worker, proxy: bool) -> bool:
+        """Let a threadblock, or its proxies, do one thing; whether they could."""
+        if proxy:
+            return self._carry_out(worker)
+        if worker.position == len(worker.block.deeds):
+            return False
+        deed = worker.block.deeds[worker.position]
+        before = worker.taken
+        if not self._do(worker, deed):
+            return worker.taken > before
+        worker.taken = 0
+        worker.position += 1
+        return True
+
+    def _carry_out(self, worker: _Worker) -> bool:
+        if not worker.requests:
+            return False
+        deed = worker.requests.popleft()
+        self._move(worker, deed)
+        if deed.name in ("pws", "pwsf"):
+            self._signal(deed.channels[0])
+        return True
+
+    def _do(self, worker: _Worker, deed: Deed) -> bool:
+        match deed.name:
+            case "signal" | "rlxsignal":
+                for channel in deed.channels:
+                    self._signal(channel)
+            case "wait" | "rlxwait":
+                return self._take(worker, list(deed.channels), self._signals)
+            case "sem_release":
+                for number in deed.semaphores:
+                    self._semaphores[worker.block.rank, number] += 1
+            case "sem_acquire":
+                return self._take(worker, [(worker.block.rank, one) for one in deed.semaphores], self._semaphores)
+            case "barrier":
+                return self._meet(worker, deed)
+            case "put" | "pws" | "pwsf" | "copy" | "re":
+                return self._start(worker, deed)
+        return True
+
+    def _signal(self, channel: Channel) -> None:
+        self._signals[channel.back] = self._signals.get(channel.back, 0) + 1
+
+    def _take(self, worker: _Worker, keys: list[Any], counts: dict[Any, int]) -> bool:
+        """Take one of each; whether there were all."""
+        while worker.taken < len(keys):
+            key = keys[worker.taken]
+            if not counts.get(key, 0):
+                return False
+            counts[key] -= 1
+            worker.taken += 1
+        return True
+
+    def _meet(self, worker: _Worker, deed: Deed) -> bool:
+        met = self._met.setdefault((worker.block.rank, deed.barrier), [])
+        if worker not in met:
+            met.append(worker)
+            worker.taken = 1
+        if len(met) < deed.barrier_blocks:
+            return False
+        for other in met:
+            if other is not worker:
+                other.taken, other.position = 0, other.position + 1
+        met.clear()
+        return True
+
+    def _start(self, worker: _Worker, deed: Deed) -> bool:
+        """Move data, or ask the proxy to; a flush waits until it has."""
+        if not deed.is_proxied:
+            self._move(worker, deed)
+            return True
+        if worker.taken == 0:
+            worker.requests.append(deed)
+            worker.taken = 1
+        return deed.name != "pwsf" or not worker.requests
+
+    def _move(self, worker: _Worker, deed: Deed) -> None:
+        if deed.target is None:
+            return
+        values = self._cells.copy(self._view(worker, deed.sources[0]))
+        for source in deed.sources[1:]:
+            values = self._cells.combine(Operator.SUM, values, self._view(worker, source))
+        self._view(worker, deed.target)[...] = values
+
+    def _view(self, worker: _Worker, place: Place) -> Any:
+        return self._memories[place.rank].cells(place.address, place.count, _ALL, worker.where)
+
+    def _stuck(self, worker: _Worker) -> Violation:
+        deed = worker.block.deeds[worker.position]
+        if deed.name == "barrier":
+            what = f"waits at barrier {deed.barrier}"
+        elif deed.name == "sem_acquire":
+            what = f"waits for semaphore {deed.semaphores[worker.taken]}"
+        else:
+            channel = deed.channels[worker.taken]
+            what = f"waits for a signal of gpu {channel.peer} on {channel.type} channel {channel.number} between them"
+        return Violation(worker.where, "deadlock", what)
+
+
+def _left_over(channel: Channel) -> Violation:
+    what = f"gpu {channel.peer} signals more on {channel.type} channel {channel.number} between them than it waits for"
+    return Violation(f"gpu {channel.rank}", "left-over", what)
