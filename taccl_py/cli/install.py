@@ -13,7 +13,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text, write_all
 from taccl_py.portfolio.directory import Installation, Offer, plan_installation
 from taccl_py.report.directory import describe_directory
-from taccl_py.runtimes import RUNTIMES, Runtime
+from taccl_py.runtimes import MSCCLPP, RUNTIMES, Runtime
 
 
 @click.command(short_help="Put algorithm files where a runtime loads them.")
@@ -23,7 +23,7 @@ from taccl_py.runtimes import RUNTIMES, Runtime
 )
 @click.option(
     "--runtime",
-    type=click.Choice(list(RUNTIMES)),
+    type=click.Choice([*RUNTIMES, MSCCLPP.name]),
     default="executor",
     show_default=True,
     help="Runtime that will load them.",
@@ -32,7 +32,7 @@ from taccl_py.runtimes import RUNTIMES, Runtime
     "--at", "place", default=None, help="Where the directory will be on the machines; default: where it is here."
 )
 @click.option("--trim", is_flag=True, help="Where two files are for the same sizes, cut those of the one named later.")
-@click.option("--replace", "replaces", is_flag=True, help="Take away the XML files that the directory holds.")
+@click.option("--replace", "replaces", is_flag=True, help="Take away the files that the directory holds.")
 @json_option
 def install(
     sources: tuple[Path, ...], output: Path, runtime: str, place: str | None, trim: bool, replaces: bool, as_json: bool
@@ -43,21 +43,59 @@ def install(
     no two files for the same call. For the legacy runtime a configuration file is written too. Stdout tells the environment
     variables to set; all ranks must see the same directory.
 
+    For mscclpp SOURCES are plans of taccl lower --to mscclpp-json. They are judged and go into the folder "default" of the
+    directory, which is MSCCL++'s cache directory then; a program can also register them from there (ExecutionPlanRegistry).
+
     \b
     Examples:
       taccl install out/algorithm.xml -o executor
       taccl install out old.xml -o rccl --runtime rccl --at /opt/algorithms
+      taccl install plan.json -o plans --runtime mscclpp
     """
+    at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"
+    if runtime == MSCCLPP.name:
+        _install_plans(sources, output, at, trim=trim, replaces=replaces, as_json=as_json)
+        return
     target = RUNTIMES[runtime]
     old = _algorithms_in(output) if output.is_dir() else []
     offers = [offer for path in [*([] if replaces else old), *_files(sources)] for offer in [_offer(path, target)]]
-    at = place if place is not None else str(output.absolute())
-    found = plan_installation(offers, target, at.rstrip("/") or "/", trim=trim)
+    found = plan_installation(offers, target, at, trim=trim)
     write_all({output / name: text for name, text in found.texts.items()})
     for path in old:
         if path.name not in found.texts:
             path.unlink(missing_ok=True)
     _print(found, output, target, as_json=as_json)
+
+
+def _install_plans(
+    sources: Sequence[Path], output: Path, place: str, *, trim: bool, replaces: bool, as_json: bool
+) -> None:  # fmt: skip
+    from taccl_py.portfolio.plans import FOLDER, install_plans, read_plan_offer
+
+    folder = output / FOLDER
+    old = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    files = [file for path in sources for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    found = install_plans([read_plan_offer(path) for path in [*([] if replaces else old), *files]], trim=trim)
+    write_all({folder / name: text for name, text in found.texts.items()})
+    for path in old:
+        if path.name not in found.texts:
+            path.unlink(missing_ok=True)
+    environment = {"MSCCLPP_CACHE_DIR": place}
+    if as_json:
+        echo_json({
+            "files": [str(folder / name) for name in found.texts],
+            "runtime": MSCCLPP.name,
+            "environment": environment,
+            "facts": f"{len(found.texts)} plans",
+            "notes": list(found.notes),
+        })  # fmt: skip
+        return
+    for note in found.notes:
+        click.echo(note, err=True)
+    kinds = ", ".join(sorted({f"{offer.kind} of {offer.num_ranks} ranks" for offer in found.offers}))
+    click.echo(f"wrote {folder}: {len(found.texts)} plans, {kinds}", err=True)
+    for name, value in environment.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
 
 
 def _algorithms_in(output: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from tests.cli.inputs import PROFILE, SKETCH, TACCL_SKETCH, write_json
 from tests.cli.running import run_apart
 from tests.discover import dumps
 from tests.lowering.foreign_files import copying_allgather
+from tests.verify.mscclpp.plans import two_allgather
 
 HEAVY = ("numpy", "ortools", "highspy", "pulp", "networkx", "rich")
 
@@ -78,6 +79,7 @@ def given(folder):
     """The files that the examples speak of."""
     write_json(folder / "topo-ndv2-1MB.json", PROFILE)
     (folder / "old.xml").write_text(copying_allgather(), encoding="utf-8")
+    write_json(folder / "plan.json", two_allgather())
     write_json(folder / "sk1-ndv2-n2.json", TACCL_SKETCH)
     (folder / "samples.csv").write_text("src,dst,size_bytes,time_us\n0,1,8,2\n0,1,9999,4\n1,0,8,2\n1,0,9999,4\n")
     (folder / "osu_latency.txt").write_text("# OSU MPI Latency Test\n8 2.0\n1024 2.5\n")

@@ -1,5 +1,7 @@
 """``taccl install`` and ``taccl check`` of a directory."""
 
+import json
+
 import pytest
 
 from tests.lowering.foreign_files import copying_allgather
@@ -101,3 +103,56 @@ def test_check_shows_gaps(taccl, folder):
         (folder / "algos" / f"{low}.xml").write_text(text, encoding="utf-8")
     out = taccl("check", "algos").out.splitlines()[-1]
     assert "in place and out of place: 1KiB to 4KiB, then 8KiB to 16KiB" in out
+
+
+@pytest.fixture
+def plans(taccl, files):
+    """Plans of the same AllGather for sizes that overlap."""
+    for name, low, high in (("small.json", "1KiB", "64KiB"), ("all.json", "1KiB", "1MiB")):
+        ended = taccl(
+            "lower", "schedule.json", "--to", "mscclpp-json", "--min-bytes", low, "--max-bytes", high, "-o", name
+        )
+        assert ended.code == 0, ended.err
+    return files
+
+
+def sizes_in(folder):
+    return [
+        (plan["min_message_size"], plan["max_message_size"])
+        for plan in (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
+    ]
+
+
+def test_plans_go_into_the_cache_directory_of_mscclpp(taccl, plans):
+    ended = taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp")
+    assert (ended.code, ended.out) == (0, f"export MSCCLPP_CACHE_DIR={plans}/cache\n")
+    assert [path.name for path in (plans / "cache").iterdir()] == ["default"]
+    (path,) = (plans / "cache" / "default").iterdir()
+    assert taccl("check", str(path)).code == 0
+    found = taccl(
+        "install", "small.json", "-o", "cache", "--runtime", "mscclpp", "--replace", "--at", "/opt/x/", "--json"
+    ).json
+    assert found["environment"] == {"MSCCLPP_CACHE_DIR": "/opt/x"}
+    assert len(found["files"]) == 1
+
+
+def test_plans_for_the_same_sizes_are_refused_or_cut(taccl, plans):
+    ended = taccl("install", "small.json", "all.json", "-o", "cache", "--runtime", "mscclpp")
+    assert ended.code == 2
+    assert "from 1024 to 65536 bytes is also done by small.json" in ended.sentence
+    assert not (plans / "cache").exists()
+    assert taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp").code == 0
+    ended = taccl("install", "all.json", "-o", "cache", "--runtime", "mscclpp", "--trim")
+    assert ended.code == 0
+    assert "all.json is cut to 65537..1048576" in ended.err
+    assert sizes_in(plans / "cache" / "default") == [(1024, 65536), (65537, 1048576)]
+    assert taccl("install", "all.json", "-o", "cache", "--runtime", "mscclpp", "--replace").code == 0
+    assert sizes_in(plans / "cache" / "default") == [(1024, 1048576)]
+
+
+def test_what_is_no_good_plan_is_not_installed(taccl, plans):
+    assert taccl("install", "schedule.json", "-o", "cache", "--runtime", "mscclpp").code == 2
+    text = (plans / "small.json").read_text(encoding="utf-8")
+    (plans / "small.json").write_text(text.replace('"name": "signal"', '"name": "rlxsignal"', 1), encoding="utf-8")
+    assert taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp").code == 4
+    assert not (plans / "cache").exists()
