@@ -125,28 +125,11 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
     """
-    from taccl_py.pipeline import AUTO_SKETCH, Request, lower_best, synthesize
+    from taccl_py.pipeline import lower_best, synthesize
 
     stop = threading.Event()
     sizes: SizeRange | None = values["sizes"]
-    searches = sizes is not None or values["sketch"] == AUTO_SKETCH
-    default_s = _DEFAULT_RANGE_LIMIT_S if searches else _DEFAULT_TIME_LIMIT_S
-    limits = Limits(seconds=values["time_limit"] or default_s, seed=values["seed"], stop=stop)
-    request = Request(
-        topology=values["topology"],
-        kind=values["collective"],
-        sketch=values["sketch"],
-        nodes=values["nodes"],
-        size_bytes=values["size"],
-        ranks=values["ranks"],
-        root=values["root"],
-        chunks_per_rank=values["chunks"],
-        engine=values["engine"] or ("milp" if sizes is None else "auto"),
-        options=Options(solver=values["solver"], limits=limits, trees=values["trees"]),
-        degradation=make_degradation(values),
-    )
-    if values["trees"] is not None and request.engine != "trees":
-        raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
+    request = _request(values, stop)
     options = make_lowering_options(values)
     if sizes is not None and values["progress"] is not None:
         raise InputError(
@@ -172,6 +155,37 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         click.echo(note, err=True)
     for name in files:
         click.echo(f"wrote {name}", err=True)
+
+
+def _request(values: dict[str, Any], stop: threading.Event) -> Request:
+    """What the options ask for.
+
+    Raises
+    ------
+    InputError
+        If one contradicts another.
+    """
+    from taccl_py.pipeline import AUTO_SKETCH, Request
+
+    ranged = values["sizes"] is not None
+    default_s = _DEFAULT_RANGE_LIMIT_S if ranged or values["sketch"] == AUTO_SKETCH else _DEFAULT_TIME_LIMIT_S
+    limits = Limits(seconds=values["time_limit"] or default_s, seed=values["seed"], stop=stop)
+    engine = values["engine"] or ("auto" if ranged else "milp")
+    if values["trees"] is not None and engine != "trees":
+        raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
+    return Request(
+        topology=values["topology"],
+        kind=values["collective"],
+        sketch=values["sketch"],
+        nodes=values["nodes"],
+        size_bytes=values["size"],
+        ranks=values["ranks"],
+        root=values["root"],
+        chunks_per_rank=values["chunks"],
+        engine=engine,
+        options=Options(solver=values["solver"], limits=limits, trees=values["trees"]),
+        degradation=make_degradation(values),
+    )
 
 
 def _synth_range(
