@@ -54,6 +54,16 @@ WRONG = {
         ("synth", "ndv2", "allgather", "--sketch", "sk-1", "--ranks", "0-3"),
         ["--ranks", "sketch"],
     ),
+    "trees of another engine": ((*SYNTH, "--trees", "2"), ["--trees", "--engine trees"]),
+    "chunks that trees cannot share": (
+        (*SYNTH, "--engine", "trees", "--trees", "3", "--chunks", "4"),
+        ["--chunks", "multiple of --trees"],
+    ),
+    "another solver than that of cp": ((*SYNTH, "--engine", "cp", "--solver", "highs"), ["--solver", "--engine milp"]),
+    "progress of many searches": (
+        (*SYNTH, "--sizes", "1KiB:1MiB", "--progress", "progress.json"),
+        ["--progress", "--sizes"],
+    ),
     "an unknown solver": ((*SYNTH, "--solver", "abacus"), ["'abacus'", "cp-sat", "highs"]),
     "a range without end": (("simulate", "schedule.json", "--sizes", "1KiB"), ["--sizes", "1KiB:1GiB"]),
     "a range that counts down": (
