@@ -42,7 +42,7 @@ class GroupSchedule:
     generators
         Rank permutations that commute with each other and together take rank 0 to every rank.
     base
-        Messages that carry one chunk of rank 0 each, sorted by (start, link, chunks). Chunks have the numbers that they have in
+        Messages that carry chunks of rank 0, sorted by (start, link, chunks), packed if there are several. Chunks have the numbers that they have in
         the collective, where those of rank 0 come first.
     origin
         Provenance, or None.
@@ -115,17 +115,20 @@ class GroupSchedule:
         topology, size = self.topology, self.topology.num_ranks
         owner = self._translations.carried(pinned, rank, 0).tolist()
         k = self.chunks_per_rank
-        wanting = np.array([message.chunks[0] // k for message in self.base], dtype=np.int64)
-        sink = self._translations.carried(pinned, rank, wanting).tolist()
+        most = max((len(message.chunks) for message in self.base), default=0)
+        # Rows of messages with fewer chunks than others are filled with their last one.
+        rows = [message.chunks + message.chunks[-1:] * (most - len(message.chunks)) for message in self.base]
+        wanting = np.array(rows, dtype=np.int64).reshape(len(rows), most) // k
+        sink = self._translations.carried(pinned[:, None], rank, wanting).tolist()
         found = []
-        for message, peer, source, target in zip(self.base, other.tolist(), owner, sink, strict=True):
-            pair = source * size + target if self.kind is Kind.ALLTOALL else source
-            chunk = pair * k + message.chunks[0] % k
+        for message, peer, source, targets in zip(self.base, other.tolist(), owner, sink, strict=True):
+            pairs = [source * size + t for t in targets] if self.kind is Kind.ALLTOALL else [source] * most
+            chunks = tuple(pair * k + chunk % k for pair, chunk in zip(pairs, message.chunks, strict=False))
             lanes = topology.links_between.get((rank, peer) if sender else (peer, rank), ())
             lane = topology.lane[message.link]
             if lane >= len(lanes):
                 raise InputError(f"a translation of link {message.link} does not exist; check the schedule")
-            found.append(Message(lanes[lane], (chunk,), message.start_us, message.end_us, message.reduce))
+            found.append(Message(lanes[lane], chunks, message.start_us, message.end_us, message.reduce, message.packed))
         return sort_messages(found)
 
     def messages(self) -> Iterator[Message]:

@@ -109,9 +109,10 @@ def _read_message(fields: Fields, topology: Topology) -> Message:
     if link >= len(topology.links):
         fields.fail("link", f"found {link}, but the topology has links 0..{len(topology.links) - 1}")
     chunks = tuple(fields.integers("chunks", least=0))
-    if len(chunks) != 1:
-        fields.fail("chunks", f"found {len(chunks)} chunks, a base message carries one")
+    if not chunks:
+        fields.fail("chunks", "found no chunk; name what the message carries or leave the message out")
     start_us, end_us = fields.number("start_us", least=None), fields.number("end_us", least=None)
-    message = Message(link, chunks, start_us, end_us, fields.boolean("reduce"))
+    reduce, packed = fields.boolean("reduce"), fields.boolean("packed", False)
+    message = Message(link, chunks, start_us, end_us, reduce, packed)
     fields.finish()
     return message

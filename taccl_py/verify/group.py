@@ -33,7 +33,7 @@ def judge_group(schedule: GroupSchedule) -> tuple[Violation, ...]:
     """Return all objections to a group schedule; none means that the whole schedule is correct.
 
     Rules: ``collective``, ``chunk-size``, ``not-a-permutation``, ``not-a-symmetry``, ``not-commuting``, ``not-transitive``,
-    ``no-such-link``, ``no-such-chunk``, ``bad-time``, ``wrong-duration``, ``overlap``, ``not-held``, ``redundant``,
+    ``no-such-link``, ``no-such-chunk``, ``not-packed``, ``bad-time``, ``wrong-duration``, ``overlap``, ``not-held``, ``redundant``,
     ``wrong-reduce``, ``missing``, ``incomplete-sum``.
     """
     if schedule.kind not in GROUP_KINDS:
@@ -114,12 +114,18 @@ def _check_messages(schedule: GroupSchedule) -> Iterable[Violation]:
         parts = schedule.chunks_per_rank
         most = topology.num_ranks * parts if schedule.kind is Kind.ALLTOALL else parts
         least = parts if schedule.kind is Kind.ALLTOALL else 0
-        if len(message.chunks) != 1 or not least <= message.chunks[0] < most or message.packed:
-            yield Violation(where, "no-such-chunk", f"carries {message.chunks}; it carries one chunk of rank 0")
+        chunks = message.chunks
+        if not chunks or len(set(chunks)) < len(chunks) or min(chunks) < least or max(chunks) >= most:
+            yield Violation(
+                where, "no-such-chunk", f"carries {chunks}; chunks of rank 0 are {least}..{most - 1}, each once"
+            )
+            continue
+        if message.packed != (len(chunks) > 1) or (message.reduce and len(chunks) > 1):
+            yield Violation(where, "not-packed", "several chunks are packed, and not added; a single one is not packed")
         if not (math.isfinite(message.start_us) and math.isfinite(message.end_us) and message.start_us >= 0):
             yield Violation(where, "bad-time", f"goes from {message.start_us} to {message.end_us} us")
             continue
-        right = topology.message_us(message.link, schedule.chunk_bytes)
+        right = topology.message_us(message.link, schedule.chunk_bytes * len(chunks))
         took = message.end_us - message.start_us
         if abs(took - right) > _slack_us(right, message.end_us):
             yield Violation(where, "wrong-duration", f"takes {took:.9g} us; {right:.9g} us are right on this link")
@@ -137,8 +143,7 @@ def _check_overlaps(schedule: GroupSchedule) -> Iterable[Violation]:
             users.setdefault(int(orbit[resource]), []).append(number)
     for resource in sorted(users):
         copies = topology.num_ranks // int(members[resource])
-        occupancy = topology.occupancy_us(resource, schedule.chunk_bytes)
-        if copies > 1 and occupancy > 0:
+        if copies > 1 and topology.occupancy_us(resource, schedule.chunk_bytes) > 0:
             yield Violation(
                 f"base message {users[resource][0]}", "overlap",
                 f"occupies {topology.resource_name(resource)} {copies} times at once, as its symmetry keeps it in place",
@@ -147,6 +152,8 @@ def _check_overlaps(schedule: GroupSchedule) -> Iterable[Violation]:
         free = -math.inf
         for number in sorted(users[resource], key=lambda i: schedule.base[i].start_us):
             start = schedule.base[number].start_us
+            size_bytes = schedule.chunk_bytes * len(schedule.base[number].chunks)
+            occupancy = topology.occupancy_us(resource, size_bytes)
             if start < free:
                 yield Violation(
                     f"base message {number}", "overlap",
@@ -177,7 +184,8 @@ def _check_data(schedule: GroupSchedule) -> Iterable[Violation]:
     kind, size, parts = schedule.kind, schedule.topology.num_ranks, schedule.chunks_per_rank
     carried: dict[int, list[tuple[int, Message]]] = {}
     for number, message in enumerate(schedule.base):
-        carried.setdefault(message.chunks[0], []).append((number, message))
+        for chunk in message.chunks:
+            carried.setdefault(chunk, []).append((number, message))
         if message.reduce and kind in (Kind.ALLGATHER, Kind.ALLTOALL):
             yield Violation(f"base message {number}", "wrong-reduce", f"adds, but {kind} sums nothing")
     if kind is Kind.ALLTOALL:

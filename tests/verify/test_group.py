@@ -79,6 +79,19 @@ def test_a_message_sent_twice_a_wrong_duration_and_a_wrong_kind_are_seen():
     assert rules(replace(schedule, kind=Kind.BROADCAST)) == {"collective"}
 
 
+def test_chunks_that_go_together_are_judged_one_by_one():
+    demand = Demand(formula_topology("hpn:3"), Kind.ALLTOALL, 24e3)
+    schedule = replicate(demand, Limits(), Bound(0.0, ""))
+    number, message = next((i, m) for i, m in enumerate(schedule.base) if len(m.chunks) > 1)
+    assert judge_group(schedule) == ()
+    assert judge_schedule(schedule.expanded()) == ()
+    assert rules(changed(schedule, number, packed=False)) == {"not-packed"}
+    assert rules(changed(schedule, number, chunks=(*message.chunks[1:], message.chunks[1]))) == {"no-such-chunk"}
+    assert rules(changed(schedule, number, chunks=message.chunks[:-1])) == {"wrong-duration"}
+    other = next(m.chunks for m in schedule.base if len(m.chunks) > 1 and m.chunks != message.chunks)
+    assert {"missing", "redundant"} <= rules(changed(schedule, number, chunks=other))
+
+
 def test_sums_that_leave_twice_or_are_stored_are_seen():
     schedule = made("ring:4", Kind.REDUCESCATTER)
     last = schedule.base[-1]

@@ -217,8 +217,7 @@ def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, h
     if collective.kind is Kind.ALLTOALL:
         for hop in hops:
             dst = topology.links[hop.link].dst
-            if collective.wanted[hop.chunk] != (dst,):
-                relayed[dst].add(hop.chunk)
-    messages = tuple(Message(hop.link, (hop.chunk,), hop.start_us, hop.end_us) for hop in hops)
+            relayed[dst].update(chunk for chunk in hop.chunks if collective.wanted[chunk] != (dst,))
+    messages = tuple(Message(hop.link, hop.chunks, hop.start_us, hop.end_us) for hop in hops)
     scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
     return Schedule(topology, collective, chunk_bytes, messages, scratch)

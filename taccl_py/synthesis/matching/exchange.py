@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl_py.synthesis.matching.fabric import Fabric
+from taccl_py.synthesis.matching.fabric import Fabric, Sort
 from taccl_py.synthesis.matching.growth import Hop
 
 _RELATIVE_PRECISION = 1e-9
 _ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ride:
+    """Chunks that cross one link together, and the ride that brings them to it, if any."""
+
+    link: int
+    chunks: tuple[int, ...]
+    after: int = -1
 
 
 def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[Hop, ...]:
@@ -31,11 +40,52 @@ def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[H
     roots
         Whose chunks; with the orbits of a regular group one root is enough.
     """
-    size = fabric.topology.num_ranks
-    ways = _balanced_ways(fabric, parts, roots)
-    return _ordered(
-        fabric, {chunk: way for chunk, way in sorted(ways.items()) if chunk // parts % size != chunk // parts // size}
-    )
+    rides: list[Ride] = []
+    for chunk, way in sorted(_balanced_ways(fabric, parts, roots).items()):
+        for place, link in enumerate(way):
+            rides.append(Ride(link, (chunk,), len(rides) - 1 if place else -1))
+    return order_rides([fabric], rides)
+
+
+def rail_exchange(fabrics: Sequence[Fabric], most_together: int) -> tuple[Hop, ...] | None:
+    """Messages of rank 0 when all that it has for a node goes there together, to its own number, which hands it out.
+
+    Parameters
+    ----------
+    fabrics
+        The machine for messages of one chunk, two chunks, and so on, up to the number of ranks of a node.
+    most_together
+        How many chunks share a message at most.
+
+    Returns
+    -------
+    tuple of Hop, or None
+        None if rank 0 has no link to a rank that it needs one to.
+    """
+    topology = fabrics[0].topology
+    local = topology.local_rank
+    rides: list[Ride] = []
+    for node in topology.node_ranks:
+        gate = node[local[0]] if local[0] < len(node) else -1
+        if 0 in node:
+            gate, brought = 0, {rank: -1 for rank in node}
+        else:
+            lanes = topology.links_between.get((0, gate), ())
+            if not lanes:
+                return None
+            brought = {}
+            for first in range(0, len(node), most_together):
+                together = node[first : first + most_together]
+                brought.update(dict.fromkeys(together, len(rides)))
+                rides.append(Ride(lanes[0], tuple(together)))
+        for rank in node:
+            lanes = topology.links_between.get((gate, rank), ())
+            if rank == gate:
+                continue
+            if not lanes:
+                return None
+            rides.append(Ride(lanes[0], (rank,), brought[rank]))
+    return order_rides(fabrics, rides)
 
 
 def _balanced_ways(fabric: Fabric, parts: int, roots: Sequence[int]) -> dict[int, list[int]]:
@@ -123,39 +173,66 @@ def _add(fabric: Fabric, load: dict[int, float], link: int, times: float) -> Non
         load[claim.orbit] = load.get(claim.orbit, 0.0) + times * claim.time_us
 
 
-def _ordered(fabric: Fabric, ways: Mapping[int, Sequence[int]]) -> tuple[Hop, ...]:
-    """List schedule: at every moment the longest ways first."""
-    left_us = {chunk: _tails(fabric, way) for chunk, way in ways.items()}
+def order_rides(fabrics: Sequence[Fabric], rides: Sequence[Ride]) -> tuple[Hop, ...]:
+    """List schedule: at every moment what has the longest way still to go.
+
+    Parameters
+    ----------
+    fabrics
+        The machine for messages of one chunk, two chunks, and so on.
+    rides
+        Each after the one that it waits for.
+    """
+    fabric = fabrics[0]
+    follow, left_us = _follow(fabrics, rides)
     free_us: dict[int, float] = {}
-    waiting: list[list[tuple[float, int, int]]] = [[] for _ in fabric.sorts]
+    waiting: list[list[tuple[float, int]]] = [[] for _ in fabric.sorts]
     uses = _uses(fabric)
     hops: list[Hop] = []
-    # (time, chunk that arrives or -1, links of its way that it has behind it or the orbit that becomes free)
-    events: list[tuple[float, int, int]] = [(0.0, chunk, 0) for chunk in ways]
+    # (time, ride that may start or -1, orbit that becomes free)
+    events = [(0.0, number, -1) for number, ride in enumerate(rides) if ride.after < 0]
     while events:
         now = events[0][0]
         soon = now * (1 + _RELATIVE_PRECISION)
         stirred: set[int] = set()
         while events and events[0][0] <= soon:
-            _, chunk, number = heapq.heappop(events)
-            if chunk < 0:
-                stirred.update(uses[number])
-            elif number < len(ways[chunk]):
-                sort = fabric.sort_of[ways[chunk][number]]
-                heapq.heappush(waiting[sort], (-left_us[chunk][number], chunk, number))
-                stirred.add(sort)
-        for _, sort in sorted((waiting[sort][0], sort) for sort in stirred if waiting[sort]):
-            claims = fabric.sorts[sort].claims
-            if any(free_us.get(claim.orbit, 0.0) > soon for claim in claims):
+            _, number, orbit = heapq.heappop(events)
+            if number < 0:
+                stirred.update(uses[orbit])
+            else:
+                queue = fabric.sort_of[rides[number].link]
+                heapq.heappush(waiting[queue], (-left_us[number], number))
+                stirred.add(queue)
+        for _, queue in sorted((waiting[queue][0], queue) for queue in stirred if waiting[queue]):
+            ride = rides[waiting[queue][0][1]]
+            sort = _sort(fabrics, ride)
+            if any(free_us.get(claim.orbit, 0.0) > soon for claim in sort.claims):
                 continue
-            _, chunk, number = heapq.heappop(waiting[sort])
-            end = now + fabric.sorts[sort].message_us
-            hops.append(Hop(ways[chunk][number], now, end, chunk))
-            heapq.heappush(events, (end, chunk, number + 1))
-            for claim in claims:
+            _, number = heapq.heappop(waiting[queue])
+            end = now + sort.message_us
+            hops.append(Hop(ride.link, now, end, ride.chunks))
+            for later in follow[number]:
+                heapq.heappush(events, (end, later, -1))
+            for claim in sort.claims:
                 free_us[claim.orbit] = now + claim.time_us
                 heapq.heappush(events, (now + claim.time_us, -1, claim.orbit))
     return tuple(hops)
+
+
+def _sort(fabrics: Sequence[Fabric], ride: Ride) -> Sort:
+    fabric = fabrics[len(ride.chunks) - 1]
+    return fabric.sorts[fabric.sort_of[ride.link]]
+
+
+def _follow(fabrics: Sequence[Fabric], rides: Sequence[Ride]) -> tuple[list[list[int]], list[float]]:
+    """Rides that wait for each ride, and the time from its start to the end of all of them."""
+    follow: list[list[int]] = [[] for _ in rides]
+    left_us = [_sort(fabrics, ride).message_us for ride in rides]
+    for number in reversed(range(len(rides))):
+        left_us[number] += max((left_us[later] for later in follow[number]), default=0.0)
+        if rides[number].after >= 0:
+            follow[rides[number].after].append(number)
+    return follow, left_us
 
 
 def _uses(fabric: Fabric) -> dict[int, list[int]]:
@@ -165,11 +242,3 @@ def _uses(fabric: Fabric) -> dict[int, list[int]]:
         for claim in sort.claims:
             uses.setdefault(claim.orbit, []).append(number)
     return uses
-
-
-def _tails(fabric: Fabric, way: Sequence[int]) -> list[float]:
-    """Time from the start of each link of a way to its end."""
-    tails: list[float] = []
-    for link in reversed(way):
-        tails.append(fabric.sorts[fabric.sort_of[link]].message_us + (tails[-1] if tails else 0.0))
-    return tails[::-1]

@@ -127,7 +127,7 @@ class _Flood:
         hops: list[Hop] = []
         for links, chunks, start_us in self._log:
             for link, chunk in zip(links.tolist(), chunks.tolist(), strict=True):
-                hops.append(Hop(link, start_us, start_us + float(self._message_us[link]), chunk))
+                hops.append(Hop(link, start_us, start_us + float(self._message_us[link]), (chunk,)))
         return tuple(hops)
 
     def _receive(self, time_us: float) -> None:

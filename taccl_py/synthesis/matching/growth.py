@@ -22,12 +22,12 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One chunk on one link."""
+    """Chunks on one link."""
 
     link: int
     start_us: float
     end_us: float
-    chunk: int
+    chunks: tuple[int, ...]
 
 
 def grow_trees(fabric: Fabric, chunks: int, seed: int) -> tuple[Hop, ...]:
@@ -160,7 +160,7 @@ class _Growth:
             self._free_us[claim.orbit] = self._now + claim.time_us
             heapq.heappush(self._events, (self._now + claim.time_us, -1))
         end_us = self._now + sort.message_us
-        self._hops.append(Hop(link, self._now, end_us, chunk))
+        self._hops.append(Hop(link, self._now, end_us, (chunk,)))
         heapq.heappush(self._events, (end_us, place))
 
 

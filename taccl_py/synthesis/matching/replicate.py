@@ -13,7 +13,7 @@ from taccl_py.schedule.ir import Message
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.matching.exchange import exchange
+from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
 from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits, translations_of
 from taccl_py.synthesis.matching.growth import Hop, grow_trees
 from taccl_py.synthesis.symmetry import IntArray
@@ -25,6 +25,8 @@ from taccl_py.topology.translations import Translations
 _STARTS = 3
 _CUTS = (1, 2, 4, 8, 16)
 _MOST_PLACES = 50_000
+# Chunks that share a message to a node.
+_MOST_TOGETHER = 16
 # Ways are looked for from one root to all others, link by link.
 MOST_EXCHANGED = 20_000_000
 _NEAR = 1 + 1e-6
@@ -68,7 +70,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
             f"{topology.name} has {topology.num_ranks} ranks and {len(topology.links)} links, too many to choose the ways of an "
             "AllToAll; use --engine templates"
         )
-    best: GroupSchedule | None = None
+    best = _by_rails(demand, translations, orbits)
     deadline = Deadline(limits.seconds)
     for parts in _numbers_of_chunks(demand):
         before = best
@@ -79,8 +81,30 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
                 best = found
             if best.makespan_us <= bound.time_us * _NEAR or not deadline.left or limits.stop.is_set():
                 return best
-        if best is before:
+        if best is before or (best is not None and best.chunks_per_rank < parts):
             break
+    return best
+
+
+def _by_rails(demand: Demand, translations: Translations, orbits: IntArray) -> GroupSchedule | None:
+    """Best AllToAll in which what a rank has for a node goes there together; None where nodes are not such."""
+    topology = demand.topology
+    sizes = {len(ranks) for ranks in topology.node_ranks}
+    if demand.kind is not Kind.ALLTOALL or demand.chunks_per_rank not in (None, 1) or topology.num_nodes == 1:
+        return None
+    if len(sizes) > 1 or max(sizes) > _MOST_TOGETHER:
+        return None
+    chunk_bytes = demand.size_bytes / topology.num_ranks
+    fabrics = [Fabric.of(topology, chunk_bytes * count, orbits) for count in range(1, max(sizes) + 1)]
+    best: GroupSchedule | None = None
+    for together in sorted({max(sizes), -(-max(sizes) // 2), -(-max(sizes) // 4)}):
+        hops = rail_exchange(fabrics, together)
+        if hops is None:
+            return None
+        messages = [Message(h.link, h.chunks, h.start_us, h.end_us, packed=len(h.chunks) > 1) for h in hops]
+        found = _schedule(demand, translations, 1, messages)
+        if best is None or found.makespan_us < best.makespan_us:
+            best = found
     return best
 
 
@@ -120,14 +144,14 @@ class _Grower:
         """Messages of one attempt."""
         if self._kind is Kind.ALLTOALL:
             hops = exchange(self._fabric, chunks)
-            return [Message(h.link, (h.chunk,), h.start_us, h.end_us) for h in hops]
+            return [Message(h.link, h.chunks, h.start_us, h.end_us) for h in hops]
         messages: list[Message] = []
         if self._backward is not None:
             messages = self._summed(grow_trees(self._backward, chunks, seed))
         after_us = _end_us(messages)
         if self._kind is not Kind.REDUCESCATTER:
             hops = grow_trees(self._fabric, chunks, seed)
-            messages += [Message(h.link, (h.chunk,), h.start_us + after_us, h.end_us + after_us) for h in hops]
+            messages += [Message(h.link, h.chunks, h.start_us + after_us, h.end_us + after_us) for h in hops]
         return messages
 
     def _summed(self, hops: Sequence[Hop]) -> list[Message]:
@@ -138,11 +162,12 @@ class _Grower:
         for hop in sorted(hops, key=lambda h: (-h.end_us, h.link)):
             link = self._original[hop.link]
             sort = fabric.sorts[fabric.sort_of[link]]
-            here, there = (hop.chunk, fabric.src[link]), (hop.chunk, fabric.dst[link])
+            (chunk,) = hop.chunks
+            here, there = (chunk, fabric.src[link]), (chunk, fabric.dst[link])
             start = max(ready_us.get(here, 0.0), *(free_us.get(c.orbit, 0.0) for c in sort.claims))
             for claim in sort.claims:
                 free_us[claim.orbit] = start + claim.time_us
             end = start + sort.message_us
             ready_us[there] = max(ready_us.get(there, 0.0), end)
-            messages.append(Message(link, (hop.chunk,), start, end, reduce=True))
+            messages.append(Message(link, hop.chunks, start, end, reduce=True))
         return messages

@@ -95,6 +95,23 @@ def test_512_gpus_on_rails_are_near_the_bound(kind, gap):
     assert bound.time_us <= schedule.makespan_us <= bound.time_us * (1 + gap)
 
 
+def test_what_512_gpus_have_for_a_node_goes_there_together():
+    # 63 messages of 8 chunks of 2 MiB through each NIC, 2.6 us and 20 us/MB, instead of 504 of one chunk.
+    topology = formula_topology("hpn:64")
+    bound = demand_bound(topology, Kind.ALLTOALL, 0, 2**30)
+    schedule = replicate(Demand(topology, Kind.ALLTOALL, 2**30), Limits(), bound)
+    assert judge_group(schedule) == ()
+    assert max(len(message.chunks) for message in schedule.base) == 8
+    sent_us = 63 * (2.6 + 8 * 2.097152 * 20)
+    assert max(bound.time_us, sent_us) <= schedule.makespan_us <= 1.02 * bound.time_us
+
+
+def test_alltoall_of_a_torus_of_512_ranks_is_at_the_bound_of_its_links():
+    # A rank has (0 + 1 + 2 + 3 + 4 + 3 + 2 + 1) * 64 hops to make along each of 3 sides, over two links each: 512 steps.
+    topology = formula_topology("torus:8x8x8")
+    assert replicated(topology, Kind.ALLTOALL).makespan_us == pytest.approx(512 * topology.message_us(0, 1e6))
+
+
 def test_machines_without_translations_are_left_to_others():
     for formula in ("mesh:3x3", "dragonfly:2"):
         assert replicated(formula_topology(formula), Kind.ALLGATHER) is None
