@@ -38,6 +38,7 @@ class Kind(StrEnum):
 
 COMBINING = frozenset({Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.REDUCE})
 ROOTED = frozenset({Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER})
+_WANTED_BY_ALL = frozenset({Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST})
 _DUAL = {Kind.REDUCE: Kind.BROADCAST, Kind.REDUCESCATTER: Kind.ALLGATHER}
 
 
@@ -194,7 +195,7 @@ class Collective:
         """Ranks that hold each chunk (complete, if it is a sum) at the end, the source included where it keeps it."""
         k, n = self.chunks_per_rank, self.num_ranks
         everyone = tuple(range(n))
-        if self.kind in (Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST):
+        if self.kind in _WANTED_BY_ALL:
             return (everyone,) * self.num_chunks
         if self.kind in (Kind.REDUCE, Kind.GATHER):
             return ((self.root,),) * self.num_chunks
@@ -218,7 +219,8 @@ class Collective:
     def output_address(self, chunk: int, rank: int) -> Address | None:
         """Where the rank must hold the chunk at the end, or None if it does not want it."""
         k, n = self.chunks_per_rank, self.num_ranks
-        if rank not in self.wanted[chunk]:
+        # Looking through all ranks would take long where all of them want it.
+        if self.kind not in _WANTED_BY_ALL and rank not in self.wanted[chunk]:
             return None
         if self.kind is Kind.ALLTOALL:
             return Address(Buffer.OUTPUT, chunk // (n * k) * k + chunk % k)

@@ -1,8 +1,11 @@
 """Engine ``greedy``: time-expanded matching on machines of any shape, thousands of ranks included.
 
+Three ways, of which the best is taken:
+
 1. Where translations take rank 0 to every rank, one root is solved and replicated (`replicate`).
 2. Otherwise, and where that leaves something to gain, all chunks are matched with links moment by moment (`flood`), or sent along
    balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals.
+3. On equal nodes with links between equal local numbers, blocks gather by `rails`, in few messages.
 
 Shares are cut finer while that pays. The search ends at the bound, or by an amount of work that depends on the machine alone.
 Reduce and ReduceScatter are Broadcast and AllGather run backwards on the reversed machine; AllReduce is ReduceScatter and
@@ -30,6 +33,7 @@ from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.flood import Choice, Rule, flood
 from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.topology.model import Topology
 
@@ -41,6 +45,11 @@ _ROUTED = {
     Kind.ALLREDUCE: Kind.ALLGATHER,
     Kind.ALLTOALL: Kind.ALLTOALL,
 }
+_BY_RAILS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
+# Chunks on all ranks up to which blocks are put into buffers one by one; and how near to the bound something else may be found
+# that rails would not beat.
+_MOST_BY_RAILS = 1_000_000
+_CLOSE = 1.1
 _TOLERANCE = 1e-9
 # Numbers of chunks to try. Messages of one attempt up to which finer cuts and further attempts are made, in all.
 _CUTS = (1, 2, 4, 8, 16, 32)
@@ -79,9 +88,11 @@ class _Run:
             self.bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, self.limits)
             self.events.bound(self.bound.time_us)
         best = self._replicated()
-        if best is None or not self._is_enough(best):
-            with self._stage("matching"):
-                other = self._matched(best)
+        for stage, search in (("rails", self._by_rails), ("matching", self._matched)):
+            if best is not None and self._is_enough(best):
+                break
+            with self._stage(stage):
+                other = search(best)
             if best is None or (other is not None and other.makespan_us < best.makespan_us):
                 best = other
         if best is not None and len(best.messages) <= _MOST_REORDERED and not self._is_enough(best):
@@ -105,7 +116,9 @@ class _Run:
 
     def _is_enough(self, found: Schedule) -> bool:
         """Whether nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
-        least_us = max(self.bound.time_us, self._received_us(found))
+        # Where blocks can go together there may be something better than chunk by chunk.
+        alone = self.demand.topology.num_nodes == 1
+        least_us = max(self.bound.time_us, self._received_us(found) if alone else 0.0)
         return found.makespan_us <= least_us * (1 + _TOLERANCE)
 
     def _received_us(self, found: Schedule) -> float:
@@ -130,6 +143,19 @@ class _Run:
         self.events.incumbent(group.makespan_us)
         with self._stage("expansion"):
             return group.expanded()
+
+    def _by_rails(self, before: Schedule | None) -> Schedule | None:
+        """Schedule by rails where nothing but bandwidth rules it out."""
+        demand, size = self.demand, self.demand.topology.num_ranks
+        if demand.kind not in _BY_RAILS or demand.chunks_per_rank not in (None, 1) or size * size > _MOST_BY_RAILS:
+            return None
+        chunk_bytes = demand.chunk_bytes(demand.collective(1))
+        if before is not None and before.makespan_us <= _CLOSE * self.bound.time_us:
+            return None
+        found = rail_schedule(demand.topology, demand.kind, chunk_bytes)
+        if found is not None:
+            self.events.incumbent(found.makespan_us)
+        return found
 
     def _matched(self, before: Schedule | None) -> Schedule | None:
         """Best schedule of a number of attempts with ever finer cuts; none where one attempt is too much work."""
