@@ -1,0 +1,301 @@
+"""Which links share a port, found by running them together.
+
+Stars (all links of a rank out, or in) and matchings (links of different senders and receivers, which together hold every link)
+are run at once and compared with what links alone, and the ports found so far, predict. What takes longer is shrunk to a
+smallest set that still does; its time gives the port's cost, and one experiment for each other rank tells whether it belongs
+too. A port is a set of senders or of receivers with a scope: inside nodes, between nodes, or both ways of one rank.
+
+Group testing keeps experiments few: with n links in a scope, a port that k flows reveal costs at most
+k (2 + log2 n) + 5 r + 6 experiments (r ranks), and all together never more than `most_experiments`; all subsets would be 2^n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from taccl_py.measure.experiment import Counted, Flow
+from taccl_py.topology.template import Cost
+from taccl_py.units import BYTES_PER_MB, format_ranks
+
+LARGE_BYTES, SMALL_BYTES = 4_000_000, 64
+_MESSAGES = 8  # so that a port is kept busy from the first message to the last
+_DEALS = 3  # ways in which the membership of a sender is tried
+_SLOWER = 1.08  # times that differ by less are the same
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPort:
+    """A port: its name, its cost, and the links that share it."""
+
+    name: str
+    cost: Cost
+    links: frozenset[Flow]
+
+
+def most_experiments(links: int, ranks: int, ports: int) -> int:
+    """Upper bound of the experiments of `find_ports`.
+
+    Parameters
+    ----------
+    links, ranks
+        Of the part of the machine that is probed.
+    ports
+        Ports that are found.
+    """
+    big = 2 * ranks + 2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1)
+    return 2 * big + ports * ((_DEALS + 2) * ranks + 6 + ranks * (2 + math.ceil(math.log2(max(2, ranks)))))
+
+
+def find_ports(counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str]) -> tuple[FoundPort, ...]:
+    """Return the smallest set of ports, as far as the sets that are tried go, that explains what links do together.
+
+    Parameters
+    ----------
+    counted
+        Where experiments run.
+    costs
+        Alpha and beta of every link that is to be looked at, alone.
+    scope_of
+        Kind of a link: links of different kinds are not run together.
+    """
+    return _Search(counted, costs, scope_of).run()
+
+
+class _Search:
+    def __init__(self, counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str]) -> None:
+        self._counted = counted
+        self._costs = costs
+        self._ports: list[FoundPort] = []
+        self._scopes: dict[str, list[Flow]] = {}
+        for flow in sorted(costs):
+            self._scopes.setdefault(scope_of(flow), []).append(flow)
+
+    def run(self) -> tuple[FoundPort, ...]:
+        for word, links in self._scopes.items():
+            # Matchings first: what ranks share is then known when a rank's own links are looked at.
+            for matching in _matchings(links):
+                self._explain(matching, links, word)
+            self._cover(links, word)
+            for side in (_sender, _receiver):
+                for rank in sorted({side(flow) for flow in links}):
+                    self._explain([flow for flow in links if side(flow) == rank], links, word)
+        return tuple(self._needed())
+
+    def _explain(self, group: Sequence[Flow], links: Sequence[Flow], word: str) -> None:
+        """Add ports until they explain the time of a group."""
+        if len(group) < 2:
+            return
+        for _ in range(len(group)):
+            if not self._unexplained(group):
+                return
+            least = self._shrink(list(group))
+            members = self._members(least, links)
+            known = [port.links for port in self._ports]
+            if members in known:
+                members = frozenset(least)  # the others' times are explained; those of this set are not
+                if members in known:
+                    return
+            name = f"{word} {_ranks(members, _sender)} to {_ranks(members, _receiver)}"
+            self._ports.append(FoundPort(name, self._cost(least), members))
+
+    def _cover(self, links: Sequence[Flow], word: str) -> None:
+        """Run every two senders, and every two receivers, together where no known port hides a new one."""
+        left = {
+            (side, pair): None
+            for side in (_sender, _receiver)
+            for pair in combinations(sorted({side(flow) for flow in links}), 2)
+        }
+        while left:
+            side, (first, second) = next(iter(left))
+            starts = ([a, b] for a in links if side(a) == first for b in links if side(b) == second)
+            group = next((two for two in starts if _is_matching(two) and self._is_clean(two)), None)
+            if group is None:
+                del left[side, (first, second)]  # known ports slow them whatever they do
+                continue
+            for flow in links:
+                new = any(
+                    (side, (min(ends), max(ends))) in left
+                    for side in (_sender, _receiver)
+                    for ends in ((side(flow), side(other)) for other in group)
+                )
+                if new and _is_matching([*group, flow]) and self._is_clean([*group, flow]):
+                    group.append(flow)
+            self._explain(group, links, word)
+            for side in (_sender, _receiver):
+                for pair in combinations(sorted(map(side, group)), 2):
+                    left.pop((side, pair), None)
+
+    def _unexplained(self, group: Sequence[Flow]) -> bool:
+        """Whether some flow of a group takes longer than alone and than its known ports explain."""
+        times = self._counted.times_us(group, LARGE_BYTES, _MESSAGES)
+        expected = self._predicted_us(group)
+        return any(time > _SLOWER * limit for time, limit in zip(times, expected, strict=True))
+
+    def _predicted_us(self, group: Sequence[Flow]) -> list[float]:
+        """Longest that each flow should take, as far as known."""
+        megabytes = LARGE_BYTES / BYTES_PER_MB
+        alone = [_message_us(self._costs[flow], megabytes) for flow in group]
+        latest = [_MESSAGES * time for time in alone]
+        for port in self._ports:
+            users = [index for index, flow in enumerate(group) if flow in port.links]
+            each = _message_us(port.cost, megabytes)
+            for index in users:
+                busy = (_MESSAGES * len(users) - 1) * each + max(each, alone[index])
+                latest[index] = max(latest[index], busy)
+        return latest
+
+    def _shrink(self, group: list[Flow]) -> list[Flow]:
+        """A subset that is unexplained and of which no part (as far as is tried) is: by halves, then one by one."""
+        while len(group) > 2:
+            half = len(group) // 2
+            part = next((p for p in (group[:half], group[half:]) if len(p) > 1 and self._unexplained(p)), None)
+            if part is None:
+                break
+            group = part
+        for flow in list(group):
+            rest = [other for other in group if other != flow]
+            if len(rest) > 1 and self._unexplained(rest):
+                group = rest
+        return group
+
+    def _members(self, least: list[Flow], links: Sequence[Flow]) -> frozenset[Flow]:
+        """Links of the port that a smallest set shares: those from some senders to some receivers."""
+        for side in (_sender, _receiver):
+            ranks = {side(flow) for flow in least}
+            if len(ranks) == 1:
+                return frozenset(flow for flow in links if side(flow) in ranks)
+        exists = set(links)
+        senders, receivers = {flow.src for flow in least}, {flow.dst for flow in least}
+        wide = set(receivers)
+        for rank in sorted({flow.dst for flow in links} - receivers):
+            if self._belongs(_replaced(least, exists, dst=rank)):
+                wide.add(rank)
+        all_senders = set(senders)
+        for rank in sorted({flow.src for flow in links} - senders):
+            if self._belongs(
+                _replaced(least, exists, src=rank) if wide == receivers else [], rank, least, wide, exists
+            ):
+                all_senders.add(rank)
+        return frozenset(flow for flow in links if flow.src in all_senders and flow.dst in wide)
+
+    def _belongs(
+        self,
+        variants: list[list[Flow]],
+        rank: int | None = None,
+        least: Sequence[Flow] = (),
+        wide: set[int] | None = None,
+        exists: set[Flow] | None = None,
+    ) -> bool:
+        """Whether sets with a new rank take longer than known ports explain: one of `variants`, or all dealt-out ones."""
+        clean = [variant for variant in variants if self._is_clean(variant)]
+        if clean or rank is None or wide is None or exists is None:
+            return bool(clean) and self._unexplained(clean[0])
+        dealt = [v for v in _dealt(rank, [flow.src for flow in least], sorted(wide), exists) if self._is_clean(v)]
+        picked = dealt[:: max(1, len(dealt) // _DEALS)][: _DEALS + 1]
+        return bool(picked) and all(self._unexplained(variant) for variant in picked)
+
+    def _is_clean(self, group: Sequence[Flow]) -> bool:
+        """Whether known ports do not slow a group."""
+        megabytes = LARGE_BYTES / BYTES_PER_MB
+        alone = [_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
+        return all(time <= 1.001 * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
+
+    def _cost(self, least: Sequence[Flow]) -> Cost:
+        """Cost of the port that a smallest set shares, from a large and a small size."""
+        large, small = (self._port_us(least, size) for size in (LARGE_BYTES, SMALL_BYTES))
+        beta = (large - small) / ((LARGE_BYTES - SMALL_BYTES) / BYTES_PER_MB)
+        return Cost(max(0.0, small - beta * SMALL_BYTES / BYTES_PER_MB), beta)
+
+    def _port_us(self, least: Sequence[Flow], size_bytes: int) -> float:
+        """Time that one message occupies the port."""
+        total = _MESSAGES * len(least)
+        last = self._counted.last_us(least, size_bytes, _MESSAGES)
+        alone = max(_message_us(self._costs[flow], size_bytes / BYTES_PER_MB) for flow in least)
+        if last <= _SLOWER * _MESSAGES * alone:
+            return 0.0  # not felt at this size
+        return last / total if last / total >= alone else (last - alone) / (total - 1)
+
+    def _needed(self) -> list[FoundPort]:
+        """Ports without those that others imply: all their links share another one that is as slow."""
+        kept: list[FoundPort] = []
+        for port in sorted(self._ports, key=lambda port: -len(port.links)):
+            slow = port.cost.beta_us_per_mb / _SLOWER
+            if not any(port.links <= other.links and other.cost.beta_us_per_mb >= slow for other in kept):
+                kept.append(port)
+        return sorted(kept, key=lambda port: self._ports.index(port))
+
+
+def _message_us(cost: Cost, megabytes: float) -> float:
+    return cost.alpha_us + cost.beta_us_per_mb * megabytes
+
+
+def _is_matching(links: Sequence[Flow]) -> bool:
+    """Whether senders and receivers are all different."""
+    return len({flow.src for flow in links}) == len(links) == len({flow.dst for flow in links})
+
+
+def _sender(flow: Flow) -> int:
+    return flow.src
+
+
+def _receiver(flow: Flow) -> int:
+    return flow.dst
+
+
+def _matching_of(links: Sequence[Flow]) -> list[Flow]:
+    """Links of different senders and receivers, in order, as many as fit."""
+    senders: set[int] = set()
+    receivers: set[int] = set()
+    chosen = []
+    for flow in links:
+        if flow.src not in senders and flow.dst not in receivers:
+            senders.add(flow.src)
+            receivers.add(flow.dst)
+            chosen.append(flow)
+    return chosen
+
+
+def _matchings(links: Sequence[Flow]) -> list[list[Flow]]:
+    """Matchings that together hold every link; links of one offset come first, so that they are as large as can be."""
+    size = 1 + max(max(flow.src, flow.dst) for flow in links)
+    left = sorted(links, key=lambda flow: ((flow.dst - flow.src) % size, flow.src))
+    found = []
+    while left:
+        chosen = _matching_of(left)
+        found.append(sorted(chosen))
+        taken = set(chosen)
+        left = [flow for flow in left if flow not in taken]
+    return found
+
+
+def _replaced(least: Sequence[Flow], exists: set[Flow], *, src: int = -1, dst: int = -1) -> list[list[Flow]]:
+    """The set with one flow's sender, or receiver, exchanged for a new one, for every flow where that is a link."""
+    found = []
+    for place in range(len(least) - 1, -1, -1):
+        old = least[place]
+        new = Flow(old.src if src < 0 else src, old.dst if dst < 0 else dst)
+        rest = [*least[:place], *least[place + 1 :]]
+        if new in exists and all(flow.src != new.src and flow.dst != new.dst for flow in rest):
+            found.append([*rest, new])
+    return found
+
+
+def _dealt(rank: int, senders: Sequence[int], receivers: Sequence[int], exists: set[Flow]) -> list[list[Flow]]:
+    """Sets of as many flows, from a new sender and all but one of the old ones, with the receivers dealt out in turn."""
+    found = []
+    for left_out in range(len(senders) - 1, -1, -1):
+        kept = [*senders[:left_out], *senders[left_out + 1 :], rank]
+        for stride in range(1, len(receivers)):
+            for start in range(len(receivers)):
+                ends = [receivers[(start + stride * place) % len(receivers)] for place in range(len(kept))]
+                flows = [Flow(src, dst) for src, dst in zip(kept, ends, strict=True)]
+                if len(set(ends)) == len(ends) and all(flow in exists for flow in flows):
+                    found.append(flows)
+    return found
+
+
+def _ranks(links: frozenset[Flow], side: Callable[[Flow], int]) -> str:
+    return format_ranks(sorted({side(flow) for flow in links}))

@@ -1,0 +1,87 @@
+"""An emulated machine: events under the port rule of a known topology, with noise, in this process.
+
+It is ground truth for the profiler and shares nothing with it: a message starts when its link and all its ports are free, and
+of those that could start the one that has waited longest does.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+from taccl_py.errors import InputError
+from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.topology.model import Topology
+
+
+@dataclass
+class EmulatedBench:
+    """A bench that is a topology.
+
+    Attributes
+    ----------
+    topology
+        What it is; nobody who profiles it may look.
+    noise
+        Standard deviation of the logarithm of every time.
+    seed
+        Seed of the noise.
+    """
+
+    topology: Topology
+    noise: float = 0.0
+    seed: int = 0
+    _dice: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start the noise."""
+        self._dice = random.Random(self.seed)
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return self.topology.name
+
+    @property
+    def node_of(self) -> tuple[int, ...]:
+        """Node of every rank."""
+        return self.topology.node_of
+
+    @property
+    def pairs(self) -> tuple[Flow, ...]:
+        """Pairs with a link."""
+        return tuple(Flow(src, dst) for src, dst in self.topology.links_between)
+
+    def run(self, experiment: Experiment) -> tuple[float, ...]:
+        """Emulate an experiment.
+
+        Raises
+        ------
+        InputError
+            If two ranks have no link.
+        """
+        links = []
+        for flow in experiment.flows:
+            found = self.topology.links_between.get((flow.src, flow.dst))
+            if found is None:
+                raise InputError(f"{self.name} has no link {flow.src}->{flow.dst}")
+            links.append(found[0])
+        free: dict[int, float] = {}
+        ready = [0.0] * len(links)  # when the flow's last message left the link
+        left = [experiment.messages] * len(links)
+        done = [0.0] * len(links)
+        while any(left):
+            starts = [
+                (max(free.get(r, 0.0) for r in self.topology.resources_of[link]), ready[index], index)
+                for index, link in enumerate(links)
+                if left[index]
+            ]
+            start, _, index = min(starts)
+            link = links[index]
+            for resource in self.topology.resources_of[link]:
+                free[resource] = start + self.topology.occupancy_us(resource, experiment.size_bytes)
+            ready[index] = free[link]
+            left[index] -= 1
+            done[index] = start + self.topology.message_us(link, experiment.size_bytes)
+        return tuple(time * math.exp(self._dice.gauss(0, self.noise)) if self.noise else time for time in done)

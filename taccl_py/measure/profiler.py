@@ -1,0 +1,108 @@
+"""Profile a machine: alpha and beta of its links, then the ports that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from taccl_py.measure.contention import FoundPort, find_ports
+from taccl_py.measure.experiment import Bench, Counted, Flow
+from taccl_py.measure.fitting import Line, fit_samples
+from taccl_py.measure.samples import Sample
+from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.template import Cost
+
+SIZES_BYTES = (64, 1024, 16_384, 262_144, 1_048_576, 4_194_304)
+_SCREEN_BYTES = 1_048_576, 64
+_ALIKE = 1.04  # links whose times differ by less are of one class
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured.
+
+    Attributes
+    ----------
+    topology
+        The machine.
+    samples
+        All times of links alone.
+    lines
+        Line of every class, and the links that have it.
+    ports
+        Ports found.
+    experiments, busy_us
+        How many experiments ran, and how long flows ran in all.
+    """
+
+    topology: Topology
+    samples: tuple[Sample, ...]
+    lines: tuple[tuple[Line, tuple[Flow, ...]], ...]
+    ports: tuple[FoundPort, ...]
+    experiments: int
+    busy_us: float
+
+
+def profile(counted: Counted, progress: Callable[[str, int], None] | None = None) -> Profile:
+    """Measure a machine without knowing anything but its ranks, its nodes and which pairs can send.
+
+    Parameters
+    ----------
+    counted
+        Where experiments run; which experiments run follows from the results alone, so with the same `known` ones a profile
+        that was interrupted goes on where it stopped.
+    progress
+        Called with the name of a stage and the number of experiments so far.
+    """
+    bench = counted.bench
+    tell = progress or (lambda *_: None)
+    tell("links", 0)
+    classes = _classes(counted)
+    samples: list[Sample] = []
+    lines = []
+    for members in classes:
+        taken = [_sample(counted, members[0], size) for size in SIZES_BYTES]
+        samples += taken
+        lines.append((fit_samples(taken).at(None), tuple(members)))
+        tell("alpha and beta", counted.experiments)
+    costs = {flow: Cost(line.alpha_us, line.beta_us_per_mb) for line, members in lines for flow in members}
+    node_of = bench.node_of
+    tell("ports", counted.experiments)
+    ports = find_ports(counted, costs, lambda flow: "node" if node_of[flow.src] == node_of[flow.dst] else "network")
+    machine = _topology(bench, costs, ports, counted.experiments)
+    return Profile(machine, tuple(samples), tuple(lines), ports, counted.experiments, counted.busy_us)
+
+
+def _sample(counted: Counted, flow: Flow, size_bytes: int) -> Sample:
+    return Sample(flow.src, flow.dst, size_bytes, counted.last_us([flow], size_bytes))
+
+
+def _classes(counted: Counted) -> list[list[Flow]]:
+    """Links that take as long as each other, at a large size and at a small one."""
+    classes: list[tuple[tuple[float, float], list[Flow]]] = []
+    for flow in counted.bench.pairs:
+        large, small = (counted.last_us([flow], size) for size in _SCREEN_BYTES)
+        for (other_large, other_small), members in classes:
+            if max(large / other_large, other_large / large, small / other_small, other_small / small) < _ALIKE:
+                members.append(flow)
+                break
+        else:
+            classes.append(((large, small), [flow]))
+    return [members for _, members in classes]
+
+
+def _topology(bench: Bench, costs: dict[Flow, Cost], ports: tuple[FoundPort, ...], experiments: int) -> Topology:
+    links = tuple(
+        Link(
+            flow.src, flow.dst, cost.alpha_us, cost.beta_us_per_mb,
+            ports=tuple(index for index, port in enumerate(ports) if flow in port.links),
+        )
+        for flow, cost in costs.items()
+    )  # fmt: skip
+    return Topology(
+        name=f"{bench.name}-profiled",
+        source=f"measured with taccl profile in {experiments} experiments",
+        node_of=bench.node_of,
+        ports=tuple(Port(port.name, port.cost.alpha_us, port.cost.beta_us_per_mb) for port in ports),
+        links=links,
+    )

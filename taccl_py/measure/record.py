@@ -1,0 +1,89 @@
+"""The record of a profile: a line of JSON for every experiment as soon as it has run, so that a stop or a kill loses one at most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from taccl_py.errors import InputError
+from taccl_py.jsonio import Fields, parse_json, read_text
+from taccl_py.measure.experiment import Experiment, Flow
+
+_FORMAT, _VERSION = "taccl-profile-record", 1
+
+
+class Record:
+    """Results in a file, added to as they come.
+
+    Parameters
+    ----------
+    path
+        The file; it is made if it is not there.
+    machine
+        Name of the machine, which a record that is continued must have.
+    num_ranks
+        Its ranks, the same.
+
+    Raises
+    ------
+    InputError
+        If the file is no record, or of another machine, or cannot be written.
+    """
+
+    def __init__(self, path: Path, machine: str, num_ranks: int) -> None:
+        self._path = path
+        self.known: dict[Experiment, tuple[float, ...]] = {}
+        header = {"format": _FORMAT, "version": _VERSION, "machine": machine, "num_ranks": num_ranks}
+        if not path.exists():
+            self._append(json.dumps(header) + "\n")
+            return
+        text = read_text(path)
+        lines = text.splitlines(keepends=True)
+        if not lines or parse_json(lines[0], str(path)) != header:
+            raise InputError(f"is not a record of {machine} with {num_ranks} ranks; name another file", path=str(path))
+        for number, line in enumerate(lines[1:], 2):
+            if not line.endswith("\n"):
+                # The program was killed while it wrote this.
+                path.write_text(text[: len(text) - len(line)], encoding="utf-8")
+                break
+            self._read(Fields(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}"), num_ranks)
+
+    def _read(self, fields: Fields, num_ranks: int) -> None:
+        ends, times = fields.integers("ranks", least=0), fields.numbers("times_us")
+        size_bytes, messages = fields.integer("size_bytes", least=0), fields.integer("messages", least=1)
+        fields.finish()
+        if len(ends) != 2 * len(times) or not times or max(ends) >= num_ranks:
+            fields.fail(
+                "ranks", f"found {len(ends)} ranks below {num_ranks} and {len(times)} times; two a time are needed"
+            )
+        flows = tuple(Flow(src, dst) for src, dst in zip(ends[::2], ends[1::2], strict=True))
+        self.known[Experiment(flows, size_bytes, messages)] = tuple(times)
+
+    def keep(self, experiment: Experiment, times: tuple[float, ...]) -> None:
+        """Add a result.
+
+        Parameters
+        ----------
+        experiment
+            What ran.
+        times
+            Microseconds of every flow.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+        """
+        ends = [rank for flow in experiment.flows for rank in (flow.src, flow.dst)]
+        value = {
+            "size_bytes": experiment.size_bytes, "messages": experiment.messages, "ranks": ends, "times_us": list(times),
+        }  # fmt: skip
+        self._append(json.dumps(value) + "\n")
+
+    def _append(self, line: str) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(line)
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", path=str(self._path)) from None

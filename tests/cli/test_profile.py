@@ -1,0 +1,39 @@
+"""``taccl profile`` of emulated machines."""
+
+import json
+from pathlib import Path
+
+from taccl_py.topology.files import read_topology
+
+
+def test_an_emulated_machine_is_profiled_and_written(taccl):
+    ended = taccl("profile", "--emulate", "switch:4", "-o", "mine.json")
+    assert ended.code == 0
+    assert "8 ports" in ended.out
+    machine = read_topology(Path("mine.json"))
+    assert (machine.num_ranks, len(machine.links), len(machine.ports)) == (4, 12, 8)
+    record = taccl("profile", "--emulate", "switch:4", "--json").json
+    assert [(one["links"], round(one["beta_us_per_mb"], 3)) for one in record["classes"]] == [(12, 20.0)]
+
+
+def test_a_machine_that_is_worse_than_recorded_fails(taccl, folder):
+    assert taccl("profile", "--emulate", "ring:4", "--against", "ring:4").code == 0
+    slow = taccl("topo", "show", "ring:4", "--json").json
+    slow["links"][0]["beta_us_per_mb"] *= 1.5
+    (folder / "slow.json").write_text(json.dumps(slow))
+    failed = taccl("profile", "--emulate", "slow.json", "--against", "ring:4")
+    assert failed.code == 4
+    assert "link 0->1" in failed.sentence
+    assert taccl("profile", "--emulate", "ring:4", "--against", "slow.json").code == 0
+
+
+def test_a_record_saves_what_was_measured(taccl, folder):
+    first = taccl("profile", "--emulate", "ring:4", "--record", "r.jsonl", "--json")
+    lines = (folder / "r.jsonl").read_text().splitlines()
+    again = taccl("profile", "--emulate", "ring:4", "--record", "r.jsonl", "--json")
+    assert again.json == first.json
+    assert (folder / "r.jsonl").read_text().splitlines() == lines
+
+
+def test_what_cannot_be_profiled_is_refused(refuse):
+    refuse(2, ["--emulate", "name the machine"], "profile")

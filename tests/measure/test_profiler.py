@@ -1,0 +1,95 @@
+"""Emulated machines are profiled blind: alpha within 10 %, beta within 3 %, every port that is felt found and none invented."""
+
+import pytest
+
+from taccl_py.errors import InputError
+from taccl_py.measure.contention import most_experiments
+from taccl_py.measure.emulate import EmulatedBench
+from taccl_py.measure.experiment import Counted, Experiment, Flow
+from taccl_py.measure.profiler import profile
+from taccl_py.measure.record import Record
+from tests.measure.machines import MACHINES
+
+
+def felt_ports(machine):
+    """Ports by the links that share them, without those of one link, and those that others imply."""
+    sharers = {}
+    for link in machine.links:
+        for port in link.ports:
+            sharers.setdefault(port, set()).add((link.src, link.dst))
+    found = {}
+    for port, links in sharers.items():
+        beta = machine.ports[port].beta_us_per_mb
+        implied = any(
+            links < other or (links == other and index < port)
+            for index, other in sharers.items()
+            if index != port and links <= other and machine.ports[index].beta_us_per_mb >= beta
+        )
+        if len(links) > 1 and not implied:
+            found[frozenset(links)] = machine.ports[port]
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_machine_that_is_profiled_blind_is_the_machine(name, noise):
+    truth = MACHINES[name]()
+    found = profile(Counted(EmulatedBench(truth, noise, seed=3)))
+    machine = found.topology
+    assert machine.node_of == truth.node_of
+    assert set(machine.links_between) == set(truth.links_between)
+    for mine, true in zip(machine.links, truth.links, strict=True):
+        assert mine.alpha_us == pytest.approx(true.alpha_us, rel=0.1)
+        assert mine.beta_us_per_mb == pytest.approx(true.beta_us_per_mb, rel=0.03)
+    ports, expected = felt_ports(machine), felt_ports(truth)
+    assert set(ports) == set(expected)
+    for links, port in expected.items():
+        assert ports[links].beta_us_per_mb == pytest.approx(port.beta_us_per_mb, rel=0.03)
+    assert found.experiments <= 2 * len(truth.links) + 6 * len(found.lines) + most_experiments(
+        len(truth.links), truth.num_ranks, len(found.ports)
+    )
+
+
+def test_two_flows_through_one_port_take_turns():
+    """NDv2-like: 8 messages of 1 MB over the NIC take 8 x (2.6 + 105); of two senders together 16 times that."""
+    bench = EmulatedBench(MACHINES["ndv2_like"]())
+    (alone,) = bench.run(Experiment((Flow(0, 4),), 10**6, 8))
+    assert alone == pytest.approx(8 * 107.6)
+    assert max(bench.run(Experiment((Flow(0, 4), Flow(1, 5)), 10**6, 8))) == pytest.approx(16 * 107.6)
+    assert bench.run(Experiment((Flow(0, 4), Flow(4, 0)), 10**6, 8)) == (pytest.approx(alone), pytest.approx(alone))
+    with pytest.raises(InputError, match="no link 0->3"):
+        bench.run(Experiment((Flow(0, 3),), 8))
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_an_interrupted_profile_goes_on_where_it_stopped(tmp_path):
+    truth = MACHINES["dgx2_like"]()
+    whole = profile(Counted(EmulatedBench(truth)))
+    record = Record(tmp_path / "r.jsonl", truth.name, truth.num_ranks)
+
+    def keep(experiment, times):
+        record.keep(experiment, times)
+        if len(Record(tmp_path / "r.jsonl", truth.name, truth.num_ranks).known) == 150:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        profile(Counted(EmulatedBench(truth), keep=keep))
+    with (tmp_path / "r.jsonl").open("a") as file:
+        file.write('{"size_bytes": 64, "mess')  # killed while writing
+    again = Record(tmp_path / "r.jsonl", truth.name, truth.num_ranks)
+    assert len(again.known) == 150
+    counted = Counted(EmulatedBench(truth), known=again.known, keep=again.keep)
+    assert profile(counted).topology == whole.topology
+    assert 0 < counted.busy_us < whole.busy_us
+
+
+def test_a_record_of_another_machine_is_refused(tmp_path):
+    Record(tmp_path / "r.jsonl", "mine", 8)
+    with pytest.raises(InputError, match="is not a record of other with 8 ranks"):
+        Record(tmp_path / "r.jsonl", "other", 8)
+    (tmp_path / "r.jsonl").write_text((tmp_path / "r.jsonl").read_text() + '{"size_bytes": 1}\n')
+    with pytest.raises(InputError, match=r"r.jsonl, line 2: ranks: is missing"):
+        Record(tmp_path / "r.jsonl", "mine", 8)
