@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from taccl_py.execute.runs import Call, Conditions, Outcome
 
 _Made = TypeVar("_Made")
-_LOCAL, _MPI, _TORCH = "local", "mpi", "torch"
+_LOCAL, _MPI, _TORCH, _MSCCLPP = "local", "mpi", "torch", "mscclpp"
 _ALL = "all"
 _DEFAULT_SIZE = "1MB"
 _PLACEMENTS = {"in": (True,), "out": (False,)}
@@ -42,10 +42,11 @@ class _Subject:
 @click.option(
     "--with",
     "executor",
-    type=click.Choice([_LOCAL, _MPI, _TORCH]),
+    type=click.Choice([_LOCAL, _MPI, _TORCH, _MSCCLPP]),
     default=_LOCAL,
     show_default=True,
-    help="What executes it: all ranks in this process, or one process for each rank under mpiexec or torchrun.",
+    help="What executes it: all ranks in this process, one process for each rank under mpiexec or torchrun, or, under mpiexec, "
+    "MSCCL++ on GPUs (plans only).",
 )
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
@@ -108,6 +109,7 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
       taccl run out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
       mpiexec -n 16 taccl run out/algorithm.xml --with mpi
       torchrun --nproc-per-node 16 --no-python taccl run out/algorithm.xml --with torch
+      mpiexec -n 16 taccl run plan.json --with mscclpp
     """
     session = _open_session(executor, values["timeout"])
     values["executor"] = executor
@@ -179,6 +181,10 @@ def _open_session(executor: str, timeout_seconds: float) -> _Session:
         from taccl_py.execute.mpi import MpiSession
 
         return MpiSession(timeout_seconds)
+    if executor == _MSCCLPP:
+        from taccl_py.execute.mscclpp_ranks import MscclppSession
+
+        return MscclppSession(timeout_seconds)
     if executor == _TORCH:
         from taccl_py.execute.torch_ranks import TorchSession
 
@@ -267,9 +273,10 @@ def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _Subject:
                 path="command line",
                 field=f"--{name}",
             )
-    if values["executor"] != _LOCAL:
+    if values["executor"] not in (_LOCAL, _MSCCLPP):
         raise InputError(
-            f"{values['executor']} executes XML files and schedules, but {file} is an MSCCL++ plan; use --with {_LOCAL}",
+            f"{values['executor']} executes XML files and schedules, but {file} is an MSCCL++ plan; use --with {_LOCAL} or "
+            f"{_MSCCLPP}",
             path="command line",
             field="--with",
         )

@@ -79,6 +79,10 @@ class Memory:
         self.clear()
         self._buffers[Buffer.INPUT].reshape(-1)[...] = self._cells.load(values)
 
+    def whole(self, buffer: Buffer, otherwise: Any) -> Any:
+        """All chunks of a buffer, or something else if the rank has no such buffer."""
+        return self._buffers.get(buffer, otherwise)
+
     def elements(self, buffer: Buffer) -> Array | None:
         """All elements of a buffer in a row, or None if the rank has none."""
         found = self._buffers.get(buffer)

@@ -147,3 +147,12 @@ def test_a_plan_for_mscclpp_runs_on_real_data(taccl, files):
     )
     ended = taccl("run", "plan.json")
     assert (ended.code, "waits for a signal" in ended.sentence) == (4, True)
+
+
+def test_mscclpp_is_named_where_it_is_missing(taccl, files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mscclpp", None)
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    ended = taccl("run", "plan.json", "--with", "mscclpp")
+    assert ended.code == 6
+    assert ended.sentence.startswith("--with mscclpp needs the Python package mscclpp")
+    assert (files / "plan.json").exists()

@@ -1,0 +1,204 @@
+"""One process for each rank under mpiexec: MSCCL++ loads the plan and executes it on the GPUs, and all elements are compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from taccl_py.collective import Buffer
+from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, Violation
+from taccl_py.execute.arithmetic import Array, Cells
+from taccl_py.execute.compare import compare_rank, total
+from taccl_py.execute.memory import Memory
+from taccl_py.execute.mpi import MpiSession
+from taccl_py.execute.one_sided import OneSidedPlan
+from taccl_py.execute.one_sided_local import cut_aligned, require_sum
+from taccl_py.execute.plan import DataType, Plan
+from taccl_py.execute.promise import Promises, make_task
+from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
+from taccl_py.execute.torch_ranks import TorchCells, load_torch
+from taccl_py.runtimes import MSCCLPP
+
+_TYPES = (DataType.INT32, DataType.UINT32, DataType.FLOAT16, DataType.FLOAT32, DataType.BFLOAT16)
+_LAST_WORDS_SECONDS = 2.0  # in which rank 0 says what has happened, if it can
+
+
+def load_mscclpp() -> Any:
+    """Return MSCCL++'s Python package with its communicators.
+
+    Raises
+    ------
+    PackageMissing
+        If it is not installed, or is one without them.
+    """
+    try:
+        import mscclpp
+        import mscclpp.comm
+    except ImportError as error:
+        raise PackageMissing(
+            f"--with mscclpp needs the Python package mscclpp ({error})",
+            f"build it from {MSCCLPP.version}, as https://microsoft.github.io/mscclpp/quickstart.html says",
+        ) from None
+    return mscclpp
+
+
+class Device(Protocol):
+    """What MSCCL++ runs on."""
+
+    def cells(self, data_type: DataType) -> Cells:
+        """Return where elements live."""
+
+    def address(self, cells: Any) -> int:
+        """Return the address of the first element."""
+
+    def measure(self, launch: Callable[[int], None], timeout_seconds: float) -> float:
+        """Launch work on a stream and return the seconds that it took.
+
+        Raises
+        ------
+        TimeoutError
+            If it does not end in time.
+        """
+
+
+class _CudaCells(TorchCells):
+    """Elements in torch's tensors on a GPU."""
+
+    def empty(self, rows: int, columns: int) -> Any:
+        """Return cells that hold anything."""
+        return super().empty(rows, columns).cuda()
+
+    def load(self, values: Array) -> Any:
+        """Return elements of numpy as cells in a row."""
+        return super().load(values).cuda()
+
+    def unload(self, cells: Any) -> Array:
+        """Return cells as elements of numpy in a row."""
+        return super().unload(cells.cpu())
+
+
+class CudaDevice:
+    """The GPU of this process: the one with its number on the node.
+
+    Raises
+    ------
+    PackageMissing
+        If torch is not installed.
+    InputError
+        If torch finds no GPU.
+    """
+
+    def __init__(self, local_rank: int) -> None:
+        self._torch = load_torch()
+        if not self._torch.cuda.is_available():
+            raise InputError(
+                "mscclpp needs a GPU for each rank, and there is none", path="command line", field="--with"
+            )
+        self._torch.cuda.set_device(local_rank % self._torch.cuda.device_count())
+
+    def cells(self, data_type: DataType) -> Cells:
+        """Return where elements live."""
+        return _CudaCells(self._torch, data_type)
+
+    def address(self, cells: Any) -> int:
+        """Return the address of the first element."""
+        return int(cells.data_ptr())
+
+    def measure(self, launch: Callable[[int], None], timeout_seconds: float) -> float:
+        """Launch work on a stream and return the seconds that it took, by events on the device."""
+        cuda = self._torch.cuda
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        cuda.synchronize()
+        stream = cuda.current_stream()
+        start.record(stream)
+        launch(int(stream.cuda_stream))
+        end.record(stream)
+        deadline = time.perf_counter() + timeout_seconds
+        while not end.query():
+            if time.perf_counter() > deadline:
+                raise TimeoutError
+            time.sleep(1e-4)
+        return float(start.elapsed_time(end)) / 1e3
+
+
+class MscclppSession(MpiSession):
+    """One process among the ranks.
+
+    Parameters
+    ----------
+    timeout_seconds
+        How long a call may take.
+    device
+        None is the GPU of this process.
+
+    Raises
+    ------
+    PackageMissing
+        If mscclpp, MPI or torch is not installed.
+    """
+
+    def __init__(self, timeout_seconds: float, device: Device | None = None) -> None:
+        self._mscclpp = load_mscclpp()
+        super().__init__(timeout_seconds)
+        local = self._data.Split_type(self._mpi.COMM_TYPE_SHARED)
+        self._device = device if device is not None else CudaDevice(int(local.rank))
+        self._group = self._mscclpp.comm.CommGroup(mpi_comm=self._data)
+        self._executor = self._mscclpp.Executor(self._group.communicator)
+
+    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+        """Make a call; every process calls this with the same arguments, and has the same outcome.
+
+        Raises
+        ------
+        InputError
+            If it is no plan, or the runtime has no such type or operator.
+        InvalidArtifact
+            If the plan does not end in time; `end_all_at_exit` is needed then.
+        """
+        if not isinstance(plan, OneSidedPlan):
+            raise InputError(
+                "mscclpp executes MSCCL++ plans only; make one with taccl lower --to mscclpp-json", path=plan.name
+            )
+        require_sum(plan, call)
+        if call.data_type not in _TYPES:
+            raise InputError(
+                f"MSCCL++ has no {call.data_type}; use one of: {', '.join(_TYPES)}",
+                path="command line",
+                field="--datatype",
+            )
+        cut, cells = cut_aligned(plan, call), self._device.cells(call.data_type)
+        task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
+        promises, memory = Promises(task), Memory(plan, cut, cells, self.rank, in_place=call.in_place)
+        # Who has no such buffer still has to name one.
+        given = memory.whole(Buffer.INPUT, cells.empty(plan.input_chunks, cut.chunk_elements))
+        wanted = memory.whole(Buffer.OUTPUT, cells.empty(plan.output_chunks, cut.chunk_elements))
+        algorithm = self._mscclpp.ExecutionPlan(plan.name, self.rank)
+        unit = cut.chunk_elements * call.data_type.size_bytes
+
+        def launch(stream: int) -> None:
+            self._executor.execute(
+                self.rank, self._device.address(given), self._device.address(wanted), plan.input_chunks * unit,
+                plan.output_chunks * unit, getattr(self._mscclpp.DataType, str(call.data_type)), algorithm, stream,
+            )  # fmt: skip
+
+        seconds, found = 0.0, []
+        for _ in range(conditions.repeats):
+            fill(plan, task, memory, self.rank)
+            self._control.barrier()
+            own = self._measure(plan, launch, conditions.timeout_seconds)
+            comparison = compare_rank(plan, promises, memory, self.rank, in_place=call.in_place)
+            gathered = self._control.allgather((own, comparison))
+            seconds += max(each[0] for each in gathered)
+            found += [each[1] for each in gathered]
+        return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
+
+    def _measure(self, plan: OneSidedPlan, launch: Callable[[int], None], timeout_seconds: float) -> float:
+        try:
+            return self._device.measure(launch, timeout_seconds)
+        except TimeoutError:
+            if not self.speaks:
+                time.sleep(_LAST_WORDS_SECONDS)
+                self.speaks = True
+            what = f"the plan has not ended on its GPU for {timeout_seconds:g} seconds; ask taccl check, or use a larger --timeout"
+            raise InvalidArtifact(plan.name, [Violation(f"rank {self.rank}", "stopped", what)]) from None
