@@ -26,7 +26,7 @@ from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_t
 from taccl_py.synthesis.bounds.crossing import Crossing, crossings
 from taccl_py.synthesis.bounds.cut import Cut, CutFinder
 from taccl_py.synthesis.bounds.flow import alltoall_charge
-from taccl_py.synthesis.bounds.growth import growth_bound
+from taccl_py.synthesis.bounds.growth import growth_bound, nodes
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
 from taccl_py.topology.model import Topology
@@ -117,7 +117,7 @@ class _Machine:
         self.topology, self.kind, self.root = topology, kind, root
         self.net = Net.of(topology)
         self.orbits = Orbits.of_machine(topology)
-        self._node_of = np.array(topology.node_of, dtype=np.int64)
+        self._node_of = nodes(self.net)
 
         self._starts = [root] if kind in ROOTED else self.orbits.ranks()
 

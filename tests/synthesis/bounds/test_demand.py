@@ -14,7 +14,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.catalog import load_topology
-from taccl_py.topology.model import Link, Port
+from taccl_py.topology.model import Link, Port, Topology
 from tests.instances import MB, chain, full, machine, quiet_pulp, ring, star_in, two_nodes
 from tests.synthesis.drawn import problems
 from tests.synthesis.exhaustive import least_time_us
@@ -209,3 +209,13 @@ def test_what_has_crossed_a_cut_must_still_get_to_the_farthest_rank_behind_it(ki
     bound = demand_bound(topology, kind, 0, 6 * MB)
     assert bound.time_us == pytest.approx(302.0)
     assert bound.reason.startswith("bandwidth: 50 % of the data through node")
+
+
+def test_bounds_do_not_depend_on_the_numbers_of_the_nodes():
+    links = tuple(Link(a, b, 1.0 if a // 2 == b // 2 else 4.0, 10.0) for a in range(4) for b in range(4) if a != b)
+    for kind in (Kind.ALLGATHER, Kind.ALLREDUCE, Kind.ALLTOALL):
+        found = {
+            demand_bound(Topology("pairs", "invented", nodes, (), links), kind, 0, 1e3).time_us
+            for nodes in ((0, 0, 1, 1), (5, 5, 7, 7), (1, 1, 4, 4))
+        }
+        assert len(found) == 1
