@@ -45,7 +45,7 @@ def test_machines_that_lack_links_or_have_uneven_nodes_are_left_to_others():
 
 
 def test_engine_takes_rails_where_messages_are_small():
-    demand = Demand(load_topology("ndv5", 3), Kind.ALLGATHER, 24 << 10)
+    demand = Demand(load_topology("ndv5", 4), Kind.ALLGATHER, 32 << 10, chunks_per_rank=1)
     found = synthesize_greedy(demand, Options(limits=Limits(seconds=60)), Events())
     assert judge_schedule(found.schedule) == ()
     assert found.schedule.makespan_us <= rail_schedule(demand.topology, demand.kind, 1024.0).makespan_us
