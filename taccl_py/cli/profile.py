@@ -14,12 +14,20 @@ from taccl_py.report.tables import plain_table, print_table
 from taccl_py.topology.files import topology_to_json
 
 if TYPE_CHECKING:
+    from taccl_py.measure.experiment import Bench
     from taccl_py.measure.profiler import Profile
 
 _MOST_ROWS = 64
 
 
 @click.command(short_help="Measure alpha, beta and the ports that links share.")
+@click.option(
+    "--with",
+    "transport",
+    type=click.Choice(["mpi"]),
+    default=None,
+    help="Profile the processes that mpiexec started, one for each rank.",
+)
 @click.option(
     "--emulate", default="", metavar="TOPOLOGY", help="Profile an emulated machine: a name, a formula or a file."
 )
@@ -60,22 +68,19 @@ def profile(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: 
     Examples:
       taccl profile --emulate dgx2 --noise 0.005 -o measured.json
       taccl profile --emulate ndv2 --nodes 2 --against ndv2-x2
+
+    Under MPI: mpiexec -n 4 taccl profile --with mpi -o measured.json
     """
-    from taccl_py.measure.emulate import EmulatedBench
-    from taccl_py.measure.experiment import Counted
-    from taccl_py.measure.profiler import profile as measure
-    from taccl_py.measure.record import Record
     from taccl_py.pipeline import load_machine
 
-    if not values["emulate"]:
-        raise InputError("is missing; name the machine to profile", path="command line", field="--emulate")
+    if (values["transport"] is None) is not bool(values["emulate"]):
+        raise InputError(
+            "name the machine to profile with --with mpi or --emulate TOPOLOGY, one of them", path="command line"
+        )
     reference = load_machine(values["against"]).topology if values["against"] else None
-    truth = load_machine(values["emulate"], "", values["nodes"]).topology
-    counted = Counted(EmulatedBench(truth, values["noise"]), values["repeats"])
-    if values["record"] is not None:
-        record = Record(values["record"], truth.name, truth.num_ranks)
-        counted.known, counted.keep = record.known, record.keep
-    found = measure(counted)
+    found = _measure(values) if values["transport"] is None else _measure_mpi(values)
+    if found is None:
+        return  # another rank than 0
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(found.topology)))
         click.echo(f"wrote {output}", err=True)
@@ -96,6 +101,48 @@ def profile(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: 
             )
             violations = [Violation(one.what, "drift", f"is {one.change} {remedy}") for one in worse]
             raise InvalidArtifact(found.topology.name, violations)
+
+
+def _measure(values: dict[str, Any]) -> Profile:
+    """Profile an emulated machine."""
+    from taccl_py.measure.emulate import EmulatedBench
+    from taccl_py.pipeline import load_machine
+
+    truth = load_machine(values["emulate"], "", values["nodes"]).topology
+    return _measure_on(EmulatedBench(truth, values["noise"]), values)
+
+
+def _measure_mpi(values: dict[str, Any]) -> Profile | None:
+    """Profile the processes of mpiexec; None on all ranks but 0."""
+    from taccl_py.execute.mpi import load_mpi
+    from taccl_py.measure.mpi_bench import MpiBench
+
+    bench = MpiBench(load_mpi())
+    if len(bench.node_of) < 2:
+        raise InputError(
+            "one process has nobody to send to; start several, as in mpiexec -n 4 taccl profile --with mpi",
+            path="command line",
+            field="--with",
+        )
+    if bench.rank:
+        bench.serve()
+        return None
+    try:
+        return _measure_on(bench, values)
+    finally:
+        bench.finish()
+
+
+def _measure_on(bench: Bench, values: dict[str, Any]) -> Profile:
+    from taccl_py.measure.experiment import Counted
+    from taccl_py.measure.profiler import profile as measure
+    from taccl_py.measure.record import Record
+
+    counted = Counted(bench, values["repeats"])
+    if values["record"] is not None:
+        record = Record(values["record"], bench.name, len(bench.node_of))
+        counted.known, counted.keep = record.known, record.keep
+    return measure(counted)
 
 
 def _record(found: Profile) -> dict[str, Any]:

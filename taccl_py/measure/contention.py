@@ -22,8 +22,9 @@ from taccl_py.units import BYTES_PER_MB, format_ranks
 
 LARGE_BYTES, SMALL_BYTES = 4_000_000, 64
 _MESSAGES = 8  # so that a port is kept busy from the first message to the last
+_CLEAN = 1.02  # a port that makes a set slower by less does not hide another
 _DEALS = 3  # ways in which the membership of a sender is tried
-_SLOWER = 1.08  # times that differ by less are the same
+_LEAST_SLOWER, _DEVIATIONS = 1.08, 4.0  # times that differ by less, or by fewer deviations, are the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,9 @@ def most_experiments(links: int, ranks: int, ports: int) -> int:
     return 2 * big + ports * ((_DEALS + 2) * ranks + 6 + ranks * (2 + math.ceil(math.log2(max(2, ranks)))))
 
 
-def find_ports(counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str]) -> tuple[FoundPort, ...]:
+def find_ports(
+    counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str], spread: float = 0.0
+) -> tuple[FoundPort, ...]:
     """Return the smallest set of ports, as far as the sets that are tried go, that explains what links do together.
 
     Parameters
@@ -60,13 +63,18 @@ def find_ports(counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Fl
         Alpha and beta of every link that is to be looked at, alone.
     scope_of
         Kind of a link: links of different kinds are not run together.
+    spread
+        Relative standard deviation of times.
     """
-    return _Search(counted, costs, scope_of).run()
+    return _Search(counted, costs, scope_of, max(_LEAST_SLOWER, 1 + _DEVIATIONS * spread)).run()
 
 
 class _Search:
-    def __init__(self, counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str]) -> None:
+    def __init__(
+        self, counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str], slower: float
+    ) -> None:
         self._counted = counted
+        self._slower = slower
         self._costs = costs
         self._ports: list[FoundPort] = []
         self._scopes: dict[str, list[Flow]] = {}
@@ -99,7 +107,8 @@ class _Search:
                 if members in known:
                     return
             name = f"{word} {_ranks(members, _sender)} to {_ranks(members, _receiver)}"
-            self._ports.append(FoundPort(name, self._cost(least), members))
+            again = sum(port.name.partition(" (")[0] == name for port in self._ports)
+            self._ports.append(FoundPort(f"{name} ({again + 1})" if again else name, self._cost(least), members))
 
     def _cover(self, links: Sequence[Flow], word: str) -> None:
         """Run every two senders, and every two receivers, together where no known port hides a new one."""
@@ -132,7 +141,7 @@ class _Search:
         """Whether some flow of a group takes longer than alone and than its known ports explain."""
         times = self._counted.times_us(group, LARGE_BYTES, _MESSAGES)
         expected = self._predicted_us(group)
-        return any(time > _SLOWER * limit for time, limit in zip(times, expected, strict=True))
+        return any(time > self._slower * limit for time, limit in zip(times, expected, strict=True))
 
     def _predicted_us(self, group: Sequence[Flow]) -> list[float]:
         """Longest that each flow should take, as far as known."""
@@ -142,7 +151,7 @@ class _Search:
         for port in self._ports:
             users = [index for index, flow in enumerate(group) if flow in port.links]
             each = _message_us(port.cost, megabytes)
-            for index in users:
+            for index in users if len(users) > 1 else []:  # alone, a link has the time that was measured alone
                 busy = (_MESSAGES * len(users) - 1) * each + max(each, alone[index])
                 latest[index] = max(latest[index], busy)
         return latest
@@ -201,7 +210,7 @@ class _Search:
         """Whether known ports do not slow a group."""
         megabytes = LARGE_BYTES / BYTES_PER_MB
         alone = [_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
-        return all(time <= 1.001 * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
+        return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
 
     def _cost(self, least: Sequence[Flow]) -> Cost:
         """Cost of the port that a smallest set shares, from a large and a small size."""
@@ -214,7 +223,7 @@ class _Search:
         total = _MESSAGES * len(least)
         last = self._counted.last_us(least, size_bytes, _MESSAGES)
         alone = max(_message_us(self._costs[flow], size_bytes / BYTES_PER_MB) for flow in least)
-        if last <= _SLOWER * _MESSAGES * alone:
+        if last <= self._slower * _MESSAGES * alone:
             return 0.0  # not felt at this size
         return last / total if last / total >= alone else (last - alone) / (total - 1)
 
@@ -222,7 +231,7 @@ class _Search:
         """Ports without those that others imply: all their links share another one that is as slow."""
         kept: list[FoundPort] = []
         for port in sorted(self._ports, key=lambda port: -len(port.links)):
-            slow = port.cost.beta_us_per_mb / _SLOWER
+            slow = port.cost.beta_us_per_mb / self._slower
             if not any(port.links <= other.links and other.cost.beta_us_per_mb >= slow for other in kept):
                 kept.append(port)
         return sorted(kept, key=lambda port: self._ports.index(port))

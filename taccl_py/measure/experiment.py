@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
+
+_SPREAD_SAMPLES = 7
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,12 +63,24 @@ class Counted:
         How many experiments were needed, those in `known` included; how long flows ran in all.
     """
 
+    # Of clocks and rounding; times are never the same to less than this.
+    LEAST_SPREAD: ClassVar[float] = 0.01
+
     bench: Bench
     repeats: int = 3
     known: dict[Experiment, tuple[float, ...]] = field(default_factory=dict)
     keep: Callable[[Experiment, tuple[float, ...]], None] | None = None
     experiments: int = 0
     busy_us: float = 0.0
+
+    def spread(self, flow: Flow, size_bytes: int, messages: int) -> float:
+        """Relative standard deviation of medians, of experiments that are all the same but for their number of messages."""
+        rates = [
+            self.last_us([flow], size_bytes, messages + extra) / (messages + extra) for extra in range(_SPREAD_SAMPLES)
+        ]
+        middle = sorted(rates)[len(rates) // 2]
+        deviations = sorted(abs(rate / middle - 1) for rate in rates)
+        return max(self.LEAST_SPREAD, 1.4826 * deviations[len(deviations) // 2])
 
     def times_us(self, flows: Sequence[Flow], size_bytes: int, messages: int = 1) -> tuple[float, ...]:
         """Median time of every flow."""

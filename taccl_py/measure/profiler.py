@@ -14,7 +14,8 @@ from taccl_py.topology.template import Cost
 
 SIZES_BYTES = (64, 1024, 16_384, 262_144, 1_048_576, 4_194_304)
 _SCREEN_BYTES = 1_048_576, 64
-_ALIKE = 1.04  # links whose times differ by less are of one class
+_ALIKE, _DEVIATIONS = 1.04, 4.0  # links whose times differ by less, or by fewer deviations, are of one class
+_SERIAL = 8  # messages one after the other, over which a start that is not quite common is spread
 
 
 @dataclass(frozen=True)
@@ -57,33 +58,36 @@ def profile(counted: Counted, progress: Callable[[str, int], None] | None = None
     bench = counted.bench
     tell = progress or (lambda *_: None)
     tell("links", 0)
-    classes = _classes(counted)
+    spread = counted.spread(bench.pairs[0], _SCREEN_BYTES[0], _SERIAL)
+    classes = _classes(counted, max(_ALIKE, 1 + _DEVIATIONS * spread))
     samples: list[Sample] = []
     lines = []
     for members in classes:
-        taken = [_sample(counted, members[0], size) for size in SIZES_BYTES]
+        taken = [_sample(counted, members[len(members) // 2], size) for size in SIZES_BYTES]
         samples += taken
         lines.append((fit_samples(taken).at(None), tuple(members)))
         tell("alpha and beta", counted.experiments)
     costs = {flow: Cost(line.alpha_us, line.beta_us_per_mb) for line, members in lines for flow in members}
     node_of = bench.node_of
     tell("ports", counted.experiments)
-    ports = find_ports(counted, costs, lambda flow: "node" if node_of[flow.src] == node_of[flow.dst] else "network")
+    ports = find_ports(
+        counted, costs, lambda flow: "node" if node_of[flow.src] == node_of[flow.dst] else "network", spread
+    )
     machine = _topology(bench, costs, ports, counted.experiments)
     return Profile(machine, tuple(samples), tuple(lines), ports, counted.experiments, counted.busy_us)
 
 
 def _sample(counted: Counted, flow: Flow, size_bytes: int) -> Sample:
-    return Sample(flow.src, flow.dst, size_bytes, counted.last_us([flow], size_bytes))
+    return Sample(flow.src, flow.dst, size_bytes, counted.last_us([flow], size_bytes, _SERIAL), serial=_SERIAL)
 
 
-def _classes(counted: Counted) -> list[list[Flow]]:
+def _classes(counted: Counted, alike: float) -> list[list[Flow]]:
     """Links that take as long as each other, at a large size and at a small one."""
     classes: list[tuple[tuple[float, float], list[Flow]]] = []
     for flow in counted.bench.pairs:
-        large, small = (counted.last_us([flow], size) for size in _SCREEN_BYTES)
+        large, small = (counted.last_us([flow], size, _SERIAL) for size in _SCREEN_BYTES)
         for (other_large, other_small), members in classes:
-            if max(large / other_large, other_large / large, small / other_small, other_small / small) < _ALIKE:
+            if max(large / other_large, other_large / large, small / other_small, other_small / small) < alike:
                 members.append(flow)
                 break
         else:

@@ -36,4 +36,5 @@ def test_a_record_saves_what_was_measured(taccl, folder):
 
 
 def test_what_cannot_be_profiled_is_refused(refuse):
-    refuse(2, ["--emulate", "name the machine"], "profile")
+    refuse(2, ["--emulate TOPOLOGY", "name the machine"], "profile")
+    refuse(2, ["one of them"], "profile", "--emulate", "ring:4", "--with", "mpi")
