@@ -24,6 +24,7 @@ MAX_REDUCE_CHAIN = 15  # MSCCL_MAX_REDUCE_FUSION 16; a chain of 16 drops its des
 MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
 MAX_OFFSET = 32767  # int16
 CUSTOM = "custom"  # spelling of a collective that the runtime knows nothing of
+PLAN_FOLDER = "default"  # where MSCCL++ keeps plans, in its cache directory MSCCLPP_CACHE_DIR
 LOOP_LIMIT = 65536  # MSCCL_MAX_ITER
 
 

@@ -15,7 +15,7 @@ from taccl_py.jsonio import parse_json, read_text
 from taccl_py.portfolio.directory import read_directory
 from taccl_py.report.directory import describe_directory
 from taccl_py.report.tables import INDEX_FORMATS
-from taccl_py.runtimes import MSCCLPP, RUNTIMES, Runtime
+from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_size, format_time
 from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
@@ -57,7 +57,8 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     proxies: waits that match no signal, circles, data that are read or overwritten too early, and results.
 
     A directory is judged file by file and as a whole: files that would stop the runtime's scan, sizes for which two files
-    compete, sizes and placements that it covers, and the memory that its connections take.
+    compete, sizes and placements that it covers, and the memory that its connections take. A folder of JSON files is one of
+    MSCCL++ plans.
 
     Exit code 0 if all are good, 4 if the judge objects to one, 2 if one cannot be read.
 
@@ -70,7 +71,8 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     results: list[dict[str, Any]] = []
     for path in files:
         if path.is_dir():
-            results += _judge_directory(path, RUNTIMES[runtime])
+            plans = _plans_in(path)
+            results += _judge_plans(plans) if plans else _judge_directory(path, RUNTIMES[runtime])
         else:
             results.append(_judge(path, RUNTIMES[runtime], hints["collective"], hints["root"]))
     if as_json:
@@ -145,6 +147,24 @@ def _judge_directory(path: Path, runtime: Runtime) -> list[dict[str, Any]]:
     ]
     violations = tuple(sorted((*verdict.violations, *contents.violations)))
     return [*results, _result(path, violations, describe_directory(verdict, runtime), ())]
+
+
+def _plans_in(path: Path) -> list[Path]:
+    """Files of a folder of MSCCL++ plans, or of a cache directory with one; empty if it is something else."""
+    folder = path / PLAN_FOLDER if (path / PLAN_FOLDER).is_dir() else path
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    return files if files and all(file.suffix == ".json" for file in files) else []
+
+
+def _judge_plans(files: list[Path]) -> list[dict[str, Any]]:
+    from taccl_py.verify.mscclpp import judge_plan_folder
+
+    folder = files[0].parent
+    verdict = judge_plan_folder({file.name: read_text(file) for file in files})
+    results = [
+        _result(folder / name, one.violations, _describe_plan(one.facts), ()) for name, one in verdict.files.items()
+    ]
+    return [*results, _result(folder, verdict.violations, f"{len(files)} plans for {MSCCLPP.name}", ())]
 
 
 def _is_json(path: Path, text: str) -> bool:

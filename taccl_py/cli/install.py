@@ -13,7 +13,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text, write_all
 from taccl_py.portfolio.directory import Installation, Offer, plan_installation
 from taccl_py.report.directory import describe_directory
-from taccl_py.runtimes import MSCCLPP, RUNTIMES, Runtime
+from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 
 
 @click.command(short_help="Put algorithm files where a runtime loads them.")
@@ -70,9 +70,9 @@ def install(
 def _install_plans(
     sources: Sequence[Path], output: Path, place: str, *, trim: bool, replaces: bool, as_json: bool
 ) -> None:  # fmt: skip
-    from taccl_py.portfolio.plans import FOLDER, install_plans, read_plan_offer
+    from taccl_py.portfolio.plans import install_plans, read_plan_offer
 
-    folder = output / FOLDER
+    folder = output / PLAN_FOLDER
     old = sorted(folder.glob("*.json")) if folder.is_dir() else []
     files = [file for path in sources for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     found = install_plans([read_plan_offer(path) for path in [*([] if replaces else old), *files]], trim=trim)
@@ -124,7 +124,12 @@ def _files(sources: Sequence[Path]) -> list[Path]:
 def _offer(path: Path, runtime: Runtime) -> Offer:
     from taccl_py.pipeline import convert_and_judge
 
-    return Offer(convert_and_judge(read_text(path), str(path), runtime).program, str(path))
+    text = read_text(path)
+    if text.lstrip()[:1] == "{":
+        raise InputError(
+            f"is JSON, and {runtime.title} loads XML; add --runtime {MSCCLPP.name} if it is a plan", path=str(path)
+        )
+    return Offer(convert_and_judge(text, str(path), runtime).program, str(path))
 
 
 def _print(found: Installation, output: Path, runtime: Runtime, *, as_json: bool) -> None:

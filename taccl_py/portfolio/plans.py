@@ -1,7 +1,4 @@
-"""Directories of MSCCL++ execution plans: which plan is for which calls, and what is to be written.
-
-MSCCL++ keeps plans in the folder ``default`` of its cache directory, ``MSCCLPP_CACHE_DIR``.
-"""
+"""Directories of MSCCL++ execution plans: which plan is for which calls, and what is to be written."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import canonical_json, parse_json, read_text
 from taccl_py.verify.mscclpp import is_plan, judge_plan
 
-FOLDER = "default"
 _MOST_DIGITS = 20  # of 2^64 - 1
 
 

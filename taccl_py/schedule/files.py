@@ -110,6 +110,12 @@ def read_schedule(text: str, path: str) -> Schedule:
         If the text is not a schedule file of a version that is understood, or refers to what does not exist.
     """
     fields = Fields(parse_json(text, path), path)
+    if fields.has("gpus") and not fields.has("format"):
+        raise InputError(
+            "is a plan for MSCCL++, and a schedule is needed here; name the schedule that it was made of, or use taccl check, "
+            "run or install",
+            path=path,
+        )
     if fields.text("format") != FORMAT:
         fields.fail("format", f"found {fields.text('format')!r}, a schedule file has {FORMAT!r}")
     if fields.integer("version") != VERSION:

@@ -156,3 +156,30 @@ def test_what_is_no_good_plan_is_not_installed(taccl, plans):
     (plans / "small.json").write_text(text.replace('"name": "signal"', '"name": "rlxsignal"', 1), encoding="utf-8")
     assert taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp").code == 4
     assert not (plans / "cache").exists()
+
+
+def test_a_folder_of_plans_is_judged_as_a_whole(taccl, plans):
+    assert taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp").code == 0
+    for name in ("cache", "cache/default"):
+        checked = taccl("check", name)
+        assert checked.code == 0, checked.out
+        assert "cache/default: good: 1 plans for mscclpp" in checked.out
+    folder = plans / "cache" / "default"
+    (folder / "all.json").write_text((plans / "all.json").read_text(encoding="utf-8"), encoding="utf-8")
+    checked = taccl("check", "cache")
+    assert checked.code == 4
+    assert "from 1024 to 65536 bytes all.json is for the same calls" in checked.out
+    (folder / "all.json").write_text("[]", encoding="utf-8")
+    assert "[stray-file]" in taccl("check", "cache").out
+
+
+@pytest.mark.usefixtures("plans")
+def test_plans_are_told_from_what_other_commands_need(taccl):
+    ended = taccl("install", "small.json", "-o", "algos")
+    assert (ended.code, ended.sentence.startswith("small.json: is JSON, and MSCCL executor for NCCL loads XML")) == (
+        2,
+        True,
+    )
+    for command in (("show",), ("simulate",), ("lower", "-o", "a.xml")):
+        ended = taccl(command[0], "small.json", *command[1:])
+        assert (ended.code, ended.sentence.startswith("small.json: is a plan for MSCCL++")) == (2, True)

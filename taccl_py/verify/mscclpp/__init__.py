@@ -3,7 +3,8 @@
 It is trusted: it shares no code with what makes plans, reads the JSON itself, and executes it symbolically.
 """
 
+from taccl_py.verify.mscclpp.directory import PlanFolderVerdict, judge_plan_folder
 from taccl_py.verify.mscclpp.grammar import is_plan
 from taccl_py.verify.mscclpp.judge import PlanFacts, PlanVerdict, judge_plan
 
-__all__ = ["PlanFacts", "PlanVerdict", "is_plan", "judge_plan"]
+__all__ = ["PlanFacts", "PlanFolderVerdict", "PlanVerdict", "is_plan", "judge_plan", "judge_plan_folder"]

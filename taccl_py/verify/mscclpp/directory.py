@@ -1,0 +1,44 @@
+"""Judge of a folder of plans: each by itself, and that no two are for the same call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from taccl_py.errors import InputError, Violation
+from taccl_py.verify.mscclpp.judge import PlanVerdict, judge_plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFolderVerdict:
+    """What the judge says.
+
+    Attributes
+    ----------
+    files
+        Verdict on each plan, by name.
+    violations
+        Objections to files that are no plans, and to plans for the same calls.
+    """
+
+    files: dict[str, PlanVerdict]
+    violations: tuple[Violation, ...]
+
+
+def judge_plan_folder(texts: Mapping[str, str]) -> PlanFolderVerdict:
+    """Judge the files of a folder, by name."""
+    files: dict[str, PlanVerdict] = {}
+    found: list[Violation] = []
+    for name, text in sorted(texts.items()):
+        try:
+            files[name] = judge_plan(text, name)
+        except InputError as error:
+            found.append(Violation(name, "stray-file", f"it is no plan ({error.what}); take it away"))
+    for (one, first), (other, second) in combinations(files.items(), 2):
+        a, b = first.facts, second.facts
+        low, high = max(a.min_bytes, b.min_bytes), min(a.max_bytes, b.max_bytes)
+        if (a.kind, a.num_ranks, a.in_place) == (b.kind, b.num_ranks, b.in_place) and low <= high:
+            what = f"from {low} to {high} bytes {one} is for the same calls; give them other sizes"
+            found.append(Violation(other, "competing-plans", what))
+    return PlanFolderVerdict(files, tuple(sorted(found)))
