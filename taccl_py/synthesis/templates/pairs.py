@@ -142,9 +142,12 @@ def _doubled(way: Way, camp: Camp, site: Site) -> Way:
     def found(src: int, dst: int) -> tuple[int, ...]:
         hops = way(src, dst)
         crossing = next((i for i, (a, b) in enumerate(pairwise(hops)) if node_of[a] != node_of[b]), None)
-        if crossing is None:
+        # A quickest path inside a node may lead through another one, past the leaders.
+        if crossing is None or not {hops[crossing], hops[crossing + 1]} <= places.keys():
             return hops
-        (group, begin), (_, end) = places[hops[crossing]], places[hops[crossing + 1]]
+        (group, begin), (other, end) = places[hops[crossing]], places[hops[crossing + 1]]
+        if group != other:
+            return hops
         between = [group[place] for place in flipped(begin, end, len(group))]
         return (*hops[:crossing], *between, *hops[crossing + 2 :])
 
