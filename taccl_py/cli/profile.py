@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from taccl_py.measure.profiler import Profile
 
 _MOST_ROWS = 64
+_START_SECONDS = 0.001  # of one run, beside the time of its messages
 
 
 @click.command(short_help="Measure alpha, beta and the ports that links share.")
@@ -55,6 +56,11 @@ _MOST_ROWS = 64
     show_default=True,
     help="Relative difference that --against allows.",
 )
+@click.option(
+    "--plan",
+    is_flag=True,
+    help="Only print how many experiments a profile of a machine like that of --emulate takes, and about how long.",
+)
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
 def profile(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
@@ -68,11 +74,14 @@ def profile(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: 
     Examples:
       taccl profile --emulate dgx2 --noise 0.005 -o measured.json
       taccl profile --emulate ndv2 --nodes 2 --against ndv2-x2
+      taccl profile --plan --emulate ndv4 --nodes 4
 
     Under MPI: mpiexec -n 4 taccl profile --with mpi -o measured.json
     """
     from taccl_py.pipeline import load_machine
 
+    if values["plan"] and not values["emulate"]:
+        raise InputError("it needs a machine like yours; add --emulate TOPOLOGY", path="command line", field="--plan")
     if (values["transport"] is None) is not bool(values["emulate"]):
         raise InputError(
             "name the machine to profile with --with mpi or --emulate TOPOLOGY, one of them", path="command line"
@@ -81,6 +90,9 @@ def profile(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: 
     found = _measure(values) if values["transport"] is None else _measure_mpi(values)
     if found is None:
         return  # another rank than 0
+    if values["plan"]:
+        _show_plan(found, values["repeats"], as_json=as_json)
+        return
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(found.topology)))
         click.echo(f"wrote {output}", err=True)
@@ -101,6 +113,22 @@ def profile(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: 
             )
             violations = [Violation(one.what, "drift", f"is {one.change} {remedy}") for one in worse]
             raise InvalidArtifact(found.topology.name, violations)
+
+
+def _show_plan(found: Profile, repeats: int, *, as_json: bool) -> None:
+    """How many experiments a profile of such a machine takes, and how long."""
+    from taccl_py.measure.profiler import SIZES_BYTES
+
+    pairs = found.topology.num_ranks * (found.topology.num_ranks - 1)
+    seconds = found.busy_us / 1e6 + found.experiments * repeats * _START_SECONDS
+    plan = {"experiments": found.experiments, "all_pairs": pairs * len(SIZES_BYTES), "seconds": seconds}
+    if as_json:
+        echo_json(plan)
+        return
+    click.echo(
+        f"{plan['experiments']} experiments, about {seconds:.0f} s; every pair at every size would be {plan['all_pairs']}, "
+        "without any two of them together"
+    )
 
 
 def _measure(values: dict[str, Any]) -> Profile:

@@ -12,7 +12,7 @@ k (2 + log2 n) + 5 r + 6 experiments (r ranks), and all together never more than
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -21,7 +21,7 @@ from taccl_py.topology.template import Cost
 from taccl_py.units import BYTES_PER_MB, format_ranks
 
 LARGE_BYTES, SMALL_BYTES = 4_000_000, 64
-_MESSAGES = 8  # so that a port is kept busy from the first message to the last
+EXPECTED_MESSAGES = 8  # so that a port is kept busy from the first message to the last
 _CLEAN = 1.02  # a port that makes a set slower by less does not hide another
 _DEALS = 3  # ways in which the membership of a sender is tried
 _LEAST_SLOWER, _DEVIATIONS = 1.08, 4.0  # times that differ by less, or by fewer deviations, are the same
@@ -46,7 +46,7 @@ def most_experiments(links: int, ranks: int, ports: int) -> int:
     ports
         Ports that are found.
     """
-    big = 2 * ranks + 2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1)
+    big = 4 * ranks + 2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1)
     return 2 * big + ports * ((_DEALS + 2) * ranks + 6 + ranks * (2 + math.ceil(math.log2(max(2, ranks)))))
 
 
@@ -66,7 +66,36 @@ def find_ports(
     spread
         Relative standard deviation of times.
     """
-    return _Search(counted, costs, scope_of, max(_LEAST_SLOWER, 1 + _DEVIATIONS * spread)).run()
+    return _Search(counted, costs, scope_of, slower_factor(spread)).run()
+
+
+def expected_us(group: Sequence[Flow], costs: Mapping[Flow, Cost], ports: Sequence[FoundPort]) -> list[float]:
+    """Longest that each flow of a set should take, with `EXPECTED_MESSAGES` of `LARGE_BYTES` each.
+
+    Parameters
+    ----------
+    group
+        Flows that start together.
+    costs
+        Alpha and beta of links alone.
+    ports
+        Ports that are known.
+    """
+    megabytes = LARGE_BYTES / BYTES_PER_MB
+    alone = [_message_us(costs[flow], megabytes) for flow in group]
+    latest = [EXPECTED_MESSAGES * time for time in alone]
+    for port in ports:
+        users = [index for index, flow in enumerate(group) if flow in port.links]
+        each = _message_us(port.cost, megabytes)
+        for index in users if len(users) > 1 else []:  # alone, a link has the time that was measured alone
+            busy = (EXPECTED_MESSAGES * len(users) - 1) * each + max(each, alone[index])
+            latest[index] = max(latest[index], busy)
+    return latest
+
+
+def slower_factor(spread: float) -> float:
+    """Ratio of times from which on a time is longer, and not the same with noise of this relative standard deviation."""
+    return max(_LEAST_SLOWER, 1 + _DEVIATIONS * spread)
 
 
 class _Search:
@@ -90,6 +119,11 @@ class _Search:
             for side in (_sender, _receiver):
                 for rank in sorted({side(flow) for flow in links}):
                     self._explain([flow for flow in links if side(flow) == rank], links, word)
+        if len(self._scopes) > 1:
+            every = sorted(self._costs)
+            for side in (_sender, _receiver):
+                for rank in sorted({side(flow) for flow in every}):
+                    self._explain([flow for flow in every if side(flow) == rank], every, "all")
         return tuple(self._needed())
 
     def _explain(self, group: Sequence[Flow], links: Sequence[Flow], word: str) -> None:
@@ -139,22 +173,13 @@ class _Search:
 
     def _unexplained(self, group: Sequence[Flow]) -> bool:
         """Whether some flow of a group takes longer than alone and than its known ports explain."""
-        times = self._counted.times_us(group, LARGE_BYTES, _MESSAGES)
+        times = self._counted.times_us(group, LARGE_BYTES, EXPECTED_MESSAGES)
         expected = self._predicted_us(group)
         return any(time > self._slower * limit for time, limit in zip(times, expected, strict=True))
 
     def _predicted_us(self, group: Sequence[Flow]) -> list[float]:
         """Longest that each flow should take, as far as known."""
-        megabytes = LARGE_BYTES / BYTES_PER_MB
-        alone = [_message_us(self._costs[flow], megabytes) for flow in group]
-        latest = [_MESSAGES * time for time in alone]
-        for port in self._ports:
-            users = [index for index, flow in enumerate(group) if flow in port.links]
-            each = _message_us(port.cost, megabytes)
-            for index in users if len(users) > 1 else []:  # alone, a link has the time that was measured alone
-                busy = (_MESSAGES * len(users) - 1) * each + max(each, alone[index])
-                latest[index] = max(latest[index], busy)
-        return latest
+        return expected_us(group, self._costs, self._ports)
 
     def _shrink(self, group: list[Flow]) -> list[Flow]:
         """A subset that is unexplained and of which no part (as far as is tried) is: by halves, then one by one."""
@@ -209,7 +234,7 @@ class _Search:
     def _is_clean(self, group: Sequence[Flow]) -> bool:
         """Whether known ports do not slow a group."""
         megabytes = LARGE_BYTES / BYTES_PER_MB
-        alone = [_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
+        alone = [EXPECTED_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
         return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
 
     def _cost(self, least: Sequence[Flow]) -> Cost:
@@ -220,10 +245,10 @@ class _Search:
 
     def _port_us(self, least: Sequence[Flow], size_bytes: int) -> float:
         """Time that one message occupies the port."""
-        total = _MESSAGES * len(least)
-        last = self._counted.last_us(least, size_bytes, _MESSAGES)
+        total = EXPECTED_MESSAGES * len(least)
+        last = self._counted.last_us(least, size_bytes, EXPECTED_MESSAGES)
         alone = max(_message_us(self._costs[flow], size_bytes / BYTES_PER_MB) for flow in least)
-        if last <= self._slower * _MESSAGES * alone:
+        if last <= self._slower * EXPECTED_MESSAGES * alone:
             return 0.0  # not felt at this size
         return last / total if last / total >= alone else (last - alone) / (total - 1)
 

@@ -38,3 +38,10 @@ def test_a_record_saves_what_was_measured(taccl, folder):
 def test_what_cannot_be_profiled_is_refused(refuse):
     refuse(2, ["--emulate TOPOLOGY", "name the machine"], "profile")
     refuse(2, ["one of them"], "profile", "--emulate", "ring:4", "--with", "mpi")
+
+
+def test_a_plan_for_128_ranks_is_printed_and_small(taccl):
+    plan = taccl("profile", "--plan", "--emulate", "ndv4-x16", "--json").json
+    assert plan["experiments"] * 20 < plan["all_pairs"] == 128 * 127 * 6
+    assert plan["seconds"] > 0
+    assert "experiments, about" in taccl("profile", "--plan", "--emulate", "ring:4").out

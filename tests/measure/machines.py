@@ -70,6 +70,20 @@ def tree():
     return read_node_link({"nodes": nodes, "links": edges}, "tree.json", "tree")
 
 
+def small_nodes(nodes):
+    """Nodes of 2 ranks with a link and a NIC each."""
+    links = (NodeLink(0, 1, Cost(0.5, 8.0)), NodeLink(1, 0, Cost(0.5, 8.0)))
+    return instantiate(NodeTemplate("small", "", "", 2, links=links, nics=(Nic("ib", (0, 1), IB),)), nodes)
+
+
+def racks():
+    """4 nodes of 2 ranks, two nodes on each of two leaf switches; a third of what is below goes up."""
+    nodes = [{"id": i, "node": i // 2} for i in range(8)] + [{"id": f"leaf{i}", "type": "switch"} for i in range(2)]
+    edges = [{"source": i, "target": f"leaf{i // 4}", "alpha_us": 1.0, "beta_us_per_mb": 40.0} for i in range(8)]
+    edges.append({"source": "leaf0", "target": "leaf1", "alpha_us": 0.5, "beta_us_per_mb": 30.0})
+    return read_node_link({"nodes": nodes, "links": edges}, "racks.json", "racks")
+
+
 def ring():
     return formula_topology("ring:8,alpha_us=2,beta_us_per_mb=30")
 

@@ -8,7 +8,10 @@ from taccl_py.measure.emulate import EmulatedBench
 from taccl_py.measure.experiment import Counted, Experiment, Flow
 from taccl_py.measure.profiler import profile
 from taccl_py.measure.record import Record
-from tests.measure.machines import MACHINES
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import Degradation, degraded, parse_slow_link
+from taccl_py.topology.difference import differences
+from tests.measure.machines import MACHINES, racks, small_nodes
 
 
 def felt_ports(machine):
@@ -93,3 +96,24 @@ def test_a_record_of_another_machine_is_refused(tmp_path):
     (tmp_path / "r.jsonl").write_text((tmp_path / "r.jsonl").read_text() + '{"size_bytes": 1}\n')
     with pytest.raises(InputError, match=r"r.jsonl, line 2: ranks: is missing"):
         Record(tmp_path / "r.jsonl", "mine", 8)
+
+
+def test_equal_nodes_are_probed_three_at_a_time_and_the_others_follow():
+    truth = load_topology("ndv4", 6)
+    found = profile(Counted(EmulatedBench(truth)))
+    assert [one for one in differences(truth, found.topology, 0.03) if one.change != "new"] == []
+    assert set(felt_ports(found.topology)) == set(felt_ports(truth))
+    assert found.experiments * 10 < truth.num_ranks * (truth.num_ranks - 1) * 6
+
+
+def test_a_node_that_is_slower_than_those_that_stand_for_it_is_noticed_and_measured():
+    truth = degraded(small_nodes(5), Degradation((), (parse_slow_link("8-9:0.5"),)))
+    found = profile(Counted(EmulatedBench(truth))).topology
+    rates = {(link.src, link.dst): link.beta_us_per_mb for link in found.links}
+    assert (rates[8, 9], rates[0, 1]) == (pytest.approx(16, rel=0.03), pytest.approx(8, rel=0.03))
+
+
+def test_what_nodes_share_beyond_themselves_is_not_overlooked():
+    """Four nodes of two, two nodes on each leaf, and a third of the rate between leaves."""
+    truth = racks()
+    assert set(felt_ports(profile(Counted(EmulatedBench(truth))).topology)) == set(felt_ports(truth))
