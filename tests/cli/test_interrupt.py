@@ -46,10 +46,15 @@ def start(folder):
     """Start the command in a process group of its own, which does not outlive the test."""
     processes = []
 
+    def listen():
+        """What runs in the background without job control ignores interrupts, and hands that down."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def begin(*arguments, command=("-m", "taccl_py"), stderr=subprocess.PIPE):
         process = subprocess.Popen(
             [sys.executable, *command, *arguments],
             cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
+            preexec_fn=listen,
         )  # fmt: skip
         processes.append(process)
         return process
