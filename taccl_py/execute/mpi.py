@@ -32,7 +32,9 @@ T = TypeVar("T")
 # Polls without anything new after which a process lets others have the processor, and for how long.
 _PATIENCE, _NAP_SECONDS = 50, 2e-5
 _POLLS_PER_CONTROL = 64
-_LAST_WORDS_SECONDS = 6.0  # that other ranks leave to rank 0
+# How long the rank that speaks leaves to its launcher, which drops what it has not yet passed on when a process aborts, and
+# how long the others leave to that rank.
+_PASS_ON_SECONDS, _LAST_WORDS_SECONDS = 1.0, 10.0
 _STOP_TAG, _REPORT_TAG, _VERDICT_TAG = 1, 2, 3
 # Longest that rank 0 waits for reports once somebody has stopped, as a part of the time-out, and at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.5, 2.0
@@ -261,8 +263,7 @@ class MpiSession:
     def _end_all(self, exit_code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        if not self.speaks:
-            time.sleep(_LAST_WORDS_SECONDS)
+        time.sleep(_PASS_ON_SECONDS if self.speaks else _LAST_WORDS_SECONDS)
         self._mpi.COMM_WORLD.Abort(exit_code)
 
     # One run
