@@ -23,7 +23,7 @@ def run_folder(executor, folder):
     for number, path in enumerate(sorted(Path(folder).iterdir())):
         plan = read_plan(path.read_text(encoding="utf-8"), path.name)
         data_type = list(DataType)[number % len(DataType)]
-        for chunk_bytes in (256, 200_000):
+        for chunk_bytes in (256, 3_200_000 // plan.num_ranks**2):
             for in_place in placements(plan):
                 call = Call(chunk_bytes * plan.chunks_per_size, data_type, Operator.SUM, in_place)
                 outcome = session.run(plan, call, Conditions(EXECUTOR))

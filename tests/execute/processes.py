@@ -16,7 +16,7 @@ from taccl_py.synthesis.engine import Events, Options
 from tests.cli.running import Ended, environment
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 90
+SECONDS = 180
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,14 @@ def errors(ended):
     return [line.removeprefix("error: ") for line in ended.err.splitlines() if line.startswith("error: ")]
 
 
-def write_samples(folder):
-    """Write a program for every collective and three machines of four ranks."""
+def write_samples(folder, num_ranks):
+    """Write a program for every collective and three machines of so many ranks."""
     limits = Limits(seconds=60.0, workers=1)
     limits.stop.set()  # the first answer
     for kind in Kind:
-        for topology in ("ring:4", "full:4", "switch:4"):
-            request = Request(topology=topology, kind=kind, size_bytes=1 << 16, options=Options(limits=limits))
+        for shape in ("ring", "full", "switch"):
+            request = Request(
+                topology=f"{shape}:{num_ranks}", kind=kind, size_bytes=1 << 16, options=Options(limits=limits)
+            )
             text = lower_and_judge(synthesize(request, Events()).schedule, LoweringOptions(EXECUTOR)).text
-            (folder / f"{kind}-{topology.replace(':', '-')}.xml").write_text(text, encoding="utf-8")
+            (folder / f"{kind}-{shape}.xml").write_text(text, encoding="utf-8")

@@ -29,9 +29,10 @@ def under_mpi(num_ranks, *words, module="taccl_py", cwd=ROOT):
     return run_processes([MPIEXEC, "-n", num_ranks, sys.executable, "-m", module, *words], cwd=cwd)
 
 
-def test_every_collective_on_three_machines_in_four_processes(tmp_path):
-    write_samples(tmp_path)
-    ended = under_mpi(4, "folder", "mpi", tmp_path, module="tests.execute.process_driver")
+@pytest.mark.parametrize("num_ranks", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16))])
+def test_every_collective_on_three_machines_at_two_sizes(tmp_path, num_ranks):
+    write_samples(tmp_path, num_ranks)
+    ended = under_mpi(num_ranks, "folder", "mpi", tmp_path, module="tests.execute.process_driver")
     assert (ended.code, ended.err) == (0, "")
     results = ended.json
     assert len({name for name, _, _ in results}) == 24
