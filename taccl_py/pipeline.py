@@ -313,7 +313,8 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     """
     machine = load_machine(request.topology, request.sketch, request.nodes)
     topology, sketch = machine.topology, machine.sketch
-    with _named(missing="--without-link", slow="--slow-link"):
+    options = {"missing_ports": "--without-port", "slow_ports": "--slow-port"}
+    with _named(missing="--without-link", slow="--slow-link", **options):
         topology = degraded(topology, request.degradation)
     if request.ranks is not None:
         if sketch is not None:

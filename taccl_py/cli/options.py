@@ -14,7 +14,15 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.topology.degrade import Degradation, LinkChoice, SlowLink, parse_link, parse_slow_link
+from taccl_py.topology.degrade import (
+    Degradation,
+    LinkChoice,
+    SlowLink,
+    SlowPort,
+    parse_link,
+    parse_slow_link,
+    parse_slow_port,
+)
 from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
 
 if TYPE_CHECKING:
@@ -73,6 +81,16 @@ class SlowLinkType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return value if isinstance(value, SlowLink) else _parse(lambda: parse_slow_link(value), param)
 
 
+class SlowPortType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A pattern of ports and the part of their bandwidth that is left, such as node 5 *:0.5."""
+
+    name = "port:part"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SlowPort:  # noqa: ARG002
+        """Parse, naming the option in errors."""
+        return value if isinstance(value, SlowPort) else _parse(lambda: parse_slow_port(value), param)
+
+
 class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
     """A file or a directory to write to, which stdout is not."""
 
@@ -105,17 +123,21 @@ def _parse(parse: Callable[[], T], param: click.Parameter | None) -> T:
 
 
 SIZE, SIZE_RANGE, RANKS, KIND = SizeType(), SizeRangeType(), RanksType(), KindType()
-LINK, SLOW_LINK = LinkType(), SlowLinkType()
+LINK, SLOW_LINK, SLOW_PORT = LinkType(), SlowLinkType(), SlowPortType()
 OUTPUT = OutputType(path_type=Path)
 
 
 def degradation_options(command: F) -> F:
-    """Options that say which links of the machine are missing or slow."""
+    """Options that say which links and ports of the machine are missing or slow."""
     decorators = [
         click.option("--without-link", type=LINK, multiple=True,
                      help="Links that are missing: 0-3 for both directions, '0->3' for one. May be repeated."),
         click.option("--slow-link", type=SLOW_LINK, multiple=True,
                      help="Links with a part of their bandwidth: 0-3:0.5. May be repeated."),
+        click.option("--without-port", multiple=True, metavar="NAMES",
+                     help="Ports (NICs) that are missing, with their links: 'node 5 ib3 *'. May be repeated."),
+        click.option("--slow-port", type=SLOW_PORT, multiple=True,
+                     help="Ports with a part of their bandwidth: 'node 7 *:0.5' is a slow node. May be repeated."),
     ]  # fmt: skip
     for decorator in reversed(decorators):
         command = decorator(command)
@@ -124,7 +146,12 @@ def degradation_options(command: F) -> F:
 
 def make_degradation(values: dict[str, Any]) -> Degradation:
     """What parsed command-line values of `degradation_options` say."""
-    return Degradation(tuple(values["without_link"]), tuple(values["slow_link"]))
+    return Degradation(
+        tuple(values["without_link"]),
+        tuple(values["slow_link"]),
+        tuple(values["without_port"]),
+        tuple(values["slow_port"]),
+    )
 
 
 def lowering_options(command: F) -> F:

@@ -1,9 +1,10 @@
-"""Degraded machines: links that are missing, or slower than their kind."""
+"""Degraded machines: links and ports (NICs, whole nodes) that are missing, or slower than their kind."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from taccl_py.errors import InputError
 from taccl_py.topology.files import require_connected
@@ -40,11 +41,39 @@ class SlowLink:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowPort:
+    """Ports whose names fit a pattern and that have only this part of their bandwidth, above 0 and below 1."""
+
+    pattern: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.pattern}:{self.share:g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Degradation:
-    """What is wrong with a machine."""
+    """What is wrong with a machine.
+
+    Attributes
+    ----------
+    missing, slow
+        Links.
+    missing_ports
+        Patterns of the names of ports that are gone, with all links that need them; ``*`` and ``?`` as in a shell.
+    slow_ports
+        See `SlowPort`.
+    """
 
     missing: tuple[LinkChoice, ...] = ()
     slow: tuple[SlowLink, ...] = ()
+    missing_ports: tuple[str, ...] = ()
+    slow_ports: tuple[SlowPort, ...] = ()
+
+    def words(self) -> list[str]:
+        """What is wrong, for people."""
+        gone = [f"without {choice}" for choice in (*self.missing, *self.missing_ports)]
+        return gone + [f"slow {slow}" for slow in (*self.slow, *self.slow_ports)]
 
 
 def parse_link(text: str) -> LinkChoice:
@@ -69,22 +98,45 @@ def parse_slow_link(text: str) -> SlowLink:
     InputError
         If the text is none, or the part is not above 0 and below 1.
     """
-    link, colon, share = text.rpartition(":")
+    link, share = _parted(text)
+    if share is None:
+        raise InputError(
+            f"{text[:40]!r} is not a slow link; write a link, a colon and the part of its bandwidth that is left, as in 0-3:0.5"
+        )
+    return SlowLink(parse_link(link), share)
+
+
+def parse_slow_port(text: str) -> SlowPort:
+    """Pattern of the names of ports and the part of their bandwidth that is left: ``node 5 *:0.5``.
+
+    Raises
+    ------
+    InputError
+        If the text is none, or the part is not above 0 and below 1.
+    """
+    pattern, share = _parted(text)
+    if share is None or not pattern.strip():
+        raise InputError(
+            f"{text[:40]!r} is not a slow port; write a name, in which * stands for anything, a colon and the part of its "
+            "bandwidth that is left, as in 'node 5 *:0.5'"
+        )
+    return SlowPort(pattern.strip(), share)
+
+
+def _parted(text: str) -> tuple[str, float | None]:
+    """What stands before the last colon, and the part of a bandwidth behind it, None if it is not one."""
+    name, colon, share = text.rpartition(":")
     try:
         number = float(share) if colon else -1.0
     except ValueError:
         number = -1.0
-    if not 1e-9 <= number < 1:
-        raise InputError(
-            f"{text[:40]!r} is not a slow link; write a link, a colon and the part of its bandwidth that is left, as in 0-3:0.5"
-        )
-    return SlowLink(parse_link(link), number)
+    return name, number if 1e-9 <= number < 1 else None
 
 
 def degraded(topology: Topology, degradation: Degradation) -> Topology:
-    """Return the machine without its missing links and with its slow ones, and with the symmetry that is left.
+    """Return the machine without what is missing and with what is slow, and with the symmetry that is left.
 
-    The source says what was taken away. A slow link has a larger beta; ports and alphas stay.
+    The source says what was taken away. What is slow has a larger beta; alphas stay.
 
     Parameters
     ----------
@@ -96,11 +148,13 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
     Raises
     ------
     InputError
-        If there is no such link, or if some rank cannot reach another any more; ``field`` is ``missing`` or ``slow``.
+        If there is no such link or port, or if some rank cannot reach another any more; ``field`` is that of `Degradation`.
     """
-    if not degradation.missing and not degradation.slow:
+    words = degradation.words()
+    if not words:
         return topology
-    links = list(topology.links)
+    machine = _without_ports(topology, degradation)
+    links = list(machine.links)
     for choice in degradation.missing:
         _require(topology, choice, "missing")
         links = [link for link in links if not choice.holds(link.src, link.dst)]
@@ -112,20 +166,48 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
             else link
             for link in links
         ]
-    words = [f"without {choice}" for choice in degradation.missing] + [f"slow {slow}" for slow in degradation.slow]
     machine = replace(
-        topology, name=f"{topology.name}-degraded", links=tuple(links),
+        machine, name=f"{topology.name}-degraded", links=tuple(links),
         source="; ".join(filter(None, [topology.source, f"declared: {', '.join(words)}"])),
     )  # fmt: skip
     try:
         require_connected(machine)
     except InputError as error:
-        raise InputError(f"{error.what.partition(';')[0]} any more; leave other links", field="missing") from None
+        field = "missing" if degradation.missing else "missing_ports"
+        raise InputError(f"{error.what.partition(';')[0]} any more; leave other links", field=field) from None
     from taccl_py.topology.automorphism import LinkImages  # loads numpy, which --help does without
 
     images = LinkImages(machine)
     symmetry = tuple(image for image in topology.symmetry if not isinstance(images.of(image), str))
     return replace(machine, symmetry=symmetry)
+
+
+def _without_ports(topology: Topology, degradation: Degradation) -> Topology:
+    """The machine without its missing ports and the links that need them, and with its slow ports."""
+    ports = list(topology.ports)
+    for slow in degradation.slow_ports:
+        for port in _fitting(topology, slow.pattern, "slow_ports"):
+            ports[port] = replace(ports[port], beta_us_per_mb=ports[port].beta_us_per_mb / slow.share)
+    gone = {port for pattern in degradation.missing_ports for port in _fitting(topology, pattern, "missing_ports")}
+    if not gone:
+        return replace(topology, ports=tuple(ports)) if degradation.slow_ports else topology
+    number = {port: index for index, port in enumerate(p for p in range(len(ports)) if p not in gone)}
+    links = [
+        replace(link, ports=tuple(number[port] for port in link.ports))
+        for link in topology.links
+        if gone.isdisjoint(link.ports)
+    ]
+    return replace(topology, ports=tuple(ports[port] for port in number), links=tuple(links), symmetry=())
+
+
+def _fitting(topology: Topology, pattern: str, field: str) -> list[int]:
+    """Ports whose names fit a pattern."""
+    found = [index for index, port in enumerate(topology.ports) if fnmatchcase(port.name, pattern)]
+    if not found:
+        names = ", ".join(repr(port.name) for port in topology.ports[:: max(1, len(topology.ports) // 4)][:4])
+        hint = f"it has such as {names}" if names else "it has none at all; name links instead"
+        raise InputError(f"{topology.name} has no port {pattern!r}; {hint}", field=field)
+    return found
 
 
 def _require(topology: Topology, choice: LinkChoice, field: str) -> None:

@@ -120,7 +120,7 @@ class Topology:
                 raise InputError(f"{name}: rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}")
         if link.src == link.dst:
             raise InputError(f"{name}: a link joins two different ranks")
-        if any(not 0 <= port < len(self.ports) for port in link.ports):
+        if link.ports and not 0 <= min(link.ports) <= max(link.ports) < len(self.ports):
             raise InputError(f"{name}: names a port that does not exist")
         if len(set(link.ports)) != len(link.ports):
             raise InputError(f"{name}: names a port twice")

@@ -252,6 +252,8 @@ def test_synthesis_goes_around_links_that_are_missing(taccl, refuse):
     assert slow > whole
     refuse(2, ["--without-link", "ring-4 has no link 0-2"], "bound", "ring:4", "allgather", "--without-link", "0-2")
     refuse(2, ["--slow-link", "'0-1'"], "synth", "ring:4", "allgather", "--slow-link", "0-1")
+    refuse(2, ["--without-port", "has no port 'nic'"], "bound", "ndv4", "allgather", "--without-port", "nic")
+    refuse(2, ["--slow-port", "'nic'"], "synth", "ndv4", "allgather", "--slow-port", "nic")
 
 
 def test_samples_become_a_topology_with_its_errors_told(taccl, refuse, folder):

@@ -6,7 +6,16 @@ import pytest
 
 from taccl_py.errors import InputError
 from taccl_py.topology.catalog import load_topology
-from taccl_py.topology.degrade import Degradation, LinkChoice, SlowLink, degraded, parse_link, parse_slow_link
+from taccl_py.topology.degrade import (
+    Degradation,
+    LinkChoice,
+    SlowLink,
+    SlowPort,
+    degraded,
+    parse_link,
+    parse_slow_link,
+    parse_slow_port,
+)
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Topology
 
@@ -65,3 +74,48 @@ def test_a_link_that_is_not_there_cannot_be_missing() -> None:
 def test_a_machine_that_falls_apart_is_refused() -> None:
     with pytest.raises(InputError, match="rank 2 cannot be reached from rank 0 any more"):
         degraded(formula_topology("mesh:3"), Degradation((parse_link("1-2"),)))
+
+
+def test_a_missing_nic_takes_its_links_and_ports_along() -> None:
+    whole = load_topology("ndv4", 2)
+    broken = degraded(whole, Degradation(missing_ports=("node 1 ib3 *",)))
+    gone = set(betas(whole)) - set(betas(broken))
+    assert gone == {(11, rank) for rank in range(8)} | {(rank, 11) for rank in range(8)}
+    assert {port.name for port in whole.ports} - {port.name for port in broken.ports} == {
+        "node 1 ib3 in",
+        "node 1 ib3 out",
+    }
+    used = {(link.src, link.dst): [whole.ports[port] for port in link.ports] for link in whole.links}
+    assert all([broken.ports[port] for port in k.ports] == used[k.src, k.dst] for k in broken.links)
+    assert broken.source.endswith("declared: without node 1 ib3 *")
+
+
+def test_slow_ports_of_a_node_leave_the_other_nodes_as_they_are() -> None:
+    whole = load_topology("ndv4", 2)
+    slow = degraded(whole, Degradation(slow_ports=(parse_slow_port("node 1 *:0.5"),)))
+    for before, after in zip(whole.ports, slow.ports, strict=True):
+        share = 0.5 if before.name.startswith("node 1 ") else 1.0
+        assert after.beta_us_per_mb == before.beta_us_per_mb / share
+    assert slow.links == whole.links
+    assert (*range(8, 16), *range(8)) in whole.symmetry
+    assert (*range(8, 16), *range(8)) not in slow.symmetry
+
+
+def test_a_port_that_is_not_there_is_named_with_some_that_are() -> None:
+    with pytest.raises(InputError, match=r"ndv4-x2 has no port 'node 9 \*'; it has such as 'node 0 rank 0") as error:
+        degraded(load_topology("ndv4", 2), Degradation(missing_ports=("node 9 *",)))
+    assert error.value.field == "missing_ports"
+    with pytest.raises(InputError, match="has no port 'x'; it has none at all; name links instead"):
+        degraded(formula_topology("ring:4"), Degradation(slow_ports=(SlowPort("x", 0.5),)))
+
+
+@pytest.mark.parametrize("text", ["", "node 5 *", "node 5 *:", "node 5 *:1", ":0.5", "node 5 *:x"])
+def test_a_slow_port_has_a_part_of_its_bandwidth_left(text: str) -> None:
+    with pytest.raises(InputError, match="is not a slow port"):
+        parse_slow_port(text)
+
+
+def test_ports_without_which_a_rank_is_cut_off_cannot_be_missing() -> None:
+    with pytest.raises(InputError, match="cannot be reached from rank 0 any more") as error:
+        degraded(load_topology("ndv4", 2), Degradation(missing_ports=("node 1 ib* *",)))
+    assert error.value.field == "missing_ports"

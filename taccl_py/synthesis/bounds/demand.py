@@ -38,6 +38,8 @@ _TO_ROOT = frozenset({Kind.GATHER, Kind.REDUCE})
 # Backwards on the machine turned around these are collectives in which data is copied and not summed or dealt out.
 _BACKWARDS = frozenset({Kind.REDUCESCATTER, Kind.REDUCE, Kind.SCATTER})
 _SECONDS = 10.0
+# Starts times links up to which distances and growths are looked at from all starts; beyond it, from some.
+_MOST_STEPS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,17 @@ class _Machine:
         self.net = Net.of(topology)
         self.orbits = Orbits.of_machine(topology)
         self._node_of = nodes(self.net)
+        self._starts = [root] if kind in ROOTED else self._some(self.orbits.ranks())
 
-        self._starts = [root] if kind in ROOTED else self.orbits.ranks()
+    def _some(self, ranks: list[int]) -> list[int]:
+        """As many of some ranks as the machine's size allows: one of each sort first, rank 0 among them.
+
+        The farthest of fewer starts is a weaker bound, but one.
+        """
+        most = max(1, _MOST_STEPS // max(1, self.net.num_links))
+        if len(ranks) <= most:
+            return ranks
+        return sorted(list(dict.fromkeys([ranks[0], *self._sorts(), *ranks]))[:most])
 
     def latency(self) -> Bound:
         """Distance of the ranks that are farthest apart."""
