@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -12,7 +13,7 @@ import click
 
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
-from taccl_py.execute.plan import DataType, Operator, Plan
+from taccl_py.execute.plan import Backend, DataType, Operator, Plan
 from taccl_py.jsonio import read_text
 from taccl_py.report.runs import RunRow, run_record, run_table, run_violation
 from taccl_py.report.tables import print_table
@@ -47,6 +48,14 @@ class _Subject:
     show_default=True,
     help="What executes it: all ranks in this process, one process for each rank under mpiexec or torchrun, or, under mpiexec, "
     "MSCCL++ on GPUs (plans only).",
+)
+@click.option(
+    "--backend",
+    type=click.Choice([*map(str, Backend)]),
+    default=str(Backend.AUTO),
+    show_default=True,
+    help="What carries torch's messages: gloo on CPUs or nccl on GPUs, which ranks may share; auto is nccl where each rank has "
+    "a GPU for itself.",
 )
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
@@ -111,8 +120,8 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
       torchrun --nproc-per-node 16 --no-python taccl run out/algorithm.xml --with torch
       mpiexec -n 16 taccl run plan.json --with mscclpp
     """
-    session = _open_session(executor, values["timeout"])
     values["executor"] = executor
+    session = _open_session(executor, values)
     try:
         _run(session, file, values, as_json=as_json)
     except TacclError as error:
@@ -176,7 +185,10 @@ class _Here:
         """There is nobody else."""
 
 
-def _open_session(executor: str, timeout_seconds: float) -> _Session:
+def _open_session(executor: str, values: dict[str, Any]) -> _Session:
+    timeout_seconds: float = values["timeout"]
+    if values["backend"] != Backend.AUTO and executor != _TORCH:
+        raise InputError(f"is for --with {_TORCH}; leave it out", path="command line", field="--backend")
     if executor == _MPI:
         from taccl_py.execute.mpi import MpiSession
 
@@ -188,7 +200,7 @@ def _open_session(executor: str, timeout_seconds: float) -> _Session:
     if executor == _TORCH:
         from taccl_py.execute.torch_ranks import TorchSession
 
-        return TorchSession(timeout_seconds)
+        return TorchSession(timeout_seconds, Backend(values["backend"]), os.environ)
     return _Here()
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from taccl_py.collective import Buffer
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, Violation
-from taccl_py.execute.arithmetic import Array, Cells
+from taccl_py.execute.arithmetic import Cells
 from taccl_py.execute.compare import compare_rank, total
 from taccl_py.execute.memory import Memory
 from taccl_py.execute.mpi import MpiSession
@@ -17,7 +17,7 @@ from taccl_py.execute.one_sided_local import cut_aligned, require_sum
 from taccl_py.execute.plan import DataType, Plan
 from taccl_py.execute.promise import Promises, make_task
 from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
-from taccl_py.execute.torch_ranks import TorchCells, load_torch
+from taccl_py.execute.torch_cells import TorchCells, load_torch, measure_on_gpu
 from taccl_py.runtimes import MSCCLPP
 
 _TYPES = (DataType.INT32, DataType.UINT32, DataType.FLOAT16, DataType.FLOAT32, DataType.BFLOAT16)
@@ -62,22 +62,6 @@ class Device(Protocol):
         """
 
 
-class _CudaCells(TorchCells):
-    """Elements in torch's tensors on a GPU."""
-
-    def empty(self, rows: int, columns: int) -> Any:
-        """Return cells that hold anything."""
-        return super().empty(rows, columns).cuda()
-
-    def load(self, values: Array) -> Any:
-        """Return elements of numpy as cells in a row."""
-        return super().load(values).cuda()
-
-    def unload(self, cells: Any) -> Array:
-        """Return cells as elements of numpy in a row."""
-        return super().unload(cells.cpu())
-
-
 class CudaDevice:
     """The GPU of this process: the one with its number on the node.
 
@@ -99,7 +83,7 @@ class CudaDevice:
 
     def cells(self, data_type: DataType) -> Cells:
         """Return where elements live."""
-        return _CudaCells(self._torch, data_type)
+        return TorchCells(self._torch, data_type, "cuda")
 
     def address(self, cells: Any) -> int:
         """Return the address of the first element."""
@@ -107,19 +91,8 @@ class CudaDevice:
 
     def measure(self, launch: Callable[[int], None], timeout_seconds: float) -> float:
         """Launch work on a stream and return the seconds that it took, by events on the device."""
-        cuda = self._torch.cuda
-        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        cuda.synchronize()
-        stream = cuda.current_stream()
-        start.record(stream)
-        launch(int(stream.cuda_stream))
-        end.record(stream)
-        deadline = time.perf_counter() + timeout_seconds
-        while not end.query():
-            if time.perf_counter() > deadline:
-                raise TimeoutError
-            time.sleep(1e-4)
-        return float(start.elapsed_time(end)) / 1e3
+        stream = int(self._torch.cuda.current_stream().cuda_stream)
+        return measure_on_gpu(self._torch, lambda: launch(stream), timeout_seconds)
 
 
 class MscclppSession(MpiSession):

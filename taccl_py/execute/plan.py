@@ -49,6 +49,14 @@ class Operator(StrEnum):
     AVG = "avg"
 
 
+class Backend(StrEnum):
+    """What carries the messages of torch's processes; ``auto`` is NCCL where each has a GPU for itself, gloo elsewhere."""
+
+    AUTO = "auto"
+    GLOO = "gloo"
+    NCCL = "nccl"
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What steps of one type do.

@@ -1,100 +1,43 @@
-"""One process for each rank under torchrun: messages go through torch.distributed (gloo), in groups of whole rounds."""
+"""One process for each rank under torchrun: messages go through torch.distributed, in groups of whole rounds."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
-from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
-from taccl_py.execute.arithmetic import Array, storage_type
+from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.compare import compare_rank, total
 from taccl_py.execute.engine import Engine
 from taccl_py.execute.memory import Memory
-from taccl_py.execute.plan import DataType, Operator, Plan, cut_size
+from taccl_py.execute.plan import Backend, Plan, cut_size
 from taccl_py.execute.promise import Promises, make_task
 from taccl_py.execute.rounds import Mailbox, Round, find_rounds
 from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
+from taccl_py.execute.torch_cells import TorchCells, load_torch
+from taccl_py.execute.torch_wire import GlooWire, NcclWire, Wire, choose_backend, let_share, take_seat
 
 T = TypeVar("T")
 
-# Whole numbers without a sign, for which torch has hardly any operator, are computed as those with one.
-_SIGNED = {DataType.UINT32: "int32", DataType.UINT64: "int64"}
 _GRACE_SECONDS = 2.0  # in which those who noticed that somebody is lost find out who is not
-
-
-def load_torch() -> Any:
-    """Return torch with its distributed part.
-
-    Raises
-    ------
-    PackageMissing
-        If it is not installed.
-    """
-    try:
-        import torch
-        import torch.distributed
-    except ImportError as error:
-        raise PackageMissing(
-            f"--with torch needs torch ({error})", "install it with: pip install 'taccl-py[torch]'"
-        ) from None
-    return torch
-
-
-class TorchCells:
-    """Elements in torch's tensors."""
-
-    def __init__(self, torch: Any, data_type: DataType) -> None:
-        self.data_type = data_type
-        self._torch = torch
-        self._stored = getattr(torch, _SIGNED.get(data_type, str(data_type)))
-
-    def empty(self, rows: int, columns: int) -> Any:
-        """Return cells that hold anything."""
-        return self._torch.empty((rows, columns), dtype=self._stored)
-
-    def set_bytes(self, cells: Any, byte: int) -> None:
-        """Give all bytes of cells a value."""
-        cells.view(self._torch.uint8)[...] = byte
-
-    def load(self, values: Array) -> Any:
-        """Return elements of numpy as cells in a row."""
-        raw = np.array(values).view(np.uint8)
-        return self._torch.from_numpy(raw).view(self._stored)
-
-    def unload(self, cells: Any) -> Array:
-        """Return cells as elements of numpy in a row."""
-        raw = cells.reshape(-1).view(self._torch.uint8).numpy()
-        return np.asarray(raw.view(storage_type(self.data_type)))
-
-    def length(self, cells: Any) -> int:
-        """Return the number of elements."""
-        return int(cells.numel())
-
-    def copy(self, cells: Any) -> Any:
-        """Return the same in one piece of memory of its own."""
-        return cells.clone(memory_format=self._torch.contiguous_format)
-
-    def combine(self, operator: Operator, one: Any, other: Any) -> Any:
-        """Combine contributions of two sides, element by element."""
-        torch = self._torch
-        if operator in (Operator.SUM, Operator.AVG):
-            return torch.add(one, other)
-        if operator is Operator.PROD:
-            return torch.mul(one, other)
-        function = torch.minimum if operator is Operator.MIN else torch.maximum
-        if self.data_type not in _SIGNED:
-            return function(one, other)
-        # Turning the highest bit around orders them as if they had no sign.
-        top = torch.iinfo(self._stored).min
-        return torch.bitwise_xor(function(torch.bitwise_xor(one, top), torch.bitwise_xor(other, top)), top)
 
 
 class TorchSession:
     """One process among the ranks.
+
+    Parameters
+    ----------
+    timeout_seconds
+        How long a rank may not answer; with NCCL, how long a run may take.
+    backend
+        What carries messages.
+    environment
+        Where variables of NCCL are set that let ranks share a GPU.
 
     Attributes
     ----------
@@ -111,10 +54,18 @@ class TorchSession:
         If torchrun has not started this process.
     """
 
-    def __init__(self, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        timeout_seconds: float,
+        backend: Backend = Backend.AUTO,
+        environment: MutableMapping[str, str] | None = None,
+    ) -> None:
         self._torch = load_torch()
         self._distributed = self._torch.distributed
-        self._torch.set_num_threads(1)
+        self._timeout_seconds, self._backend = timeout_seconds, backend
+        self._environment: MutableMapping[str, str] = {} if environment is None else environment
+        self._wire: Wire | None = None
+        self._is_stuck = False
         try:
             self._distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
         except ValueError:
@@ -162,6 +113,24 @@ class TorchSession:
                 path=plan.name,
             )
 
+    def open_wire(self) -> Wire:
+        """Return what carries messages; the first time, all ranks must ask for it.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if NCCL was asked for and cannot be used.
+        """
+        if self._wire is None:
+            seats: list[Any] = [None] * self.num_ranks
+            self._distributed.all_gather_object(seats, take_seat(self._torch, self.rank))
+            if choose_backend(self._backend, seats) is Backend.NCCL:
+                let_share(seats, self.rank, self._environment)
+                self._wire = NcclWire(self._torch, seats[self.rank].local_rank, self._timeout_seconds)
+            else:
+                self._wire = GlooWire(self._torch)
+        return self._wire
+
     def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
         """Make a call; every process calls this with the same arguments, and has the same outcome.
 
@@ -174,7 +143,8 @@ class TorchSession:
         slots = conditions.runtime.fifo_slots[plan.protocol]
         rounds = find_rounds(plan, cut, slots, in_place=call.in_place)
         task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
-        cells = TorchCells(self._torch, call.data_type)
+        wire = self.open_wire()
+        cells = wire.cells(call.data_type)
         promises, memory = Promises(task), Memory(plan, cut, cells, self.rank, in_place=call.in_place)
         seconds, found = 0.0, []
         try:
@@ -183,27 +153,35 @@ class TorchSession:
                 mailbox = Mailbox(slots)
                 engine = Engine(plan, cut, {self.rank: memory}, mailbox, call.operator, cells)
                 self._distributed.barrier()
-                start = time.perf_counter()
-                for one in rounds:
-                    self._run_round(engine, mailbox, one, cells)
-                own = time.perf_counter() - start
+                own = wire.measure(
+                    partial(self._run_rounds, wire, rounds, engine, mailbox, cells), conditions.timeout_seconds
+                )
                 comparison = compare_rank(plan, promises, memory, self.rank, in_place=call.in_place)
                 gathered: list[Any] = [None] * self.num_ranks
                 self._distributed.all_gather_object(gathered, (own, comparison))
                 seconds += max(each[0] for each in gathered)
                 found += [each[1] for each in gathered]
-        except RuntimeError:
-            raise InvalidArtifact(plan.name, self._find_lost(conditions.timeout_seconds)) from None
+        except (RuntimeError, TimeoutError) as error:
+            self._is_stuck = isinstance(wire, NcclWire)
+            late = isinstance(error, TimeoutError)
+            raise InvalidArtifact(plan.name, self._explain(conditions.timeout_seconds, late=late)) from None
         return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
 
     def end_all_at_exit(self, exit_code: int) -> None:
-        """Torchrun ends the others when one ends with an error."""
+        """Torchrun ends the others when one ends with an error; work that is stuck on a GPU must not keep it from that."""
+        if self._is_stuck:
+            atexit.register(_leave, exit_code)
 
     def close(self) -> None:
         """Let go of the others; torch ends the process with a signal otherwise."""
-        self._distributed.destroy_process_group()
+        if not self._is_stuck:
+            self._distributed.destroy_process_group()
 
-    def _run_round(self, engine: Engine, mailbox: Mailbox, one: Round, cells: TorchCells) -> None:
+    def _run_rounds(self, wire: Wire, rounds: list[Round], engine: Engine, mailbox: Mailbox, cells: TorchCells) -> None:
+        for one in rounds:
+            self._run_round(wire, engine, mailbox, one, cells)
+
+    def _run_round(self, wire: Wire, engine: Engine, mailbox: Mailbox, one: Round, cells: TorchCells) -> None:
         """Go on as far as possible, then exchange all messages of the round as one group."""
         for block in engine.blocks:
             engine.advance(block)
@@ -215,11 +193,11 @@ class TorchSession:
             if connection.src == self.rank:
                 _, message = next(staged)
                 raw = message.reshape(-1).view(self._torch.uint8)
-                works.append(self._distributed.P2POp(self._distributed.isend, raw, connection.dst))
+                works.append(self._distributed.P2POp(self._distributed.isend, raw, connection.dst, wire.group))
             elif connection.dst == self.rank:
                 message = cells.empty(1, parcel.elements)
                 raw = message.reshape(-1).view(self._torch.uint8)
-                works.append(self._distributed.P2POp(self._distributed.irecv, raw, connection.src))
+                works.append(self._distributed.P2POp(self._distributed.irecv, raw, connection.src, wire.group))
                 arriving.append((connection, message))
         for work in self._distributed.batch_isend_irecv(works) if works else ():
             work.wait()
@@ -228,7 +206,7 @@ class TorchSession:
         for connection in one.freed:
             mailbox.free(connection)
 
-    def _find_lost(self, timeout_seconds: float) -> list[Violation]:
+    def _explain(self, timeout_seconds: float, *, late: bool) -> list[Violation]:
         """Ask who is still there: the others have stopped, or have been stopped; the first who is there speaks."""
         store = self._distributed.distributed_c10d._get_default_store()
         store.set(f"there {self.rank}", "yes")
@@ -239,6 +217,16 @@ class TorchSession:
             time.sleep(0.05)
         self.speaks = self.rank == min(set(range(self.num_ranks)) - set(lost))
         what = f"it has not answered for {timeout_seconds:g} seconds, so its process has ended, was stopped, or needs a larger "
-        return [Violation(f"rank {rank}", "lost-rank", f"{what}--timeout") for rank in lost] or [
-            Violation("", "lost-rank", "messages between the ranks were lost; see what torchrun says")
-        ]
+        if lost:
+            return [Violation(f"rank {rank}", "lost-rank", f"{what}--timeout") for rank in lost]
+        if late:
+            what = f"the run has not ended on the GPUs within {timeout_seconds:g} seconds; use a larger --timeout"
+            return [Violation("", "stopped", what)]
+        return [Violation("", "lost-rank", "messages between the ranks were lost; see what torchrun says")]
+
+
+def _leave(exit_code: int) -> None:
+    """End at once, without waiting for a GPU."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -10,7 +10,7 @@ from taccl_py.collective import Kind
 from taccl_py.execute.arithmetic import combine, decode
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.promise import Task, draw_input
-from taccl_py.execute.torch_ranks import TorchCells, load_torch
+from taccl_py.execute.torch_cells import TorchCells, load_torch
 from tests.execute.processes import errors, run_processes, write, write_samples
 from tests.instances import quiet_pulp
 from tests.verify.msccl.files import ring_allreduce
@@ -69,6 +69,44 @@ def test_a_deadlock_is_known_before_anything_is_sent(tmp_path):
     assert ended.seconds < 40
 
 
+def test_nccl_is_refused_once_where_there_is_no_gpu(tmp_path):
+    words = ("run", write(tmp_path, ring_allreduce(2)), "--with", "torch", "--backend", "nccl")
+    ended = under_torchrun(2, *words)
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert sentence.startswith(
+        "command line: --backend: nccl needs a GPU, and torch finds none that it can use on the host of rank 0"
+    )
+
+
+def test_ranks_that_share_a_gpu_have_a_host_of_their_own_for_nccl(tmp_path):
+    """With stand-ins for GPU and NCCL; the driver checks the hosts."""
+    words = (
+        "run",
+        write(tmp_path, ring_allreduce(3)),
+        "--with",
+        "torch",
+        "--backend",
+        "nccl",
+        "--repeats",
+        2,
+        "--json",
+    )
+    ended = under_torchrun(3, "pretend", "well", *words, module="tests.execute.process_driver")
+    assert ended.code == 0, ended.err
+    assert [row["num_wrong"] for row in ended.json["results"]] == [0, 0]
+    assert all(row["time_us"] > 0 for row in ended.json["results"])
+
+
+def test_work_that_is_stuck_on_a_gpu_ends_in_bounded_time(tmp_path):
+    words = ("run", write(tmp_path, ring_allreduce(2)), "--with", "torch", "--backend", "nccl", "--timeout", 2)
+    ended = under_torchrun(2, "pretend", "stuck", *words, module="tests.execute.process_driver")
+    assert ended.code != 0
+    (sentence,) = errors(ended)
+    assert "the run has not ended on the GPUs within 2 seconds; use a larger --timeout [stopped]" in sentence
+    assert ended.seconds < 60
+
+
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     name = write(tmp_path, ring_allreduce(4))
@@ -80,9 +118,9 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_stops_is_named_in_bounded_time(tmp_path, rank):
+def test_a_rank_that_stops_is_named_in_bounded_time(tmp_path):
     """The sentence comes soon; torchrun then gives a stopped process half a minute to end."""
+    rank = 0
     name = write(tmp_path, ring_allreduce(4))
     words = ("run", name, "--with", "torch", "--size", "64KiB", "--repeats", 1_000_000, "--timeout", 4)
     ended = under_torchrun(4, "signal", "torch", "SIGSTOP", rank, 1, *words, module="tests.execute.process_driver")

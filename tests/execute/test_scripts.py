@@ -1,0 +1,44 @@
+"""The scripts that run algorithms on what is here."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from tests.execute.processes import ROOT
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed; pip install 'taccl-py[torch]'"
+)
+
+
+def run_script(name, *words):
+    command = [sys.executable, ROOT / "scripts" / name, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=ROOT)
+
+
+@needs_torch
+def test_without_a_gpu_one_gpu_says_so_in_one_line():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    ended = run_script("one_gpu")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [
+        "skipped: torch finds no GPU that NCCL can use; --backend gloo does the same on CPUs"
+    ]
+
+
+@needs_torch
+def test_one_gpu_does_the_same_on_cpus():
+    ended = run_script("one_gpu", "--backend", "gloo", "--ranks", 4, "1KiB", "64KiB")
+    assert ended.returncode == 0, ended.stderr
+    rows = [line.split() for line in ended.stdout.splitlines()[2:]]
+    names = [
+        f"{kind}-{shape}" for kind in ("allgather", "allreduce", "alltoall", "broadcast") for shape in ("full", "ring")
+    ]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        (name, size, "0") for name in names for size in ("1024", "65536")
+    ]
