@@ -19,6 +19,7 @@ _ENGINES = {
     "trees": "taccl_py.synthesis.trees.engine:synthesize_trees",
     "templates": "taccl_py.synthesis.templates.engine:synthesize_templates",
     "greedy": "taccl_py.synthesis.matching.engine:synthesize_greedy",
+    "hierarchy": "taccl_py.synthesis.hierarchy.engine:synthesize_hierarchy",
 }
 ENGINE_NAMES = tuple(_ENGINES)
 

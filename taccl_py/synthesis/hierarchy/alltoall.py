@@ -1,0 +1,151 @@
+"""AllToAll over nodes whose ranks are lanes: one message, or two, from a rank to each other node.
+
+What a rank has for a node can cross first, over the rank's own lane, and be dealt out behind; or it is gathered before, where the
+lane leads to whom it is for. While what crosses first is on its way the rest is gathered, and while that is on its way what came is
+dealt out. So the lanes are busy all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.templates.moves import Move, Moves
+
+
+@dataclass(frozen=True, slots=True)
+class Shuttle:
+    """Choices of an AllToAll over nodes.
+
+    Attributes
+    ----------
+    behind
+        What is dealt out behind, in lanes of nodes: of the nearest nodes all, of one node perhaps some, of the others nothing.
+    together
+        Nodes whose data is gathered, or dealt out, in one message.
+    """
+
+    behind: int
+    together: int
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.behind} lanes dealt out behind, {self.together} nodes together"
+
+    def is_behind(self, cluster: Cluster, back: int, offset: int) -> bool:
+        """Whether what is for a lane, so many further on, of the node so many further on is dealt out behind."""
+        return (back - 1) * cluster.width + offset < self.behind
+
+
+def shuttle_us(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> float:
+    """Time that a shuttle should take, where every rank has so many bytes for every other one."""
+    width, others = cluster.width, len(cluster.nodes) - 1
+    across_us = others * cluster.lane_us(pair_bytes * width) + (shuttle.behind % width > 0) * cluster.lane_us(0.0)
+    group_us = (width - 1) / cluster.at_once * cluster.node_us(pair_bytes * shuttle.together)
+    own_us = (width - 1) / cluster.at_once * cluster.node_us(pair_bytes)
+    ends = (shuttle.behind == 0) + (shuttle.behind == others * width)
+    return max(across_us + ends * group_us, -(-others // shuttle.together) * group_us + own_us)
+
+
+def alltoall_moves(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> Moves:
+    """Moves of an AllToAll with one chunk for each pair of ranks."""
+    writer = _Writer(cluster, shuttle)
+    others = len(cluster.nodes) - 1
+    step_us = cluster.node_us(pair_bytes * shuttle.together) / cluster.at_once
+    groups = [
+        range(first, min(first + shuttle.together, others + 1)) for first in range(1, others + 1, shuttle.together)
+    ]
+    gathered_us: dict[int, float] = {}
+    for number, backs in enumerate(groups):
+        start = number * step_us * (cluster.width - 1)
+        writer.gather(backs, start, step_us)
+        gathered_us.update(dict.fromkeys(backs, start + step_us * (cluster.width - 1)))
+    free_us, came_us = 0.0, dict[int, float]()
+    for back in range(1, others + 1):
+        for before in (False, True):
+            start = max(free_us, gathered_us[back] if before else 0.0)
+            part = writer.share(back, before=before)
+            if part:
+                free_us = start + cluster.lane_us(pair_bytes * part)
+                writer.cross(back, start, free_us, before=before)
+                if not before:
+                    came_us[back] = free_us
+    for backs in groups:
+        start = max((came_us[back] for back in backs if back in came_us), default=0.0)
+        writer.deal(backs, start, step_us)
+    writer.stay(free_us)
+    return tuple(sorted(writer.moves, key=lambda move: move.start))
+
+
+class _Writer:
+    """Moves of all nodes and lanes."""
+
+    def __init__(self, cluster: Cluster, shuttle: Shuttle) -> None:
+        self.moves: list[Move] = []
+        self._cluster, self._shuttle = cluster, shuttle
+        self._ranks = cluster.carriers
+        self._width, self._number = cluster.width, len(cluster.nodes)
+
+    def share(self, back: int, *, before: bool) -> int:
+        """Lanes' worth of data that goes to a node in one of the two ways."""
+        ways = [self._shuttle.is_behind(self._cluster, back, offset) for offset in range(self._width)]
+        return ways.count(not before)
+
+    def _rank(self, node: int, lane: int) -> int:
+        return self._ranks[node % self._number][lane % self._width]
+
+    def _chunk(self, node: int, lane: int, back: int, offset: int) -> int:
+        """Chunk of a lane of a node for the lane so many further on of the node so many further on."""
+        size = self._cluster.site.topology.num_ranks
+        return self._rank(node, lane) * size + self._rank(node + back, lane + offset)
+
+    def _offsets(self, back: int, *, behind: bool) -> list[int]:
+        return [o for o in range(self._width) if self._shuttle.is_behind(self._cluster, back, o) == behind]
+
+    def _add(self, ends: tuple[int, int], chunks: Sequence[int], start: float, end: float) -> None:
+        if chunks:
+            self.moves.append(Move(*ends, tuple(chunks), start, end))
+
+    def gather(self, backs: Sequence[int], start: float, step_us: float) -> None:
+        """What ranks have for other lanes of some nodes, to the lanes that lead there."""
+        for node in range(self._number):
+            for lane in range(self._width):
+                for offset in range(1, self._width):
+                    chunks = [
+                        self._chunk(node, lane, back, offset)
+                        for back in backs
+                        if not self._shuttle.is_behind(self._cluster, back, offset)
+                    ]
+                    at = start + (offset - 1) * step_us
+                    self._add((self._rank(node, lane), self._rank(node, lane + offset)), chunks, at, at + step_us)
+
+    def cross(self, back: int, start: float, end: float, *, before: bool) -> None:
+        """What goes over each lane to the node so many further on, gathered before or to be dealt out behind."""
+        offsets = self._offsets(back, behind=not before)
+        for node in range(self._number):
+            for lane in range(self._width):
+                chunks = [self._chunk(node, lane - o * before, back, o) for o in offsets]
+                self._add((self._rank(node, lane), self._rank(node + back, lane)), chunks, start, end)
+
+    def deal(self, backs: Sequence[int], start: float, step_us: float) -> None:
+        """What came over each lane from some nodes, to whom it is for."""
+        for node in range(self._number):
+            for lane in range(self._width):
+                for offset in range(1, self._width):
+                    chunks = [
+                        self._chunk(node - back, lane, back, offset)
+                        for back in backs
+                        if self._shuttle.is_behind(self._cluster, back, offset)
+                    ]
+                    at = start + (offset - 1) * step_us
+                    self._add((self._rank(node, lane), self._rank(node, lane + offset)), chunks, at, at + step_us)
+
+    def stay(self, start: float) -> None:
+        """What stays in the node fills the gaps."""
+        for node in range(self._number):
+            for lane in range(self._width):
+                for offset in range(1, self._width):
+                    ends = (self._rank(node, lane), self._rank(node, lane + offset))
+                    self._add(ends, (self._chunk(node, lane, 0, offset),), start + offset, start + offset + 1)

@@ -1,0 +1,167 @@
+"""A machine as nodes with lanes: the ranks that carry data between nodes, equally many in every node.
+
+Ranks of a node that share the ports to the other nodes are one lane, and the first of them carries for all. Where nodes differ,
+the smallest one's number of lanes counts, and the other ranks' data goes over their lanes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Topology
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes with lanes.
+
+    Attributes
+    ----------
+    site
+        The machine; its chunk is what one rank has.
+    nodes
+        Ranks of every node.
+    carriers
+        The rank that stands for each lane, [node][lane].
+    lane_of
+        Lane of every rank.
+    """
+
+    site: Site
+    nodes: tuple[tuple[int, ...], ...]
+    carriers: tuple[tuple[int, ...], ...]
+    lane_of: tuple[int, ...]
+
+    @staticmethod
+    def of(site: Site) -> Cluster | None:
+        """Find the lanes; None where there is one node only, a node falls apart, or carriers of a lane are not all linked."""
+        topology = site.topology
+        nodes = topology.node_ranks
+        if len(nodes) == 1:
+            return None
+        gates, owner = _gates(topology), _port_nodes(topology)
+        groups = [_lanes(topology, gates, owner, ranks) for ranks in nodes]
+        width = min(len(group) for group in groups)
+        if not width:
+            return None
+        carriers = tuple(tuple(ranks[0] for ranks in group[:width]) for group in groups)
+        lane_of = [0] * topology.num_ranks
+        for group in groups:
+            for lane, ranks in enumerate(group):
+                for rank in ranks:
+                    lane_of[rank] = lane % width
+        cluster = Cluster(site, nodes, carriers, tuple(lane_of))
+        return cluster if cluster._is_joined() and _whole(site) else None
+
+    @property
+    def width(self) -> int:
+        """Lanes of a node."""
+        return len(self.carriers[0])
+
+    @cached_property
+    def sharing(self) -> int:
+        """Ranks of a lane, at most."""
+        return max(-(-len(ranks) // self.width) for ranks in self.nodes)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every rank is a lane of its own."""
+        return all(len(ranks) == self.width for ranks in self.nodes)
+
+    @cached_property
+    def at_once(self) -> int:
+        """Messages that a rank can send inside its node at the same time: links over the most of them that share a port."""
+        topology, node_of = self.site.topology, self.site.topology.node_of
+        uses: Counter[int] = Counter()
+        number = 0
+        for link in topology.links:
+            if link.src == self.nodes[0][0] and node_of[link.dst] == node_of[link.src]:
+                number += 1
+                uses.update(link.ports)
+        return max(1, number // max(uses.values(), default=1))
+
+    def node_us(self, num_bytes: float) -> float:
+        """Longest time of a message inside a node."""
+        return _slowest_us(self.site.topology, self._links[True], num_bytes)
+
+    def lane_us(self, num_bytes: float) -> float:
+        """Longest time of a message on a lane."""
+        return _slowest_us(self.site.topology, self._links[False], num_bytes)
+
+    @cached_property
+    def _links(self) -> dict[bool, tuple[int, ...]]:
+        """Links inside the first node and those of its lanes, one of each sort of cost: nodes are alike, or nearly so."""
+        topology, node_of = self.site.topology, self.site.topology.node_of
+        found: dict[bool, dict[tuple[tuple[float, float], ...], int]] = {True: {}, False: {}}
+        ends = {rank: lane for ranks in self.carriers for lane, rank in enumerate(ranks)}
+        for index, link in enumerate(topology.links):
+            inside = node_of[link.src] == node_of[link.dst]
+            if link.src in self.nodes[0] and (inside or ends.get(link.src, -1) == ends.get(link.dst, -2)):
+                cost = tuple(topology.resource_cost[resource] for resource in topology.resources_of[index])
+                found[inside].setdefault((*cost, (link.latency_us, 0.0)), index)
+        return {inside: tuple(by_cost.values()) for inside, by_cost in found.items()}
+
+    def _is_joined(self) -> bool:
+        """Whether every carrier is linked to those of its lane in all other nodes."""
+        linked = self.site.linked
+        return all(
+            linked(one[lane], other[lane])
+            for one in self.carriers
+            for other in self.carriers
+            if one is not other
+            for lane in range(self.width)
+        )
+
+
+def _slowest_us(topology: Topology, links: Sequence[int], num_bytes: float) -> float:
+    return max((topology.message_us(link, num_bytes) for link in links), default=0.0)
+
+
+def _gates(topology: Topology) -> dict[int, list[int]]:
+    """Links that lead out of its node, for each rank that has some."""
+    gates: dict[int, list[int]] = {}
+    for index, link in enumerate(topology.links):
+        if topology.node_of[link.src] != topology.node_of[link.dst]:
+            gates.setdefault(link.src, []).append(index)
+    return gates
+
+
+def _port_nodes(topology: Topology) -> dict[int, int]:
+    """Node of every port whose links all leave ranks of one node."""
+    found: dict[int, int] = {}
+    for link in topology.links:
+        node = topology.node_of[link.src]
+        for port in link.ports:
+            found[port] = node if found.get(port, node) == node else -1
+    return found
+
+
+def _lanes(
+    topology: Topology, gates: Mapping[int, Sequence[int]], owner: Mapping[int, int], ranks: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Ranks of a node by the slowest ports that lead out of it; those that nothing leads out are dealt out."""
+    by_gate: dict[tuple[int, ...], list[int]] = {}
+    for rank in ranks:
+        if rank in gates:
+            ports = {port for index in gates[rank] for port in topology.links[index].ports if owner[port] >= 0}
+            slowest = max((topology.ports[port].beta_us_per_mb for port in ports), default=0.0)
+            gate = tuple(sorted(port for port in ports if topology.ports[port].beta_us_per_mb == slowest))
+            by_gate.setdefault(gate or (-1 - rank,), []).append(rank)
+    lanes = list(by_gate.values())
+    for number, rank in enumerate(rank for rank in ranks if rank not in gates):
+        if lanes:
+            lanes[number % len(lanes)].append(rank)
+    return [tuple(lane) for lane in lanes]
+
+
+def _whole(site: Site) -> bool:
+    """Whether no node falls apart without the others."""
+    for ranks in site.topology.node_ranks:
+        parents = site.inside.path_parents(ranks[0])
+        if any(parents[rank] < 0 for rank in ranks[1:]):
+            return False
+    return True

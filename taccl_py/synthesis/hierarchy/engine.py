@@ -1,0 +1,81 @@
+"""Engine ``hierarchy``: nodes and what joins them are looked at apart, and put together as one pipeline.
+
+Many ways to do so are estimated on one node and one lane, which stand for all; the most promising ones are written out for the
+whole machine, timed exactly, and the fastest one is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from taccl_py.collective import ROOTED, Kind
+from taccl_py.errors import InputError
+from taccl_py.schedule.ir import Schedule
+from taccl_py.solvers.limits import Deadline
+from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.hierarchy.fitting import fitted
+from taccl_py.synthesis.hierarchy.ways import Way, ways
+
+_TOLERANCE = 1e-9
+# Deliveries of chunks after which nothing more is written out, and most ways that are.
+_WORK, _MOST = 200_000, 16
+# Ways that should take so many times longer than the best one found are not written out.
+_HOPELESS = 1.3
+_MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
+
+
+def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """Engine entry point; see `taccl_py.synthesis.engine.Engine`. The chunk count is the engine's unless it is given.
+
+    Raises
+    ------
+    InputError
+        If the collective is Gather or Scatter, there is a sketch, costs are those of chunks, or the machine's nodes are not linked as
+        the engine needs it.
+    """
+    _check(demand)
+    begun = time.monotonic()
+    deadline = Deadline(options.limits.seconds)
+    events.stage("bound")
+    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
+    events.bound(bound.time_us)
+    events.stage("ways")
+    found: list[Schedule] = []
+    work = 0
+    for way in _promising(demand):
+        best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
+        done = best_us <= bound.time_us * (1 + _TOLERANCE) or deadline.left <= 0 or options.limits.stop.is_set()
+        if found and (done or way.estimate_us > _HOPELESS * best_us or (work > _WORK)):
+            break
+        plan = way.plan()
+        schedule = fitted(demand, plan) if plan is not None else None
+        if schedule is not None:
+            work += sum(len(message.chunks) for message in schedule.messages)
+            found.append(schedule)
+            if schedule.makespan_us < best_us:
+                events.incumbent(schedule.makespan_us)
+    if not found:
+        raise InputError(
+            f"{demand.topology.name} is no cluster of nodes whose lanes are linked as {demand.kind} needs it here; use --engine "
+            "templates or trees"
+        )
+    best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
+    near = tuple(s for s in others if s.makespan_us <= best.makespan_us * _RUNNER_UP)
+    proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    return Synthesis(best, bound, proof, "none", {"hierarchy": time.monotonic() - begun}, near[:_MOST_RUNNERS_UP])
+
+
+def _check(demand: Demand) -> None:
+    if demand.kind in ROOTED and demand.kind not in (Kind.BROADCAST, Kind.REDUCE):
+        raise InputError(f"engine hierarchy is not for {demand.kind}; use --engine milp or templates")
+    if demand.sketch is not None:
+        raise InputError("engine hierarchy does not look at sketches; use --engine milp or trees", field="sketch")
+    if demand.topology.chunk_costs:
+        raise InputError("costs for chunks of an unstated size are of no use to engine hierarchy; use --engine milp")
+
+
+def _promising(demand: Demand) -> Iterator[Way]:
+    """The most promising ways first, and not many of them."""
+    yield from sorted(ways(demand), key=lambda way: way.estimate_us)[:_MOST]

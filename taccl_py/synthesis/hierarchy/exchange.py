@@ -1,0 +1,83 @@
+"""AllReduce in which nodes exchange sums: every node adds up, lanes double what they have summed, and every node hands out.
+
+Between 2^n nodes that takes n rounds, half of what a ReduceScatter and an AllGather take, for as much data in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.gather import Numbering, hand_out
+from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, Load, inside_steps
+from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.templates.moves import Move, Moves, shifted, turned
+
+
+def exchange_stages(cluster: Cluster, inside: str, pieces: Sequence[int], chunk_bytes: float) -> list[list[Stage]]:
+    """For every piece: adding up, rounds, handing out; empty if the number of nodes is no power of two."""
+    number = len(cluster.nodes)
+    if number & (number - 1):
+        return []
+    stages: list[Stage] = []
+    rows = []
+    for piece in pieces:
+        # A lane has a part of what all ranks have.
+        chunks = -(-piece * cluster.site.topology.num_ranks // cluster.width)
+        load = Load(chunk_bytes, chunks, True)
+        steps = tuple(inside_steps(cluster, inside, load, 1))
+        first = len(stages)
+        stages.append(Stage(steps, INSIDE, ()))
+        for _ in range(number.bit_length() - 1):
+            stages.append(Stage((cluster.lane_us(load.num_bytes),), ACROSS, (len(stages) - 1,)))
+        stages.append(Stage(steps, INSIDE, (len(stages) - 1,)))
+        rows.append(stages[first:])
+    schedule_stages(stages)
+    return rows
+
+
+def exchange_moves(
+    cluster: Cluster, back: Cluster, inside: str, rows: Sequence[Sequence[Stage]], numbering: Numbering
+) -> Moves | None:
+    """Moves of the stages.
+
+    Parameters
+    ----------
+    cluster, back
+        The machine, and the machine turned around.
+    inside
+        How nodes add up and hand out.
+    rows
+        What `exchange_stages` found.
+    numbering
+        Which chunks there are of each rank and piece; any rank may sum up any of them.
+    """
+    moves: list[Move] = []
+    for piece, (adding, *meeting, handing) in enumerate(rows):
+        held = _parts(cluster, piece, numbering)
+        none = Stage((), INSIDE, ())
+        inward = hand_out(back, inside, held, Stage(adding.step_us[::-1], INSIDE, ()), none)
+        outward = hand_out(cluster, inside, held, handing, none)
+        if inward is None or outward is None:
+            return None
+        moves += shifted(turned(tuple(inward), reduce=True), adding.start_us)
+        for bit, stage in enumerate(meeting):
+            for node, carriers in enumerate(cluster.carriers):
+                others = cluster.carriers[node ^ (1 << bit)]
+                for rank, other in zip(carriers, others, strict=True):
+                    moves.append(Move(rank, other, held[rank], stage.start_us, stage.end_us, reduce=True))
+        moves += outward
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+def _parts(cluster: Cluster, piece: int, numbering: Numbering) -> Mapping[int, tuple[int, ...]]:
+    """Chunks of every carrier; those of one lane are the same in all nodes."""
+    of_lane: list[list[int]] = [[] for _ in range(cluster.width)]
+    for ranks in cluster.nodes:
+        for rank in ranks:
+            of_lane[cluster.lane_of[rank]] += numbering(rank, piece)
+    return {
+        rank: tuple(sorted(chunks))
+        for carriers in cluster.carriers
+        for rank, chunks in zip(carriers, of_lane, strict=True)
+    }

@@ -1,0 +1,169 @@
+"""AllGather over nodes, from an outline to moves; ReduceScatter and AllReduce follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, product
+
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline
+from taccl_py.synthesis.hierarchy.stages import Stage
+from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.patterns import DOUBLING
+from taccl_py.synthesis.templates.spreading import flood
+
+# Chunks of a rank's piece: (rank, piece) -> chunk numbers.
+Numbering = Callable[[int, int], tuple[int, ...]]
+
+
+def allgather_moves(cluster: Cluster, outline: Outline, times: Timeline, numbering: Numbering) -> Moves | None:
+    """Moves that bring every rank's chunks to every rank; None if some node cannot hand out in the outline's way.
+
+    Parameters
+    ----------
+    cluster, outline, times
+        The machine, what is done and when.
+    numbering
+        Which chunks a rank's piece has.
+    """
+    moves: list[Move] = []
+    for piece in range(len(outline.pieces)):
+        held = {rank: numbering(rank, piece) for ranks in cluster.nodes for rank in ranks}
+        handed = hand_out(cluster, outline.inside, held, times.near[piece][0], times.far[piece][0])
+        if handed is None:
+            return None
+        moves += handed
+        for place, (sent, brought) in enumerate(_rounds(cluster, outline, held)):
+            moves += _across(sent, times.across[piece][place])
+            near, far = times.near[piece][place + 1], times.far[piece][place + 1]
+            moves += hand_out(cluster, outline.inside, brought, near, far) or ()
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+def by_share(pieces: Sequence[int]) -> Numbering:
+    """Chunks as an AllGather has them: each rank's follow each other."""
+    starts = _starts(pieces)
+    per_rank = sum(pieces)
+
+    def numbered(rank: int, piece: int) -> tuple[int, ...]:
+        first = rank * per_rank + starts[piece]
+        return tuple(range(first, first + pieces[piece]))
+
+    return numbered
+
+
+def by_piece(cluster: Cluster, pieces: Sequence[int]) -> Numbering:
+    """Chunks where any rank may have any of them: pieces follow each other, in them lanes, in them nodes.
+
+    So what goes over a lane together lies together, but for where the nodes begin again from 0.
+    """
+    starts = _starts(pieces)
+    most = max(len(ranks) for ranks in cluster.nodes)
+    order = [ranks[local] for local in range(most) for ranks in cluster.nodes if local < len(ranks)]
+    place = {rank: number for number, rank in enumerate(order)}
+
+    def numbered(rank: int, piece: int) -> tuple[int, ...]:
+        first = len(order) * starts[piece] + place[rank] * pieces[piece]
+        return tuple(range(first, first + pieces[piece]))
+
+    return numbered
+
+
+def _starts(pieces: Sequence[int]) -> list[int]:
+    return [sum(pieces[:number]) for number in range(len(pieces))]
+
+
+def hand_out(
+    cluster: Cluster, inside: str, held: Mapping[int, tuple[int, ...]], near: Stage, far: Stage
+) -> list[Move] | None:
+    """Everything that ranks hold to all others of their nodes, in the steps of two stages; None if there is no way."""
+    starts = [*zip(near.starts_us(), near.step_us, strict=True), *zip(far.starts_us(), far.step_us, strict=True)]
+    if inside == PATHS:
+        flooded = flood(cluster.site.inside, cluster.nodes, {rank: held.get(rank, ()) for rank in _all(cluster)})
+        if flooded is None:
+            return None
+        first, last = starts[0][0], max(starts[-1][0] + starts[-1][1], starts[0][0])
+        steps = max((round(move.end) for move in flooded), default=1)
+        width = (last - first) / steps
+        return [
+            Move(m.src, m.dst, m.chunks, first + width * m.start, first + width * m.end) for m in flooded if m.chunks
+        ]
+    return list(chain.from_iterable(_in_node(ranks, inside, held, starts) for ranks in cluster.nodes))
+
+
+def _all(cluster: Cluster) -> range:
+    return range(cluster.site.topology.num_ranks)
+
+
+def _in_node(
+    ranks: Sequence[int],
+    inside: str,
+    held: Mapping[int, tuple[int, ...]],
+    steps: Sequence[tuple[float, float]],
+) -> list[Move]:
+    moves = []
+    if inside == DOUBLING:
+        for step, (start, duration) in enumerate(steps):
+            for place, rank in enumerate(ranks):
+                low = place >> step << step
+                chunks = tuple(c for other in ranks[low : low + (1 << step)] for c in held.get(other, ()))
+                if chunks:
+                    moves.append(Move(rank, ranks[place ^ (1 << step)], chunks, start, start + duration))
+        return moves
+    for turn in range(1, len(ranks)):
+        start, duration = steps[turn - 1]
+        for place, rank in enumerate(ranks):
+            if held.get(rank):
+                moves.append(Move(rank, ranks[_partner(place, turn, len(ranks))], held[rank], start, start + duration))
+    return moves
+
+
+def _partner(place: int, turn: int, size: int) -> int:
+    """Whom a rank serves in a turn; in nodes of 2^n ranks those whose numbers differ least come first."""
+    return place ^ turn if size & (size - 1) == 0 else (place + turn) % size
+
+
+def _across(sent: Sequence[tuple[Move, ...]], stage: Stage) -> list[Move]:
+    """Moves of every lane, one after the other."""
+    duration = stage.end_us - stage.start_us
+    moves = []
+    for of_lane in sent:
+        step = duration / max(1, len(of_lane))
+        for number, move in enumerate(of_lane):
+            start = stage.start_us + number * step
+            moves.append(Move(move.src, move.dst, move.chunks, start, start + step))
+    return moves
+
+
+def _rounds(
+    cluster: Cluster, outline: Outline, held: Mapping[int, tuple[int, ...]]
+) -> list[tuple[list[tuple[Move, ...]], dict[int, tuple[int, ...]]]]:
+    """For every round what each lane sends, without times, and what it brings to each carrier."""
+    number = len(cluster.nodes)
+    block = [_parts(cluster, outline.spread, node, held) for node in range(number)]
+    found = []
+    for peers in outline.rounds:
+        sent: list[tuple[Move, ...]] = []
+        brought: dict[int, tuple[int, ...]] = {}
+        for node, lane in product(range(number), range(cluster.width)):
+            moves = []
+            for peer in peers[lane % outline.spread :: outline.spread]:
+                # Seen from the sender: to the node so many places on.
+                to = cluster.carriers[(node + peer.back) % number][lane]
+                chunks = tuple(c for i in range(peer.blocks) for c in block[(node - i) % number][lane])
+                moves.append(Move(cluster.carriers[node][lane], to, chunks, 0.0, 0.0))
+                brought[to] = brought.get(to, ()) + chunks
+            sent.append(tuple(moves))
+        found.append((sent, brought))
+    return found
+
+
+def _parts(cluster: Cluster, spread: int, node: int, held: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """What of a node's data each of its lanes carries."""
+    of_lane: list[list[int]] = [[] for _ in range(cluster.width)]
+    for rank in cluster.nodes[node]:
+        of_lane[cluster.lane_of[rank]] += held[rank]
+    return [
+        tuple(chain.from_iterable(of_lane[lane // spread * spread : (lane // spread + 1) * spread]))
+        for lane in range(cluster.width)
+    ]

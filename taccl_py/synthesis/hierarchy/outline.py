@@ -1,0 +1,225 @@
+"""Outlines: how an AllGather over nodes goes, in broad strokes, and how long it should take.
+
+Between nodes blocks of data multiply: in a round of fan f every node hears from f others what they have, so that afterwards it
+has f + 1 times as much. One lane carries its own part of a node's data to all f of them, or lanes share them out: with spread s
+groups of s lanes have gathered each other's parts before, and each of them serves only every s-th of the others. What a round
+brings is handed out inside the nodes at once (a *wave*), while the next round or the next piece is on its way.
+
+An outline's time is that of a list schedule of rounds and waves on one lane and one node, which stand for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.runtimes import MAX_COUNT
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.templates.patterns import DOUBLING
+
+PATHS = "paths"
+# What stages occupy.
+INSIDE, ACROSS = 0, 1
+# Chunks that do not lie together are copied together up to this size; copies of more take longer than the alphas that they save.
+MOST_PACKED_BYTES = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another node that a node hears from in a round, so many places back, and how many blocks it sends from there on back."""
+
+    back: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Choices of an AllGather over nodes.
+
+    Attributes
+    ----------
+    rounds
+        What every node hears in each round.
+    spread
+        Lanes that share out the nodes of a round.
+    inside
+        How a node hands out: ``direct``, ``doubling`` or ``paths``.
+    pieces
+        Chunks of every piece that a rank's data is cut into, in order.
+    """
+
+    rounds: tuple[tuple[Peer, ...], ...]
+    spread: int
+    inside: str
+    pieces: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        heard = "-".join("+".join(str(peer.blocks) for peer in peers) for peers in self.rounds)
+        pieces = "-".join(map(str, self.pieces))
+        return f"rounds of {heard} over {self.spread} lanes, {self.inside} inside, pieces of {pieces}"
+
+
+def ways_to_hear(num_nodes: int) -> list[tuple[tuple[Peer, ...], ...]]:
+    """Rounds by which blocks get everywhere: one, two, and so on up to the fewest messages; and the same with a short last round.
+
+    What the last round brings is handed out when nothing else is left to do, so it pays to leave little to it.
+    """
+    found: list[tuple[tuple[Peer, ...], ...]] = []
+    for fans in _fans(num_nodes):
+        heard = _heard(num_nodes, fans)
+        last = heard[-1]
+        blocks = sum(peer.blocks for peer in last)
+        for rest in sorted({0, blocks // 4, blocks // 2}):
+            tapered = heard if not rest else (*heard[:-1], *_parted(last, blocks - rest))
+            if tapered not in found:
+                found.append(tapered)
+    return found
+
+
+def _fans(num_nodes: int) -> list[tuple[int, ...]]:
+    """How many nodes to hear from in each round, for every number of rounds."""
+    found = []
+    for number in range(1, math.ceil(math.log2(num_nodes)) + 1):
+        fan = math.ceil(round(num_nodes ** (1 / number), 9)) - 1
+        # The first round may have less to do, which leaves what is sent in it small.
+        first = fan
+        while first > 1 and first * (fan + 1) ** (number - 1) >= num_nodes:
+            first -= 1
+        found.append((first, *[fan] * (number - 1)))
+    return list(dict.fromkeys(found))
+
+
+def _heard(num_nodes: int, fans: Sequence[int]) -> tuple[tuple[Peer, ...], ...]:
+    has, found = 1, []
+    for fan in fans:
+        peers = [Peer(turn * has, min(has, num_nodes - turn * has)) for turn in range(1, fan + 1)]
+        found.append(tuple(peer for peer in peers if peer.blocks > 0))
+        has += sum(peer.blocks for peer in found[-1])
+    return tuple(found)
+
+
+def _parted(peers: Sequence[Peer], blocks: int) -> tuple[tuple[Peer, ...], tuple[Peer, ...]]:
+    """A round as two, the first of so many blocks."""
+    first, second = [], []
+    for peer in peers:
+        now = min(peer.blocks, blocks)
+        blocks -= now
+        first += [Peer(peer.back, now)] if now else []
+        second += [Peer(peer.back + now, peer.blocks - now)] if now < peer.blocks else []
+    return tuple(first), tuple(second)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Stages of an outline with their times, by piece and round.
+
+    Attributes
+    ----------
+    near, far
+        Handing out to the ranks that share lanes' work, and to the others; for round -1, of what ranks have at first. [piece][round + 1]
+    across
+        Rounds, [piece][round].
+    end_us
+        When all is done.
+    """
+
+    near: tuple[tuple[Stage, ...], ...]
+    far: tuple[tuple[Stage, ...], ...]
+    across: tuple[tuple[Stage, ...], ...]
+    end_us: float
+
+
+def timeline(cluster: Cluster, outline: Outline, chunk_bytes: float) -> Timeline:
+    """Times of an outline's stages, where every rank has its pieces of so many bytes a chunk."""
+    sharing = cluster.sharing
+    stages: list[Stage] = []
+
+    def add(step_us: Sequence[float], resource: int, *after: int) -> int:
+        stages.append(Stage(tuple(step_us), resource, after))
+        return len(stages) - 1
+
+    rows: list[tuple[list[int], list[int], list[int]]] = []
+    for piece in outline.pieces:
+        load = Load(chunk_bytes, piece, piece == sum(outline.pieces))
+        steps = inside_steps(cluster, outline.inside, load.times(1), 1)
+        cut = _near_steps(cluster, outline, len(steps))
+        near = [add(steps[:cut], INSIDE)]
+        far, across = [add(steps[cut:], INSIDE, near[0])], list[int]()
+        for place, peers in enumerate(outline.rounds):
+            # With lanes that carry for themselves alone, what came over one can go on at once.
+            waits = near[-1] if outline.spread > 1 or not place else across[-1]
+            of_lane = [peers[first :: outline.spread] for first in range(outline.spread)]
+            across_us = max(
+                sum(cluster.lane_us(load.times(peer.blocks * sharing * outline.spread).num_bytes) for peer in served)
+                for served in of_lane
+            )
+            across.append(add([across_us], ACROSS, waits))
+            blocks = max(sum(peer.blocks for peer in served) for served in of_lane)
+            steps = inside_steps(cluster, outline.inside, load.times(blocks * sharing * outline.spread), blocks)
+            cut = _near_steps(cluster, outline, len(steps))
+            near.append(add(steps[:cut], INSIDE, across[-1]))
+            far.append(add(steps[cut:], INSIDE, near[-1]))
+        rows.append((near, far, across))
+    end_us = schedule_stages(stages)
+    found = [tuple(tuple(stages[i] for i in row[which]) for row in rows) for which in range(3)]
+    return Timeline(found[0], found[1], found[2], end_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one rank hands out.
+
+    Attributes
+    ----------
+    chunk_bytes, chunks
+        Size and number of its chunks.
+    whole
+        Whether ranks' chunks follow each other in the buffers, as they do where a rank's data is not cut into pieces.
+    """
+
+    chunk_bytes: float
+    chunks: int
+    whole: bool
+
+    @property
+    def num_bytes(self) -> float:
+        """Size of all."""
+        return self.chunk_bytes * self.chunks
+
+    def times(self, factor: int) -> Load:
+        """So many times as much."""
+        return Load(self.chunk_bytes, self.chunks * factor, self.whole)
+
+
+def most_packed(chunk_bytes: float) -> int:
+    """Chunks that go together at most where they have to be copied together first; below 2 none do."""
+    return min(MAX_COUNT, int(MOST_PACKED_BYTES / chunk_bytes))
+
+
+def inside_steps(cluster: Cluster, inside: str, load: Load, blocks: int) -> list[float]:
+    """Durations of the steps by which everyone in a node gets what everyone else has, which is of so many nodes."""
+    size = max(len(ranks) for ranks in cluster.nodes)
+    ways = [1 << step for step in range(size.bit_length() - 1)] if inside == DOUBLING else [1] * (size - 1)
+    alpha_us, packed = cluster.node_us(0.0), most_packed(load.chunk_bytes)
+    steps = []
+    for together in ways:
+        every = load.times(together)
+        runs = blocks if load.whole else every.chunks
+        parts = -(-every.chunks // packed) if packed > 1 else runs
+        steps.append(cluster.node_us(every.num_bytes) + (min(runs, parts) - 1) * alpha_us)
+    if inside != DOUBLING and cluster.at_once > 1:
+        # Those that go at the same time start together and end with the last of them.
+        last = {*range(cluster.at_once - 1, len(steps), cluster.at_once), len(steps) - 1}
+        steps = [us if step in last else 0.0 for step, us in enumerate(steps)]
+    return steps
+
+
+def _near_steps(cluster: Cluster, outline: Outline, steps: int) -> int:
+    """How many of a wave's steps it takes until the ranks that share out lanes have each other's parts."""
+    if not cluster.is_even or outline.inside == PATHS:
+        return steps
+    return outline.spread.bit_length() - 1 if outline.inside == DOUBLING else outline.spread - 1

@@ -1,0 +1,174 @@
+"""Broadcast over nodes: the root deals out to the lanes of its node, lanes tell the other nodes, and nodes hand out.
+
+So all the ports between nodes carry, each a part of every piece. Reduce is the same, turned around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.gather import hand_out
+from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, Load, inside_steps
+from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.patterns import DIRECT
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Choices of a Broadcast over nodes.
+
+    Attributes
+    ----------
+    chain
+        Whether nodes pass on to the next one; otherwise all that know tell others.
+    inside
+        How a node hands out.
+    pieces
+        Chunks of every piece on every lane.
+    """
+
+    chain: bool
+    inside: str
+    pieces: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        way = "chain" if self.chain else "tree"
+        return f"{way} of nodes, {self.inside} inside, pieces of {'-'.join(map(str, self.pieces))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Node `src` tells node `dst`; places in the order that begins with the root's node."""
+
+    src: int
+    dst: int
+
+
+def course_rounds(num_nodes: int, course: Course) -> list[list[Step]]:
+    """Who tells whom in each round."""
+    if course.chain:
+        return [[Step(node, node + 1)] for node in range(num_nodes - 1)]
+    found, know = [], 1
+    while know < num_nodes:
+        found.append([Step(node, node + know) for node in range(min(know, num_nodes - know))])
+        know *= 2
+    return found
+
+
+@dataclass(frozen=True)
+class CourseTimes:
+    """Stages for every piece: dealing out, rounds, and handing out behind the root and behind each round."""
+
+    deal: tuple[Stage, ...]
+    across: tuple[tuple[Stage, ...], ...]
+    hand: tuple[tuple[Stage, ...], ...]
+    end_us: float
+
+
+def course_times(cluster: Cluster, course: Course, chunk_bytes: float, root: int) -> CourseTimes:
+    """Times of the stages; every node has ports of its own."""
+    alone = cluster.width == 1 and any(root in carriers for carriers in cluster.carriers)
+    stages: list[Stage] = []
+
+    def add(step_us: Sequence[float], resource: int, *after: int) -> int:
+        stages.append(Stage(tuple(step_us), resource, after))
+        return len(stages) - 1
+
+    heard = course_rounds(len(cluster.nodes), course)
+    deal, across, hand = [], [], []
+    for piece in course.pieces:
+        load = Load(chunk_bytes, piece, True)
+        steps = inside_steps(cluster, course.inside, load, 1)
+        deal.append(add(_deal_steps(cluster, course, load), INSIDE))
+        rounds, hands = list[int](), [add(steps, INSIDE, deal[-1])]
+        for place in range(len(heard)):
+            # A node of a chain sends each piece once; in a tree the root's node sends in every round.
+            sender = ACROSS + 2 * place * course.chain
+            rounds.append(
+                add([cluster.lane_us(load.num_bytes)], sender, *(rounds[-1:] if place or alone else deal[-1:]))
+            )
+            hands.append(add(steps, ACROSS + 2 * place + 1, rounds[-1]))
+        across.append(rounds)
+        hand.append(hands)
+    end_us = schedule_stages(stages)
+    pick = [tuple(tuple(stages[i] for i in row) for row in rows) for rows in (across, hand)]
+    return CourseTimes(tuple(stages[i] for i in deal), pick[0], pick[1], end_us)
+
+
+def _deal_steps(cluster: Cluster, course: Course, load: Load) -> list[float]:
+    """Durations of what the root sends in its node."""
+    if course.inside == PATHS:
+        return inside_steps(cluster, PATHS, load.times(cluster.width), 1)
+    step_us = cluster.node_us(load.num_bytes)
+    return [step_us * (turn % cluster.at_once == 0) for turn in range(cluster.width)]
+
+
+def broadcast_moves(cluster: Cluster, course: Course, times: CourseTimes, root: int) -> Moves | None:
+    """Moves of a Broadcast; None if some node cannot hand out in the course's way."""
+    home = cluster.site.topology.node_of[root]
+    home = next(number for number, ranks in enumerate(cluster.nodes) if cluster.site.topology.node_of[ranks[0]] == home)
+    order = [(home + place) % len(cluster.nodes) for place in range(len(cluster.nodes))]
+    heard = course_rounds(len(cluster.nodes), course)
+    moves: list[Move] = []
+    first = 0
+    for number, piece in enumerate(course.pieces):
+        parts = [tuple(range(first + lane * piece, first + (lane + 1) * piece)) for lane in range(cluster.width)]
+        first += piece * cluster.width
+        dealt = _dealt(cluster, course, times, number, root, order[0], parts)
+        if dealt is None:
+            return None
+        moves += dealt
+        for place, steps in enumerate(heard):
+            stage = times.across[number][place]
+            for step in steps:
+                ends = (cluster.carriers[order[step.src]], cluster.carriers[order[step.dst]])
+                for src, dst, chunks in zip(*ends, parts, strict=True):
+                    moves.append(Move(src, dst, chunks, stage.start_us, stage.end_us))
+                held = dict(zip(ends[1], parts, strict=True))
+                handed = hand_out(cluster, course.inside, held, times.hand[number][place + 1], _none())
+                if handed is None:
+                    return None
+                moves += handed
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+def _none() -> Stage:
+    return Stage((), INSIDE, ())
+
+
+def _dealt(
+    cluster: Cluster,
+    course: Course,
+    times: CourseTimes,
+    number: int,
+    root: int,
+    home: int,
+    parts: Sequence[tuple[int, ...]],
+) -> list[Move] | None:
+    """In the root's node: parts to their carriers, and from there to everyone but the root.
+
+    The root's own part goes through others by turns where ranks talk straight to each other, so that the root has no more to send
+    than everything once. Where not all ranks of a node are linked the root hands everything out itself.
+    """
+    deal, carriers = times.deal[number], cluster.carriers[home]
+    if course.inside == PATHS:
+        everything = tuple(chunk for part in parts for chunk in part)
+        return hand_out(cluster, PATHS, {root: everything}, deal, _none())
+    others = [rank for rank in cluster.nodes[home] if rank != root]
+    helper = others[number % len(others)] if others and course.inside == DIRECT else root
+    held: dict[int, tuple[int, ...]] = {}
+    moves: list[Move] = []
+    # The root's own lane does not wait, so its part is dealt out last.
+    for turn, lane in enumerate(sorted(range(len(carriers)), key=lambda lane: carriers[lane] == root)):
+        target = helper if carriers[lane] == root else carriers[lane]
+        start = deal.starts_us()[min(turn, len(deal.step_us) - 1)]
+        if target != root:
+            moves.append(Move(root, target, parts[lane], start, deal.end_us))
+        held[target] = held.get(target, ()) + parts[lane]
+    handed = hand_out(cluster, course.inside, held, times.hand[number][0], _none()) or []
+    return moves + [move for move in handed if move.dst != root]

@@ -1,0 +1,78 @@
+"""Stages: what all nodes do at the same time, and a list schedule of them on what they occupy.
+
+Nodes are alike, so one node and one lane stand for all, and the schedule of a pipeline is found without a look at single messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Stage:
+    """A round or a part of a wave.
+
+    Attributes
+    ----------
+    step_us
+        Duration of each of its steps, one after the other.
+    resource
+        What it occupies: one stage at a time.
+    after
+        Stages that it waits for.
+    start_us
+        When it starts; set by `schedule_stages`.
+    """
+
+    step_us: tuple[float, ...]
+    resource: int
+    after: tuple[int, ...]
+    start_us: float = 0.0
+    rest_us: float = field(default=0.0, compare=False)
+
+    @property
+    def end_us(self) -> float:
+        """When it has arrived."""
+        return self.start_us + sum(self.step_us)
+
+    def starts_us(self) -> list[float]:
+        """When each of its steps starts."""
+        found, at = [], self.start_us
+        for step in self.step_us:
+            found.append(at)
+            at += step
+        return found
+
+
+def schedule_stages(stages: Sequence[Stage]) -> float:
+    """Set the starts, those with the longest way to the end first wherever several could start; return the end in us."""
+    users: list[list[int]] = [[] for _ in stages]
+    for number, stage in enumerate(stages):
+        for before in stage.after:
+            users[before].append(number)
+    for number in reversed(range(len(stages))):
+        rest = max((stages[user].rest_us for user in users[number]), default=0.0)
+        stages[number].rest_us = rest + sum(stages[number].step_us)
+    left = [len(set(stage.after)) for stage in stages]
+    ready = [(0.0, number) for number, count in enumerate(left) if not count]
+    free_us: dict[int, float] = {}
+    end_us = 0.0
+    while ready:
+        # What can start at the earliest; of several at that time, what has the longest way to go.
+        at = min(max(known, free_us.get(stages[number].resource, 0.0)) for known, number in ready)
+        fits = [
+            (known, number) for known, number in ready if max(known, free_us.get(stages[number].resource, 0.0)) <= at
+        ]
+        known, number = min(fits, key=lambda item: (-stages[item[1]].rest_us, item[1]))
+        ready.remove((known, number))
+        stage = stages[number]
+        stage.start_us = at
+        free_us[stage.resource] = stage.end_us
+        end_us = max(end_us, stage.end_us)
+        for user in users[number]:
+            left[user] -= 1
+            if not left[user]:
+                known = max(stages[before].end_us for before in stages[user].after)
+                ready.append((known, user))
+    return end_us

@@ -1,0 +1,194 @@
+"""Ways: everything that the engine could do on a machine, with estimates, and how to write it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from taccl_py.collective import Kind
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
+from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
+from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.rooted import Course, CourseTimes, broadcast_moves, course_times
+from taccl_py.synthesis.hierarchy.stages import Stage
+from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
+from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Topology
+from taccl_py.units import MAX_CHUNK_COPIES
+
+# Into which pieces data is cut: equal ones, and such that the first or the last piece, or both, are small.
+_PIECES = (
+    (1,), (1, 1), (2, 1), (3, 1), (5, 1), (1, 1, 1), (1, 2, 1), (4, 2, 1), (1, 1, 1, 1), (1, 2, 2, 1), (4, 3, 2, 1),
+    (1, 2, 3, 2, 1), (1, 3, 4, 3, 1), (6, 4, 3, 2, 1), (1,) * 6, (1, 2, 3, 3, 2, 1), (1,) * 8, (1, 2, 2, 2, 2, 2, 2, 1), (1,) * 12,
+    (1,) * 16,
+)  # fmt: skip
+_POWERS = (1, 2, 4, 8, 16, 32, 64)
+# Copies of chunks on all ranks up to which pieces are cut.
+_MOST_COPIES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Something that the engine could do.
+
+    Attributes
+    ----------
+    estimate_us
+        Time that it should take.
+    plan
+        Writes it out; None if that turns out to be impossible.
+    """
+
+    estimate_us: float
+    plan: Callable[[], Plan | None]
+
+
+def ways(demand: Demand) -> Iterator[Way]:
+    """Every way to serve a demand; none if the machine's nodes are not linked as needed."""
+    topology = demand.topology
+    share_bytes = demand.chunk_bytes(demand.collective(1))
+    forth, back = (_cluster(machine, share_bytes) for machine in (topology, topology.reversed()))
+    if forth is None or back is None:
+        return
+    match demand.kind:
+        case Kind.ALLGATHER:
+            yield from _gathers(demand, forth, reduce=False)
+        case Kind.REDUCESCATTER:
+            yield from _gathers(demand, back, reduce=True)
+        case Kind.ALLREDUCE:
+            yield from _both(demand, forth, back)
+            yield from _exchanges(demand, forth, back)
+        case Kind.BROADCAST:
+            yield from _broadcasts(demand, forth, reduce=False)
+        case Kind.REDUCE:
+            yield from _broadcasts(demand, back, reduce=True)
+        case Kind.ALLTOALL:
+            yield from _shuttles(demand, forth)
+
+
+def _cluster(topology: Topology, share_bytes: float) -> Cluster | None:
+    return Cluster.of(Site(topology, share_bytes))
+
+
+def _pieces(demand: Demand, unit: int = 1) -> Iterator[tuple[int, ...]]:
+    """Cuts with at most as many chunks as can be written down; each piece has so many chunks for each unit of its length."""
+    ranks = demand.topology.num_ranks
+    for pieces in _PIECES:
+        count = sum(pieces) * unit
+        copies = count * (ranks if demand.kind in (Kind.BROADCAST, Kind.REDUCE) else ranks * ranks)
+        if demand.chunks_per_rank not in (None, count) or copies > MAX_CHUNK_COPIES:
+            continue
+        if copies <= _MOST_COPIES or count == unit:
+            yield pieces
+    wanted = demand.chunks_per_rank
+    if wanted is not None and wanted % unit == 0 and not any(sum(pieces) * unit == wanted for pieces in _PIECES):
+        yield (wanted // unit,)
+
+
+def _insides(cluster: Cluster) -> list[str]:
+    """Ways to hand out inside nodes."""
+    if not cluster.site.linked_inside_nodes:
+        return [PATHS]
+    sizes = {len(ranks) for ranks in cluster.nodes}
+    doubling = len(sizes) == 1 and all(size & (size - 1) == 0 for size in sizes)
+    return [DOUBLING, DIRECT] if doubling else [DIRECT]
+
+
+def _outlines(demand: Demand, cluster: Cluster) -> Iterator[tuple[Outline, Timeline]]:
+    """Outlines of an AllGather with their times."""
+    share_bytes = demand.chunk_bytes(demand.collective(1))
+    for inside, rounds in product(_insides(cluster), ways_to_hear(len(cluster.nodes))):
+        for spread, pieces in product(_spreads(cluster, inside, max(map(len, rounds))), _pieces(demand)):
+            outline = Outline(rounds, spread, inside, pieces)
+            yield outline, timeline(cluster, outline, share_bytes / sum(pieces))
+
+
+def _spreads(cluster: Cluster, inside: str, widest: int) -> list[int]:
+    """Numbers of lanes that may share out at most so many nodes of a round."""
+    if not cluster.is_even or inside == PATHS:
+        return [1]
+    return [lanes for lanes in _POWERS if cluster.width % lanes == 0 and lanes < 2 * widest]
+
+
+def _gathers(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
+    def write(outline: Outline, times: Timeline) -> Plan | None:
+        moves = allgather_moves(cluster, outline, times, by_share(outline.pieces))
+        return _plan(outline.name, sum(outline.pieces), moves, reduce=reduce)
+
+    for outline, times in _outlines(demand, cluster):
+        yield Way(times.end_us, partial(write, outline, times))
+
+
+def _plan(name: str, chunks_per_rank: int, moves: Moves | None, *, reduce: bool = False) -> Plan | None:
+    """The plan, turned around for sums; None where there are no moves."""
+    if moves is None:
+        return None
+    return Plan(name, chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
+
+
+def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+    """AllReduce as ReduceScatter and AllGather."""
+
+    def write(outline: Outline, times: Timeline) -> Plan | None:
+        numbering = by_piece(forth, outline.pieces)
+        gathered = allgather_moves(forth, outline, times, numbering)
+        spread = allgather_moves(back, outline, times, numbering)
+        if gathered is None or spread is None:
+            return None
+        return _plan(outline.name, sum(outline.pieces), in_turn(turned(spread, reduce=True), gathered))
+
+    for outline, times in _outlines(demand, forth):
+        yield Way(2 * times.end_us, partial(write, outline, times))
+
+
+def _exchanges(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+    """AllReduce by exchange of sums between nodes."""
+
+    def write(inside: str, pieces: tuple[int, ...], rows: list[list[Stage]]) -> Plan | None:
+        moves = exchange_moves(forth, back, inside, rows, by_piece(forth, pieces))
+        name = f"exchange, {inside} inside, pieces of {'-'.join(map(str, pieces))}"
+        return _plan(name, sum(pieces), moves)
+
+    share_bytes = demand.chunk_bytes(demand.collective(1))
+    for inside in _insides(forth):
+        for pieces in _pieces(demand):
+            rows = exchange_stages(forth, inside, pieces, share_bytes / sum(pieces))
+            if rows:
+                end_us = max(stage.end_us for row in rows for stage in row)
+                yield Way(end_us, partial(write, inside, pieces, rows))
+
+
+def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
+    def write(course: Course, times: CourseTimes) -> Plan | None:
+        moves = broadcast_moves(cluster, course, times, demand.root)
+        return _plan(course.name, sum(course.pieces) * cluster.width, moves, reduce=reduce)
+
+    for inside in _insides(cluster):
+        for pieces in _pieces(demand, cluster.width):
+            # Between two nodes a chain is no different.
+            for chain in (False, True)[: len(cluster.nodes) - 1]:
+                course = Course(chain, inside, pieces)
+                chunk_bytes = demand.size_bytes / (sum(pieces) * cluster.width)
+                times = course_times(cluster, course, chunk_bytes, demand.root)
+                yield Way(times.end_us, partial(write, course, times))
+
+
+def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+    def write(shuttle: Shuttle) -> Plan | None:
+        return _plan(shuttle.name, 1, alltoall_moves(cluster, shuttle, pair_bytes))
+
+    if demand.chunks_per_rank not in (None, 1) or not cluster.is_even or not cluster.site.linked_inside_nodes:
+        return
+    pair_bytes = demand.chunk_bytes(demand.collective(1))
+    others = len(cluster.nodes) - 1
+    units = others * cluster.width
+    for behind in sorted({0, units // 2, -(-others // 2) * cluster.width, units}):
+        for together in sorted({1, 2, -(-others // 8), -(-others // 4), -(-others // 2), others}):
+            shuttle = Shuttle(behind, min(together, others))
+            yield Way(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
