@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
-from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.cli.progress import counted_down
+from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.jsonio import canonical_json, write_atomically
-from taccl_py.report.tables import plain_table, print_table
+from taccl_py.report.tables import print_table
 from taccl_py.topology.files import topology_to_json
+from taccl_py.units import MAX_RANKS
 
 if TYPE_CHECKING:
     from taccl_py.measure.experiment import Bench
+    from taccl_py.measure.plan import Plan
+    from taccl_py.measure.processes import Job
     from taccl_py.measure.profiler import Profile
+    from taccl_py.topology.model import Topology
 
-_MOST_ROWS = 64
-_START_SECONDS = 0.001  # of one run, beside the time of its messages
+_SHARED = "machine"
 
 
 @click.command(short_help="Measure alpha, beta and the ports that links share.")
 @click.option(
     "--with",
     "transport",
-    type=click.Choice(["mpi"]),
+    type=click.Choice(["mpi", "torch"]),
     default=None,
-    help="Profile the processes that mpiexec started, one for each rank.",
+    help="Profile the processes that mpiexec or torchrun started, one for each rank.",
 )
 @click.option(
-    "--emulate", default="", metavar="TOPOLOGY", help="Profile an emulated machine: a name, a formula or a file."
+    "--backend",
+    type=click.Choice(["gloo", "nccl"]),
+    default=None,
+    help="What torch moves: host memory, or that of GPUs; default: GPUs where every process has one.",
 )
-@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that machine.")
+@click.option(
+    "--emulate",
+    default="",
+    metavar="TOPOLOGY",
+    help="Profile an emulated machine: a name, a formula or a file. With --with, messages of real processes take its time.",
+)
+@click.option(
+    "--slow-down",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Seconds here for a second of the emulated machine, with --with.",
+)
+@click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that machine, or of --ranks.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, MAX_RANKS),
+    default=None,
+    help="Number of ranks of an unknown machine, for --plan.",
+)
+@click.option("--all-pairs", is_flag=True, help="Measure every link at all sizes, not one of each class.")
 @click.option(
     "--noise", type=click.FloatRange(0, 1), default=0.0, help="Relative noise of emulated times, for example 0.01."
 )
@@ -59,157 +92,243 @@ _START_SECONDS = 0.001  # of one run, beside the time of its messages
 @click.option(
     "--plan",
     is_flag=True,
-    help="Only print how many experiments a profile of a machine like that of --emulate takes, and about how long.",
+    help="Only print how many experiments a profile takes, and about how long: of a machine like that of --emulate, of an "
+    "unknown one with --ranks, or of the processes that were started.",
 )
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
-def profile(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
+def profile(as_json: bool, output: Path | None, **values: Any) -> int:  # fmt: skip
     """Measure a machine: alpha and beta of its links, and which of them share a port.
 
     Links that take as long as each other are one class, of which one is measured at all sizes. Ports are inferred: links run
     together, in stars and matchings; what takes longer than links alone and the ports found so far explain is narrowed down by
-    group testing. An interrupted profile with --record goes on where it stopped.
+    group testing. Ctrl-C ends it with what is known by then, which is a topology too; with --record it goes on from there.
 
     \b
     Examples:
       taccl profile --emulate dgx2 --noise 0.005 -o measured.json
       taccl profile --emulate ndv2 --nodes 2 --against ndv2-x2
-      taccl profile --plan --emulate ndv4 --nodes 4
+      taccl profile --plan --ranks 128 --nodes 16
 
-    Under MPI: mpiexec -n 4 taccl profile --with mpi -o measured.json
+    \b
+    Real processes:
+      mpiexec -n 4 taccl profile --with mpi -o measured.json
+      torchrun --nproc-per-node 4 --no-python taccl profile --with torch -o measured.json
     """
+    job = _open_job(values)
+    try:
+        return _profile(job, values, output, as_json=as_json)
+    except TacclError as error:
+        if job is not None and job.rank:
+            return error.exit_code  # rank 0 says it
+        raise
+    finally:
+        if job is not None:
+            job.close()
+
+
+def _open_job(values: dict[str, Any]) -> Job | None:
+    """The processes that a launcher started, or None."""
+    if values["transport"] == "mpi":
+        from taccl_py.execute.mpi import load_mpi
+        from taccl_py.measure.mpi_bench import MpiJob
+
+        return MpiJob(load_mpi())
+    if values["transport"] == "torch":
+        from taccl_py.execute.torch_ranks import load_torch
+        from taccl_py.measure.torch_bench import TorchJob
+
+        return TorchJob(load_torch(), devices=None if values["backend"] is None else values["backend"] == "nccl")
+    return None
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What the command line names.
+
+    Attributes
+    ----------
+    truth
+        The machine that is emulated, or None.
+    reference
+        The machine that the one measured should not be worse than, or None.
+    folder
+        Where processes share the emulated machine, if there are several.
+    """
+
+    truth: Topology | None
+    reference: Topology | None
+    folder: str
+
+
+def _prepare(job: Job | None, values: dict[str, Any]) -> _Setup:
     from taccl_py.pipeline import load_machine
 
-    if values["plan"] and not values["emulate"]:
-        raise InputError("it needs a machine like yours; add --emulate TOPOLOGY", path="command line", field="--plan")
-    if (values["transport"] is None) is not bool(values["emulate"]):
-        raise InputError(
-            "name the machine to profile with --with mpi or --emulate TOPOLOGY, one of them", path="command line"
-        )
+    _refuse_contradictions(job, values)
     reference = load_machine(values["against"]).topology if values["against"] else None
-    found = _measure(values) if values["transport"] is None else _measure_mpi(values)
-    if found is None:
-        return  # another rank than 0
-    if values["plan"]:
-        _show_plan(found, values["repeats"], as_json=as_json)
-        return
+    if not values["emulate"]:
+        return _Setup(None, reference, "")
+    truth = load_machine(values["emulate"], "", values["nodes"]).topology
+    if job is None:
+        return _Setup(truth, reference, "")
+    from taccl_py.measure.throttle import Throttle
+
+    folder = tempfile.mkdtemp(prefix="taccl-profile-")
+    Throttle.create(truth, Path(folder) / _SHARED)
+    return _Setup(truth, reference, folder)
+
+
+def _refuse_contradictions(job: Job | None, values: dict[str, Any]) -> None:
+    def refuse(what: str, field: str) -> NoReturn:
+        raise InputError(what, path="command line", field=field)
+
+    if values["backend"] and values["transport"] != "torch":
+        refuse("is for --with torch; leave it out", "--backend")
+    if values["ranks"] is not None and (not values["plan"] or values["emulate"] or job is not None):
+        refuse("is the size of an unknown machine; it goes with --plan alone", "--ranks")
+    if values["slow_down"] != 1 and (job is None or not values["emulate"]):
+        refuse("is for real processes on an emulated machine; add --with and --emulate", "--slow-down")
+    if values["noise"] and job is not None:
+        refuse("is for machines emulated in one process; leave --with out", "--noise")
+    if values["nodes"] is not None and not values["emulate"] and values["ranks"] is None:
+        refuse("is the number of nodes of an emulated machine, or of --ranks", "--nodes")
+    if job is not None and len(job.hosts) < 2:
+        launcher = {"mpi": "mpiexec -n 4", "torch": "torchrun --nproc-per-node 4 --no-python"}[values["transport"]]
+        words = f"{launcher} taccl profile --with {values['transport']}"
+        refuse(f"one process has nobody to send to; start several, as in {words}", "--with")
+    if job is None and not values["emulate"] and values["ranks"] is None:
+        if values["plan"]:
+            refuse("it needs a machine: add --ranks, --emulate TOPOLOGY or --with", "--plan")
+        raise InputError("name the machine to profile with --with or --emulate TOPOLOGY", path="command line")
+    if values["ranks"] is not None and values["ranks"] % (values["nodes"] or 1):
+        refuse(f"{values['ranks']} ranks are no multiple of {values['nodes']} nodes; correct the number", "--nodes")
+
+
+def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as_json: bool) -> int:
+    setup = _prepare(job, values) if job is None else job.share(lambda: _prepare(job, values))
+    if values["ranks"] is not None:
+        _show_plan(_plan_unknown(values), as_json=as_json)
+        return 0
+    try:
+        bench = _open_bench(job, setup, values)
+        if job is not None and job.rank:
+            # Ctrl-C reaches all processes; rank 0 decides what becomes of it.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            bench.serve()
+            return 0
+        try:
+            return _lead(bench, setup, values, output, as_json=as_json)
+        finally:
+            if job is not None:
+                bench.finish()
+    finally:
+        if setup.folder and job is not None and not job.rank:
+            shutil.rmtree(setup.folder, ignore_errors=True)
+
+
+def _open_bench(job: Job | None, setup: _Setup, values: dict[str, Any]) -> Any:
+    from taccl_py.measure.emulate import EmulatedBench
+
+    if job is None:
+        return EmulatedBench(_given(setup.truth), values["noise"])
+    if setup.truth is None:
+        return job.bench(None)
+    from taccl_py.measure.throttle import Throttle
+
+    return job.bench(Throttle(setup.truth, Path(setup.folder) / _SHARED, values["slow_down"]))
+
+
+def _given(topology: Topology | None) -> Topology:
+    if topology is None:
+        raise ValueError("what is profiled in one process is emulated")
+    return topology
+
+
+def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | None, *, as_json: bool) -> int:
+    """Measure, and tell; for rank 0."""
+    from taccl_py.report.profiles import plan_sentence, profile_record, profile_sentence, profile_tables
+
+    expected = None
+    if values["plan"] or values["transport"] is not None:
+        plan = _plan(bench, setup, values)
+        if values["plan"]:
+            _show_plan(plan, as_json=as_json)
+            return 0
+        click.echo(plan_sentence(plan), err=True)
+        expected = plan.experiments
+    stop = threading.Event()
+    with counted_down(stop, expected) as progress:
+        found = _measure(bench, values, stop, progress)
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(found.topology)))
-        click.echo(f"wrote {output}", err=True)
+        click.echo(f"wrote {output}" + ("" if found.complete else ", of which not all was measured"), err=True)
     if as_json:
-        echo_json(_record(found))
+        echo_json(profile_record(found))
     else:
-        _show(found)
-    if reference is not None:
-        from taccl_py.topology.difference import differences
-
-        try:
-            worse = [one for one in differences(reference, found.topology, values["tolerance"]) if one.is_worse]
-        except InputError as error:
-            raise InputError(error.what, path=values["against"]) from None
-        if worse:
-            remedy = (
-                f"in the machine measured now, not as in {values['against']}; repair it, or record the machine again"
-            )
-            violations = [Violation(one.what, "drift", f"is {one.change} {remedy}") for one in worse]
-            raise InvalidArtifact(found.topology.name, violations)
+        for table in profile_tables(found):
+            print_table(table)
+        click.echo(profile_sentence(found))
+    if not found.complete:
+        raise KeyboardInterrupt
+    if setup.reference is not None:
+        _require_as_good(setup.reference, found.topology, values)
+    return 0
 
 
-def _show_plan(found: Profile, repeats: int, *, as_json: bool) -> None:
-    """How many experiments a profile of such a machine takes, and how long."""
-    from taccl_py.measure.profiler import SIZES_BYTES
-
-    pairs = found.topology.num_ranks * (found.topology.num_ranks - 1)
-    seconds = found.busy_us / 1e6 + found.experiments * repeats * _START_SECONDS
-    plan = {"experiments": found.experiments, "all_pairs": pairs * len(SIZES_BYTES), "seconds": seconds}
-    if as_json:
-        echo_json(plan)
-        return
-    click.echo(
-        f"{plan['experiments']} experiments, about {seconds:.0f} s; every pair at every size would be {plan['all_pairs']}, "
-        "without any two of them together"
-    )
-
-
-def _measure(values: dict[str, Any]) -> Profile:
-    """Profile an emulated machine."""
-    from taccl_py.measure.emulate import EmulatedBench
-    from taccl_py.pipeline import load_machine
-
-    truth = load_machine(values["emulate"], "", values["nodes"]).topology
-    return _measure_on(EmulatedBench(truth, values["noise"]), values)
-
-
-def _measure_mpi(values: dict[str, Any]) -> Profile | None:
-    """Profile the processes of mpiexec; None on all ranks but 0."""
-    from taccl_py.execute.mpi import load_mpi
-    from taccl_py.measure.mpi_bench import MpiBench
-
-    bench = MpiBench(load_mpi())
-    if len(bench.node_of) < 2:
-        raise InputError(
-            "one process has nobody to send to; start several, as in mpiexec -n 4 taccl profile --with mpi",
-            path="command line",
-            field="--with",
-        )
-    if bench.rank:
-        bench.serve()
-        return None
-    try:
-        return _measure_on(bench, values)
-    finally:
-        bench.finish()
-
-
-def _measure_on(bench: Bench, values: dict[str, Any]) -> Profile:
-    from taccl_py.measure.experiment import Counted
+def _measure(
+    bench: Bench, values: dict[str, Any], stop: threading.Event, progress: Callable[[str, int], None]
+) -> Profile:
+    from taccl_py.measure.experiment import Counted, Stopped
     from taccl_py.measure.profiler import profile as measure
     from taccl_py.measure.record import Record
 
-    counted = Counted(bench, values["repeats"])
+    real = values["transport"] is not None and not values["emulate"]
+    counted = Counted(bench, values["repeats"], warm_ups=int(real), stop=stop, progress=progress)
     if values["record"] is not None:
         record = Record(values["record"], bench.name, len(bench.node_of))
         counted.known, counted.keep = record.known, record.keep
-    return measure(counted)
+    try:
+        return measure(counted, all_pairs=values["all_pairs"])
+    except Stopped:
+        raise KeyboardInterrupt from None
 
 
-def _record(found: Profile) -> dict[str, Any]:
-    return {
-        "topology": found.topology.name,
-        "num_ranks": found.topology.num_ranks,
-        "experiments": found.experiments,
-        "classes": [
-            {
-                "links": len(members), "example": [members[0].src, members[0].dst], "alpha_us": line.alpha_us,
-                "beta_us_per_mb": line.beta_us_per_mb, "residual": line.residual,
-            }
-            for line, members in found.lines
-        ],
-        "ports": [
-            {
-                "name": port.name, "links": len(port.links), "alpha_us": port.cost.alpha_us,
-                "beta_us_per_mb": port.cost.beta_us_per_mb,
-            }
-            for port in found.ports
-        ],
-    }  # fmt: skip
+def _require_as_good(reference: Topology, found: Topology, values: dict[str, Any]) -> None:
+    from taccl_py.topology.difference import differences
+
+    try:
+        worse = [one for one in differences(reference, found, values["tolerance"]) if one.is_worse]
+    except InputError as error:
+        raise InputError(error.what, path=values["against"]) from None
+    if worse:
+        remedy = f"in the machine measured now, not as in {values['against']}; repair it, or record the machine again"
+        violations = [Violation(one.what, "drift", f"is {one.change} {remedy}") for one in worse]
+        raise InvalidArtifact(found.name, violations)
 
 
-def _show(found: Profile) -> None:
-    record = _record(found)
-    rows = [
-        (
-            f"{one['example'][0]}->{one['example'][1]}", str(one["links"]), f"{one['alpha_us']:.4g}",
-            f"{one['beta_us_per_mb']:.4g}", f"{100 * one['residual']:.2g} %",
-        )
-        for one in record["classes"]
-    ]  # fmt: skip
-    print_table(plain_table("Links", ("for example", "links", "alpha us", "beta us/MB", "residual"), rows[:_MOST_ROWS]))
-    ports = [
-        (one["name"], str(one["links"]), f"{one['alpha_us']:.4g}", f"{one['beta_us_per_mb']:.4g}")
-        for one in record["ports"]
-    ]
-    if ports:
-        title = f"{len(ports)} ports"
-        print_table(plain_table(title, ("port", "links that share it", "alpha us", "beta us/MB"), ports[:_MOST_ROWS]))
-    click.echo(f"{record['experiments']} experiments")
+def _plan(bench: Bench, setup: _Setup, values: dict[str, Any]) -> Plan:
+    from taccl_py.measure.plan import find_pace, plan_profile, usual_machine
+
+    machine = setup.truth or usual_machine(bench.node_of, bench.pairs)
+    # How fast an emulated machine in one process is follows from the machine.
+    pace = None if values["transport"] is None else find_pace(bench, machine)
+    return plan_profile(machine, values["repeats"], all_pairs=values["all_pairs"], pace=pace)
+
+
+def _plan_unknown(values: dict[str, Any]) -> Plan:
+    from taccl_py.measure.experiment import Flow
+    from taccl_py.measure.plan import plan_profile, usual_machine
+
+    ranks = range(values["ranks"])
+    pairs = [Flow(src, dst) for src in ranks for dst in ranks if src != dst]
+    machine = usual_machine([rank * (values["nodes"] or 1) // len(ranks) for rank in ranks], pairs)
+    return plan_profile(machine, values["repeats"], all_pairs=values["all_pairs"])
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    from taccl_py.report.profiles import plan_sentence
+
+    if as_json:
+        echo_json({"experiments": plan.experiments, "all_pairs": plan.all_pairs, "seconds": plan.seconds})
+    else:
+        click.echo(plan_sentence(plan))

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -92,6 +92,51 @@ def watched(stop: threading.Event, record: Path | None = None) -> Iterator[Event
     events = LiveEvents() if sys.stderr.isatty() else Events()
     recorded = RecordedEvents(events)
     finished = threading.Event()
+    painter = threading.Thread(target=_paint, args=(events, finished), daemon=True)
+    with _interruptible(stop):
+        painter.start()
+        try:
+            yield events if record is None else recorded
+        finally:
+            finished.set()
+            painter.join()
+    if record is not None:
+        write_atomically(record, progress_text(recorded.points))
+
+
+@contextmanager
+def counted_down(stop: threading.Event, expected: int | None) -> Iterator[Callable[[str, int], None]]:
+    """A bar with the time left, for steps whose number is known about; the first Ctrl-C asks to end with what there is.
+
+    Parameters
+    ----------
+    stop
+        Set by the first interrupt; the second one ends.
+    expected
+        How many steps there will be, about; None: nobody can say.
+    """
+    with _interruptible(stop):
+        if not sys.stderr.isatty():
+            yield lambda _stage, _done: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=expected)
+
+            def show(stage: str, done: int) -> None:
+                # More may be needed than was thought, never none.
+                total = None if expected is None else max(expected, done + 1)
+                bar.update(task, description=stage, completed=done, total=total)
+
+            yield show
+
+
+@contextmanager
+def _interruptible(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C sets `stop`, the second one ends."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
@@ -99,16 +144,10 @@ def watched(stop: threading.Event, record: Path | None = None) -> Iterator[Event
         stop.set()
 
     before = signal.signal(signal.SIGINT, interrupt)
-    painter = threading.Thread(target=_paint, args=(events, finished), daemon=True)
-    painter.start()
     try:
-        yield events if record is None else recorded
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
-        finished.set()
-        painter.join()
-    if record is not None:
-        write_atomically(record, progress_text(recorded.points))
 
 
 def _paint(events: Events, finished: threading.Event) -> None:

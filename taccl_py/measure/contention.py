@@ -6,7 +6,8 @@ smallest set that still does; its time gives the port's cost, and one experiment
 too. A port is a set of senders or of receivers with a scope: inside nodes, between nodes, or both ways of one rank.
 
 Group testing keeps experiments few: with n links in a scope, a port that k flows reveal costs at most
-k (2 + log2 n) + 5 r + 6 experiments (r ranks), and all together never more than `most_experiments`; all subsets would be 2^n.
+k (2 + log2 n) + 5 r + 8 experiments (r ranks), twice as many where times are so near to what is expected that more messages
+must decide, and all together never more than `most_port_experiments`; all subsets would be 2^n.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from taccl_py.units import BYTES_PER_MB, format_ranks
 
 LARGE_BYTES, SMALL_BYTES = 4_000_000, 64
 EXPECTED_MESSAGES = 8  # so that a port is kept busy from the first message to the last
+_SURE_MESSAGES = 32  # so that it does not matter when its flows start
 _CLEAN = 1.02  # a port that makes a set slower by less does not hide another
+_COST_MESSAGES = 16  # of each flow, when the cost of a port is measured: more, so that it does not matter who starts
+_TIMES_A_PORT = 3  # experiments that tell the cost of a port, at each of two sizes
+_FAIR = 1.025  # flows that differ by less took turns; one message less is 3 % of those that one cost is measured with
 _DEALS = 3  # ways in which the membership of a sender is tried
 _LEAST_SLOWER, _DEVIATIONS = 1.08, 4.0  # times that differ by less, or by fewer deviations, are the same
 
@@ -36,8 +41,8 @@ class FoundPort:
     links: frozenset[Flow]
 
 
-def most_experiments(links: int, ranks: int, ports: int) -> int:
-    """Upper bound of the experiments of `find_ports`.
+def most_port_experiments(links: int, ranks: int, ports: int) -> int:
+    """Upper bound of the experiments of a `PortSearch`.
 
     Parameters
     ----------
@@ -47,30 +52,14 @@ def most_experiments(links: int, ranks: int, ports: int) -> int:
         Ports that are found.
     """
     big = 4 * ranks + 2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1)
-    return 2 * big + ports * ((_DEALS + 2) * ranks + 6 + ranks * (2 + math.ceil(math.log2(max(2, ranks)))))
+    each = (_DEALS + 2) * ranks + 2 + ranks * (2 + math.ceil(math.log2(max(2, ranks))))
+    return 4 * big + ports * 2 * (each + _TIMES_A_PORT)
 
 
-def find_ports(
-    counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str], spread: float = 0.0
-) -> tuple[FoundPort, ...]:
-    """Return the smallest set of ports, as far as the sets that are tried go, that explains what links do together.
-
-    Parameters
-    ----------
-    counted
-        Where experiments run.
-    costs
-        Alpha and beta of every link that is to be looked at, alone.
-    scope_of
-        Kind of a link: links of different kinds are not run together.
-    spread
-        Relative standard deviation of times.
-    """
-    return _Search(counted, costs, scope_of, slower_factor(spread)).run()
-
-
-def expected_us(group: Sequence[Flow], costs: Mapping[Flow, Cost], ports: Sequence[FoundPort]) -> list[float]:
-    """Longest that each flow of a set should take, with `EXPECTED_MESSAGES` of `LARGE_BYTES` each.
+def expected_us(
+    group: Sequence[Flow], costs: Mapping[Flow, Cost], ports: Sequence[FoundPort], messages: int = EXPECTED_MESSAGES
+) -> list[float]:
+    """Longest that each flow of a set should take, with messages of `LARGE_BYTES`.
 
     Parameters
     ----------
@@ -80,15 +69,17 @@ def expected_us(group: Sequence[Flow], costs: Mapping[Flow, Cost], ports: Sequen
         Alpha and beta of links alone.
     ports
         Ports that are known.
+    messages
+        Messages of each flow.
     """
     megabytes = LARGE_BYTES / BYTES_PER_MB
     alone = [_message_us(costs[flow], megabytes) for flow in group]
-    latest = [EXPECTED_MESSAGES * time for time in alone]
+    latest = [messages * time for time in alone]
     for port in ports:
         users = [index for index, flow in enumerate(group) if flow in port.links]
         each = _message_us(port.cost, megabytes)
         for index in users if len(users) > 1 else []:  # alone, a link has the time that was measured alone
-            busy = (EXPECTED_MESSAGES * len(users) - 1) * each + max(each, alone[index])
+            busy = (messages * len(users) - 1) * each + max(each, alone[index])
             latest[index] = max(latest[index], busy)
     return latest
 
@@ -98,7 +89,21 @@ def slower_factor(spread: float) -> float:
     return max(_LEAST_SLOWER, 1 + _DEVIATIONS * spread)
 
 
-class _Search:
+class PortSearch:
+    """The search for the smallest set of ports, as far as the sets that are tried go, that explains what links do together.
+
+    Parameters
+    ----------
+    counted
+        Where experiments run.
+    costs
+        Alpha and beta of every link that is to be looked at, alone.
+    scope_of
+        Kind of a link: links of different kinds are not run together.
+    slower
+        Ratio of times from which on a time is longer.
+    """
+
     def __init__(
         self, counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str], slower: float
     ) -> None:
@@ -110,10 +115,11 @@ class _Search:
         for flow in sorted(costs):
             self._scopes.setdefault(scope_of(flow), []).append(flow)
 
-    def run(self) -> tuple[FoundPort, ...]:
+    def run(self) -> None:
+        """Look for ports until what was tried is explained."""
         for word, links in self._scopes.items():
             # Matchings first: what ranks share is then known when a rank's own links are looked at.
-            for matching in _matchings(links):
+            for matching in matchings(links):
                 self._explain(matching, links, word)
             self._cover(links, word)
             for side in (_sender, _receiver):
@@ -124,7 +130,16 @@ class _Search:
             for side in (_sender, _receiver):
                 for rank in sorted({side(flow) for flow in every}):
                     self._explain([flow for flow in every if side(flow) == rank], every, "all")
-        return tuple(self._needed())
+
+    @property
+    def found(self) -> tuple[FoundPort, ...]:
+        """Ports so far, without those that others imply: all their links share another one that is as slow."""
+        kept: list[FoundPort] = []
+        for port in sorted(self._ports, key=lambda port: -len(port.links)):
+            slow = port.cost.beta_us_per_mb / self._slower
+            if not any(port.links <= other.links and other.cost.beta_us_per_mb >= slow for other in kept):
+                kept.append(port)
+        return tuple(sorted(kept, key=lambda port: self._ports.index(port)))
 
     def _explain(self, group: Sequence[Flow], links: Sequence[Flow], word: str) -> None:
         """Add ports until they explain the time of a group."""
@@ -142,7 +157,10 @@ class _Search:
                     return
             name = f"{word} {_ranks(members, _sender)} to {_ranks(members, _receiver)}"
             again = sum(port.name.partition(" (")[0] == name for port in self._ports)
-            self._ports.append(FoundPort(f"{name} ({again + 1})" if again else name, self._cost(least), members))
+            cost = self._cost(least)
+            if cost.alpha_us == cost.beta_us_per_mb == 0:
+                return  # it was only noise
+            self._ports.append(FoundPort(f"{name} ({again + 1})" if again else name, cost, members))
 
     def _cover(self, links: Sequence[Flow], word: str) -> None:
         """Run every two senders, and every two receivers, together where no known port hides a new one."""
@@ -173,9 +191,17 @@ class _Search:
 
     def _unexplained(self, group: Sequence[Flow]) -> bool:
         """Whether some flow of a group takes longer than alone and than its known ports explain."""
-        times = self._counted.times_us(group, LARGE_BYTES, EXPECTED_MESSAGES)
-        expected = self._predicted_us(group)
-        return any(time > self._slower * limit for time, limit in zip(times, expected, strict=True))
+        late = self._lateness(group, EXPECTED_MESSAGES)
+        if late <= self._slower or late > self._slower * (1 + 1 / EXPECTED_MESSAGES):
+            return late > self._slower
+        # Flows that take turns start up to one message apart, which says nothing about how fast they then are.
+        return self._lateness(group, _SURE_MESSAGES) > self._slower
+
+    def _lateness(self, group: Sequence[Flow], messages: int) -> float:
+        """By which factor some flow of a group takes longer than is known why."""
+        times = self._counted.times_us(group, LARGE_BYTES, messages)
+        expected = expected_us(group, self._costs, self._ports, messages)
+        return max(time / limit for time, limit in zip(times, expected, strict=True))
 
     def _predicted_us(self, group: Sequence[Flow]) -> list[float]:
         """Longest that each flow should take, as far as known."""
@@ -240,26 +266,30 @@ class _Search:
     def _cost(self, least: Sequence[Flow]) -> Cost:
         """Cost of the port that a smallest set shares, from a large and a small size."""
         large, small = (self._port_us(least, size) for size in (LARGE_BYTES, SMALL_BYTES))
-        beta = (large - small) / ((LARGE_BYTES - SMALL_BYTES) / BYTES_PER_MB)
-        return Cost(max(0.0, small - beta * SMALL_BYTES / BYTES_PER_MB), beta)
+        beta = max(0.0, large - small) / ((LARGE_BYTES - SMALL_BYTES) / BYTES_PER_MB)
+        # Where small messages take no shorter than large ones, what is shared is not the wire.
+        return Cost(max(0.0, min(small, large) - beta * SMALL_BYTES / BYTES_PER_MB), beta)
 
     def _port_us(self, least: Sequence[Flow], size_bytes: int) -> float:
-        """Time that one message occupies the port."""
-        total = EXPECTED_MESSAGES * len(least)
-        last = self._counted.last_us(least, size_bytes, EXPECTED_MESSAGES)
-        alone = max(_message_us(self._costs[flow], size_bytes / BYTES_PER_MB) for flow in least)
-        if last <= self._slower * EXPECTED_MESSAGES * alone:
-            return 0.0  # not felt at this size
-        return last / total if last / total >= alone else (last - alone) / (total - 1)
+        """Time that one message occupies the port: the middle one of some experiments."""
+        found = []
+        for messages in range(_COST_MESSAGES, _COST_MESSAGES + _TIMES_A_PORT):
+            times = sorted(self._counted.times_us(least, size_bytes, messages))
+            alone = max(_message_us(self._costs[flow], size_bytes / BYTES_PER_MB) for flow in least)
+            if times[-1] <= self._slower * messages * alone:
+                return 0.0  # not felt at this size
+            found.append(self._each_us(times, messages, alone))
+        return sorted(found)[len(found) // 2]
 
-    def _needed(self) -> list[FoundPort]:
-        """Ports without those that others imply: all their links share another one that is as slow."""
-        kept: list[FoundPort] = []
-        for port in sorted(self._ports, key=lambda port: -len(port.links)):
-            slow = port.cost.beta_us_per_mb / self._slower
-            if not any(port.links <= other.links and other.cost.beta_us_per_mb >= slow for other in kept):
-                kept.append(port)
-        return sorted(kept, key=lambda port: self._ports.index(port))
+    @staticmethod
+    def _each_us(times: Sequence[float], messages: int, alone: float) -> float:
+        """Time that one message occupies a port that flows with these times (in order) shared."""
+        each = []
+        for later, time in enumerate(reversed(times)):
+            passed = messages * len(times) - later  # flows take turns, so they end one message after the other
+            each.append(time / passed if time / passed >= alone else (time - alone) / (passed - 1))
+        # Where they did not quite take turns, only the last one tells.
+        return sum(each) / len(each) if max(each) < _FAIR * min(each) else each[0]
 
 
 def _message_us(cost: Cost, megabytes: float) -> float:
@@ -292,8 +322,14 @@ def _matching_of(links: Sequence[Flow]) -> list[Flow]:
     return chosen
 
 
-def _matchings(links: Sequence[Flow]) -> list[list[Flow]]:
-    """Matchings that together hold every link; links of one offset come first, so that they are as large as can be."""
+def matchings(links: Sequence[Flow]) -> list[list[Flow]]:
+    """Matchings that together hold every link, the largest ones first.
+
+    Parameters
+    ----------
+    links
+        At least one; those of one offset are matched first, so that matchings are as large as can be.
+    """
     size = 1 + max(max(flow.src, flow.dst) for flow in links)
     left = sorted(links, key=lambda flow: ((flow.dst - flow.src) % size, flow.src))
     found = []

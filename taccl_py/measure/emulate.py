@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from taccl_py.errors import InputError
@@ -67,6 +68,17 @@ class EmulatedBench:
             if found is None:
                 raise InputError(f"{self.name} has no link {flow.src}->{flow.dst}")
             links.append(found[0])
+        if len(links) == 1:
+            resources = self.topology.resources_of[links[0]]
+            period = max(self.topology.occupancy_us(resource, experiment.size_bytes) for resource in resources)
+            alone = (experiment.messages - 1) * period + self.topology.message_us(links[0], experiment.size_bytes)
+            return (self._disturbed(alone),)
+        return tuple(map(self._disturbed, self._together(links, experiment)))
+
+    def _disturbed(self, time_us: float) -> float:
+        return time_us * math.exp(self._dice.gauss(0, self.noise)) if self.noise else time_us
+
+    def _together(self, links: Sequence[int], experiment: Experiment) -> list[float]:
         free: dict[int, float] = {}
         ready = [0.0] * len(links)  # when the flow's last message left the link
         left = [experiment.messages] * len(links)
@@ -84,4 +96,4 @@ class EmulatedBench:
             ready[index] = free[link]
             left[index] -= 1
             done[index] = start + self.topology.message_us(link, experiment.size_bytes)
-        return tuple(time * math.exp(self._dice.gauss(0, self.noise)) if self.noise else time for time in done)
+        return done

@@ -1,20 +1,25 @@
-"""A bench of real processes under mpiexec: rank 0 decides what runs, all take part.
+"""A bench of real processes under mpiexec.
 
 Every flow sends its next message when the last one has arrived (synchronous sends), so that n messages take
-n (alpha + beta s). Times are taken where messages arrive, from the end of a barrier.
+n (alpha + beta s).
 """
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.measure.experiment import Flow
+from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, ProcessBench, payload_bytes
+from taccl_py.measure.throttle import Throttle
 
-_DATA_TAG = 7
+_ORDER_TAG, _REPORT_TAG, _DATA_TAG = 1, 2, 7
+_NAP_SECONDS = 5e-5  # between two looks, where nothing is to be measured but an emulated machine
 
 
 @dataclass
@@ -24,6 +29,7 @@ class _Sending:
     dst: int
     tag: int
     left: int
+    data: Any
     request: Any = None
 
 
@@ -36,12 +42,14 @@ class _Receiving:
     tag: int
     left: int
     buffer: Any
-    request: Any = None
+    request: Any
+    arrival: Arrival | None = None
+    arrived: bool = False
     done_us: float = 0.0
 
 
-class MpiBench:
-    """A bench that is the processes of a communicator; only rank 0 runs experiments, the others serve.
+class MpiJob(Job):
+    """The processes of mpiexec.
 
     Parameters
     ----------
@@ -50,85 +58,132 @@ class MpiBench:
     """
 
     def __init__(self, mpi: Any) -> None:
-        self._mpi = mpi
+        self.mpi = mpi
         self._comm = mpi.COMM_WORLD.Dup()
-        self.rank = int(self._comm.rank)
-        hosts = self._comm.allgather(mpi.Get_processor_name())
-        numbers = {host: index for index, host in enumerate(dict.fromkeys(hosts))}
-        self._node_of = tuple(numbers[host] for host in hosts)
+        super().__init__(int(self._comm.rank), self._comm.allgather(mpi.Get_processor_name()))
+
+    def bench(self, throttle: Throttle | None) -> ProcessBench:
+        """These processes as a bench; see `ProcessBench`."""
+        return MpiBench(self, throttle)
+
+    def close(self) -> None:
+        """MPI lets go of the others when the process ends."""
+
+    def _broadcast(self, value: Any) -> Any:
+        return self._comm.bcast(value)
+
+
+class MpiBench(ProcessBench):
+    """Processes that exchange messages through MPI.
+
+    Parameters
+    ----------
+    job
+        The processes.
+    throttle
+        See `ProcessBench`.
+    """
+
+    def __init__(self, job: MpiJob, throttle: Throttle | None = None) -> None:
+        self._mpi = job.mpi
+        self._comm = job.mpi.COMM_WORLD.Dup()
+        self._control = job.mpi.COMM_WORLD.Dup()
+        self._buffers = Buffers(lambda size_bytes: np.ones(size_bytes, dtype=np.uint8))
+        super().__init__(job, throttle)
 
     @property
     def name(self) -> str:
         """Name for people."""
-        return f"mpi-{len(self._node_of)}"
+        return f"mpi-{self._comm.size}" if self._throttle is None else self._throttle.topology.name
 
-    @property
-    def node_of(self) -> tuple[int, ...]:
-        """Node of every rank: processes with one host name are one node."""
-        return self._node_of
+    def _give(self, order: Order | None) -> None:
+        for request in [self._control.isend(order, dest=rank, tag=_ORDER_TAG) for rank in range(1, self._comm.size)]:
+            request.wait()
 
-    @property
-    def pairs(self) -> tuple[Flow, ...]:
-        """Every pair: MPI connects all."""
-        ranks = range(len(self._node_of))
-        return tuple(Flow(src, dst) for src in ranks for dst in ranks if src != dst)
+    def _next_order(self) -> Order | None:
+        order: Order | None = self._take(0, _ORDER_TAG)
+        return order
 
-    def run(self, experiment: Experiment) -> tuple[float, ...]:
-        """Run an experiment on all ranks; for rank 0."""
-        self._comm.bcast(experiment, root=0)
-        return self._take_part(experiment)
+    def _collect(self, own: Mapping[int, Ended]) -> list[Mapping[int, Ended]]:
+        return [own, *(self._take(rank, _REPORT_TAG) for rank in range(1, self._comm.size))]
 
-    def finish(self) -> None:
-        """Tell the other ranks that there is nothing more; for rank 0."""
-        self._comm.bcast(None, root=0)
+    def _report(self, own: Mapping[int, Ended]) -> None:
+        self._control.send(own, dest=0, tag=_REPORT_TAG)
 
-    def serve(self) -> None:
-        """Take part in experiments until rank 0 has no more; for the other ranks."""
-        while (experiment := self._comm.bcast(None, root=0)) is not None:
-            self._take_part(experiment)
+    def _take(self, source: int, tag: int) -> Any:
+        while not self._control.iprobe(source=source, tag=tag):
+            self._rest()
+        return self._control.recv(source=source, tag=tag)
 
-    def _take_part(self, experiment: Experiment) -> tuple[float, ...]:
-        size = experiment.size_bytes
-        data = np.zeros(size, dtype=np.uint8)
-        sending, receiving = [], []
-        for place, flow in enumerate(experiment.flows):
-            if flow.src == self.rank:
-                sending.append(_Sending(flow.dst, _DATA_TAG + place, experiment.messages))
-            if flow.dst == self.rank:
-                buffer = np.empty(size, dtype=np.uint8)
-                receiving.append(_Receiving(place, flow.src, _DATA_TAG + place, experiment.messages, buffer))
-        for flow_in in receiving:
-            flow_in.request = self._receive(flow_in)
-        self._comm.Barrier()
-        begun = time.perf_counter()
+    def _rest(self) -> None:
+        """Let other processes have the processor: there may be more of them than processors."""
+        if self._throttle is None:
+            os.sched_yield()
+        else:
+            time.sleep(_NAP_SECONDS)
+
+    def _take_part(self, order: Order) -> dict[int, Ended]:
+        flows = list(enumerate(order.experiment.flows))
+        sending = [self._sender(place, flow, order) for place, flow in flows if flow.src == self.rank]
+        receiving = [self._receiver(place, flow, order) for place, flow in flows if flow.dst == self.rank]
+        begun = self._begin(order)
         busy_out, busy_in = list(sending), list(receiving)
         while busy_out or busy_in:
-            busy_out = [one for one in busy_out if self._push(one, data)]
+            busy_out = [one for one in busy_out if self._push(one)]
             busy_in = [one for one in busy_in if self._pull(one, begun)]
-        found = [(one.place, one.done_us) for one in receiving]
-        everything = dict(pair for part in self._comm.allgather(found) for pair in part)
-        return tuple(everything[place] for place in range(len(experiment.flows)))
+            self._rest()
+        return {one.place: _ended(one) for one in receiving}
 
-    def _receive(self, one: _Receiving) -> Any:
-        return self._comm.Irecv([one.buffer, self._mpi.BYTE], source=one.src, tag=one.tag)
+    def _sender(self, place: int, flow: Flow, order: Order) -> _Sending:
+        size_bytes = payload_bytes(order.experiment.size_bytes, self._throttle)
+        data = self._buffers.get("out", place, size_bytes)
+        return _Sending(flow.dst, _DATA_TAG + place, order.experiment.messages, data)
 
-    def _push(self, one: _Sending, data: Any) -> bool:
+    def _receiver(self, place: int, flow: Flow, order: Order) -> _Receiving:
+        experiment = order.experiment
+        buffer = self._buffers.get("in", place, payload_bytes(experiment.size_bytes, self._throttle))
+        arrival = None
+        if self._throttle is not None and order.start_seconds is not None:
+            arrival = Arrival(self._throttle, flow, experiment.size_bytes, order.start_seconds)
+        tag = _DATA_TAG + place
+        return _Receiving(
+            place, flow.src, tag, experiment.messages, buffer, self._receive(buffer, flow.src, tag), arrival
+        )
+
+    def _begin(self, order: Order) -> float:
+        """Wait for the common start, and say when that was."""
+        if order.start_seconds is not None:
+            time.sleep(max(0.0, order.start_seconds - time.monotonic()))
+            return order.start_seconds
+        self._comm.Barrier()
+        return time.monotonic()
+
+    def _receive(self, buffer: Any, src: int, tag: int) -> Any:
+        return self._comm.Irecv([buffer, self._mpi.BYTE], source=src, tag=tag)
+
+    def _push(self, one: _Sending) -> bool:
         """Send the next message if the last has arrived; whether the flow goes on."""
         if one.request is not None and not one.request.Test():
             return True
         if one.left == 0:
             return False
         one.left -= 1
-        one.request = self._comm.Issend([data, self._mpi.BYTE], dest=one.dst, tag=one.tag)
+        one.request = self._comm.Issend([one.data, self._mpi.BYTE], dest=one.dst, tag=one.tag)
         return True
 
     def _pull(self, one: _Receiving, begun: float) -> bool:
         """Take a message that has come; whether more are to come."""
-        if not one.request.Test():
+        one.arrived = one.arrived or bool(one.request.Test())
+        if not one.arrived or (one.arrival is not None and one.arrival.wait_seconds() > 0):
             return True
+        one.arrived = False
         one.left -= 1
         if one.left == 0:
-            one.done_us = (time.perf_counter() - begun) * 1e6
+            one.done_us = (time.monotonic() - begun) * 1e6
             return False
-        one.request = self._receive(one)
+        one.request = self._receive(one.buffer, one.src, one.tag)
         return True
+
+
+def _ended(one: _Receiving) -> Ended:
+    return Ended(one.done_us, 0.0 if one.arrival is None else 1e6 * one.arrival.late_seconds)

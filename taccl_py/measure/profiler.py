@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.measure.contention import (
     EXPECTED_MESSAGES,
     LARGE_BYTES,
     FoundPort,
+    PortSearch,
     expected_us,
-    find_ports,
+    matchings,
+    most_port_experiments,
     slower_factor,
 )
-from taccl_py.measure.experiment import Bench, Counted, Flow
+from taccl_py.measure.experiment import Bench, Counted, Flow, Stopped
 from taccl_py.measure.fitting import Line, fit_samples
 from taccl_py.measure.repeat import EqualNodes
 from taccl_py.measure.samples import Sample
@@ -23,7 +26,8 @@ from taccl_py.topology.template import Cost
 SIZES_BYTES = (64, 1024, 16_384, 262_144, 1_048_576, 4_194_304)
 _SCREEN_BYTES = 1_048_576, 64
 _ALIKE, _DEVIATIONS = 1.04, 4.0  # links whose times differ by less, or by fewer deviations, are of one class
-_SERIAL = 8  # messages one after the other, over which a start that is not quite common is spread
+_SERIAL, _MOST_SERIAL = 8, 256  # messages one after the other, over which a start that is not quite common is spread
+_LEAST_US = 300.0  # that they take together, if so many are enough
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class Profile:
         Ports found.
     experiments, busy_us
         How many experiments ran, and how long flows ran in all.
+    assumed
+        Links that were not measured before the user said stop, and count as the slowest of their kind.
+    complete
+        Whether it came to its end.
     """
 
     topology: Topology
@@ -50,97 +58,200 @@ class Profile:
     ports: tuple[FoundPort, ...]
     experiments: int
     busy_us: float
+    assumed: tuple[Flow, ...] = ()
+    complete: bool = True
 
 
-def profile(counted: Counted, progress: Callable[[str, int], None] | None = None) -> Profile:
+def most_experiments(links: int, ranks: int, classes: int, ports: int) -> int:
+    """Upper bound of the experiments of a profile of all links.
+
+    Parameters
+    ----------
+    links, ranks
+        Of the machine.
+    classes, ports
+        That are found in it.
+    """
+    alone = 16 + 2 * links + len(SIZES_BYTES) * (classes + 1)
+    return alone + most_port_experiments(links, ranks, ports)
+
+
+def profile(counted: Counted, *, all_pairs: bool = False) -> Profile:
     """Measure a machine without knowing anything but its ranks, its nodes and which pairs can send.
 
     Parameters
     ----------
     counted
         Where experiments run; which experiments run follows from the results alone, so with the same `known` ones a profile
-        that was interrupted goes on where it stopped.
-    progress
-        Called with the name of a stage and the number of experiments so far.
+        that was interrupted goes on where it stopped. When its `stop` is set, what is known by then comes out.
+    all_pairs
+        Measure every link at all sizes, instead of one of each class of links that take equally long.
+
+    Raises
+    ------
+    Stopped
+        If `stop` is set before anything is known.
     """
-    bench = counted.bench
-    tell = progress or (lambda *_: None)
-    tell("links", 0)
-    equal = EqualNodes.of(bench.node_of)
-    found = None if equal is None else _measured(counted, equal, tell)
-    # Where nodes turn out not to be alike, each is measured; what is known is not measured again.
-    return found or _complete(counted, tell)
+    equal = EqualNodes.of(counted.bench.node_of)
+    survey = _Survey(counted, equal, all_pairs=all_pairs)
+    try:
+        if equal is not None and not survey.run():
+            # Nodes turn out not to be alike, so each is measured; what is known is not measured again.
+            survey = _Survey(counted, None, all_pairs=all_pairs)
+        if survey.equal is None:
+            survey.run()
+    except Stopped:
+        return survey.result(complete=False)
+    return survey.result(complete=True)
 
 
-def _complete(counted: Counted, tell: Callable[[str, int], None]) -> Profile:
-    found = _measured(counted, None, tell)
-    if found is None:
-        raise ValueError("a profile of all nodes has nothing to confirm")
-    return found
+class _Survey:
+    """One way through all stages, and what is known on the way.
 
+    Parameters
+    ----------
+    counted
+        Where experiments run.
+    equal
+        Nodes of which a few stand for all, or None.
+    all_pairs
+        Whether each link is a class of its own.
+    """
 
-def _measured(counted: Counted, equal: EqualNodes | None, tell: Callable[[str, int], None]) -> Profile | None:
-    """A profile of all links, or of some that stand for all; None if that is not so."""
-    bench = counted.bench
-    screened = [flow for flow in bench.pairs if equal is None or equal.model(flow) == flow]
-    spread = counted.spread(screened[0], _SCREEN_BYTES[0], _SERIAL)
-    classes = _classes(counted, screened, max(_ALIKE, 1 + _DEVIATIONS * spread))
-    samples: list[Sample] = []
-    lines = []
-    for members in classes:
-        taken = [_sample(counted, members[len(members) // 2], size) for size in SIZES_BYTES]
-        samples += taken
-        lines.append((fit_samples(taken).at(None), tuple(members)))
-        tell("alpha and beta", counted.experiments)
-    known = {flow: Cost(line.alpha_us, line.beta_us_per_mb) for line, members in lines for flow in members}
-    if equal is not None and any(equal.model(flow) not in known for flow in bench.pairs):
-        return None
-    costs = known if equal is None else {flow: known[equal.model(flow)] for flow in bench.pairs}
-    probed = costs if equal is None else {flow: cost for flow, cost in costs.items() if equal.probed(flow)}
-    node_of = bench.node_of
-    tell("ports", counted.experiments)
-    ports = find_ports(
-        counted, probed, lambda flow: "node" if node_of[flow.src] == node_of[flow.dst] else "network", spread
-    )
-    if equal is not None:
-        ports = equal.repeated(ports, bench.pairs)
-        if not _confirmed(counted, equal, costs, ports, slower_factor(spread)):
-            return None
-    machine = _topology(bench, costs, ports, counted.experiments)
-    return Profile(machine, tuple(samples), tuple(lines), ports, counted.experiments, counted.busy_us)
+    def __init__(self, counted: Counted, equal: EqualNodes | None, *, all_pairs: bool) -> None:
+        self.equal = equal
+        self._counted = counted
+        self._all_pairs = all_pairs
+        self._samples: list[Sample] = []
+        self._lines: list[tuple[Line, tuple[Flow, ...]]] = []
+        self._screened: list[_Class] = []
+        self._search: PortSearch | None = None
+        self._enough: dict[int, int] = {}
 
-
-def _confirmed(
-    counted: Counted, equal: EqualNodes, costs: dict[Flow, Cost], ports: tuple[FoundPort, ...], slower: float
-) -> bool:
-    """Whether all nodes take as long as the first ones let expect."""
-    for flows in equal.checks(set(counted.bench.pairs)):
-        times = counted.times_us(flows, LARGE_BYTES, EXPECTED_MESSAGES)
-        expected = expected_us(flows, costs, ports)
-        if any(not limit / slower <= time <= slower * limit for time, limit in zip(times, expected, strict=True)):
-            return False
-    return True
-
-
-def _sample(counted: Counted, flow: Flow, size_bytes: int) -> Sample:
-    return Sample(flow.src, flow.dst, size_bytes, counted.last_us([flow], size_bytes, _SERIAL), serial=_SERIAL)
-
-
-def _classes(counted: Counted, flows: Sequence[Flow], alike: float) -> list[list[Flow]]:
-    """Links that take as long as each other, at a large size and at a small one."""
-    classes: list[tuple[tuple[float, float], list[Flow]]] = []
-    for flow in flows:
-        large, small = (counted.last_us([flow], size, _SERIAL) for size in _SCREEN_BYTES)
-        for (other_large, other_small), members in classes:
-            if max(large / other_large, other_large / large, small / other_small, other_small / small) < alike:
-                members.append(flow)
-                break
+    def run(self) -> bool:
+        """Go through all stages; False if nodes are not alike, and those that were measured do not stand for all."""
+        counted, bench, equal = self._counted, self._counted.bench, self.equal
+        links = [flow for flow in bench.pairs if self._model(flow) == flow]
+        counted.stage = "links"
+        spread = counted.spread(links[:1], _SCREEN_BYTES[0], _SERIAL)
+        if self._all_pairs:
+            self._screened = [_Class((), [flow]) for flow in links]
         else:
-            classes.append(((large, small), [flow]))
-    return [members for _, members in classes]
+            self._screen(links, max(_ALIKE, 1 + _DEVIATIONS * spread))
+        counted.stage = "alpha and beta"
+        for one in self._screened:
+            taken = [self._sample(one.members[len(one.members) // 2], size) for size in SIZES_BYTES]
+            self._samples += taken
+            self._lines.append((fit_samples(taken).at(None), tuple(one.members)))
+        costs = self._costs()
+        if len(costs) < len(bench.pairs):
+            return False
+        probed = costs if equal is None else {flow: cost for flow, cost in costs.items() if equal.probed(flow)}
+        counted.stage = "ports"
+        # Many at once may disturb each other, and a computer that has other things to do, more than one alone.
+        spread = max(spread, counted.spread(matchings(list(probed))[0], LARGE_BYTES, EXPECTED_MESSAGES))
+        self._search = PortSearch(counted, probed, self._scope, slower_factor(spread))
+        self._search.run()
+        counted.stage = "confirming"
+        return equal is None or self._confirmed(equal, costs, slower_factor(spread))
+
+    def result(self, *, complete: bool) -> Profile:
+        """What is known.
+
+        Raises
+        ------
+        Stopped
+            If no link has been measured.
+        """
+        bench, costs = self._counted.bench, self._costs()
+        if not costs:
+            raise Stopped
+        assumed = tuple(flow for flow in bench.pairs if flow not in costs)
+        for flow in assumed:
+            alike = [cost for other, cost in costs.items() if self._scope(other) == self._scope(flow)]
+            costs[flow] = max(alike or costs.values(), key=lambda cost: cost.beta_us_per_mb)
+        costs = {flow: costs[flow] for flow in bench.pairs}
+        ports = self._ports()
+        words = f"measured with taccl profile in {self._counted.experiments} experiments"
+        if not complete:
+            words += f", interrupted: {len(assumed)} links are taken to be like the slowest, and ports may be missing"
+        return Profile(
+            _topology(bench, costs, ports, words), tuple(self._samples), tuple(self._lines), ports,
+            self._counted.experiments, self._counted.busy_us, assumed, complete,
+        )  # fmt: skip
+
+    def _model(self, flow: Flow) -> Flow:
+        """The link that is measured for this one."""
+        return flow if self.equal is None or self._all_pairs else self.equal.model(flow)
+
+    def _scope(self, flow: Flow) -> str:
+        node_of = self._counted.bench.node_of
+        return "node" if node_of[flow.src] == node_of[flow.dst] else "network"
+
+    def _costs(self) -> dict[Flow, Cost]:
+        """Costs of links that have been measured, or are like one that has."""
+        known = {flow: Cost(line.alpha_us, line.beta_us_per_mb) for line, members in self._lines for flow in members}
+        for one in self._screened[len(self._lines) :] if not self._all_pairs else ():
+            known |= dict.fromkeys(one.members, _cost_of_two(one.samples))
+        return {flow: known[self._model(flow)] for flow in self._counted.bench.pairs if self._model(flow) in known}
+
+    def _ports(self) -> tuple[FoundPort, ...]:
+        if self._search is None:
+            return ()
+        found = self._search.found
+        return found if self.equal is None else self.equal.repeated(found, self._counted.bench.pairs)
+
+    def _confirmed(self, equal: EqualNodes, costs: dict[Flow, Cost], slower: float) -> bool:
+        """Whether all nodes take as long as the first ones let expect."""
+        ports = self._ports()
+        for flows in equal.checks(set(self._counted.bench.pairs)):
+            times = self._counted.times_us(flows, LARGE_BYTES, EXPECTED_MESSAGES)
+            expected = expected_us(flows, costs, ports)
+            if any(not limit / slower <= time <= slower * limit for time, limit in zip(times, expected, strict=True)):
+                return False
+        return True
+
+    def _screen(self, links: Sequence[Flow], alike: float) -> None:
+        """Sort links into classes that take as long as each other, at a large size and at a small one."""
+        for flow in links:
+            samples = tuple(self._sample(flow, size) for size in _SCREEN_BYTES)
+            for one in self._screened:
+                ratios = [mine.message_us / other.message_us for mine, other in zip(samples, one.samples, strict=True)]
+                if all(1 / alike < ratio < alike for ratio in ratios):
+                    one.members.append(flow)
+                    break
+            else:
+                self._screened.append(_Class(samples, [flow]))
+
+    def _sample(self, flow: Flow, size_bytes: int) -> Sample:
+        messages = self._messages(size_bytes)
+        return Sample(
+            flow.src, flow.dst, size_bytes, self._counted.last_us([flow], size_bytes, messages), serial=messages
+        )
+
+    def _messages(self, size_bytes: int) -> int:
+        """Messages of a size that are enough to be timed, by how long the first link takes for a few."""
+        if size_bytes not in self._enough:
+            once = self._counted.last_us([self._counted.bench.pairs[0]], size_bytes, _SERIAL)
+            wanted = math.ceil(_SERIAL * _LEAST_US / max(once, 1e-3))
+            self._enough[size_bytes] = min(_MOST_SERIAL, max(_SERIAL, 1 << (wanted - 1).bit_length()))
+        return self._enough[size_bytes]
 
 
-def _topology(bench: Bench, costs: dict[Flow, Cost], ports: tuple[FoundPort, ...], experiments: int) -> Topology:
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """Links that take as long as the first of them, and how long that takes."""
+
+    samples: tuple[Sample, ...]
+    members: list[Flow]
+
+
+def _cost_of_two(samples: Sequence[Sample]) -> Cost:
+    line = fit_samples(samples).at(None)
+    return Cost(line.alpha_us, line.beta_us_per_mb)
+
+
+def _topology(bench: Bench, costs: dict[Flow, Cost], ports: tuple[FoundPort, ...], source: str) -> Topology:
     links = tuple(
         Link(
             flow.src, flow.dst, cost.alpha_us, cost.beta_us_per_mb,
@@ -150,7 +261,7 @@ def _topology(bench: Bench, costs: dict[Flow, Cost], ports: tuple[FoundPort, ...
     )  # fmt: skip
     return Topology(
         name=f"{bench.name}-profiled",
-        source=f"measured with taccl profile in {experiments} experiments",
+        source=source,
         node_of=bench.node_of,
         ports=tuple(Port(port.name, port.cost.alpha_us, port.cost.beta_us_per_mb) for port in ports),
         links=links,

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from taccl_py.topology.files import read_topology
 
 
@@ -37,7 +39,12 @@ def test_a_record_saves_what_was_measured(taccl, folder):
 
 def test_what_cannot_be_profiled_is_refused(refuse):
     refuse(2, ["--emulate TOPOLOGY", "name the machine"], "profile")
-    refuse(2, ["one of them"], "profile", "--emulate", "ring:4", "--with", "mpi")
+    refuse(2, ["--backend", "is for --with torch"], "profile", "--emulate", "ring:4", "--backend", "gloo")
+    refuse(2, ["--slow-down", "add --with"], "profile", "--emulate", "ring:4", "--slow-down", "10")
+    refuse(2, ["--ranks", "goes with --plan"], "profile", "--emulate", "ring:4", "--ranks", "4")
+    refuse(2, ["--nodes", "no multiple of 3 nodes"], "profile", "--plan", "--ranks", "4", "--nodes", "3")
+    refuse(2, ["--nodes", "of an emulated machine"], "profile", "--nodes", "3")
+    refuse(2, ["--plan", "needs a machine"], "profile", "--plan")
 
 
 def test_a_plan_for_128_ranks_is_printed_and_small(taccl):
@@ -45,3 +52,12 @@ def test_a_plan_for_128_ranks_is_printed_and_small(taccl):
     assert plan["experiments"] * 20 < plan["all_pairs"] == 128 * 127 * 6
     assert plan["seconds"] > 0
     assert "experiments, about" in taccl("profile", "--plan", "--emulate", "ring:4").out
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(128, 16), (160, 20)])
+def test_an_unknown_machine_of_many_nodes_takes_less_than_a_twentieth_of_all_pairs(taccl, ranks, nodes):
+    plan = taccl("profile", "--plan", "--ranks", ranks, "--nodes", nodes, "--json").json
+    assert plan["experiments"] * 20 < plan["all_pairs"] == ranks * (ranks - 1) * 6
+    every = taccl("profile", "--plan", "--ranks", ranks, "--nodes", nodes, "--all-pairs", "--json").json
+    assert every["experiments"] == plan["experiments"] + plan["all_pairs"]
+    assert every["seconds"] > plan["seconds"]

@@ -1,16 +1,19 @@
 """Emulated machines are profiled blind: alpha within 10 %, beta within 3 %, every port that is felt found and none invented."""
 
+import threading
+
 import pytest
 
 from taccl_py.errors import InputError
-from taccl_py.measure.contention import most_experiments
+from taccl_py.measure import profiler
 from taccl_py.measure.emulate import EmulatedBench
 from taccl_py.measure.experiment import Counted, Experiment, Flow
-from taccl_py.measure.profiler import profile
+from taccl_py.measure.profiler import most_experiments, profile
 from taccl_py.measure.record import Record
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded, parse_slow_link
 from taccl_py.topology.difference import differences
+from taccl_py.topology.files import require_connected
 from tests.measure.machines import MACHINES, racks, small_nodes
 
 
@@ -33,7 +36,7 @@ def felt_ports(machine):
     return found
 
 
-@pytest.mark.parametrize(("noise", "seed"), [(0.0, 0), (0.005, 3), (0.01, 4)])
+@pytest.mark.parametrize(("noise", "seed"), [(0.0, 0), (0.005, 3), (0.01, 4), (0.02, 5)])
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_machine_that_is_profiled_blind_is_the_machine(name, noise, seed):
     truth = MACHINES[name]()
@@ -47,10 +50,8 @@ def test_a_machine_that_is_profiled_blind_is_the_machine(name, noise, seed):
     ports, expected = felt_ports(machine), felt_ports(truth)
     assert set(ports) == set(expected)
     for links, port in expected.items():
-        assert ports[links].beta_us_per_mb == pytest.approx(port.beta_us_per_mb, rel=0.03)
-    assert found.experiments <= 2 * len(truth.links) + 6 * len(found.lines) + 7 + most_experiments(
-        len(truth.links), truth.num_ranks, len(found.ports)
-    )
+        assert ports[links].beta_us_per_mb == pytest.approx(port.beta_us_per_mb, rel=0.03 if noise <= 0.01 else 0.05)
+    assert found.experiments <= most_experiments(len(truth.links), truth.num_ranks, len(found.lines), len(found.ports))
 
 
 def test_two_flows_through_one_port_take_turns():
@@ -71,6 +72,7 @@ class Stopped(Exception):
 def test_an_interrupted_profile_goes_on_where_it_stopped(tmp_path):
     truth = MACHINES["dgx2_like"]()
     whole = profile(Counted(EmulatedBench(truth)))
+    assert whole.complete
     record = Record(tmp_path / "r.jsonl", truth.name, truth.num_ranks)
 
     def keep(experiment, times):
@@ -87,6 +89,67 @@ def test_an_interrupted_profile_goes_on_where_it_stopped(tmp_path):
     counted = Counted(EmulatedBench(truth), known=again.known, keep=again.keep)
     assert profile(counted).topology == whole.topology
     assert 0 < counted.busy_us < whole.busy_us
+
+
+@pytest.mark.parametrize("results", [3, 25, 60, 150, 400])
+def test_a_profile_that_is_stopped_at_any_time_is_a_machine_with_all_links(results):
+    """What was not measured counts as the slowest of its kind, and the machine says so."""
+    truth = MACHINES["dgx2_like"]()
+    stop = threading.Event()
+    counted = Counted(EmulatedBench(truth), stop=stop, progress=lambda _, done: stop.set() if done == results else None)
+    if results == 3:
+        with pytest.raises(profiler.Stopped):
+            profile(counted)
+        return
+    found = profile(counted)
+    assert not found.complete
+    assert bool(found.assumed) == (results < 100)
+    assert f"interrupted: {len(found.assumed)} links" in found.topology.source
+    assert set(found.topology.links_between) == set(truth.links_between)
+    require_connected(found.topology)
+    for mine, true in zip(found.topology.links, truth.links, strict=True):
+        if Flow(mine.src, mine.dst) not in found.assumed:
+            assert mine.beta_us_per_mb == pytest.approx(true.beta_us_per_mb, rel=0.03)
+
+
+def test_every_pair_can_be_measured_at_all_sizes():
+    truth = MACHINES["ndv2_like"]()
+    found = profile(Counted(EmulatedBench(truth)), all_pairs=True)
+    assert len(found.lines) == len(truth.links)
+    assert {(one.src, one.dst) for one in found.samples} == set(truth.links_between)
+    assert set(felt_ports(found.topology)) == set(felt_ports(truth))
+
+
+def test_runs_that_scatter_are_repeated_and_the_lower_ones_count():
+    """Every other run takes twice as long, as where another program comes in between."""
+
+    class Disturbed(EmulatedBench):
+        turns = 0
+
+        def run(self, experiment):
+            self.turns += 1
+            return tuple(time * (2 if self.turns % 2 else 1) for time in super().run(experiment))
+
+    bench = Disturbed(MACHINES["ring"]())
+    assert Counted(bench).last_us([Flow(0, 1)], 10**6, 4) == pytest.approx(4 * 32)
+    assert bench.turns == 12
+
+
+def test_how_long_the_last_of_equal_flows_takes_is_not_lost_when_chance_says_which_it_is():
+    """Two flows of one NIC end after 15 and 16 messages, now this one first and now that one."""
+
+    class Shuffled(EmulatedBench):
+        turns = 0
+
+        def run(self, experiment):
+            self.turns += 1
+            return super().run(experiment)[:: 1 if self.turns % 3 else -1]
+
+    bench = Shuffled(MACHINES["ndv2_like"]())
+    flows = [Flow(0, 4), Flow(1, 5)]
+    for messages in (8, 9, 10):
+        found = sorted(Counted(bench).times_us(flows, 10**6, messages))
+        assert found == [pytest.approx((2 * messages - 1) * 107.6), pytest.approx(2 * messages * 107.6)]
 
 
 def test_a_record_of_another_machine_is_refused(tmp_path):

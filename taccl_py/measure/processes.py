@@ -1,0 +1,299 @@
+"""Benches of real processes: rank 0 decides what runs, all take part, and times are taken where messages arrive."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from taccl_py.errors import InputError, TacclError
+from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.measure.throttle import Throttle
+
+T = TypeVar("T")
+_LATE, _MOST_LATE_RUNS = 0.02, 8
+_LEAD_SECONDS = 0.004  # from the order to its start on an emulated machine, so that nobody comes late
+
+
+class Job(ABC):
+    """The processes that a launcher started.
+
+    Parameters
+    ----------
+    rank
+        Which process this is.
+    hosts
+        Name of the computer of every process.
+
+    Attributes
+    ----------
+    rank, hosts
+        The same.
+    """
+
+    def __init__(self, rank: int, hosts: Sequence[str]) -> None:
+        self.rank = rank
+        self.hosts = tuple(hosts)
+
+    def share(self, make: Callable[[], T]) -> T:
+        """Return on all ranks what rank 0 makes.
+
+        Parameters
+        ----------
+        make
+            Called on rank 0.
+
+        Raises
+        ------
+        TacclError
+            What it raised, on all ranks.
+        """
+        shared: tuple[Any, Any] = (None, None)
+        if self.rank == 0:
+            try:
+                shared = (make(), None)
+            except TacclError as error:
+                shared = (None, (type(error), error.__dict__, error.args))
+        shared = self._broadcast(shared)
+        if shared[1] is not None:
+            raise TacclError.revived(*shared[1])
+        made: T = shared[0]
+        return made
+
+    @abstractmethod
+    def bench(self, throttle: Throttle | None) -> ProcessBench:
+        """These processes as a bench; see `ProcessBench`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the others."""
+
+    @abstractmethod
+    def _broadcast(self, value: Any) -> Any:
+        """Return on all ranks the value of rank 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What all processes are to do.
+
+    Attributes
+    ----------
+    experiment
+        What runs.
+    start_seconds
+        When, on the clock that the processes of one computer share; None: after a barrier.
+    """
+
+    experiment: Experiment
+    start_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a flow ended.
+
+    Attributes
+    ----------
+    done_us
+        Microseconds from the start.
+    late_us
+        By how much that is later than the emulated machine would have it, because this computer was busy.
+    """
+
+    done_us: float
+    late_us: float = 0.0
+
+
+class ProcessBench(ABC):
+    """A bench that is the processes of a launcher; only rank 0 runs experiments, the others serve.
+
+    Parameters
+    ----------
+    job
+        All of them; processes whose computers have one name are one node.
+    throttle
+        The machine that is emulated, the same for all processes, or None for that which is there.
+
+    Attributes
+    ----------
+    rank
+        Which process this is.
+
+    Raises
+    ------
+    InputError
+        If the emulated machine has another number of ranks.
+    """
+
+    def __init__(self, job: Job, throttle: Throttle | None) -> None:
+        self.rank = job.rank
+        self._throttle = throttle
+        numbers = {host: index for index, host in enumerate(dict.fromkeys(job.hosts))}
+        self._node_of = tuple(numbers[host] for host in job.hosts) if throttle is None else throttle.topology.node_of
+        if len(self._node_of) != len(job.hosts):
+            raise InputError(
+                f"has {len(self._node_of)} ranks, and processes have been started for {len(job.hosts)}; start as many",
+                path=self.name,
+            )
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name for people."""
+
+    @property
+    def node_of(self) -> tuple[int, ...]:
+        """Node of every rank."""
+        return self._node_of
+
+    @property
+    def pairs(self) -> tuple[Flow, ...]:
+        """Every pair; on an emulated machine those with a link."""
+        if self._throttle is not None:
+            return tuple(Flow(src, dst) for src, dst in self._throttle.topology.links_between)
+        ranks = range(len(self._node_of))
+        return tuple(Flow(src, dst) for src in ranks for dst in ranks if src != dst)
+
+    def run(self, experiment: Experiment) -> tuple[float, ...]:
+        """Run an experiment on all ranks; for rank 0.
+
+        A run in which this computer was too busy to keep the time of the machine that it emulates is repeated.
+        """
+        throttle = self._throttle
+        if throttle is None:
+            found = self._run_once(Order(experiment))
+            return tuple(found[place].done_us for place in range(len(experiment.flows)))
+        runs = []
+        for _ in range(_MOST_LATE_RUNS):
+            throttle.clear()
+            found = self._run_once(Order(experiment, time.monotonic() + _LEAD_SECONDS))
+            late = max(one.late_us / one.done_us for one in found.values())
+            runs.append((late, tuple(found[place].done_us / throttle.scale for place in range(len(experiment.flows)))))
+            if late < _LATE:
+                break
+        return min(runs)[1]
+
+    def _run_once(self, order: Order) -> dict[int, Ended]:
+        self._give(order)
+        found: dict[int, Ended] = {}
+        for part in self._collect(self._take_part(order)):
+            found |= part
+        return found
+
+    def finish(self) -> None:
+        """Tell the other ranks that there is nothing more; for rank 0."""
+        self._give(None)
+        self._let_go()
+
+    def serve(self) -> None:
+        """Take part in experiments until rank 0 has no more; for the other ranks."""
+        while (order := self._next_order()) is not None:
+            self._report(self._take_part(order))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._throttle is not None:
+            self._throttle.close()
+
+    @abstractmethod
+    def _give(self, order: Order | None) -> None:
+        """Tell all other ranks what to do; for rank 0."""
+
+    @abstractmethod
+    def _next_order(self) -> Order | None:
+        """Wait for what rank 0 says."""
+
+    @abstractmethod
+    def _collect(self, own: Mapping[int, Ended]) -> list[Mapping[int, Ended]]:
+        """What all ranks report; for rank 0."""
+
+    @abstractmethod
+    def _report(self, own: Mapping[int, Ended]) -> None:
+        """Tell rank 0 the times of the flows that arrived here."""
+
+    @abstractmethod
+    def _take_part(self, order: Order) -> dict[int, Ended]:
+        """Send and receive; how each flow ended that arrives here, by its place."""
+
+
+@dataclass
+class Arrival:
+    """When the message that a flow has brought counts as arrived, if the machine is an emulated one.
+
+    Attributes
+    ----------
+    throttle, flow, size_bytes
+        The machine, and what is sent.
+    ready_seconds
+        When the flow could send: the start, and then the end of its last message. How late the processes were to notice that
+        is no matter of the machine that is emulated.
+    due_seconds
+        When the message under way arrives; None until it is asked for.
+    late_seconds
+        How long after that it was noticed, for the last one that has arrived.
+    """
+
+    throttle: Throttle
+    flow: Flow
+    size_bytes: int
+    ready_seconds: float
+    due_seconds: float | None = None
+    late_seconds: float = 0.0
+
+    def wait_seconds(self) -> float:
+        """How long the message that has come is still under way; 0 if it has arrived, and then the next one is asked for."""
+        if self.due_seconds is None:
+            passage = self.throttle.send(self.flow, self.size_bytes, self.ready_seconds)
+            self.ready_seconds, self.due_seconds = passage.free_seconds, passage.due_seconds
+        left = self.due_seconds - time.monotonic()
+        if left > 0:
+            return left
+        self.due_seconds, self.late_seconds = None, -left
+        return 0.0
+
+
+def payload_bytes(size_bytes: int, throttle: Throttle | None) -> int:
+    """Bytes that are really sent for a message: all, unless the time is that of an emulated machine.
+
+    Parameters
+    ----------
+    size_bytes
+        Size of the message.
+    throttle
+        The emulated machine, or None.
+    """
+    most = math.inf if throttle is None else throttle.MOST_PAYLOAD_BYTES
+    return int(min(size_bytes, most))
+
+
+class Buffers:
+    """Memory that messages are sent from and received into, kept so that only the first use of it is slow.
+
+    Parameters
+    ----------
+    make
+        Makes memory of so many bytes, all written to.
+    """
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+        self._kept: dict[tuple[str, int], Any] = {}
+
+    def get(self, use: str, number: int, size_bytes: int) -> Any:
+        """Memory of a size.
+
+        Parameters
+        ----------
+        use, number
+            What it is for; two uses at a time have two names.
+        size_bytes
+            How much.
+        """
+        kept = self._kept.get((use, number))
+        if kept is None or len(kept) < size_bytes:
+            kept = self._kept[use, number] = self._make(size_bytes)
+        return kept[:size_bytes]
