@@ -135,7 +135,7 @@ def _open_job(values: dict[str, Any]) -> Job | None:
 
         return MpiJob(load_mpi())
     if values["transport"] == "torch":
-        from taccl_py.execute.torch_ranks import load_torch
+        from taccl_py.execute.torch_cells import load_torch
         from taccl_py.measure.torch_bench import TorchJob
 
         return TorchJob(load_torch(), devices=None if values["backend"] is None else values["backend"] == "nccl")
