@@ -6,7 +6,6 @@ nearest (to even between two), as GPUs do. Integers wrap around.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +15,7 @@ from taccl_py.execute.plan import DataType, Operator
 
 Array = NDArray[Any]
 
-_FUNCTIONS: dict[Operator, Callable[[Array, Array], Array]] = {
+_FUNCTIONS: dict[Operator, np.ufunc] = {
     Operator.SUM: np.add,
     Operator.PROD: np.multiply,
     Operator.MIN: np.minimum,
@@ -92,6 +91,9 @@ class Cells(Protocol):
     def combine(self, operator: Operator, one: Any, other: Any) -> Any:
         """Combine contributions of two sides, element by element."""
 
+    def combine_into(self, operator: Operator, one: Any, other: Any) -> Any:
+        """Combine them, where the first may become the result."""
+
 
 class NumpyCells:
     """Elements in numpy's arrays."""
@@ -127,3 +129,11 @@ class NumpyCells:
     def combine(self, operator: Operator, one: Array, other: Array) -> Array:
         """Combine contributions of two sides, element by element."""
         return combine(operator, self.data_type, one, other)
+
+    def combine_into(self, operator: Operator, one: Array, other: Array) -> Array:
+        """Combine them in the memory of the first, where numpy knows the type."""
+        if self.data_type is DataType.BFLOAT16 or not one.flags.writeable:
+            return self.combine(operator, one, other)
+        with np.errstate(all="ignore"):
+            _FUNCTIONS[operator](one, other, out=one)
+        return one

@@ -7,9 +7,10 @@ a step waits for the other threadblock's last signal, whose place is (pass, numb
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from taccl_py.collective import Address
 from taccl_py.execute.arithmetic import Cells
@@ -18,8 +19,7 @@ from taccl_py.execute.plan import Cut, Operator, Plan, Step, Threadblock
 from taccl_py.execute.trouble import BlockName, Trouble, Wait
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Connection:
+class Connection(NamedTuple):
     """A queue of messages from one rank to another; threadblocks that name the same one share it."""
 
     src: int
@@ -27,20 +27,40 @@ class Connection:
     channel: int
 
 
-class Transport(Protocol):
-    """Carries messages over connections."""
+class Transport:
+    """Carries messages over connections. One that need not copy says so by taking and giving cells of buffers themselves."""
 
     def has_room(self, connection: Connection) -> bool:
         """Whether a message can be pushed."""
+        raise NotImplementedError
 
     def push(self, connection: Connection, message: Any) -> None:
         """Hand over a message, which is in one piece; it must not be changed afterwards."""
+        raise NotImplementedError
 
     def has_message(self, connection: Connection) -> bool:
         """Whether a message can be popped."""
+        raise NotImplementedError
 
     def pop(self, connection: Connection) -> Any:
-        """Take the oldest message, in whatever shape, and free its slot."""
+        """Take the oldest message, in whatever shape, and free its slot; None if it lies where it was wanted already."""
+        raise NotImplementedError
+
+    @property
+    def lends(self) -> bool:
+        """Whether any cells are lent."""
+        return False
+
+    def lend(self, connection: Connection, cells: Any) -> bool:  # noqa: ARG002
+        """Whether cells of a buffer have been pushed as they are; they must not be changed while they `are_lent`."""
+        return False
+
+    def are_lent(self, cells: Any) -> bool:  # noqa: ARG002
+        """Whether any of these cells are still needed."""
+        return False
+
+    def want(self, connection: Connection, cells: Any) -> None:
+        """Tell where the next message may be put when it comes: nobody uses these cells until it is popped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +148,27 @@ class Engine:
     def _is_free(self, block: Block) -> bool:
         step = block.steps[block.position]
         action = step.action
-        return not (
-            (step.waits_for is not None and block.done == 0 and not self._is_signalled(block, step))
-            or (action.receives and not self._transport.has_message(block.source))
-            or (action.sends and not self._transport.has_room(block.target))
-        )
+        if step.waits_for is not None and block.done == 0 and not self._is_signalled(block, step):
+            return False
+        if action.writes and self._transport.lends and self._transport.are_lent(self._next_target(block, step)):
+            return False
+        if action.receives and not self._transport.has_message(block.source):
+            if action.writes and not action.reads and not action.sends:
+                self._transport.want(block.source, self._next_target(block, step))
+            return False
+        return not action.sends or self._transport.has_room(block.target)
+
+    def _next_target(self, block: Block, step: Step) -> Any:
+        """Cells that the next operation of a threadblock writes."""
+        count, part = self._extent(block, step)
+        where = f"{block.name} step {block.position}"
+        return self._local(block.name.rank, _later(step.target, block.done), count, part, where)
+
+    def _extent(self, block: Block, step: Step) -> tuple[int, slice]:
+        """Chunks of the next operation, and what part of each."""
+        count = min(self._cut.chunks_per_operation, step.count - block.done)
+        first = block.turn * self._cut.slice_elements
+        return count, slice(first, min(first + self._cut.slice_elements, self._cut.chunk_elements))
 
     def _is_signalled(self, block: Block, step: Step) -> bool:
         if step.waits_for is None:
@@ -145,9 +181,9 @@ class Engine:
     def _operate(self, block: Block) -> None:
         """Carry out one operation: a step, or as much of it as one message carries."""
         step = block.steps[block.position]
-        count = min(self._cut.chunks_per_operation, step.count - block.done)
+        count, part = self._extent(block, step)
         if count:
-            self._move(block, step, count)
+            self._move(block, step, count, part)
         block.done += count
         if block.done < step.count:
             return
@@ -157,26 +193,31 @@ class Engine:
         if self._has_ended(block) and block.turn + 1 < self._cut.num_passes:
             block.turn, block.position = block.turn + 1, 0
 
-    def _move(self, block: Block, step: Step, count: int) -> None:
+    def _move(self, block: Block, step: Step, count: int, part: slice) -> None:
         action, rank = step.action, block.name.rank
-        first = block.turn * self._cut.slice_elements
-        part = slice(first, min(first + self._cut.slice_elements, self._cut.chunk_elements))
         where = f"{block.name} step {block.position}"
+
+        def local(address: Address) -> Any:
+            return self._local(rank, _later(address, block.done), count, part, where)
+
         values = None
         if action.receives:
-            values = self._shaped(self._transport.pop(block.source), count, part.stop - part.start, where)
-        operands = [step.source] if action.reads else []
-        if action.accumulates:
-            operands.append(step.target)
-        for address in operands:
-            local = self._local(rank, _later(address, block.done), count, part, where)
-            values = local if values is None else self._combine(values, local)
+            message = self._transport.pop(block.source)
+            if message is None:
+                return
+            values = self._shaped(message, count, part.stop - part.start, where)
+        elif action.sends and self._transport.lend(block.target, local(step.source)):
+            return
+        elif action.sends or action.accumulates:
+            values = self._copy(local(step.target if action.accumulates else step.source))
+        if action.reads and values is None:
+            values = local(step.source)
+        elif action.reads and (action.receives or action.accumulates):
+            values = self._combine(values, local(step.source))
         if values is None:
             return
-        if action.sends and not action.receives:
-            values = self._copy(values)
         if action.writes:
-            self._store(self._local(rank, _later(step.target, block.done), count, part, where), values)
+            self._store(local(step.target), values)
         if action.sends:
             self._transport.push(block.target, values)
 
@@ -193,8 +234,9 @@ class Engine:
     def _local(self, rank: int, address: Address, count: int, part: slice, where: str) -> Any:
         return self._memories[rank].cells(address, count, part, where)
 
-    def _combine(self, one: Any, other: Any) -> Any:
-        return self._cells.combine(self._operator, one, other)
+    def _combine(self, own: Any, other: Any) -> Any:
+        """Combine a message or a copy, which may become the result, with cells of a buffer."""
+        return self._cells.combine_into(self._operator, own, other)
 
     def _copy(self, values: Any) -> Any:
         return self._cells.copy(values)
@@ -215,6 +257,8 @@ class Engine:
             source = block.source
             what = f"a message from rank {source.src} on channel {source.channel}"
             return Wait(block.name, block.position, what, self._peer(source.src, source, sends=True))
+        if step.action.writes and self._transport.lends and self._transport.are_lent(self._next_target(block, step)):
+            return Wait(block.name, block.position, "a message to leave the cells that it writes", None)
         target_queue = block.target
         what = f"a free slot of its connection to rank {target_queue.dst} on channel {target_queue.channel}"
         return Wait(block.name, block.position, what, self._peer(target_queue.dst, target_queue, sends=False))
@@ -227,6 +271,17 @@ class Engine:
             if acts and (block.target if sends else block.source) == connection:
                 return block.name
         return None
+
+
+def count_messages(plan: Plan, cut: Cut) -> Counter[Connection]:
+    """Messages that each connection carries if the program comes to its end."""
+    counts: Counter[Connection] = Counter()
+    for rank in plan.ranks:
+        for tb in rank.threadblocks:
+            block = _make_block(rank.rank, tb)
+            operations = sum(-(-step.count // cut.chunks_per_operation) for step in tb.steps if step.action.sends)
+            counts[block.target] += operations * cut.num_passes
+    return counts
 
 
 def _make_block(rank: int, tb: Threadblock) -> Block:

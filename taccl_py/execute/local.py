@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import Array
-from taccl_py.execute.engine import Block, Connection, Engine
+from taccl_py.execute.engine import Block, Connection, Engine, Transport
 from taccl_py.execute.plan import Plan
 from taccl_py.execute.trouble import Trouble, explain_deadlock, explain_left_over
 
 
-class Queues:
+class Queues(Transport):
     """Connections between ranks of one process, each with so many slots."""
 
     def __init__(self, slots: int) -> None:

@@ -1,13 +1,14 @@
 """One process for each rank, under mpiexec: threadblocks progress together, connections are messages and credits.
 
 A sender may have as many messages on a connection as the runtime has slots; the receiver gives a credit back for each message
-that a threadblock has taken. So a program that stops on GPUs stops here too. Nothing waits for ever: where nothing has moved
+that a threadblock has taken, as long as there are messages that wait for one. So a program that stops on GPUs stops here too. Nothing waits for ever: where nothing has moved
 for the time-out, all ranks tell rank 0 what they wait for, and a rank that does not answer is named.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import time
 from collections import Counter, deque
@@ -20,21 +21,24 @@ import numpy as np
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
 from taccl_py.execute.arithmetic import Array, NumpyCells, storage_type
 from taccl_py.execute.compare import Comparison, compare_rank, total
-from taccl_py.execute.engine import Block, Connection, Engine
+from taccl_py.execute.engine import Block, Connection, Engine, Transport, count_messages
 from taccl_py.execute.memory import Memory
-from taccl_py.execute.plan import DataType, Plan, cut_size
+from taccl_py.execute.plan import Cut, DataType, Plan, cut_size
 from taccl_py.execute.promise import Promises, make_task
 from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
 from taccl_py.execute.trouble import Trouble, Wait, explain_deadlock, explain_left_over
 
 T = TypeVar("T")
 
-# Polls without anything new after which a process lets others have the processor, and for how long.
-_PATIENCE, _NAP_SECONDS = 50, 2e-5
+# Polls without anything new after which a process lets others have the processor, if they want it, and after which it sleeps.
+_PATIENCE, _LONG_PATIENCE, _NAP_SECONDS = 50, 5000, 2e-5
 _POLLS_PER_CONTROL = 64
 # How long the rank that speaks leaves to its launcher, which drops what it has not yet passed on when a process aborts, and
 # how long the others leave to that rank.
 _PASS_ON_SECONDS, _LAST_WORDS_SECONDS = 1.0, 10.0
+_LEAST_LENT_BYTES = 16384  # smaller messages are copied sooner than one has looked after them
+_CAN_YIELD = hasattr(os, "sched_yield")
+_NOTHING = np.empty(0, dtype=np.uint8)
 _STOP_TAG, _REPORT_TAG, _VERDICT_TAG = 1, 2, 3
 # Longest that rank 0 waits for reports once somebody has stopped, as a part of the time-out, and at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.5, 2.0
@@ -83,40 +87,76 @@ class _Verdict:
     violations: tuple[Violation, ...]
 
 
-class _Messages:
+@dataclass(frozen=True, slots=True)
+class _Credit:
+    """Slots of every connection, and how many credits its sender waits for: one for each message that finds no slot free."""
+
+    slots: int
+    awaited: Counter[Connection]
+
+
+def _plan_credit(plan: Plan, cut: Cut, slots: int) -> _Credit:
+    return _Credit(
+        slots, Counter({one: count - slots for one, count in count_messages(plan, cut).items() if count > slots})
+    )
+
+
+class _Messages(Transport):
     """Connections from and to this process."""
 
-    def __init__(self, mpi: Any, comm: Any, slots: int, data_type: DataType) -> None:
+    def __init__(self, mpi: Any, comm: Any, credit: _Credit, data_type: DataType) -> None:
         self._mpi = mpi
         self._comm = comm
-        self._slots = slots
+        self._credit = credit
         self._stored = storage_type(data_type)
         self._rank = int(comm.rank)
         self._open: Counter[Connection] = Counter()
-        self._arrived: dict[Connection, deque[Array]] = {}
+        self._arrived: dict[Connection, deque[Array | None]] = {}
         self._pending: list[tuple[Any, Any]] = []
+        self._lent: list[tuple[Any, Array]] = []
+        self._wanted: dict[Connection, Array] = {}
         self.pushed: Counter[Connection] = Counter()
         self.popped: Counter[Connection] = Counter()
 
     def has_room(self, connection: Connection) -> bool:
         """Whether a slot is free, as far as credits have come."""
-        return self._open[connection] < self._slots
+        return self._open[connection] < self._credit.slots
 
     def push(self, connection: Connection, message: Array) -> None:
         """Send a message."""
-        self._open[connection] += 1
-        self.pushed[connection] += 1
-        self._send(message, connection.dst, _data_tag(connection.channel))
+        self._push(connection, message, self._pending)
 
     def has_message(self, connection: Connection) -> bool:
         """Whether a message has come."""
         return bool(self._arrived.get(connection))
 
-    def pop(self, connection: Connection) -> Array:
+    def pop(self, connection: Connection) -> Array | None:
         """Take the oldest message and give its slot back."""
+        if self.popped[connection] < self._credit.awaited[connection]:
+            self._send(_NOTHING, connection.src, _data_tag(connection.channel) + 1, self._pending)
         self.popped[connection] += 1
-        self._send(np.empty(0, dtype=np.uint8), connection.src, _data_tag(connection.channel) + 1)
         return self._arrived[connection].popleft()
+
+    @property
+    def lends(self) -> bool:
+        """Whether messages lie in cells and have not left yet."""
+        return bool(self._lent)
+
+    def lend(self, connection: Connection, cells: Array) -> bool:
+        """Send cells without a copy, if they are in one piece and many enough for that to be faster."""
+        if cells.nbytes < _LEAST_LENT_BYTES or not cells.flags.c_contiguous:
+            return False
+        self._push(connection, cells, self._lent)
+        return True
+
+    def are_lent(self, cells: Array) -> bool:
+        """Whether a message that has not left yet lies in any of these cells."""
+        return any(np.may_share_memory(cells, lent) for _, lent in self._lent)
+
+    def want(self, connection: Connection, cells: Array) -> None:
+        """Let the next message come into these cells."""
+        if cells.nbytes >= _LEAST_LENT_BYTES and cells.flags.c_contiguous:
+            self._wanted[connection] = cells
 
     def poll(self) -> bool:
         """Take in everything that has come; whether that was anything."""
@@ -128,29 +168,46 @@ class _Messages:
                 break
             found = True
             self._take(message, status)
-        self._pending = [one for one in self._pending if not one[0].Test()]
+        if self._pending:
+            self._pending = [one for one in self._pending if not one[0].Test()]
+        if self._lent:
+            before = len(self._lent)
+            self._lent = [one for one in self._lent if not one[0].Test()]
+            found = found or len(self._lent) < before
         return found
 
     @property
     def quiet(self) -> bool:
-        """Whether all has been sent, and all slots have come back."""
-        return not self._pending and not any(self._open.values())
+        """Whether all has been sent."""
+        return not self._pending and not self._lent
 
     def _take(self, message: Any, status: Any) -> None:
-        data = np.empty(status.Get_count(self._mpi.BYTE), dtype=np.uint8)
-        message.Recv([data, self._mpi.BYTE])
+        size_bytes, source = status.Get_count(self._mpi.BYTE), status.Get_source()
         channel, is_credit = divmod(status.Get_tag(), 2)
-        source = status.Get_source()
         if is_credit:
+            message.Recv([_NOTHING, self._mpi.BYTE])
             self._open[Connection(self._rank, source, channel - 1)] -= 1
-        else:
-            connection = Connection(source, self._rank, channel - 1)
-            self._arrived.setdefault(connection, deque()).append(data.view(self._stored))
+            return
+        connection = Connection(source, self._rank, channel - 1)
+        queue = self._arrived.setdefault(connection, deque())
+        wanted = self._wanted.pop(connection, None)
+        if wanted is not None and not queue and wanted.nbytes == size_bytes:
+            message.Recv([wanted.reshape(-1).view(np.uint8), self._mpi.BYTE])
+            queue.append(None)
+            return
+        data = np.empty(size_bytes, dtype=np.uint8)
+        message.Recv([data, self._mpi.BYTE])
+        queue.append(data.view(self._stored))
 
-    def _send(self, data: Array, peer: int, tag: int) -> None:
+    def _push(self, connection: Connection, message: Array, where: list[tuple[Any, Array]]) -> None:
+        self._open[connection] += 1
+        self.pushed[connection] += 1
+        self._send(message, connection.dst, _data_tag(connection.channel), where)
+
+    def _send(self, data: Array, peer: int, tag: int, where: list[tuple[Any, Array]]) -> None:
         request = self._comm.Isend([data.reshape(-1).view(np.uint8), self._mpi.BYTE], dest=peer, tag=tag)
         if not request.Test():
-            self._pending.append((request, data))
+            where.append((request, data))
 
 
 def _data_tag(channel: int) -> int:
@@ -237,11 +294,11 @@ class MpiSession:
             Promises(task),
             Memory(plan, cut, NumpyCells(call.data_type), self.rank, in_place=call.in_place),
         )
+        credit = _plan_credit(plan, cut, conditions.runtime.fifo_slots[plan.protocol])
         seconds, found = 0.0, []
         for _ in range(conditions.repeats):
             fill(plan, task, memory, self.rank)
-            slots = conditions.runtime.fifo_slots[plan.protocol]
-            messages = _Messages(self._mpi, self._data, slots, call.data_type)
+            messages = _Messages(self._mpi, self._data, credit, call.data_type)
             engine = Engine(plan, cut, {self.rank: memory}, messages, call.operator, NumpyCells(call.data_type))
             self._barrier(plan.name, conditions.timeout_seconds)
             report = self._run_once(engine, messages, conditions.timeout_seconds)
@@ -275,9 +332,12 @@ class MpiSession:
         active: list[Block] = engine.blocks
         violations: tuple[Violation, ...] = ()
         idle = polls = 0
+        progress = True
         while active or not messages.quiet:
             try:
-                progress = any([messages.poll(), *[engine.advance(block) for block in active]])
+                # Where nothing has come and nobody has moved, nobody can move now.
+                if messages.poll() or progress:
+                    progress = any([engine.advance(block) for block in active])
             except Trouble as trouble:
                 violations = (trouble.violation,)
                 break
@@ -286,8 +346,8 @@ class MpiSession:
                 moved = time.perf_counter()
                 active = engine.blocks
                 end = moved if end is None and not active else end
-            elif idle > _PATIENCE:
-                time.sleep(_NAP_SECONDS)
+            else:
+                _rest(idle)
             late = time.perf_counter() - moved > timeout_seconds
             if late or (polls % _POLLS_PER_CONTROL == 0 and self._somebody_stopped()):
                 break
@@ -317,12 +377,14 @@ class MpiSession:
         """
         request = self._control.Ibarrier()
         deadline = time.perf_counter() + timeout_seconds
+        idle = 0
         while not request.Test():
             if time.perf_counter() > deadline:
                 self._settle(name, _Report(self.rank, 0.0, None, (), (), {}, {}), timeout_seconds)
                 what = "not all ranks have come to the start of a run; raise --timeout if they only need longer"
                 raise InvalidArtifact(name, [Violation("", "lost-rank", what)])
-            time.sleep(_NAP_SECONDS)
+            idle += 1
+            _rest(idle)
 
     def _settle(self, name: str, report: _Report, timeout_seconds: float) -> list[_Report]:
         """Reports of all ranks (on rank 0; elsewhere the own one).
@@ -369,6 +431,14 @@ class MpiSession:
             time.sleep(_NAP_SECONDS)
         verdict: _Verdict = self._control.recv(source=0, tag=_VERDICT_TAG)
         return verdict
+
+
+def _rest(idle: int) -> None:
+    """Let others have the processor: nobody at first, then whoever wants it, and after a while everybody."""
+    if idle > _LONG_PATIENCE or (idle > _PATIENCE and not _CAN_YIELD):
+        time.sleep(_NAP_SECONDS)
+    elif idle > _PATIENCE:
+        os.sched_yield()
 
 
 def _with_comparison(report: _Report, comparison: Comparison) -> _Report:

@@ -16,7 +16,7 @@ import numpy as np
 from taccl_py.collective import Address
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import NumpyCells
-from taccl_py.execute.engine import Connection, Engine
+from taccl_py.execute.engine import Connection, Engine, Transport
 from taccl_py.execute.memory import lengths_of, require_cells
 from taccl_py.execute.plan import Cut, DataType, Operator, Plan
 from taccl_py.execute.trouble import Trouble, explain_deadlock, explain_left_over
@@ -38,7 +38,7 @@ class Round:
     freed: tuple[Connection, ...]
 
 
-class Mailbox:
+class Mailbox(Transport):
     """Connections whose messages arrive, and whose slots are free again, when a round ends."""
 
     def __init__(self, slots: int) -> None:
@@ -101,8 +101,8 @@ class _Ghost(Engine):
         require_cells(self._lengths[rank], address, count, where)
         return np.broadcast_to(np.int8(0), (count, part.stop - part.start))
 
-    def _combine(self, one: Any, other: Any) -> Any:  # noqa: ARG002
-        return one
+    def _combine(self, own: Any, other: Any) -> Any:  # noqa: ARG002
+        return own
 
     def _copy(self, values: Any) -> Any:
         return values

@@ -94,6 +94,14 @@ class TorchCells:
         top = torch.iinfo(self._stored).min
         return torch.bitwise_xor(function(torch.bitwise_xor(one, top), torch.bitwise_xor(other, top)), top)
 
+    def combine_into(self, operator: Operator, one: Any, other: Any) -> Any:
+        """Combine them, in the memory of the first where that is one operation."""
+        if operator in (Operator.SUM, Operator.AVG):
+            return one.add_(other)
+        if operator is Operator.PROD:
+            return one.mul_(other)
+        return self.combine(operator, one, other)
+
 
 def measure_on_gpu(torch: Any, work: Callable[[], None], timeout_seconds: float) -> float:
     """Put work on the current stream and return the seconds that it took there, by events on the device.
