@@ -105,6 +105,11 @@ _REPLAY_TOLERANCE = 0.01
     default=None,
     help="Write incumbent and bound over time to this file; taccl report draws progress.json beside a schedule.",
 )
+@click.option(
+    "--only-schedule",
+    is_flag=True,
+    help="Make no XML: for machines that are larger than what a runtime can load. Also what -o FILE.json does.",
+)
 @degradation_options
 @lowering_options
 @json_option
@@ -124,6 +129,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth ndv4 allreduce --nodes 2 --sizes 1KiB:4GiB -o algos/
       taccl synth dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
+      taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
     from taccl_py.pipeline import lower_best, synthesize
 
@@ -139,11 +145,13 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         _synth_range(request, sizes, options, output, as_json=as_json)
         return
     _check_output(output)
+    if values["only_schedule"] and output is not None and output.suffix != ".json":
+        raise InputError("there is no XML to write; name a file ending in .json", path="command line", field="--output")
     with watched(stop, values["progress"]) as events:
         synthesis = synthesize(request, events)
         events.stage("lowering")
         lowered = None
-        if not _only_schedule(output):
+        if not values["only_schedule"] and not _only_schedule(output):
             synthesis, lowered = lower_best(synthesis, options)
     files = _write(output, synthesis, lowered, request)
     result = timed(record(synthesis, lowered, request.engine, files), synthesis)

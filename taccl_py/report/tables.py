@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # What files say that they are that tell of schedules and are none: of one answer, of a range of sizes, of a front.
 SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfolio", "taccl-front"
+# Chunks in all messages up to which steps are counted, for which each of them is looked at.
+_MOST_COUNTED = 20_000_000
 INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
 
 
@@ -24,11 +26,12 @@ def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Se
     """Return the JSON object of a synthesis; keys are stable, other programs rely on them.
 
     Times are microseconds, sizes bytes, rates GB/s (1 GB = 10^9 bytes). On machines whose costs are per chunk the size and
-    the rates are null and times are in the profile's own unit.
+    the rates are null and times are in the profile's own unit. Steps of a schedule of millions of messages are not counted: null.
     """
     schedule = synthesis.schedule
     collective, topology = schedule.collective, schedule.topology
     origin = schedule.origin
+    moved = sum(len(message.chunks) for message in schedule.messages)
     result: dict[str, Any] = {
         "collective": str(collective.kind),
         "topology": topology.name,
@@ -49,7 +52,7 @@ def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Se
         "algbw_gbps": schedule.algbw_gbps,
         "busbw_gbps": schedule.busbw_gbps,
         "messages": len(schedule.messages),
-        "steps": schedule.num_steps,
+        "steps": schedule.num_steps if moved <= _MOST_COUNTED else None,
     }
     if lowered is not None:
         program = lowered.program
@@ -104,7 +107,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if not per_chunk:
         rows += [("algbw", format_rate(result["algbw_gbps"])), ("busbw", format_rate(result["busbw_gbps"]))]
-    rows.append(("steps", f"{result['steps']}  ({result['messages']} messages)"))
+    steps = "not counted" if result["steps"] is None else result["steps"]
+    rows.append(("steps", f"{steps}  ({result['messages']} messages)"))
     if "threadblocks" in result:
         buffers = [name for name, on in (("in", result["in_place"]), ("out of", result["out_of_place"])) if on]
         rows += [

@@ -1,11 +1,12 @@
 """Engine ``greedy``: time-expanded matching on machines of any shape, thousands of ranks included.
 
-Three ways, of which the best is taken:
+Four ways, of which the best is taken:
 
 1. Where translations take rank 0 to every rank, one root is solved and replicated (`replicate`).
 2. Otherwise, and where that leaves something to gain, all chunks are matched with links moment by moment (`flood`), or sent along
    balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals.
 3. On equal nodes with links between equal local numbers, blocks gather by `rails`, in few messages.
+4. An AllReduce between unequal nodes (failed NICs, slow nodes) is summed by `owners`, in proportion to what their NICs carry.
 
 Shares are cut finer while that pays. The search ends at the bound, or by an amount of work that depends on the machine alone.
 Reduce and ReduceScatter are Broadcast and AllGather run backwards on the reversed machine; AllReduce is ReduceScatter and
@@ -33,6 +34,7 @@ from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.flood import Choice, Rule, flood
 from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.owners import owner_schedule
 from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.topology.model import Topology
@@ -88,7 +90,7 @@ class _Run:
             self.bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, self.limits)
             self.events.bound(self.bound.time_us)
         best = self._replicated()
-        for stage, search in (("rails", self._by_rails), ("matching", self._matched)):
+        for stage, search in (("rails", self._by_rails), ("owners", self._by_owners), ("matching", self._matched)):
             if best is not None and self._is_enough(best):
                 break
             with self._stage(stage):
@@ -153,6 +155,18 @@ class _Run:
         if before is not None and before.makespan_us <= _CLOSE * self.bound.time_us:
             return None
         found = rail_schedule(demand.topology, demand.kind, chunk_bytes)
+        if found is not None:
+            self.events.incumbent(found.makespan_us)
+        return found
+
+    def _by_owners(self, before: Schedule | None) -> Schedule | None:
+        """AllReduce by owners, where there may be something to gain."""
+        demand = self.demand
+        if demand.kind is not Kind.ALLREDUCE or demand.topology.chunk_costs:
+            return None
+        if before is not None and before.makespan_us <= _CLOSE * self.bound.time_us:
+            return None
+        found = owner_schedule(demand.topology, demand.size_bytes, demand.chunks_per_rank)
         if found is not None:
             self.events.incumbent(found.makespan_us)
         return found

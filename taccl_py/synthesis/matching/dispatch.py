@@ -1,0 +1,188 @@
+"""List scheduling of very many messages: at every moment, at every port, the first one in the order of those that can go.
+
+Messages wait at *barriers* (which open when so many messages have arrived) and not for one another, so that what a hundred
+messages wait for is counted once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from taccl_py.schedule.ir import Message
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
+
+_RELATIVE_PRECISION = 1e-9
+# Messages of one port that are looked at when the first one cannot go.
+_MOST_TRIED = 12
+
+
+@dataclass(slots=True, eq=False)
+class Barrier:
+    """Opens when so many messages and barriers have reported.
+
+    Attributes
+    ----------
+    missing
+        How many have not.
+    jobs, barriers
+        What waits for it.
+    """
+
+    missing: int = 0
+    jobs: list[Job] = field(default_factory=list)
+    barriers: list[Barrier] = field(default_factory=list)
+
+    def after(self, other: Barrier) -> None:
+        """Wait for another one too."""
+        self.missing += 1
+        other.barriers.append(self)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A message to be sent.
+
+    Attributes
+    ----------
+    link, chunks, reduce
+        As in `Message`.
+    place
+        In the order: the smaller, the sooner.
+    tells
+        Barrier to which its arrival is reported, or None.
+    """
+
+    link: int
+    chunks: tuple[int, ...]
+    reduce: bool
+    place: float
+    tells: Barrier | None = None
+
+    def wait(self, barrier: Barrier) -> None:
+        """Do not start before a barrier opens."""
+        barrier.jobs.append(self)
+
+
+def dispatch(topology: Topology, chunk_bytes: float, first: Sequence[Job], opening: Sequence[Barrier]) -> list[Message]:
+    """Time all messages.
+
+    Parameters
+    ----------
+    topology, chunk_bytes
+        The machine and the size of a chunk.
+    first
+        Messages that wait for nothing.
+    opening
+        Barriers that nothing has to report to.
+    """
+    return _Dispatch(topology, chunk_bytes).run(first, opening)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits for one port: the first ones, and a heap of the others with their places."""
+
+    front: list[Job] = field(default_factory=list)
+    others: list[tuple[float, int, Job]] = field(default_factory=list)
+
+
+class _Dispatch:
+    def __init__(self, topology: Topology, chunk_bytes: float) -> None:
+        self._resources, self._cost, self._links = topology.resources_of, topology.resource_cost, topology.links
+        self._megabytes = chunk_bytes / BYTES_PER_MB
+        self._free_us = [0.0] * topology.num_resources
+        # Of the sender's first ports, and of links without a port.
+        self._queues: dict[int, _Queue] = {}
+        self._count = 0
+        # (time, number, queue to look at or -1, barrier that hears of an arrival)
+        self._events: list[tuple[float, int, int, Barrier | None]] = []
+        self._messages: list[Message] = []
+
+    def run(self, first: Sequence[Job], opening: Sequence[Barrier]) -> list[Message]:
+        stirred: dict[int, None] = {}
+        for job in first:
+            self._add(job, stirred)
+        for opened in opening:
+            self._open(opened, stirred)
+        now, events = 0.0, self._events
+        while True:
+            for port in stirred:
+                self._serve(port, now)
+            if not events:
+                return self._messages
+            stirred = {}
+            soon = events[0][0] * (1 + _RELATIVE_PRECISION)
+            while events and events[0][0] <= soon:
+                now, _, port, barrier = heapq.heappop(events)
+                if barrier is None:
+                    stirred[port] = None
+                else:
+                    self._report(barrier, stirred)
+
+    def _report(self, barrier: Barrier, stirred: dict[int, None]) -> None:
+        barrier.missing -= 1
+        if not barrier.missing:
+            self._open(barrier, stirred)
+
+    def _open(self, barrier: Barrier, stirred: dict[int, None]) -> None:
+        for job in barrier.jobs:
+            self._add(job, stirred)
+        for other in barrier.barriers:
+            self._report(other, stirred)
+
+    def _add(self, job: Job, stirred: dict[int, None]) -> None:
+        resources = self._resources[job.link]
+        port = resources[1] if len(resources) > 1 else resources[0]
+        self._count += 1
+        heapq.heappush(self._queues.setdefault(port, _Queue()).others, (job.place, self._count, job))
+        stirred[port] = None
+
+    def _serve(self, port: int, now: float) -> None:
+        """Start a message if one can start; else look again when what holds the first ones up is free."""
+        soon, free_us = now * (1 + _RELATIVE_PRECISION), self._free_us
+        if free_us[port] > soon:
+            return  # it is looked at again at that time
+        queue = self._queues[port]
+        front, others = queue.front, queue.others
+        while others and (len(front) < _MOST_TRIED or others[0][0] < front[-1].place):
+            front.append(heapq.heappop(others)[2])
+            front.sort(key=_place)
+            if len(front) > _MOST_TRIED:
+                last = front.pop()
+                self._count += 1
+                heapq.heappush(others, (last.place, self._count, last))
+        again = float("inf")
+        for number, job in enumerate(front):
+            resources = self._resources[job.link]
+            until = free_us[resources[-1]]  # the receiver's, which is what most often is not free
+            if until <= soon:
+                until = max([free_us[resource] for resource in resources])
+            if until <= soon:
+                del front[number]
+                self._start(job, max(now, until))
+                again = free_us[port]
+                break
+            again = min(again, until)
+        if again < float("inf"):
+            self._count += 1
+            heapq.heappush(self._events, (again, self._count, port, None))
+
+    def _start(self, job: Job, now: float) -> None:
+        megabytes, longest = len(job.chunks) * self._megabytes, 0.0
+        for resource in self._resources[job.link]:
+            alpha_us, beta_us_per_mb = self._cost[resource]
+            time_us = alpha_us + beta_us_per_mb * megabytes
+            self._free_us[resource] = now + time_us
+            longest = max(longest, time_us)
+        end = now + longest + self._links[job.link].latency_us
+        self._messages.append(Message(job.link, job.chunks, now, end, job.reduce))
+        if job.tells is not None:
+            self._count += 1
+            heapq.heappush(self._events, (end, self._count, -1, job.tells))
+
+
+def _place(job: Job) -> float:
+    return job.place

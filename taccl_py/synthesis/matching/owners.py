@@ -1,0 +1,233 @@
+"""AllReduce between unequal nodes: everything is summed in the nodes, then at its owner, and goes back the same ways.
+
+Who owns what and who stands for it in each node is for `taccl_py.synthesis.matching.shares`. Shares are cut into pieces that go one
+after the other, so that a slow node's contributions come in time for the others to go on, and the last piece is small. Nodes send
+to the node after them first, so that not all of them begin with the same receiver.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.ir import Schedule
+from taccl_py.synthesis.matching.dispatch import Barrier, Job, dispatch
+from taccl_py.synthesis.matching.shares import Shares
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
+
+# Numbers of pieces to choose from; messages between nodes up to which more of them are taken, and how much of the time alphas may
+# take then.
+_PIECES = (8, 5, 4, 2)
+_MOST_MESSAGES, _MOST_ALPHA = 1_200_000, 0.1
+# Chunks of an average piece.
+_CHUNKS = 8
+# Where groups of receivers end that share a message inside a node: what is needed first comes in small messages.
+_GROUPS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+_FEW_GROUPS = (0.5, 1.0)
+# By which part of the whole handing out is planned sooner than the last sum is expected.
+_AHEAD = 0.1
+# Gates with less than this part of the usual bandwidth are served first.
+_SLOW = 0.75
+_TURN = 1e-6
+
+
+def owner_schedule(topology: Topology, size_bytes: float, chunks_per_rank: int | None) -> Schedule | None:
+    """AllReduce by owners; None if nodes have no ways out, or ranks that need a link have none.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    size_bytes
+        Size as nccl-tests counts it.
+    chunks_per_rank
+        How finely data is cut; None for what is fine enough.
+    """
+    if topology.num_nodes == 1:
+        return None
+    pieces = min(_pieces(topology, size_bytes), chunks_per_rank or _PIECES[0])
+    most = max(1, MAX_CHUNK_COPIES // topology.num_ranks**2)
+    collective = Collective(Kind.ALLREDUCE, topology.num_ranks, chunks_per_rank or min(_CHUNKS * pieces, most))
+    shares = Shares.of(topology, collective.num_chunks)
+    if shares is None:
+        return None
+    chunk_bytes = collective.chunk_bytes(size_bytes)
+    with _uncollected():
+        plan = _Plan(topology, shares, pieces)
+        if not plan.build():
+            return None
+        messages = tuple(dispatch(topology, chunk_bytes, plan.first, plan.opening))
+        return Schedule(topology, collective, chunk_bytes, messages, ((),) * topology.num_ranks)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for garbage, which would go through millions of messages again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _pieces(topology: Topology, size_bytes: float) -> int:
+    """Into how many pieces what a rank owns is cut."""
+    messages = 2 * topology.num_ranks * topology.num_nodes
+    crossing = next(k for k in topology.links if topology.node_of[k.src] != topology.node_of[k.dst])
+    data_us = crossing.beta_us_per_mb * size_bytes / topology.num_ranks / BYTES_PER_MB
+    for pieces in _PIECES:
+        if pieces * messages <= _MOST_MESSAGES and pieces * crossing.alpha_us <= _MOST_ALPHA * data_us:
+            return pieces
+    return 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Owners that lie next to each other in a piece of a rail and have one gate in a node.
+
+    Attributes
+    ----------
+    gate
+        The rank.
+    owners
+        In the order of the buffer.
+    turn
+        Part of the others of the rail that come before them.
+    """
+
+    gate: int
+    owners: tuple[int, ...]
+    turn: float
+
+
+class _Plan:
+    """Messages of an AllReduce by owners and what they wait for."""
+
+    def __init__(self, topology: Topology, shares: Shares, pieces: int) -> None:
+        self._topology, self._shares = topology, shares
+        self._nodes = topology.node_ranks
+        number = {rank: node for node, ranks in enumerate(self._nodes) for rank in ranks}
+        self._node_of = [number[rank] for rank in range(topology.num_ranks)]
+        self._pieces = pieces
+        self._chunks = self._placed()
+        rates = shares.rate[shares.rate > 0]
+        self._is_slow: list[bool] = (shares.rate < _SLOW * float(np.median(rates))).tolist()
+        self._is_whole = True
+        self.first: list[Job] = []
+        self.opening: list[Barrier] = []
+
+    def build(self) -> bool:
+        """Plan all messages; False if a link is missing."""
+        for piece in range(self._pieces):
+            for rail in self._shares.rails:
+                self._add_piece(rail, piece)
+                if not self._is_whole:
+                    return False
+        return True
+
+    def _placed(self) -> list[list[tuple[int, ...]]]:
+        """Chunks of every owner's pieces, [piece][rank]: rail after rail, in each piece after piece, owner after owner."""
+        found: list[list[tuple[int, ...]]] = [[()] * len(self._node_of) for _ in range(self._pieces)]
+        at = 0
+        for rail in self._shares.rails:
+            for piece in range(self._pieces):
+                for owner in rail:
+                    owned = int(self._shares.owned[owner])
+                    size = owned * (piece + 1) // self._pieces - owned * piece // self._pieces
+                    found[piece][owner] = tuple(range(at, at + size))
+                    at += size
+        return found
+
+    def _add_piece(self, rail: Sequence[int], piece: int) -> None:
+        """A piece of what a rail owns; times are counted in times that it takes to sum everything."""
+        length = 1 / self._pieces
+        # Sums are one piece ahead of handing out: first, second, first handed out, third, second handed out, and so on.
+        sum_at = length * (piece + max(piece - 1, 0))
+        hand_out_at = length * (min(piece + 2, self._pieces) + piece) - _AHEAD
+        summed = {owner: Barrier() for owner in rail if self._chunks[piece][owner]}
+        for node in range(len(self._nodes)):
+            for span in self._spans(node, rail, piece):
+                first_at, last_at = sum_at + length * span.turn, hand_out_at + length * (1 - span.turn)
+                ready = self._sum_inside(node, span, piece, first_at)
+                came = Barrier()
+                self._hand_out_inside(node, span, piece, last_at, came)
+                for owner in span.owners:
+                    ahead = (self._node_of[owner] - node) % len(self._nodes) / len(self._nodes)
+                    if owner == span.gate:
+                        summed[owner].after(ready)
+                        came.after(summed[owner])
+                        continue
+                    chunks = self._chunks[piece][owner]
+                    # A slow gate is at it all the time, and is let go first.
+                    is_slow = self._is_slow[span.gate]
+                    at = 2 * length * (piece + ahead) if is_slow else sum_at + length * ahead
+                    self._send(span.gate, owner, chunks, True, at, ready, summed[owner])
+                    at = hand_out_at + (0.0 if is_slow else length * (1 - ahead))
+                    self._send(owner, span.gate, chunks, False, at, summed[owner], came)
+
+    def _spans(self, node: int, rail: Sequence[int], piece: int) -> Iterator[_Span]:
+        """Owners of a rail from the node after this one on, around the end, in groups."""
+        order = sorted(
+            (owner for owner in rail if self._chunks[piece][owner]),
+            key=lambda owner: ((self._node_of[owner] - node - 1) % len(self._nodes), owner),
+        )
+        parts = _GROUPS if piece in (0, self._pieces - 1) else _FEW_GROUPS
+        edges = {0} | {round(part * len(order)) for part in parts}
+        gate = self._shares.gate_of[node]
+        for place, (one, two) in enumerate(pairwise(order), start=1):
+            if two < one or gate[one] != gate[two]:
+                edges.add(place)
+        for begin, end in pairwise(sorted(edges)):
+            owners = tuple(order[begin:end])
+            yield _Span(int(gate[owners[0]]), owners, begin / len(order))
+
+    def _sum_inside(self, node: int, span: _Span, piece: int, urgency: float) -> Barrier:
+        """Everyone in a node adds what it has to the gate."""
+        ready = Barrier()
+        chunks = self._together(span, piece)
+        for turn, rank in enumerate(self._others(node, span.gate)):
+            self._send(rank, span.gate, chunks, True, urgency + _TURN * turn, None, ready)
+        if not ready.missing:
+            self.opening.append(ready)
+        return ready
+
+    def _hand_out_inside(self, node: int, span: _Span, piece: int, urgency: float, came: Barrier) -> None:
+        chunks = self._together(span, piece)
+        for turn, rank in enumerate(self._others(node, span.gate)):
+            self._send(span.gate, rank, chunks, False, urgency + _TURN * turn, came, None)
+
+    def _together(self, span: _Span, piece: int) -> tuple[int, ...]:
+        """Chunks of neighbouring owners."""
+        own = self._chunks[piece]
+        return tuple(range(own[span.owners[0]][0], own[span.owners[-1]][-1] + 1))
+
+    def _others(self, node: int, gate: int) -> list[int]:
+        """The ranks of a node after its gate, around the end."""
+        ranks = self._nodes[node]
+        place = ranks.index(gate)
+        return [*ranks[place + 1 :], *ranks[:place]]
+
+    def _send(
+        self, src: int, dst: int, chunks: tuple[int, ...], reduce: bool, urgency: float,
+        after: Barrier | None, tells: Barrier | None,
+    ) -> None:  # fmt: skip
+        lanes = self._topology.links_between.get((src, dst))
+        if lanes is None:
+            self._is_whole = False
+            return
+        job = Job(lanes[0], chunks, reduce, urgency, tells)
+        if tells is not None:
+            tells.missing += 1
+        if after is None:
+            self.first.append(job)
+        else:
+            job.wait(after)
