@@ -36,9 +36,15 @@ _COMMANDS = {
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML or an MSCCL++ plan."),
     "convert": ("taccl_py.cli.convert:convert_command", "Make MSCCL XML of any tool ready for a runtime."),
     "install": ("taccl_py.cli.install:install", "Put algorithm files where a runtime loads them."),
-    "simulate": ("taccl_py.cli.simulate:simulate", "Replay a schedule or an MSCCL XML file for any size."),
+    "simulate": (
+        "taccl_py.cli.simulate:simulate",
+        "Replay a schedule, an MSCCL XML file or an MSCCL++ plan for any size.",
+    ),
     "run": ("taccl_py.cli.run:run_command", "Execute a schedule, an MSCCL XML file or an MSCCL++ plan on real data."),
-    "show": ("taccl_py.cli.show:show", "Show what a schedule or an MSCCL XML file does, in the terminal."),
+    "show": (
+        "taccl_py.cli.show:show",
+        "Show what a schedule, an MSCCL XML file or an MSCCL++ plan does, in the terminal.",
+    ),
     "trace": ("taccl_py.cli.show:trace", "Write a trace for chrome://tracing and Perfetto."),
     "report": ("taccl_py.cli.report:report", "Make a page, a picture or Markdown of results."),
     "sweep": (

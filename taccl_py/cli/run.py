@@ -22,6 +22,7 @@ from taccl_py.units import parse_size
 
 if TYPE_CHECKING:
     from taccl_py.execute.runs import Call, Conditions, Outcome
+    from taccl_py.topology.model import Topology
 
 _Made = TypeVar("_Made")
 _LOCAL, _MPI, _TORCH, _MSCCLPP = "local", "mpi", "torch", "mscclpp"
@@ -89,7 +90,9 @@ class _Subject:
     show_default=True,
     help="Runtime for which a schedule is lowered, and what its connections hold.",
 )
-@click.option("--topology", default="", help="Machine of an XML file, to predict its time: name, formula or file.")
+@click.option(
+    "--topology", default="", help="Machine of an XML file or a plan, to predict its time: name, formula or file."
+)
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that machine.")
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each call.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the data.")
@@ -268,23 +271,18 @@ def _load(file: Path, values: dict[str, Any]) -> _Subject:
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
         return _load_schedule(file, text, values, runtime)
     plan = read_plan(text, str(file), kind=values["collective"], root=values["root"])
-    if not values["topology"]:
-        if values["nodes"] is not None:
-            raise InputError("is the number of nodes of --topology; add that", path="command line", field="--nodes")
-        return _Subject(plan, None)
     return _Subject(plan, _predictor(file, text, values, runtime))
 
 
 def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _Subject:
     from taccl_py.execute.one_sided import read_one_sided
 
-    for name in ("collective", "topology", "nodes"):
-        if values[name]:
-            raise InputError(
-                f"is for XML files, but {file} is an MSCCL++ plan; leave --{name} out",
-                path="command line",
-                field=f"--{name}",
-            )
+    if values["collective"]:
+        raise InputError(
+            f"is for XML files, but {file} is an MSCCL++ plan, which says it; leave --collective out",
+            path="command line",
+            field="--collective",
+        )
     if values["executor"] not in (_LOCAL, _MSCCLPP):
         raise InputError(
             f"{values['executor']} executes XML files and schedules, but {file} is an MSCCL++ plan; use --with {_LOCAL} or "
@@ -292,7 +290,7 @@ def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _Subject:
             path="command line",
             field="--with",
         )
-    return _Subject(read_one_sided(text, str(file), root=values["root"]), None)
+    return _Subject(read_one_sided(text, str(file), root=values["root"]), _plan_predictor(file, text, values))
 
 
 def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> _Subject:
@@ -323,16 +321,46 @@ def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runti
     return _Subject(plan, predict)
 
 
+def _machine(values: dict[str, Any]) -> Topology | None:
+    """Return the machine that times are predicted for, if one was named whose costs tell times."""
+    from taccl_py.pipeline import load_machine
+
+    if not values["topology"]:
+        if values["nodes"] is not None:
+            raise InputError("is the number of nodes of --topology; add that", path="command line", field="--nodes")
+        return None
+    topology = load_machine(values["topology"], "", values["nodes"]).topology
+    return None if topology.chunk_costs else topology
+
+
+def _plan_predictor(file: Path, text: str, values: dict[str, Any]) -> Callable[[int], float] | None:
+    from taccl_py.lowering.mscclpp.reader import chunks_of_plan, kind_of_plan, parse_plan
+    from taccl_py.simulate.plan_replay import replay_plan
+
+    topology = _machine(values)
+    if topology is None:
+        return None
+    plan = parse_plan(text, str(file))
+    kind, whole = kind_of_plan(plan, str(file)), chunks_of_plan(plan)
+
+    def predict(size_bytes: int) -> float:
+        try:
+            return replay_plan(plan, kind, topology, size_bytes / whole).makespan_us
+        except InputError as error:
+            raise InputError(error.what, path=str(file), field="--topology") from None
+
+    return predict
+
+
 def _predictor(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> Callable[[int], float] | None:
     from taccl_py.lowering.msccl_xml import parse_xml
     from taccl_py.lowering.program import chunks_of_size
-    from taccl_py.pipeline import load_machine
     from taccl_py.simulate.program_replay import replay_program
 
-    program = parse_xml(text, str(file), runtime)
-    topology = load_machine(values["topology"], "", values["nodes"]).topology
-    if topology.chunk_costs:
+    topology = _machine(values)
+    if topology is None:
         return None
+    program = parse_xml(text, str(file), runtime)
     whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
 
     def predict(size_bytes: int) -> float:

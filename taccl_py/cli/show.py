@@ -17,7 +17,7 @@ from taccl_py.jsonio import write_atomically
 _MOST_RANKS, _MOST_ROWS = 32, 12
 
 
-@click.command(short_help="Show what a schedule or an MSCCL XML file does, in the terminal.")
+@click.command(short_help="Show what a schedule, an MSCCL XML file or an MSCCL++ plan does, in the terminal.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--size", type=SIZE, default=None, help="Size as nccl-tests counts it; default: the schedule's own, or 1MB."
@@ -29,9 +29,9 @@ _MOST_RANKS, _MOST_ROWS = 32, 12
 @machine_options
 @json_option  # fmt: skip
 def show(file: Path, as_json: bool, **values: Any) -> None:
-    """Show FILE, a schedule.json or an MSCCL XML file: its steps, a timeline of who sends when, and the traffic on links.
+    """Show FILE, a schedule.json, an MSCCL XML file or an MSCCL++ plan: steps, a timeline of who sends when, traffic on links.
 
-    An XML file does not say on which machine it runs: without --topology its threadblocks and its traffic in chunks are shown.
+    An XML file or a plan does not say on which machine it runs: without --topology its threadblocks and its traffic in chunks are shown.
     The timeline has a line for every rank; a digit or letter is the step of the message that it sends then.
 
     \b
@@ -69,7 +69,7 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
 
 
 def _record(subject: Subject, file: Path, size: int | None) -> dict[str, Any]:
-    from taccl_py.report.view import program_record, schedule_record
+    from taccl_py.report.view import plan_record, program_record, schedule_record
 
     if size is not None and not subject.sized:
         why = (
@@ -79,6 +79,8 @@ def _record(subject: Subject, file: Path, size: int | None) -> dict[str, Any]:
     timeline = subject.replay(size) if subject.replay is not None else None
     if subject.program is not None:
         return program_record(subject.program, subject.topology, timeline)
+    if subject.plan is not None:
+        return plan_record(subject.plan, subject.plan.collective, subject.topology, timeline)
     if subject.schedule is None or timeline is None:
         raise ValueError("a file holds neither a schedule nor a program")
     return schedule_record(subject.schedule, timeline)
@@ -93,7 +95,7 @@ def _record(subject: Subject, file: Path, size: int | None) -> dict[str, Any]:
 @machine_options
 @json_option  # fmt: skip
 def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
-    """Write the replay of FILE, a schedule.json or an MSCCL XML file, as Chrome trace events.
+    """Write the replay of FILE, a schedule.json, an MSCCL XML file or an MSCCL++ plan, as Chrome trace events.
 
     Open the trace in https://ui.perfetto.dev or chrome://tracing: a process for every rank, a thread for every link (for an XML
     file: every threadblock), a slice for every message, arrows from what brings data to what waits for it, and the ports.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
 
 
-@click.command(short_help="Replay a schedule or an MSCCL XML file for any size.")
+@click.command(short_help="Replay a schedule, an MSCCL XML file or an MSCCL++ plan for any size.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
@@ -28,15 +28,16 @@ _CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
 @click.option("--no-check", is_flag=True, help="Replay the file without asking the judge whether it is right.")
 @json_option
 def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: Any) -> None:  # fmt: skip
-    """Replay FILE, a schedule.json or an MSCCL XML file, event by event under the alpha-beta and port model.
+    """Replay FILE, a schedule.json, an MSCCL XML file or an MSCCL++ plan, event by event under the alpha-beta and port model.
 
-    Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file needs --topology. The file is judged
+    Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file or a plan needs --topology. The file is judged
     first, for the time of a wrong algorithm says little.
 
     \b
     Examples:
       taccl simulate out/schedule.json --sizes 1KiB:1GiB
       taccl simulate out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
+      taccl simulate plan.json --topology full:2 --size 16MB
       taccl simulate out/schedule.json --curve
     """
     if curve and values["size"]:
@@ -87,7 +88,9 @@ def _print_curve(subject: Subject, file: Path, sizes: SizeRange, as_json: bool) 
     from taccl_py.simulate.cost_curve import cost_curve
 
     if subject.schedule is None:
-        raise InputError("the order of an XML file is not fixed; the curve is that of a schedule.json", path=str(file))
+        raise InputError(
+            "the order of an XML file or a plan is not fixed; the curve is that of a schedule.json", path=str(file)
+        )
     if not subject.sized:
         raise InputError("the machine's costs are per chunk of one size; leave --curve out", path=str(file))
     curve = cost_curve(subject.schedule, sizes.low_bytes, sizes.high_bytes)

@@ -1,4 +1,4 @@
-"""Files that commands look into: a schedule, which carries its machine, or an MSCCL XML file with the machine's options."""
+"""Files that commands look into: a schedule, which carries its machine; an XML file or a plan with the machine's options."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ import click
 from click.core import ParameterSource
 
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.jsonio import read_text
+from taccl_py.jsonio import parse_json, read_text
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import BYTES_PER_MB, parse_size
 
 if TYPE_CHECKING:
+    from taccl_py.lowering.mscclpp.plan import Plan
     from taccl_py.lowering.program import Program
     from taccl_py.schedule.ir import Schedule
     from taccl_py.simulate.timeline import Timeline
     from taccl_py.topology.model import Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_HEAD = 200  # characters in which files of ours tell what they are; all others are read twice
 
 # Options about the machine, which a schedule carries itself.
 _MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances")
@@ -34,8 +37,8 @@ class Subject:
     Attributes
     ----------
     replay
-        Its timeline at a size (None: at the size that it was made for; 1 MB for an XML file). None if the machine is not known.
-    schedule, program
+        Its timeline at a size (None: at the size that it was made for; 1 MB for an XML file or a plan). None if the machine is not known.
+    schedule, program, plan
         One of them.
     topology
         The machine, or None.
@@ -48,12 +51,13 @@ class Subject:
     program: Program | None
     topology: Topology | None
     sized: bool
+    plan: Plan | None = None
 
 
 def machine_options(command: F) -> F:
-    """Options that say on which machine an XML file runs."""
+    """Options that say on which machine an XML file or a plan runs."""
     decorators = [
-        click.option("--topology", default="", help="Topology for an XML file: name, formula or file."),
+        click.option("--topology", default="", help="Topology for an XML file or a plan: name, formula or file."),
         click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that topology."),
         click.option("--sketch", default="", help="Sketch that completes a TACCL profile."),
         click.option(
@@ -97,8 +101,12 @@ def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_mach
     InvalidArtifact
         If the judge objects.
     """
+    from taccl_py.verify.mscclpp import is_plan
+
     text = read_text(file)
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
+        if '"format"' not in text[:_HEAD] and is_plan(parse_json(text, str(file))):
+            return _load_plan(file, text, values, judged=judged, needs_machine=needs_machine)
         return _load_schedule(file, text, judged=judged)
     if needs_machine and not values["topology"]:
         raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
@@ -127,6 +135,41 @@ def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
         return replay_schedule(schedule, chunk)
 
     return Subject(replay, schedule, None, schedule.topology, sized=not schedule.topology.chunk_costs)
+
+
+def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, needs_machine: bool) -> Subject:
+    from taccl_py.lowering.mscclpp.reader import chunks_of_plan, kind_of_plan, parse_plan
+    from taccl_py.pipeline import load_machine
+    from taccl_py.simulate.plan_replay import replay_plan
+    from taccl_py.verify.mscclpp import judge_plan
+
+    context = click.get_current_context()
+    for name in ("runtime", "instances"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(
+                f"is for XML files, but {file} is an MSCCL++ plan; leave --{name} out",
+                path="command line",
+                field=f"--{name}",
+            )
+    if needs_machine and not values["topology"]:
+        raise InputError("a plan does not say on which machine it runs; add --topology", path=str(file))
+    if judged:
+        _require_good(file, judge_plan(text, str(file)).violations)
+    plan = parse_plan(text, str(file))
+    kind = kind_of_plan(plan, str(file))
+    if not values["topology"]:
+        return Subject(None, None, None, None, sized=False, plan=plan)
+    topology = load_machine(values["topology"], values["sketch"], values["nodes"]).topology
+
+    def replay(size: int | None) -> Timeline:
+        size_bytes = parse_size("1MB") if size is None else size
+        chunk = BYTES_PER_MB if topology.chunk_costs else size_bytes / chunks_of_plan(plan)
+        try:
+            return replay_plan(plan, kind, topology, chunk)
+        except InputError as error:
+            raise InputError(error.what, path=str(file), field="--topology") from None
+
+    return Subject(replay, None, None, topology, sized=not topology.chunk_costs, plan=plan)
 
 
 def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> Subject:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from taccl_py.lowering.mscclpp.plan import Plan, PlanGpu
 from taccl_py.lowering.program import Program
 from taccl_py.report.tables import plain_table
 from taccl_py.schedule.ir import Schedule
@@ -65,6 +66,59 @@ def program_record(program: Program, topology: Topology | None, timeline: Timeli
         "gpus": _gpus(program),
         "pairs": _pairs(program),
     }
+
+
+def plan_record(plan: Plan, kind: str, topology: Topology | None, timeline: Timeline | None) -> dict[str, Any]:
+    """Return the JSON object of an MSCCL++ plan, with its replay where the machine is known."""
+    facts: dict[str, Any] = {"collective": kind, "num_ranks": len(plan.gpus)}
+    if topology is not None and timeline is not None:
+        facts |= _facts(kind, topology, timeline)
+        facts |= {"traffic": _traffic(topology, timeline)}
+        facts |= {"transfers": [_transfer(each, None) for each in timeline.transfers]}
+    return {
+        **facts,
+        "name": plan.name,
+        "in_place": plan.in_place,
+        "gpus": [_plan_gpu(gpu) for gpu in plan.gpus],
+        "pairs": _plan_pairs(plan),
+    }
+
+
+def _plan_gpu(gpu: PlanGpu) -> dict[str, Any]:
+    names = Counter(operation.name for block in gpu.blocks for operation in block.operations)
+    return {
+        "rank": gpu.rank,
+        "threadblocks": len(gpu.blocks),
+        "operations": names.total(),
+        "longest": max((len(block.operations) for block in gpu.blocks), default=0),
+        "scratch_chunks": gpu.scratch_chunks,
+        "puts": names["put"] + names["pws"] + names["pwsf"],
+        "sums": names["re"],
+        "copies": names["copy"],
+        "signals": names["signal"] + names["pws"] + names["pwsf"],
+        "semaphores": gpu.num_semaphores,
+    }
+
+
+def _plan_pairs(plan: Plan) -> list[dict[str, Any]]:
+    """Chunks put from rank to rank, and the types of channels that they take."""
+    chunks: Counter[tuple[int, int]] = Counter()
+    puts: Counter[tuple[int, int]] = Counter()
+    types: dict[tuple[int, int], set[str]] = {}
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            for operation in block.operations:
+                if operation.remote is None or operation.target is None:
+                    continue
+                number = block.remotes[operation.channel_type][operation.remote]
+                pair = (gpu.rank, gpu.remotes[number].rank)
+                chunks[pair] += operation.target.count
+                puts[pair] += 1
+                types.setdefault(pair, set()).add(operation.channel_type)
+    return [
+        {"src": src, "dst": dst, "sends": puts[src, dst], "chunks": chunks[src, dst], "channels": sorted(types[src, dst])}
+        for src, dst in sorted(chunks)
+    ]  # fmt: skip
 
 
 def _facts(kind: str, topology: Topology, timeline: Timeline) -> dict[str, Any]:
@@ -225,7 +279,7 @@ def _steps_table(record: dict[str, Any]) -> Table:
 
 
 def _gpus_table(record: dict[str, Any]) -> Table:
-    keys = ("rank", "threadblocks", "steps", "longest", "scratch_chunks", "sends", "receives", "waits")
+    keys = list(record["gpus"][0])
     rows = [[str(row[key]) for key in keys] for row in record["gpus"]]
     return plain_table(f"{record['name']}: {_title(record)}", [key.replace("_", " ") for key in keys], rows)
 

@@ -138,7 +138,12 @@ def test_a_plan_for_mscclpp_runs_on_real_data(taccl, files):
     assert ended.code == 0, ended.err
     assert [result["num_wrong"] for result in ended.json["results"]] == [0, 0]
     ended = taccl("run", "plan.json", "--topology", "ndv2")
+    assert (ended.code, "is for 4 ranks, topology ndv2" in ended.sentence) == (2, True)
+    ended = taccl("run", "plan.json", "--collective", "allgather")
     assert (ended.code, "is for XML files, but plan.json is an MSCCL++ plan" in ended.sentence) == (2, True)
+    row = taccl("run", "plan.json", "--topology", "ring:4", "--size", "1MB", "--json").json["results"][0]
+    wanted = taccl("simulate", "schedule.json", "--size", row["size_bytes"], "--json").json["results"][0]["time_us"]
+    assert row["predicted_us"] == pytest.approx(wanted)
     ended = taccl("run", "plan.json", "--placement", "out")
     assert (ended.code, "--placement: plan.json is for calls in place alone" in ended.sentence) == (2, True)
     text = (files / "plan.json").read_text(encoding="utf-8")

@@ -129,3 +129,17 @@ def test_a_program_is_traced_by_threadblock_and_ports_have_a_process_of_their_ow
     events = json.loads((files / "trace.json").read_text())["traceEvents"]
     assert "ports" in {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert {event["cat"] for event in events if event["ph"] == "X"} == {"message", "port"}
+
+
+@pytest.mark.usefixtures("files")
+def test_a_plan_for_mscclpp_has_puts_and_with_a_machine_a_timeline(taccl):
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    record = taccl("show", "plan.json", "--json").json
+    assert (record["collective"], record["num_ranks"]) == ("allgather", 4)
+    assert sum(pair["chunks"] for pair in record["pairs"]) == 12
+    assert sum(gpu["puts"] for gpu in record["gpus"]) == sum(pair["sends"] for pair in record["pairs"])
+    assert "traffic" in taccl("show", "plan.json").out
+    ended = taccl("show", "plan.json", "--topology", "ring:4", "--size", "1MB")
+    assert ended.code == 0, ended.err
+    assert "allgather on ring-4, 4 ranks, 1MB: 11 us" in ended.out
+    assert taccl("trace", "plan.json", "--topology", "ring:4", "-o", "trace.json").code == 0

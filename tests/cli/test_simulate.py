@@ -194,3 +194,13 @@ def test_the_name_of_a_file_is_printed_as_it_is(taccl, folder, made, name, optio
     ended = taccl("simulate", f"{name}/s.json", *options)
     assert ended.code == 0
     assert f"{name}/s.json" in ended.out
+
+
+@pytest.mark.usefixtures("files")
+def test_a_plan_for_mscclpp_takes_the_time_that_the_model_says(taccl, refuse):
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    found = times(taccl("simulate", "plan.json", "--topology", "ring:4", "--size", "1MB", "--size", "1GB", "--json"))
+    assert found == {size: pytest.approx(2 * (0.5 + 20 * size / 4e6)) for size in (1_000_000, 1_000_000_000)}
+    refuse(2, ["plan.json", "does not say on which machine", "--topology"], "simulate", "plan.json")
+    refuse(2, ["--runtime", "plan.json is an MSCCL++ plan"], "simulate", "plan.json", "--runtime", "rccl")
+    refuse(2, ["plan.json", "is for 4 ranks", "has 5"], "simulate", "plan.json", "--topology", "ring:5")

@@ -1,0 +1,133 @@
+"""The JSON of an execution plan -> records, for those who replay or show it; whether it is right is for the judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from taccl_py.collective import Buffer, Kind, parse_kind
+from taccl_py.errors import InputError
+from taccl_py.jsonio import Fields, parse_json
+from taccl_py.lowering.actions import Cells
+from taccl_py.lowering.mscclpp.plan import MEMORY, PORT, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer
+
+# Operations of plans that copy and add up in the order of signals: what `Operation` can say.
+_SYNCHRONIZES = ("nop", "signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release", "flush")
+_MOVES = ("put", "pws", "pwsf", "copy", "re")
+_TYPES = (MEMORY, PORT)
+_MAX_BYTES = (1 << 64) - 1
+
+
+def parse_plan(text: str, path: str) -> Plan:
+    """Read a plan.
+
+    Raises
+    ------
+    InputError
+        If it is not JSON, a field is missing or of the wrong type, or it uses operations other than puts, local copies and sums,
+        signals and semaphores.
+    """
+    fields = Fields(parse_json(text, path), path)
+    return Plan(
+        name=fields.text("name"),
+        collective=fields.text("collective"),
+        in_place=fields.boolean("inplace"),
+        alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
+        min_bytes=fields.integer("min_message_size", 0, least=0),
+        max_bytes=fields.integer("max_message_size", _MAX_BYTES, least=0),
+        gpus=tuple(_gpu(gpu) for gpu in fields.objects("gpus")),
+    )
+
+
+def kind_of_plan(plan: Plan, path: str) -> Kind:
+    """Collective of a plan.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    try:
+        return parse_kind(plan.collective)
+    except InputError as error:
+        raise InputError(error.what, path=path, field="/collective") from None
+
+
+def chunks_of_plan(plan: Plan) -> int:
+    """Chunks that a size as nccl-tests counts it is spread over: those of the longer buffer."""
+    return max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
+
+
+def _gpu(fields: Fields) -> PlanGpu:
+    peers: dict[str, tuple[int, ...]] = {}
+    for channel in fields.objects("channels", []):
+        kind = channel.choice("channel_type", _TYPES)
+        peers[kind] = (*peers.get(kind, ()), *channel.integers("connected_to", [], least=0))
+    remotes = tuple(_remote(one) for one in fields.objects("remote_buffers", []))
+    return PlanGpu(
+        rank=fields.integer("id", least=0),
+        input_chunks=fields.integer("input_chunks", least=0),
+        output_chunks=fields.integer("output_chunks", least=0),
+        scratch_chunks=fields.integer("scratch_chunks", least=0),
+        peers=peers,
+        remotes=remotes,
+        num_semaphores=len(tuple(fields.objects("semaphores", []))),
+        blocks=tuple(_block(block, remotes) for block in fields.objects("threadblocks")),
+    )
+
+
+def _remote(fields: Fields) -> RemoteBuffer:
+    kinds: list[Any] = fields.items("access_channel_types")
+    kind = str(kinds[0]) if kinds else ""
+    if kind not in _TYPES:
+        fields.fail("access_channel_types", f"found {kind!r}, use one of: {', '.join(_TYPES)}")
+    buffer = Buffer(fields.choice("type", tuple(map(str, Buffer))))
+    return RemoteBuffer(fields.integer("rank", least=0), buffer, kind)
+
+
+def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...]) -> PlanBlock:
+    channels = {
+        one.choice("channel_type", _TYPES): tuple(one.integers("channel_ids", least=0))
+        for one in fields.objects("channels", [])
+    }
+    remotes = {
+        one.choice("access_channel_type", _TYPES): tuple(one.integers("remote_buffer_ids", least=0))
+        for one in fields.objects("remote_buffer_refs", [])
+    }
+    operations = []
+    for one in fields.objects("ops"):
+        operation = _operation(one)
+        if operation.target is not None and operation.remote is not None:
+            numbers = remotes.get(operation.channel_type, ())
+            if operation.remote >= len(numbers) or numbers[operation.remote] >= len(all_remotes):
+                one.fail("dst_buff", f"names remote buffer {operation.remote}, which its threadblock does not have")
+            buffer = all_remotes[numbers[operation.remote]].buffer
+            operation = replace(operation, target=replace(operation.target, buffer=buffer))
+        operations.append(operation)
+    return PlanBlock(tuple(operations), channels, remotes)
+
+
+def _operation(fields: Fields) -> Operation:
+    name = fields.text("name")
+    if name not in (*_SYNCHRONIZES, *_MOVES) or fields.has("tbg_info"):
+        what = "threadblocks that share an operation are" if fields.has("tbg_info") else f"{name!r} is"
+        fields.fail("name", f"{what} not among what is replayed: {', '.join((*_MOVES, *_SYNCHRONIZES))}")
+    target, remote = None, None
+    for one in fields.objects("dst_buff", []):
+        remote = one.integer("buffer_id", least=0) if one.has("buffer_id") else None
+        target = _cells(one)
+    return Operation(
+        name=name,
+        channel_type=fields.choice("channel_type", ("", *_TYPES), ""),
+        channels=tuple(fields.integers("channel_ids", [], least=0)),
+        semaphores=tuple(fields.integers("semaphore_ids", [], least=0)),
+        sources=tuple(_cells(one) for one in fields.objects("src_buff", [])),
+        target=target,
+        remote=remote,
+    )
+
+
+def _cells(fields: Fields) -> Cells:
+    """Cells; in a remote buffer, which is looked up later, they are said to be of the output."""
+    buffer = Buffer(fields.choice("type", tuple(map(str, Buffer)))) if fields.has("type") else Buffer.OUTPUT
+    return Cells(buffer, fields.integer("index", least=0), fields.integer("size", least=1))

@@ -1,0 +1,331 @@
+"""Replay of an MSCCL++ plan: how long its threadblocks take on a topology, event by event.
+
+* A threadblock does its operations in order. A put through a memory channel asks for the link to its peer and the link's
+  ports, and holds the threadblock until it has left the link. A put through a port channel is a request to that channel's
+  proxy, which carries out one after the other; the threadblock goes on, after ``pwsf`` when the data have arrived.
+* A signal is there when all that its threadblock has put to that peer before has arrived; that of ``pws`` and ``pwsf`` when
+  their data have. The n-th wait on a channel is for the n-th signal. Semaphores count.
+* Of several links between two ranks the n-th threadblock that puts to that peer uses the n-th, and around again.
+* Signals themselves, the handshake at the start, local copies and sums take no time.
+
+Requests for links and ports are served as in `taccl_py.simulate.program_replay`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.lowering.mscclpp.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
+from taccl_py.lowering.mscclpp.reader import chunks_of_plan
+from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
+from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
+from taccl_py.topology.model import Topology
+
+_PUTS = frozenset({"put", "pws", "pwsf"})
+
+
+def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) -> Timeline:
+    """Replay a plan with chunks of one size.
+
+    Parameters
+    ----------
+    plan, kind
+        A plan to which the judge does not object, and its collective.
+    topology
+        Machine with the plan's ranks.
+    chunk_bytes
+        Size of one chunk, whole or not.
+
+    Raises
+    ------
+    InputError
+        If the size is not positive, or the topology has other ranks or lacks a link that the plan uses.
+    InvalidArtifact
+        If the plan names what it does not have, or comes to a stop before its end.
+    """
+    if not (math.isfinite(chunk_bytes) and chunk_bytes > 0):
+        raise InputError(f"a chunk of {chunk_bytes} bytes cannot be replayed; the size must be finite and above 0")
+    if len(plan.gpus) != topology.num_ranks:
+        raise InputError(
+            f"plan {plan.name} is for {len(plan.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; replay it on "
+            "the machine that it was made for"
+        )
+    replay = _Replay(plan, topology, chunk_bytes)
+    replay.run()
+    return Timeline(
+        makespan_us=replay.end_us,
+        transfers=sort_transfers(replay.transfers),
+        size_bytes=None if topology.chunk_costs else chunk_bytes * chunks_of_plan(plan),
+        busbw_factor=Collective(kind, topology.num_ranks).busbw_factor,
+    )
+
+
+class _Lane(NamedTuple):
+    """One direction of a channel: the `number`-th of its type from one rank to another."""
+
+    kind: str
+    src: int
+    dst: int
+    number: int
+
+
+class _Semaphore(NamedTuple):
+    """A semaphore of a GPU."""
+
+    rank: int
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """State of a threadblock; `landed_us` is when its last put to each peer arrives, `taken` what it has waited for."""
+
+    rank: int
+    number: int
+    record: PlanBlock
+    position: int = 0
+    taken: int = 0
+    asked: bool = False
+    landed_us: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself)."""
+
+    block: _Block
+    position: int
+    link: int
+    size_bytes: float
+    lane: _Lane | None
+    signals: bool = False
+    holds: bool = False
+
+
+class _Replay:
+    def __init__(self, plan: Plan, topology: Topology, chunk_bytes: float) -> None:
+        self._plan = plan
+        self._topology = topology
+        self._chunk_bytes = chunk_bytes
+        self._blocks = [_Block(gpu.rank, n, one) for gpu in plan.gpus for n, one in enumerate(gpu.blocks)]
+        self._lanes = [_lanes_of(gpu) for gpu in plan.gpus]
+        self._links = _choose_links(plan, topology)
+        self._arbiter = Arbiter(topology)
+        self._flows: list[_Flow] = []
+        self._fresh: list[int] = []
+        self._freed: list[int] = []
+        self._proxies: dict[_Lane, deque[int]] = {}
+        self._tokens: Counter[_Lane | _Semaphore] = Counter()
+        self._waiting: dict[_Lane | _Semaphore, deque[_Block]] = {}
+        self._ready = deque(self._blocks)
+        self._events: list[tuple[float, int, str, int]] = []
+        self._tick = 0
+        self._signals: list[_Lane] = []
+        self._now_us = 0.0
+        self.end_us = 0.0
+        self.transfers: list[Transfer] = []
+
+    def run(self) -> None:
+        """Let everything happen."""
+        self._go_on()
+        while self._events:
+            limit_us = self._events[0][0] * (1 + SAME_MOMENT)
+            while self._events and self._events[0][0] <= limit_us:
+                time_us, _, happening, index = heapq.heappop(self._events)
+                self._now_us = max(self._now_us, time_us)
+                self._happen(happening, index)
+            self._go_on()
+        stuck = [block for block in self._blocks if block.position < len(block.record.operations)]
+        if stuck:
+            raise InvalidArtifact(self._plan.name, [self._explain(block) for block in stuck])
+
+    def _at(self, time_us: float, happening: str, index: int) -> None:
+        self._tick += 1
+        heapq.heappush(self._events, (time_us, self._tick, happening, index))
+
+    def _happen(self, happening: str, index: int) -> None:
+        if happening == "free":
+            self._freed.append(index)
+        elif happening == "signal":
+            self._give(self._signals[index])
+        elif happening == "sent":
+            flow = self._flows[index]
+            if flow.lane is None:
+                self._finish(flow.block)
+                return
+            queue = self._proxies[flow.lane]
+            queue.popleft()
+            if queue:
+                self._fresh.append(queue[0])
+        else:
+            flow = self._flows[index]
+            if flow.signals and flow.lane is not None:
+                self._give(flow.lane)
+            if flow.holds:
+                self._finish(flow.block)
+
+    def _go_on(self) -> None:
+        while self._ready:
+            self._advance(self._ready.popleft())
+        requests = [self._request(number) for number in self._fresh]
+        settlement = self._arbiter.settle(self._now_us, requests, self._freed)
+        self._fresh.clear()
+        self._freed.clear()
+        for alarm in settlement.alarms:
+            self._at(alarm.time_us, "free", alarm.resource)
+        for grant in settlement.grants:
+            self._depart(grant)
+
+    def _request(self, number: int) -> Request:
+        flow = self._flows[number]
+        return Request(
+            False, self._now_us, flow.block.rank, flow.block.number, flow.link, flow.size_bytes, number
+        )  # fmt: skip
+
+    def _depart(self, grant: Grant) -> None:
+        number = grant.request.owner
+        flow = self._flows[number]
+        link = self._topology.links[flow.link]
+        self._at(grant.link_free_us, "sent", number)
+        self._at(grant.arrival_us, "arrived", number)
+        flow.block.landed_us[link.dst] = max(flow.block.landed_us.get(link.dst, 0.0), grant.arrival_us)
+        self.end_us = max(self.end_us, grant.arrival_us)
+        self.transfers.append(
+            Transfer(
+                flow.link, link.src, link.dst, grant.start_us, grant.arrival_us, flow.size_bytes,
+                threadblock=flow.block.number, step=flow.position,
+            )
+        )  # fmt: skip
+
+    # Threadblocks
+
+    def _advance(self, block: _Block) -> None:
+        while block.position < len(block.record.operations) and self._do(
+            block, block.record.operations[block.position]
+        ):
+            block.position, block.taken = block.position + 1, 0
+        self.end_us = max(self.end_us, self._now_us)
+
+    def _finish(self, block: _Block) -> None:
+        """End an operation that held its threadblock."""
+        block.position, block.asked = block.position + 1, False
+        self._ready.append(block)
+
+    def _do(self, block: _Block, operation: Operation) -> bool:
+        """Begin an operation; whether the threadblock goes on at once."""
+        if operation.name in _PUTS:
+            return self._put(block, operation)
+        if operation.name in ("signal", "rlxsignal"):
+            self._signal(block, operation)
+        elif operation.name == "sem_release":
+            for number in operation.semaphores:
+                self._give(_Semaphore(block.rank, number))
+        elif operation.name in ("wait", "rlxwait"):
+            return self._take(block, [_turned(self._lane(block, operation, one)) for one in operation.channels])
+        elif operation.name == "sem_acquire":
+            return self._take(block, [_Semaphore(block.rank, number) for number in operation.semaphores])
+        return True
+
+    def _lane(self, block: _Block, operation: Operation, place: int) -> _Lane:
+        kind = operation.channel_type
+        return self._lanes[block.rank][kind][block.record.channels[kind][place]]
+
+    def _put(self, block: _Block, operation: Operation) -> bool:
+        if block.asked or operation.target is None:
+            return not block.asked
+        link = self._links[block.rank, block.number, _peer(self._plan.gpus[block.rank], block.record, operation)]
+        size_bytes = operation.target.count * self._chunk_bytes
+        number, holds = len(self._flows), operation.name == "pwsf"
+        if operation.channel_type != PORT:
+            block.asked = True
+            self._flows.append(_Flow(block, block.position, link, size_bytes, None))
+            self._fresh.append(number)
+            return False
+        lane = self._lane(block, operation, operation.channels[0])
+        signals = operation.name != "put"
+        self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals, holds))
+        queue = self._proxies.setdefault(lane, deque())
+        queue.append(number)
+        if len(queue) == 1:
+            self._fresh.append(number)
+        block.asked = holds
+        return not holds
+
+    def _signal(self, block: _Block, operation: Operation) -> None:
+        for place in operation.channels:
+            lane = self._lane(block, operation, place)
+            when_us = block.landed_us.get(lane.dst, 0.0) if operation.name == "signal" else 0.0
+            if when_us <= self._now_us:
+                self._give(lane)
+            else:
+                self._at(when_us, "signal", len(self._signals))
+                self._signals.append(lane)
+
+    def _give(self, what: _Lane | _Semaphore) -> None:
+        self._tokens[what] += 1
+        if self._waiting.get(what):
+            self._ready.append(self._waiting[what].popleft())
+
+    def _take(self, block: _Block, what: list[_Lane] | list[_Semaphore]) -> bool:
+        """Take a token of each; whether all were there."""
+        for one in what[block.taken :]:
+            if not self._tokens[one]:
+                self._waiting.setdefault(one, deque()).append(block)
+                return False
+            self._tokens[one] -= 1
+            block.taken += 1
+        return True
+
+    def _explain(self, block: _Block) -> Violation:
+        operation = block.record.operations[block.position]
+        where = f"gpu {block.rank} tb {block.number} op {block.position}"
+        return Violation(where, "deadlock", f"{operation.name} waits for what nobody tells; ask taccl check")
+
+
+def _turned(lane: _Lane) -> _Lane:
+    return _Lane(lane.kind, lane.dst, lane.src, lane.number)
+
+
+def _lanes_of(gpu: PlanGpu) -> dict[str, list[_Lane]]:
+    """Channels of a GPU by type: the n-th to a peer is the peer's n-th back."""
+    found = {}
+    for kind, peers in gpu.peers.items():
+        seen: Counter[int] = Counter()
+        lanes = []
+        for peer in peers:
+            lanes.append(_Lane(kind, gpu.rank, peer, seen[peer]))
+            seen[peer] += 1
+        found[kind] = lanes
+    return found
+
+
+def _peer(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> int:
+    """Rank that a put goes to."""
+    if operation.remote is None:
+        raise ValueError("a put names no remote buffer")
+    return gpu.remotes[block.remotes[operation.channel_type][operation.remote]].rank
+
+
+def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], int]:
+    """Link for every rank, threadblock and peer."""
+    found: dict[tuple[int, int, int], int] = {}
+    for gpu in plan.gpus:
+        seen: Counter[int] = Counter()
+        for number, block in enumerate(gpu.blocks):
+            peers = {_peer(gpu, block, one) for one in block.operations if one.name in _PUTS}
+            for peer in sorted(peers):
+                links = topology.links_between.get((gpu.rank, peer))
+                if links is None:
+                    raise InputError(
+                        f"plan {plan.name} puts from rank {gpu.rank} to rank {peer} (gpu {gpu.rank} tb {number}), but topology "
+                        f"{topology.name} has no such link; replay it on the machine that it was made for"
+                    )
+                found[gpu.rank, number, peer] = links[seen[peer] % len(links)]
+                seen[peer] += 1
+    return found
