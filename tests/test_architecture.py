@@ -94,9 +94,10 @@ def test_the_judges_load_nothing_of_what_they_judge():
 
 
 def test_the_simulator_loads_only_what_a_program_is():
-    """It replays programs as the lowering makes them, so it shares their record, and nothing that decides anything."""
+    """It replays programs and plans as the lowering makes them, so it shares their records, and nothing that decides anything."""
     assert loaded_by("simulate", ["synthesis", "solvers", "sketch", "verify"]) == []
-    assert loaded_by("simulate", ["lowering"]) == ["taccl_py.lowering", "taccl_py.lowering.program"]
+    records = [f"taccl_py.lowering.{name}" for name in ("cells", "plan", "program")]
+    assert loaded_by("simulate", ["lowering"]) == ["taccl_py.lowering", *records]
 
 
 def test_what_runs_programs_loads_nothing_that_made_or_judged_them():

@@ -334,14 +334,14 @@ def _machine(values: dict[str, Any]) -> Topology | None:
 
 
 def _plan_predictor(file: Path, text: str, values: dict[str, Any]) -> Callable[[int], float] | None:
-    from taccl_py.lowering.mscclpp.reader import chunks_of_plan, kind_of_plan, parse_plan
+    from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
     from taccl_py.simulate.plan_replay import replay_plan
 
     topology = _machine(values)
     if topology is None:
         return None
     plan = parse_plan(text, str(file))
-    kind, whole = kind_of_plan(plan, str(file)), chunks_of_plan(plan)
+    kind, whole = kind_of_plan(plan, str(file)), plan.chunks_per_size
 
     def predict(size_bytes: int) -> float:
         try:

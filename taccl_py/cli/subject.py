@@ -16,7 +16,7 @@ from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import BYTES_PER_MB, parse_size
 
 if TYPE_CHECKING:
-    from taccl_py.lowering.mscclpp.plan import Plan
+    from taccl_py.lowering.plan import Plan
     from taccl_py.lowering.program import Program
     from taccl_py.schedule.ir import Schedule
     from taccl_py.simulate.timeline import Timeline
@@ -138,7 +138,7 @@ def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
 
 
 def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, needs_machine: bool) -> Subject:
-    from taccl_py.lowering.mscclpp.reader import chunks_of_plan, kind_of_plan, parse_plan
+    from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
     from taccl_py.pipeline import load_machine
     from taccl_py.simulate.plan_replay import replay_plan
     from taccl_py.verify.mscclpp import judge_plan
@@ -163,7 +163,7 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
 
     def replay(size: int | None) -> Timeline:
         size_bytes = parse_size("1MB") if size is None else size
-        chunk = BYTES_PER_MB if topology.chunk_costs else size_bytes / chunks_of_plan(plan)
+        chunk = BYTES_PER_MB if topology.chunk_costs else size_bytes / plan.chunks_per_size
         try:
             return replay_plan(plan, kind, topology, chunk)
         except InputError as error:

@@ -9,38 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from taccl_py.collective import Address, Buffer
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Op
 from taccl_py.runtimes import MAX_COUNT
 
 NONE = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """Neighbouring cells of one buffer of a rank."""
-
-    buffer: Buffer
-    first: int
-    count: int
-
-    @property
-    def address(self) -> Address:
-        """First cell."""
-        return Address(self.buffer, self.first)
-
-    @property
-    def end(self) -> int:
-        """Offset after the last cell."""
-        return self.first + self.count
-
-    def part(self, offset: int, count: int) -> Cells:
-        """Return `count` of these cells from `offset` on."""
-        return Cells(self.buffer, self.first + offset, count)
-
-    def scaled(self, factor: int) -> Cells:
-        """Return the same cells when every one of them is cut into `factor`."""
-        return Cells(self.buffer, self.first * factor, self.count * factor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from taccl_py.collective import Address, Buffer
-from taccl_py.lowering.actions import NONE, Action, Cells
+from taccl_py.lowering.actions import NONE, Action
 from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.dependencies import Dependencies
 from taccl_py.lowering.program import Gpu, Op, Step, Threadblock
 from taccl_py.lowering.threadblocks import Draft, find_receivers, find_senders

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Cells, Work
+from taccl_py.lowering.actions import NONE, Action, Work
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Op
 
 

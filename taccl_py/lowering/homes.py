@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InputError
-from taccl_py.lowering.actions import Cells
 from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.survey import START, Survey, Use, Way
 from taccl_py.schedule.ir import Schedule
 

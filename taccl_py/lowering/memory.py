@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Cells
+from taccl_py.lowering.actions import NONE, Action
 from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Op
 
 

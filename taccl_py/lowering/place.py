@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.actions import NONE, Action, Cells, Transfer
+from taccl_py.lowering.actions import NONE, Action, Transfer
 from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.homes import Homes, assign_homes
 from taccl_py.lowering.order import Event
 from taccl_py.lowering.program import Op

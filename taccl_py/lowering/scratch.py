@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Cells, Transfer
+from taccl_py.lowering.actions import NONE, Action, Transfer
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.threadblocks import Draft
 
 

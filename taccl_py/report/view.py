@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.lowering.mscclpp.plan import Plan, PlanGpu
+from taccl_py.lowering.plan import Plan, PlanGpu
 from taccl_py.lowering.program import Program
 from taccl_py.report.tables import plain_table
 from taccl_py.schedule.ir import Schedule

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.lowering.mscclpp.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
-from taccl_py.lowering.mscclpp.reader import chunks_of_plan
+from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
@@ -61,7 +60,7 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
     return Timeline(
         makespan_us=replay.end_us,
         transfers=sort_transfers(replay.transfers),
-        size_bytes=None if topology.chunk_costs else chunk_bytes * chunks_of_plan(plan),
+        size_bytes=None if topology.chunk_costs else chunk_bytes * plan.chunks_per_size,
         busbw_factor=Collective(kind, topology.num_ranks).busbw_factor,
     )
 

@@ -1,7 +1,8 @@
 """Short ways to write actions and threadblocks down for tests."""
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Cells, Transfer
+from taccl_py.lowering.actions import NONE, Action, Transfer
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.threadblocks import Draft
 

@@ -1,5 +1,6 @@
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Cells, Transfer, cut_actions
+from taccl_py.lowering.actions import NONE, Action, Transfer, cut_actions
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Op
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.actions import Cells
 from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages
 from taccl_py.lowering.program import Op

@@ -8,7 +8,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
-from taccl_py.lowering.mscclpp.reader import parse_plan
+from taccl_py.lowering.plan_reader import parse_plan
 from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.simulate.schedule_replay import replay_schedule
 from tests.lowering.mscclpp.test_lower import SCHEDULES

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import Cells
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.mscclpp.tasks import Deed, Landing, Stream, cells_of
 
 HUB = -1

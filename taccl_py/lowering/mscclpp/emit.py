@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from taccl_py.lowering.actions import Cells
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.mscclpp.blocks import Post
-from taccl_py.lowering.mscclpp.plan import MEMORY, PORT, Operation, PlanBlock, RemoteBuffer
 from taccl_py.lowering.mscclpp.signals import Signals, Word
 from taccl_py.lowering.mscclpp.tasks import Deed, Stream, Task, touch
 from taccl_py.lowering.mscclpp.wiring import Wiring
+from taccl_py.lowering.plan import MEMORY, PORT, Operation, PlanBlock, RemoteBuffer
 from taccl_py.runtimes import MSCCLPP
 
 _NOP = Operation("nop")

@@ -11,10 +11,10 @@ from taccl_py.lowering.buffers import Geometry, Placement
 from taccl_py.lowering.lower import default_name
 from taccl_py.lowering.mscclpp.blocks import Post, share_out
 from taccl_py.lowering.mscclpp.emit import emit_blocks
-from taccl_py.lowering.mscclpp.plan import Plan, PlanBlock, PlanGpu, emit_plan
 from taccl_py.lowering.mscclpp.signals import find_signals
 from taccl_py.lowering.mscclpp.tasks import Places, Stream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
+from taccl_py.lowering.plan import Plan, PlanBlock, PlanGpu, emit_plan
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 

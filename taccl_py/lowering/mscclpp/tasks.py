@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from taccl_py.collective import Buffer, Kind
-from taccl_py.lowering.actions import NONE, Cells, cut_actions
+from taccl_py.lowering.actions import NONE, cut_actions
 from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Op

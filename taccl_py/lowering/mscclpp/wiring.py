@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from taccl_py.lowering.mscclpp.blocks import Post
-from taccl_py.lowering.mscclpp.plan import MEMORY, PORT, RemoteBuffer
 from taccl_py.lowering.mscclpp.signals import Signals, Word
 from taccl_py.lowering.mscclpp.tasks import Deed, Stream
+from taccl_py.lowering.plan import MEMORY, PORT, RemoteBuffer
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from taccl_py.collective import Buffer
 from taccl_py.jsonio import canonical_json
-from taccl_py.lowering.actions import Cells
+from taccl_py.lowering.cells import Cells
 
 MEMORY, PORT = "memory", "port"
 
@@ -104,6 +104,11 @@ class Plan:
     min_bytes: int
     max_bytes: int
     gpus: tuple[PlanGpu, ...]
+
+    @property
+    def chunks_per_size(self) -> int:
+        """Chunks that a size as nccl-tests counts it is spread over: those of the longer buffer."""
+        return max(max(gpu.input_chunks, gpu.output_chunks) for gpu in self.gpus)
 
     @property
     def num_threadblocks(self) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 from taccl_py.collective import Buffer, Kind, parse_kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, parse_json
-from taccl_py.lowering.actions import Cells
-from taccl_py.lowering.mscclpp.plan import MEMORY, PORT, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer
+from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.plan import MEMORY, PORT, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer
 
 # Operations of plans that copy and add up in the order of signals: what `Operation` can say.
 _SYNCHRONIZES = ("nop", "signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release", "flush")
@@ -51,11 +51,6 @@ def kind_of_plan(plan: Plan, path: str) -> Kind:
         return parse_kind(plan.collective)
     except InputError as error:
         raise InputError(error.what, path=path, field="/collective") from None
-
-
-def chunks_of_plan(plan: Plan) -> int:
-    """Chunks that a size as nccl-tests counts it is spread over: those of the longer buffer."""
-    return max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
 
 
 def _gpu(fields: Fields) -> PlanGpu:

@@ -1,0 +1,34 @@
+"""Runs of cells, which programs and plans name and lowerings reason about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taccl_py.collective import Address, Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Neighbouring cells of one buffer of a rank."""
+
+    buffer: Buffer
+    first: int
+    count: int
+
+    @property
+    def address(self) -> Address:
+        """First cell."""
+        return Address(self.buffer, self.first)
+
+    @property
+    def end(self) -> int:
+        """Offset after the last cell."""
+        return self.first + self.count
+
+    def part(self, offset: int, count: int) -> Cells:
+        """Return `count` of these cells from `offset` on."""
+        return Cells(self.buffer, self.first + offset, count)
+
+    def scaled(self, factor: int) -> Cells:
+        """Return the same cells when every one of them is cut into `factor`."""
+        return Cells(self.buffer, self.first * factor, self.count * factor)
