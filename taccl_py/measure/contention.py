@@ -6,7 +6,7 @@ smallest set that still does; its time gives the port's cost, and one experiment
 too. A port is a set of senders or of receivers with a scope: inside nodes, between nodes, or both ways of one rank.
 
 Group testing keeps experiments few: with n links in a scope, a port that k flows reveal costs at most
-k (2 + log2 n) + 5 r + 8 experiments (r ranks), twice as many where times are so near to what is expected that more messages
+k (2 + log2 n) + 5 r + 14 experiments (r ranks), twice as many where times are so near to what is expected that more messages
 must decide, and all together never more than `most_port_experiments`; all subsets would be 2^n.
 """
 
@@ -21,12 +21,14 @@ from taccl_py.measure.experiment import Counted, Flow
 from taccl_py.topology.template import Cost
 from taccl_py.units import BYTES_PER_MB, format_ranks
 
-LARGE_BYTES, SMALL_BYTES = 4_000_000, 64
+LARGE_BYTES = 4_000_000
+_OTHER_BYTES = (64, 1_000_000, 16_000_000)  # sizes beside that, of which one tells the cost of a port
+_CLEARLY = 1.25  # what is felt less keeps a port busy not quite always
 EXPECTED_MESSAGES = 8  # so that a port is kept busy from the first message to the last
 _SURE_MESSAGES = 32  # so that it does not matter when its flows start
 _CLEAN = 1.02  # a port that makes a set slower by less does not hide another
 _COST_MESSAGES = 16  # of each flow, when the cost of a port is measured: more, so that it does not matter who starts
-_TIMES_A_PORT = 3  # experiments that tell the cost of a port, at each of two sizes
+_TIMES_A_PORT = 3  # experiments that tell the cost of a port, at each of two to four sizes
 _FAIR = 1.025  # flows that differ by less took turns; one message less is 3 % of those that one cost is measured with
 _DEALS = 3  # ways in which the membership of a sender is tried
 _LEAST_SLOWER, _DEVIATIONS = 1.08, 4.0  # times that differ by less, or by fewer deviations, are the same
@@ -41,19 +43,21 @@ class FoundPort:
     links: frozenset[Flow]
 
 
-def most_port_experiments(links: int, ranks: int, ports: int) -> int:
+def most_port_experiments(links: int, ranks: int, classes: int, ports: int) -> int:
     """Upper bound of the experiments of a `PortSearch`.
 
     Parameters
     ----------
     links, ranks
         Of the part of the machine that is probed.
+    classes
+        Costs that links have.
     ports
         Ports that are found.
     """
-    big = 4 * ranks + 2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1)
+    big = 4 * ranks + (1 + classes) * (2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1))
     each = (_DEALS + 2) * ranks + 2 + ranks * (2 + math.ceil(math.log2(max(2, ranks))))
-    return 4 * big + ports * 2 * (each + _TIMES_A_PORT)
+    return 4 * big + ports * 2 * (each + 2 * _TIMES_A_PORT)
 
 
 def expected_us(
@@ -118,10 +122,9 @@ class PortSearch:
     def run(self) -> None:
         """Look for ports until what was tried is explained."""
         for word, links in self._scopes.items():
-            # Matchings first: what ranks share is then known when a rank's own links are looked at.
-            for matching in matchings(links):
-                self._explain(matching, links, word)
-            self._cover(links, word)
+            self._run_matchings(links, word)
+            for alike in self._alike(links):
+                self._run_matchings(alike, word)
             for side in (_sender, _receiver):
                 for rank in sorted({side(flow) for flow in links}):
                     self._explain([flow for flow in links if side(flow) == rank], links, word)
@@ -140,6 +143,25 @@ class PortSearch:
             if not any(port.links <= other.links and other.cost.beta_us_per_mb >= slow for other in kept):
                 kept.append(port)
         return tuple(sorted(kept, key=lambda port: self._ports.index(port)))
+
+    def _run_matchings(self, links: Sequence[Flow], word: str) -> None:
+        """Look for what ranks share, before a rank's own links are looked at."""
+        for matching in matchings(links):
+            self._explain(matching, links, word)
+        self._cover(links, word)
+
+    def _alike(self, links: Sequence[Flow]) -> list[list[Flow]]:
+        """Links that are equally fast, where there are several kinds: those over PCIe beside NVLink share other ports."""
+        found: list[tuple[float, list[Flow]]] = []
+        for flow in links:
+            time = _message_us(self._costs[flow], LARGE_BYTES / BYTES_PER_MB)
+            for first, alike in found:
+                if first / self._slower < time < first * self._slower:
+                    alike.append(flow)
+                    break
+            else:
+                found.append((time, [flow]))
+        return [alike for _, alike in found if 1 < len(alike) < len(links)]
 
     def _explain(self, group: Sequence[Flow], links: Sequence[Flow], word: str) -> None:
         """Add ports until they explain the time of a group."""
@@ -264,19 +286,22 @@ class PortSearch:
         return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
 
     def _cost(self, least: Sequence[Flow]) -> Cost:
-        """Cost of the port that a smallest set shares, from a large and a small size."""
-        large, small = (self._port_us(least, size) for size in (LARGE_BYTES, SMALL_BYTES))
-        beta = max(0.0, large - small) / ((LARGE_BYTES - SMALL_BYTES) / BYTES_PER_MB)
+        """Cost of the port that a smallest set shares, from two sizes at which it is clearly felt."""
+        sizes = [LARGE_BYTES, next((s for s in _OTHER_BYTES if self._port_us(least, s, _CLEARLY) > 0), 0)]
+        if not sizes[1]:
+            return Cost(0.0, self._port_us(least, LARGE_BYTES, self._slower) / (LARGE_BYTES / BYTES_PER_MB))
+        small, large = (self._port_us(least, size, 1.0) for size in sorted(sizes))
+        beta = max(0.0, large - small) / (abs(sizes[0] - sizes[1]) / BYTES_PER_MB)
         # Where small messages take no shorter than large ones, what is shared is not the wire.
-        return Cost(max(0.0, min(small, large) - beta * SMALL_BYTES / BYTES_PER_MB), beta)
+        return Cost(max(0.0, min(small, large) - beta * min(sizes) / BYTES_PER_MB), beta)
 
-    def _port_us(self, least: Sequence[Flow], size_bytes: int) -> float:
-        """Time that one message occupies the port: the middle one of some experiments."""
+    def _port_us(self, least: Sequence[Flow], size_bytes: int, slower: float) -> float:
+        """Time that one message occupies the port: the middle one of some experiments; 0 if it slows flows by less."""
         found = []
         for messages in range(_COST_MESSAGES, _COST_MESSAGES + _TIMES_A_PORT):
             times = sorted(self._counted.times_us(least, size_bytes, messages))
             alone = max(_message_us(self._costs[flow], size_bytes / BYTES_PER_MB) for flow in least)
-            if times[-1] <= self._slower * messages * alone:
+            if times[-1] <= slower * messages * alone:
                 return 0.0  # not felt at this size
             found.append(self._each_us(times, messages, alone))
         return sorted(found)[len(found) // 2]

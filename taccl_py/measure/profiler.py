@@ -73,7 +73,7 @@ def most_experiments(links: int, ranks: int, classes: int, ports: int) -> int:
         That are found in it.
     """
     alone = 16 + 2 * links + len(SIZES_BYTES) * (classes + 1)
-    return alone + most_port_experiments(links, ranks, ports)
+    return alone + most_port_experiments(links, ranks, classes, ports)
 
 
 def profile(counted: Counted, *, all_pairs: bool = False) -> Profile:

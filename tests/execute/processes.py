@@ -26,7 +26,7 @@ class Timed(Ended):
     seconds: float = 0.0
 
 
-def run_processes(command, *, cwd=ROOT):
+def run_processes(command, *, cwd=ROOT, seconds=SECONDS):
     """Run a launcher; whatever happens, none of its processes is left behind."""
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -34,7 +34,7 @@ def run_processes(command, *, cwd=ROOT):
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=seconds)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -43,9 +43,9 @@ def command(launcher, num_ranks, *words, module="taccl_py"):
     return [str(word) for word in (*start, *words)]
 
 
-def profiled(launcher, num_ranks, *words):
+def profiled(launcher, num_ranks, *words, seconds=90):
     """Run `taccl profile` in so many processes."""
-    return run_processes(command(launcher, num_ranks, "profile", "--with", launcher, *words))
+    return run_processes(command(launcher, num_ranks, "profile", "--with", launcher, *words), seconds=seconds)
 
 
 def interrupted(launcher, num_ranks, record, *words, results=20):

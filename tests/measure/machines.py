@@ -17,19 +17,39 @@ from taccl_py.topology.template import (
 )
 
 IB = Cost(2.6, 105.0)
+NVLINK, HALF_NVLINK, NVSWITCH, PCIE = Cost(0.7, 23.0), Cost(0.7, 46.0), Cost(0.7, 8.0), Cost(1.5, 80.0)
+RAIL_SWITCH, RAIL_NIC = Cost(0.5, 4.0), Cost(3.0, 40.0)
+LEAF, UPLINK = Cost(1.0, 40.0), Cost(0.5, 20.0)
+RING, TORUS = Cost(2.0, 30.0), Cost(0.9, 25.0)
 
 
-def ndv2_like():
+def ndv2_like(fast=NVLINK, slow=HALF_NVLINK, nic=IB):
     """2 nodes of 4: a square of NVLink of two rates, one NIC for all."""
-    fast, slow = Cost(0.7, 23.0), Cost(0.7, 46.0)
+    return instantiate(NodeTemplate("ndv2-like", "", "", 4, links=square(fast, slow), nics=(one_nic(nic),)), 2)
+
+
+def square(fast, slow):
     pairs = {(0, 1): fast, (2, 3): fast, (0, 2): slow, (1, 3): slow}
-    links = tuple(NodeLink(*ends, cost) for (a, b), cost in pairs.items() for ends in ((a, b), (b, a)))
-    return instantiate(NodeTemplate("ndv2-like", "", "", 4, links=links, nics=(Nic("ib", (0, 1, 2, 3), IB),)), 2)
+    return tuple(NodeLink(*ends, cost) for (a, b), cost in pairs.items() for ends in ((a, b), (b, a)))
 
 
-def pcie_shared():
+def one_nic(cost):
+    return Nic("ib", (0, 1, 2, 3), cost)
+
+
+def ndv2_pcie(fast=NVLINK, slow=HALF_NVLINK, nic=IB, pcie=PCIE):
+    """2 nodes of 4: a square of NVLink, and its diagonals over two PCIe switches of two GPUs, whose uplinks they share."""
+    diagonals = tuple(
+        NodeLink(a, b, pcie, ports=(PortSide(f"up{a // 2}", Side.OUT), PortSide(f"up{b // 2}", Side.IN)))
+        for a, b in ((0, 3), (3, 0), (1, 2), (2, 1))
+    )
+    ports = tuple(NodePort(f"up{i}", Cost(0.0, pcie.beta_us_per_mb)) for i in range(2))
+    links = square(fast, slow) + diagonals
+    return instantiate(NodeTemplate("ndv2-pcie", "", "", 4, links=links, nics=(one_nic(nic),), ports=ports), 2)
+
+
+def pcie_shared(cost=PCIE):
     """One node of 4: two PCIe switches of two GPUs, whose uplinks carry what leaves them."""
-    cost = Cost(1.5, 80.0)
     links = []
     for a in range(4):
         for b in range(4):
@@ -38,36 +58,40 @@ def pcie_shared():
                 if a // 2 != b // 2:
                     way = (PortSide(f"up{a // 2}", Side.OUT), PortSide(f"up{b // 2}", Side.IN))
                 links.append(NodeLink(a, b, cost, ports=way))
-    ports = tuple(NodePort(f"up{i}", Cost(0.0, 80.0)) for i in range(2))
+    ports = tuple(NodePort(f"up{i}", Cost(0.0, cost.beta_us_per_mb)) for i in range(2))
     return instantiate(NodeTemplate("pcie-shared", "", "", 4, links=tuple(links), ports=ports))
 
 
-def dgx2_like():
+def dgx2_like(switch=NVSWITCH, nic=IB):
     """2 nodes of 4 on a switch, each two ranks with a NIC."""
-    nics = (Nic("ib0", (0, 1), IB), Nic("ib1", (2, 3), IB))
+    nics = (Nic("ib0", (0, 1), nic), Nic("ib1", (2, 3), nic))
     return instantiate(
-        NodeTemplate("dgx2-like", "", "", 4, switches=(NodeSwitch("nvs", (0, 1, 2, 3), Cost(0.7, 8.0)),), nics=nics), 2
+        NodeTemplate("dgx2-like", "", "", 4, switches=(NodeSwitch("nvs", (0, 1, 2, 3), switch),), nics=nics), 2
     )
 
 
-def rails():
+def rails(switch=RAIL_SWITCH, nic=RAIL_NIC):
     """2 nodes of 8 on a switch; every rank has a NIC of its own and reaches only its peer."""
     ranks = tuple(range(8))
     return instantiate(
         NodeTemplate(
-            "rails", "", "", 8, switches=(NodeSwitch("nvs", ranks, Cost(0.5, 4.0)),),
-            nics=tuple(Nic(f"ib{r}", (r,), Cost(3.0, 40.0)) for r in ranks), network=Network(Reach.RAIL),
+            "rails", "", "", 8, switches=(NodeSwitch("nvs", ranks, switch),),
+            nics=tuple(Nic(f"ib{r}", (r,), nic) for r in ranks), network=Network(Reach.RAIL),
         ),
         2,
     )  # fmt: skip
 
 
-def tree():
+def tree(edge=LEAF, up=UPLINK):
     """8 ranks, four on each of two leaf switches; uplinks at half the rate of what is below them."""
     nodes = [{"id": i, "node": i} for i in range(8)] + [{"id": f"leaf{i}", "type": "switch"} for i in range(2)]
-    edges = [{"source": i, "target": f"leaf{i // 4}", "alpha_us": 1.0, "beta_us_per_mb": 40.0} for i in range(8)]
-    edges.append({"source": "leaf0", "target": "leaf1", "alpha_us": 0.5, "beta_us_per_mb": 20.0})
+    edges = [{"source": i, "target": f"leaf{i // 4}", **written(edge)} for i in range(8)]
+    edges.append({"source": "leaf0", "target": "leaf1", **written(up)})
     return read_node_link({"nodes": nodes, "links": edges}, "tree.json", "tree")
+
+
+def written(cost):
+    return {"alpha_us": cost.alpha_us, "beta_us_per_mb": cost.beta_us_per_mb}
 
 
 def small_nodes(nodes):
@@ -84,14 +108,25 @@ def racks():
     return read_node_link({"nodes": nodes, "links": edges}, "racks.json", "racks")
 
 
-def ring():
-    return formula_topology("ring:8,alpha_us=2,beta_us_per_mb=30")
+def ring(cost=RING):
+    return formula_topology(f"ring:8,alpha_us={cost.alpha_us:g},beta_us_per_mb={cost.beta_us_per_mb:g}")
 
 
-def torus():
-    return formula_topology("torus:3x4,alpha_us=0.9,beta_us_per_mb=25")
+def torus(cost=TORUS):
+    return formula_topology(f"torus:3x4,alpha_us={cost.alpha_us:g},beta_us_per_mb={cost.beta_us_per_mb:g}")
 
 
 MACHINES = {
-    make.__name__: make for make in (ndv2_like, pcie_shared, dgx2_like, rails, tree, ring, torus)
+    make.__name__: make for make in (ndv2_like, ndv2_pcie, pcie_shared, dgx2_like, rails, tree, ring, torus)
 }  # fmt: skip
+
+# The same shapes in milliseconds, for processes of one computer, which cannot keep microseconds apart.
+FAST, SLOW, NIC = Cost(1000.0, 900.0), Cost(1000.0, 1500.0), Cost(1500.0, 2000.0)
+SLOW_MACHINES = {
+    "ndv2_pcie": lambda: ndv2_pcie(FAST, SLOW, NIC, Cost(1200.0, 1700.0)),
+    "dgx2_like": lambda: dgx2_like(FAST, NIC),
+    "rails": lambda: rails(FAST, NIC),
+    "ring": lambda: ring(FAST),
+    "torus": lambda: torus(FAST),
+    "tree": lambda: tree(SLOW, Cost(500.0, 800.0)),
+}
