@@ -91,6 +91,8 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
             return _judge_json(path, text, kind, root)
         verdict = judge_program(text, runtime, kind=kind, root=root)
         facts = _describe(verdict.facts, runtime) if verdict.facts else ""
+        if facts and not verdict.violations:
+            facts += _describe_structure(path, text, runtime)
         return _result(path, verdict.violations, facts, verdict.notes)
     except InputError as error:
         return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
@@ -193,6 +195,18 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
     if facts.root is not None:
         parts.append(f"root {facts.root}")
     return ", ".join(parts)
+
+
+def _describe_structure(path: Path, text: str, runtime: Runtime) -> str:
+    from taccl_py.lowering.msccl_xml import parse_xml
+    from taccl_py.report.structure import brief_structure, find_phases
+
+    try:
+        program = parse_xml(text, str(path), runtime)
+    except InputError:  # a custom collective
+        return ""
+    words = brief_structure(find_phases(program))
+    return f", {words}" if words else ""
 
 
 def _describe_plan(facts: PlanFacts) -> str:

@@ -31,6 +31,8 @@ _MOST_RANKS, _MOST_ROWS = 32, 12
 def show(file: Path, as_json: bool, **values: Any) -> None:
     """Show FILE, a schedule.json, an MSCCL XML file or an MSCCL++ plan: steps, a timeline of who sends when, traffic on links.
 
+    Of an XML file it says which rings, chains or trees its chunks take.
+
     An XML file or a plan does not say on which machine it runs: without --topology its threadblocks and its traffic in chunks are shown.
     The timeline has a line for every rank; a digit or letter is the step of the message that it sends then.
 
@@ -56,6 +58,8 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
         )
     tables = view_tables(record, values["rows"])
     print_table(tables[0])
+    for phase in record.get("structure", ()):
+        click.echo(phase["text"])
     if "transfers" in record:
         columns = shutil.get_terminal_size().columns
         for line in timeline_lines(record, ranks or range(min(record["num_ranks"], _MOST_RANKS)), columns):

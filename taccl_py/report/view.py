@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from taccl_py.lowering.plan import Plan, PlanGpu
 from taccl_py.lowering.program import Program
+from taccl_py.report.structure import find_phases, structure_record
 from taccl_py.report.tables import plain_table
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.critical_path import critical_path
@@ -63,6 +64,7 @@ def program_record(program: Program, topology: Topology | None, timeline: Timeli
         "name": program.name,
         "protocol": str(program.protocol),
         "channels": program.num_channels,
+        "structure": structure_record(find_phases(program)),
         "gpus": _gpus(program),
         "pairs": _pairs(program),
     }

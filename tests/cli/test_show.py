@@ -5,6 +5,7 @@ import json
 import pytest
 
 from taccl_py.report.view import timeline_lines
+from tests.verify.msccl.files import ring_allreduce
 
 # Of the small AllGather of the fixtures: ring:4 both ways, 1 MB, 0.5 us and 20 us/MB, so 5.5 us a message of 250 KB.
 END_US = 11.0
@@ -143,3 +144,16 @@ def test_a_plan_for_mscclpp_has_puts_and_with_a_machine_a_timeline(taccl):
     assert ended.code == 0, ended.err
     assert "allgather on ring-4, 4 ranks, 1MB: 11 us" in ended.out
     assert taccl("trace", "plan.json", "--topology", "ring:4", "-o", "trace.json").code == 0
+
+
+def test_a_file_of_any_tool_is_told_by_its_shape(taccl, folder):
+    (folder / "ring.xml").write_text(ring_allreduce(4).text(), encoding="utf-8")
+    ended = taccl("show", "ring.xml")
+    assert ended.code == 0, ended.err
+    assert "sums go around 1 ring (0 1 2 3)" in ended.out
+    assert "copies go around 1 ring (0 1 2 3)" in ended.out
+    record = taccl("show", "ring.xml", "--json").json
+    assert [(phase["what"], phase["shape"], phase["rings"]) for phase in record["structure"]] == [
+        ("sums", "ring", [[0, 1, 2, 3]]), ("copies", "ring", [[0, 1, 2, 3]]),
+    ]  # fmt: skip
+    assert taccl("check", "ring.xml").out.rstrip().endswith(", 1 ring")
