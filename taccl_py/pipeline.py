@@ -16,10 +16,12 @@ from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReache
 from taccl_py.jsonio import read_json
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
+from taccl_py.lowering.limits import require_limits
 from taccl_py.lowering.lower import LoweringOptions, Placement, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
-from taccl_py.lowering.program import Program
+from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_ranks
+from taccl_py.lowering.program import Gpu, Program
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
@@ -403,6 +405,57 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
     if parse_xml(text, "algorithm.xml", options.runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
     return Lowered(program, text, verdict, timeline)
+
+
+def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
+    """Lower a group schedule rank by rank, judge the text, and replay it.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InvalidArtifact
+        If the judge objects to the text.
+    """
+    program = join_ranks(list(lower_ranks(schedule, options, range(schedule.topology.num_ranks))))
+    for gpu in program.gpus:
+        _require_agreement(gpu, {peer: program.gpus[peer] for peer in find_peers(gpu) if peer > gpu.rank}, options)
+    require_limits(program, options.runtime)
+    text = emit_xml(program, options.runtime)
+    verdict = judge_program(text, options.runtime, kind=schedule.kind)
+    if verdict.violations:
+        raise InvalidArtifact("algorithm.xml", verdict.violations)
+    slots = options.runtime.fifo_slots[program.protocol]
+    size = schedule.chunk_bytes / options.instances
+    return Lowered(program, text, verdict, replay_program(program, schedule.topology, size, fifo_slots=slots))
+
+
+def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions) -> tuple[Program, str]:
+    """Program and text of one rank of a group schedule; the other ranks' GPUs are empty, and no rank looks at others' anyway.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept, or the rank's peers would not agree with it on what they send together.
+    """
+    (program,) = lower_ranks(schedule, options, [rank])
+    peers = find_peers(program.gpus[rank])
+    others = lower_ranks(schedule, replace(options, protocol=program.protocol), peers)
+    _require_agreement(
+        program.gpus[rank], {peer: other.gpus[peer] for peer, other in zip(peers, others, strict=True)}, options
+    )
+    return program, emit_xml(program, options.runtime)
+
+
+def _require_agreement(gpu: Gpu, others: Mapping[int, Gpu], options: LoweringOptions) -> None:
+    disagreement = find_disagreement(gpu, others)
+    if disagreement is not None:
+        raise LoweringError(
+            f"lowered one by one, {disagreement} do not agree on what goes together, as not all of a rank's peers fit on one channel; "
+            "use taccl synth, which lowers all ranks at once",
+            runtime=options.runtime.name,
+            limit="connection",
+        )
 
 
 def lower_plan_and_judge(schedule: Schedule, options: PlanOptions) -> LoweredPlan:

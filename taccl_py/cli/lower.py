@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from taccl_py.cli.options import echo_json, json_option, lowering_options, make_lowering_options
-from taccl_py.errors import InputError
+from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import read_text, write_atomically
-from taccl_py.lowering.program import Protocol
-from taccl_py.schedule.files import read_schedule
+from taccl_py.lowering.program import Program, Protocol
+from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
+
+if TYPE_CHECKING:
+    from taccl_py.pipeline import Lowered
+    from taccl_py.schedule.group import GroupSchedule
 
 _XML, _PLAN = "msccl-xml", "mscclpp-json"
 
@@ -45,11 +49,17 @@ class _Written:
     show_default=True,
     help="MSCCL XML, or a one-sided execution plan for MSCCL++.",
 )
+@click.option(
+    "--rank", type=click.IntRange(0), default=None, help="Of a group schedule, the program of this rank alone."
+)
 @click.option("--name", default=None, help="Name of the algorithm in the file; default: collective and machine.")
 @lowering_options
 @json_option
 def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
     """Lower SCHEDULE (a schedule.json) to MSCCL XML, or to an execution plan (JSON) for MSCCL++.
+
+    A group schedule (of taccl replicate) is lowered rank by rank, and never written down as a whole. A file of one rank (--rank) has
+    empty entries for the other ranks, which a runtime passes over; the rank's limits are tested, and that its peers agree with it.
 
     The schedule is judged first, and what was written after it; nothing is written to which a judge objects.
 
@@ -60,12 +70,23 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     Examples:
       taccl lower out/schedule.json --runtime rccl --placement in --instances 2 -o rccl.xml
       taccl lower out/schedule.json --to mscclpp-json -o plan.json
+      taccl lower group.json --rank 5 -o rank5.xml
     """
     from taccl_py.pipeline import require_valid
 
-    subject = read_schedule(read_text(schedule), str(schedule))
-    require_valid(subject, str(schedule))
-    written = (_lower_plan if target == _PLAN else _lower_xml)(subject, values)
+    text = read_text(schedule)
+    subject: Schedule | GroupSchedule
+    if f'"format": "{GROUP_FORMAT}"' in text[:200]:
+        subject = _read_group(text, schedule, target, values)
+        written = _lower_group(subject, values)
+    else:
+        if values["rank"] is not None:
+            raise InputError(
+                "only a group schedule is lowered for one rank; leave it out", path="command line", field="--rank"
+            )
+        subject = read_schedule(text, str(schedule))
+        require_valid(subject, str(schedule))
+        written = (_lower_plan if target == _PLAN else _lower_xml)(subject, values)
     if str(output) == "-":
         click.echo(written.text, nl=False)
         return
@@ -76,13 +97,55 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     click.echo(f"wrote {output}: {written.summary}", err=True)
 
 
+def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> GroupSchedule:
+    """A group schedule to which the judge does not object, if it can be lowered as the options say."""
+    from taccl_py.schedule.group_files import read_group
+    from taccl_py.verify.group import judge_group
+
+    if target == _PLAN:
+        raise InputError(
+            f"group schedules are lowered to {_XML}; leave --to out, or use taccl synth",
+            path="command line",
+            field="--to",
+        )
+    group = read_group(text, str(path))
+    violations = judge_group(group)
+    if violations:
+        raise InvalidArtifact(str(path), violations)
+    if values["rank"] is not None and values["rank"] >= group.topology.num_ranks:
+        raise InputError(
+            f"rank {values['rank']} does not exist, ranks are 0..{group.topology.num_ranks - 1}",
+            path="command line",
+            field="--rank",
+        )
+    return group
+
+
+def _lower_group(group: GroupSchedule, values: dict[str, Any]) -> _Written:
+    from taccl_py.pipeline import lower_group_and_judge, lower_one_rank
+
+    options = replace(make_lowering_options(values), name=values["name"])
+    if values["rank"] is None:
+        return _written(lower_group_and_judge(group, options), group.makespan_us, values)
+    program, text = lower_one_rank(group, values["rank"], options)
+    return _Written(text, _facts(program, values), _summary(program))
+
+
 def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
     from taccl_py.pipeline import lower_and_judge
 
-    lowered = lower_and_judge(subject, replace(make_lowering_options(values), name=values["name"]))
-    program = lowered.program
-    facts = {
-        "replay_us": lowered.replay.makespan_us,
+    options = replace(make_lowering_options(values), name=values["name"])
+    return _written(lower_and_judge(subject, options), subject.makespan_us, values)
+
+
+def _written(lowered: Lowered, makespan_us: float, values: dict[str, Any]) -> _Written:
+    facts = {"replay_us": lowered.replay.makespan_us, **_facts(lowered.program, values)}
+    replayed = f"replayed {lowered.replay.makespan_us:.6g} (schedule {makespan_us:.6g})"
+    return _Written(lowered.text, facts, f"{_summary(lowered.program)}, {replayed}")
+
+
+def _facts(program: Program, values: dict[str, Any]) -> dict[str, Any]:
+    return {
         "runtime": values["runtime"],
         "protocol": str(program.protocol),
         "threadblocks": program.num_threadblocks,
@@ -93,11 +156,10 @@ def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
         "min_bytes": program.min_bytes,
         "max_bytes": program.max_bytes,
     }
-    summary = (
-        f"{program.num_threadblocks} threadblocks a GPU, {program.num_channels} channels, {program.protocol}, "
-        f"replayed {lowered.replay.makespan_us:.6g} (schedule {subject.makespan_us:.6g})"
-    )
-    return _Written(lowered.text, facts, summary)
+
+
+def _summary(program: Program) -> str:
+    return f"{program.num_threadblocks} threadblocks a GPU, {program.num_channels} channels, {program.protocol}"
 
 
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:

@@ -57,6 +57,7 @@ def find_dependencies(
     *,
     aliased: bool,
     turns: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    whole: bool = True,
 ) -> Dependencies:
     """Find the dependencies between the threadblocks of every rank.
 
@@ -70,8 +71,10 @@ def find_dependencies(
         Whether the call may be in place.
     turns
         For a send, other sends of its rank that must leave before it (`taccl_py.lowering.turns`).
+    whole
+        Whether the drafts are all that ranks do; if not, nothing is concluded from messages.
     """
-    clocks = _Clocks(drafts)
+    clocks = _Clocks(drafts, whole=whole)
     memory = Memory(geometry, aliased=aliased)
     everything = sorted((a for rank in drafts for draft in rank for a in draft.actions), key=lambda a: a.order)
     by_order = {action.order: action for action in everything}
@@ -99,15 +102,15 @@ class _Seat:
 class _Clocks:
     """For every action, how many actions of each threadblock are done when it begins, and when it has ended.
 
-    Clocks cover the threadblocks of all ranks, or, for programs too large for that, those of the action's own rank; then
-    nothing is concluded from messages.
+    Clocks cover the threadblocks of all ranks, or, for programs too large for that and for parts, those of the action's own rank;
+    then nothing is concluded from messages.
     """
 
-    def __init__(self, drafts: tuple[tuple[Draft, ...], ...]) -> None:
+    def __init__(self, drafts: tuple[tuple[Draft, ...], ...], *, whole: bool) -> None:
         self._seat: dict[int, _Seat] = {}
         self._orders: dict[int, tuple[int, ...]] = {}
         num_actions = sum(len(draft.actions) for rank in drafts for draft in rank)
-        self._across = num_actions * sum(map(len, drafts)) <= _CLOCK_BUDGET
+        self._across = whole and num_actions * sum(map(len, drafts)) <= _CLOCK_BUDGET
         self._width: list[int] = []
         self._column_of: dict[int, int] = {}
         column = 0

@@ -50,7 +50,7 @@ from taccl_py.lowering.turns import PortOrder, find_turns
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
 
-__all__ = ["LoweringOptions", "Placement", "PortOrder", "lower"]
+__all__ = ["LoweringOptions", "Placement", "PortOrder", "lower", "lower_rank"]
 
 _MAX_ATTEMPTS = 60
 _FEWEST_SLOTS = 2  # of any protocol of any runtime; a ring of fused steps needs them
@@ -103,6 +103,7 @@ class _Case:
     geometry: Geometry
     events: tuple[Event, ...]
     choice: ProtocolChoice
+    subject: int | None = None
 
     @property
     def slots(self) -> int:
@@ -127,6 +128,31 @@ def lower(schedule: Schedule, options: LoweringOptions) -> Program:
     InputError
         If an option is impossible, or the schedule is not valid.
     """
+    return _lowered(schedule, options, None)
+
+
+def lower_rank(part: Schedule, rank: int, options: LoweringOptions) -> Program:
+    """Make the program of one rank.
+
+    Parameters
+    ----------
+    part
+        The messages that the rank sends and receives, and no others.
+    rank
+        The rank; the program's other GPUs do only their share of these messages.
+    options
+        As for `lower`. Two ranks agree on what they say to each other if one channel is enough for each pair; the judge of the whole
+        program tells.
+
+    Raises
+    ------
+    LoweringError, InputError
+        See `lower`.
+    """
+    return _lowered(part, options, rank)
+
+
+def _lowered(schedule: Schedule, options: LoweringOptions, subject: int | None) -> Program:
     runtime = options.runtime
     _require_options(options)
     name = options.name or default_name(schedule)
@@ -138,6 +164,7 @@ def lower(schedule: Schedule, options: LoweringOptions) -> Program:
         Geometry(schedule.collective, options.instances, runtime.checks_chunk_counts),
         order_events(schedule),
         choose_protocol(schedule, options.protocol, runtime),
+        subject,
     )
     case, attempt = _settle(case)
     program = Program(
@@ -207,7 +234,7 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
     num_ranks = case.schedule.collective.num_ranks
     aliased = case.flags.in_place
     identical = options.placement is Placement.IN_PLACE
-    rules = PlacementRules(aliased, identical, runtime.fused, decisions.staged)
+    rules = PlacementRules(aliased, identical, runtime.fused, decisions.staged, case.subject)
     actions: tuple[Action, ...] = place_messages(case.schedule, case.events, geometry, rules)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
     work = sequence_actions(work, Memory(geometry, aliased=aliased))
@@ -230,7 +257,7 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
     return Attempt(
         drafts,
         tuple(rank.scratch_cells for rank in packed),
-        find_dependencies(drafts, geometry, aliased=aliased, turns=turns),
+        find_dependencies(drafts, geometry, aliased=aliased, turns=turns, whole=case.subject is None),
         work.transfers,
         1 + max(channels, default=0),
     )

@@ -58,7 +58,7 @@ def place_messages(
         writer.add_use(use)
     wanted_by: list[list[int]] = [[] for _ in range(schedule.collective.num_ranks)]
     for chunk, ranks in enumerate(schedule.collective.wanted):
-        for rank in ranks:
+        for rank in filter(rules.counts, ranks):
             wanted_by[rank].append(chunk)
     finisher = _Finisher(schedule, survey, homes, rules)
     for rank, chunks in enumerate(wanted_by):

@@ -90,12 +90,20 @@ class PlacementRules:
         The runtime has steps that receive and add.
     staged
         Messages that must not wait for the home of their chunks to become free: they arrive in spare scratch.
+    subject
+        The only rank that counts, of whose messages alone the schedule consists: the others hold what they send, and what becomes
+        of what they get is not looked at. None if all count.
     """
 
     aliased: bool
     identical: bool
     fused: bool
     staged: frozenset[int] = frozenset()
+    subject: int | None = None
+
+    def counts(self, rank: int) -> bool:
+        """Whether all that a rank sends and gets is in the schedule."""
+        return self.subject is None or rank == self.subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +207,7 @@ class _Surveyor:
         chunks = message.chunks
         straight = self._straight(rank, chunks)
         way = self._way_in(event.message, rank, straight) if event.arrives else Way.SEND
-        if way is Way.SEND or way is Way.ADD:
+        if (way is Way.SEND or way is Way.ADD) and self._rules.counts(rank):
             self._require_held(event.message, rank, chunks)
         fetch: tuple[int, ...] = ()
         since: tuple[int, ...] = ()

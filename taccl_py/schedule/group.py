@@ -8,7 +8,7 @@ number of ranks, ends when the base ends, and any rank's part of it can be writt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,6 +69,17 @@ class GroupSchedule:
     def num_messages(self) -> int:
         """Messages of the whole schedule."""
         return len(self.base) * self.topology.num_ranks
+
+    @cached_property
+    def collective(self) -> Collective:
+        """The collective.
+
+        Raises
+        ------
+        InputError
+            If it has too many chunks to be written down.
+        """
+        return Collective(self.kind, self.topology.num_ranks, self.chunks_per_rank)
 
     @property
     def size_bytes(self) -> float:
@@ -136,6 +147,16 @@ class GroupSchedule:
         for rank in range(self.topology.num_ranks):
             yield from self.sent_by(rank)
 
+    def part(self, rank: int) -> Schedule:
+        """Return the messages that a rank sends and receives as a schedule, which is not whole.
+
+        Of what others relay it has no more in their scratch than what they get from the rank or give to it.
+        """
+        messages = (*self.sent_by(rank), *self.received_by(rank))
+        return Schedule(
+            self.topology, self.collective, self.chunk_bytes, messages, self._scratch(messages), self.origin
+        )
+
     def expanded(self) -> Schedule:
         """Return the whole schedule.
 
@@ -148,15 +169,20 @@ class GroupSchedule:
             raise InputError(
                 f"the whole schedule has {self.num_messages} messages, more than {MOST_EXPANDED}; ask for the part of one rank"
             )
-        collective = Collective(self.kind, self.topology.num_ranks, self.chunks_per_rank)
         everything = tuple(self.messages())
-        relayed: list[set[int]] = [set() for _ in range(collective.num_ranks)]
+        return Schedule(
+            self.topology, self.collective, self.chunk_bytes, everything, self._scratch(everything), self.origin
+        )
+
+    def _scratch(self, messages: Iterable[Message]) -> tuple[tuple[int, ...], ...]:
+        """Chunks that ranks only relay, or add up for others."""
+        size = self.topology.num_ranks
+        relayed: list[set[int]] = [set() for _ in range(size)]
         if self.kind in (Kind.ALLTOALL, Kind.REDUCESCATTER):
-            for message in everything:
-                dst = self.topology.links[message.link].dst
+            for message in messages:
+                link = self.topology.links[message.link]
                 # Of the last rank of a pair, or of the rank that owns the sum.
-                relayed[dst].update(
-                    c for c in message.chunks if c // self.chunks_per_rank % collective.num_ranks != dst
-                )
-        scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
-        return Schedule(self.topology, collective, self.chunk_bytes, everything, scratch, self.origin)
+                relayed[link.dst].update(c for c in message.chunks if c // self.chunks_per_rank % size != link.dst)
+                if self.kind is Kind.ALLTOALL:
+                    relayed[link.src].update(c for c in message.chunks if c // self.chunks_per_rank // size != link.src)
+        return tuple(tuple(sorted(chunks)) for chunks in relayed)

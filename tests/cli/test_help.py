@@ -104,6 +104,8 @@ def test_every_example_works(taccl, folder, path):
                      "-o", "out")  # fmt: skip
         assert made.code == 0
         taccl("lower", "out/schedule.json", "--runtime", "rccl", "-o", "algorithms/one.xml")
+    if path == ("lower",):
+        assert taccl("replicate", "torus:2x4", "allgather", "-o", "group.json").code == 0
     if path == ("regress", "check"):
         assert taccl("regress", "accept", "suite.toml").code == 0
     for line in examples(path):

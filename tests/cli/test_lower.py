@@ -146,3 +146,27 @@ def test_lowering_says_how_long_schedule_and_program_take(taccl):
     record = taccl("lower", "schedule.json", "-o", "a.xml", "--json").json
     assert record["makespan_us"] == pytest.approx(11.0)
     assert record["replay_us"] == pytest.approx(11.0)
+
+
+def test_one_rank_of_a_group_schedule_is_lowered_on_demand(taccl, folder):
+    assert taccl("replicate", "torus:4x4", "allgather", "-o", "group.json").code == 0
+    assert taccl("lower", "group.json", "-o", "all.xml").code == 0
+    assert taccl("check", "all.xml").code == 0
+    ended = taccl("lower", "group.json", "--rank", "5", "-o", "rank5.xml")
+    assert ended.code == 0
+    whole, part = ((folder / name).read_text() for name in ("all.xml", "rank5.xml"))
+    begin, end = whole.index('<gpu id="5"'), whole.index('<gpu id="6"')
+    assert whole[begin:end] in part
+    assert part.count("<gpu ") == 16
+    assert len(part) < len(whole) / 8
+
+
+def test_one_rank_needs_a_group_schedule_that_has_it(taccl):
+    assert taccl("replicate", "ring:4", "allgather", "-o", "group.json").code == 0
+    ended = taccl("lower", "group.json", "--rank", "4", "-o", "x.xml")
+    assert (ended.code, ended.err) == (2, "error: command line: --rank: rank 4 does not exist, ranks are 0..3\n")
+    ended = taccl("lower", "group.json", "--to", "mscclpp-json", "-o", "x.json")
+    assert (ended.code, "--to" in ended.err) == (2, True)
+    assert taccl("synth", "ring:4", "allgather", "-o", "out").code == 0
+    ended = taccl("lower", "out/schedule.json", "--rank", "0", "-o", "x.xml")
+    assert (ended.code, "--rank" in ended.err) == (2, True)

@@ -24,7 +24,7 @@ from taccl_py.synthesis.bounds.spread import Profile, group_profiles, last_told,
 from taccl_py.synthesis.symmetry import IntArray
 
 # Larger machines are left to the coarser bounds, which are nearly as good where bandwidth counts.
-_MOST_LINKS, _MOST_NODES = 70_000, 16
+_MOST_LINKS, _MOST_NODES = 70_000, 64
 # How many ranks are tried as the start.
 _MOST_STARTS = 32
 

@@ -136,7 +136,9 @@ def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
     """AllReduce as ReduceScatter and AllGather."""
 
     def write(outline: Outline, times: Timeline) -> Plan | None:
-        numbering = by_piece(forth, outline.pieces)
+        # Where lanes carry whole nodes, nodes that follow each other lie together; else what one lane carries does.
+        nodes = outline.spread == forth.width and len(outline.pieces) == 1
+        numbering = by_share(outline.pieces) if nodes else by_piece(forth, outline.pieces)
         gathered = allgather_moves(forth, outline, times, numbering)
         spread = allgather_moves(back, outline, times, numbering)
         if gathered is None or spread is None:

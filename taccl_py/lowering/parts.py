@@ -1,0 +1,92 @@
+"""Programs of group schedules, rank by rank, without the whole schedule ever being written down.
+
+What a rank does follows from its own messages, so it is lowered with these alone: memory is that of one rank's part, whatever the
+number of ranks. Its peers decide on their side what they send together and in which order; as all ranks do the same the two sides
+agree, which `find_disagreement` looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from taccl_py.lowering.lower import LoweringOptions, lower_rank
+from taccl_py.lowering.program import Gpu, Op, Program
+from taccl_py.schedule.group import GroupSchedule
+
+_SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
+_RECEIVES = frozenset(
+    {
+        Op.RECV,
+        Op.RECV_COPY_SEND,
+        Op.RECV_REDUCE_SEND,
+        Op.RECV_REDUCE_COPY,
+        Op.RECV_REDUCE_COPY_SEND,
+    }
+)
+
+
+def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterable[int]) -> Iterator[Program]:
+    """Programs of some ranks, one after the other; in each of them the other ranks' GPUs do nothing.
+
+    Parameters
+    ----------
+    schedule
+        A group schedule to which the judge does not object.
+    options
+        The runtime and the user's wishes.
+    ranks
+        Which ranks.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InputError
+        If an option is impossible, or the schedule is not valid.
+    """
+    for rank in ranks:
+        program = lower_rank(schedule.part(rank), rank, options)
+        # All ranks use the protocol that the first one chose.
+        options = replace(options, protocol=program.protocol)
+        idle = (Gpu(other, 0, 0, 0, ()) for other in range(schedule.topology.num_ranks))
+        yield replace(program, gpus=tuple(program.gpus[rank] if gpu.rank == rank else gpu for gpu in idle))
+
+
+def join_ranks(programs: Sequence[Program]) -> Program:
+    """One program of those of all ranks, in order."""
+    first = programs[0]
+    return replace(
+        first,
+        num_channels=max(program.num_channels for program in programs),
+        max_bytes=min(program.max_bytes for program in programs),
+        gpus=tuple(program.gpus[rank] for rank, program in enumerate(programs)),
+    )
+
+
+def find_peers(gpu: Gpu) -> list[int]:
+    """Ranks that a rank talks to."""
+    return sorted({peer for tb in gpu.threadblocks for peer in (tb.send_peer, tb.recv_peer) if peer >= 0})
+
+
+def find_disagreement(gpu: Gpu, others: Mapping[int, Gpu]) -> str | None:
+    """Ranks and channel where one side sends in other pieces than the other side expects, or None if all agree."""
+    for _, other in sorted(others.items()):
+        for channel in sorted({tb.channel for one in (gpu, other) for tb in one.threadblocks}):
+            for sender, receiver in ((gpu, other), (other, gpu)):
+                sent = _counts(sender, receiver.rank, channel, sends=True)
+                if sent != _counts(receiver, sender.rank, channel, sends=False):
+                    return f"ranks {sender.rank} and {receiver.rank} on channel {channel}"
+    return None
+
+
+def _counts(gpu: Gpu, peer: int, channel: int, *, sends: bool) -> list[int]:
+    """Chunks of every operation on one side of a connection, in order."""
+    ops = _SENDS if sends else _RECEIVES
+    return [
+        step.count
+        for tb in gpu.threadblocks
+        if tb.channel == channel and (tb.send_peer if sends else tb.recv_peer) == peer
+        for step in tb.steps
+        if step.op in ops
+    ]

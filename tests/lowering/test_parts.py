@@ -1,0 +1,80 @@
+"""Programs of group schedules, rank by rank: right as a whole, and the same as if all had been lowered at once."""
+
+from dataclasses import replace
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.errors import LoweringError
+from taccl_py.lowering.lower import LoweringOptions, lower
+from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_ranks
+from taccl_py.pipeline import Request, lower_group_and_judge, lower_one_rank, synthesize_group
+from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
+from taccl_py.schedule.group import GROUP_KINDS
+from taccl_py.synthesis.engine import Events
+
+OPTIONS = LoweringOptions(EXECUTOR)
+
+
+def group(machine, kind, size_bytes=1 << 20, chunks=1):
+    request = Request(machine, kind, size_bytes=size_bytes, chunks_per_rank=chunks, engine="replicate")
+    return synthesize_group(request, Events()).schedule
+
+
+@pytest.mark.parametrize("kind", GROUP_KINDS)
+@pytest.mark.parametrize("machine", ["ring:5", "torus:4x4", "hpn:3", "ndv4-x2"])
+def test_the_judge_accepts_what_was_lowered_rank_by_rank(machine, kind):
+    schedule = group(machine, kind) if "-x" not in machine else group_of_nodes("ndv4", 2, kind)
+    lowered = lower_group_and_judge(schedule, OPTIONS)
+    assert lowered.verdict.violations == ()
+    assert len(lowered.program.gpus) == schedule.topology.num_ranks
+
+
+def group_of_nodes(machine, nodes, kind):
+    request = Request(machine, kind, nodes=nodes, size_bytes=1 << 20, chunks_per_rank=1, engine="replicate")
+    return synthesize_group(request, Events()).schedule
+
+
+@pytest.mark.parametrize("runtime", [RCCL, LEGACY])
+def test_every_runtime_is_served(runtime):
+    assert lower_group_and_judge(group("torus:3x3", Kind.ALLREDUCE), LoweringOptions(runtime)).verdict.violations == ()
+
+
+def test_a_rank_is_lowered_as_among_all_the_others():
+    schedule = group("torus:4x4", Kind.ALLGATHER)
+    whole = lower(schedule.expanded(), OPTIONS)
+    for rank, program in enumerate(lower_ranks(schedule, OPTIONS, range(16))):
+        assert program.gpus[rank] == whole.gpus[rank]
+        assert all(not gpu.threadblocks for gpu in program.gpus if gpu.rank != rank)
+    assert join_ranks(list(lower_ranks(schedule, OPTIONS, range(16)))) == whole
+
+
+def test_a_part_is_what_a_rank_sends_and_receives():
+    schedule = group("ring:4", Kind.ALLTOALL)
+    part = schedule.part(2)
+    assert set(part.messages) == {*schedule.sent_by(2), *schedule.received_by(2)}
+    assert part.scratch[2] == schedule.expanded().scratch[2]
+
+
+def test_sides_that_do_not_agree_are_found():
+    schedule = group("ring:4", Kind.ALLGATHER)
+    gpus = [program.gpus[rank] for rank, program in enumerate(lower_ranks(schedule, OPTIONS, range(4)))]
+    assert find_peers(gpus[0]) == [1, 3]
+    assert find_disagreement(gpus[0], {1: gpus[1], 3: gpus[3]}) is None
+    shorter = replace(gpus[1], threadblocks=tuple(replace(tb, steps=tb.steps[:-1]) for tb in gpus[1].threadblocks))
+    assert "ranks" in find_disagreement(gpus[0], {1: shorter})
+
+
+@pytest.mark.slow
+def test_sides_that_do_not_agree_are_refused():
+    """70 peers of a rank need three channels, which both sides deal out by their own peers."""
+    with pytest.raises(LoweringError, match="taccl synth"):
+        lower_one_rank(group("hpn:64", Kind.ALLGATHER, 1 << 30), 256, OPTIONS)
+
+
+@pytest.mark.slow
+def test_512_ranks_are_lowered_in_the_memory_of_one():
+    schedule = group("torus:8x8x8", Kind.ALLGATHER, 512 << 20)
+    program, text = lower_one_rank(schedule, 300, OPTIONS)
+    assert len(text) < 1_000_000
+    assert sum(len(tb.steps) for tb in program.gpus[300].threadblocks) >= 511
