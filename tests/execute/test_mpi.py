@@ -10,7 +10,7 @@ import pytest
 
 from tests.execute.processes import ROOT, errors, run_processes, write, write_samples
 from tests.instances import quiet_pulp
-from tests.verify.msccl.files import pair_allreduce, ring_allgather, ring_allreduce, step
+from tests.verify.msccl.files import chain_broadcast, pair_allreduce, ring_allgather, ring_allreduce, step
 from tests.verify.msccl.test_broken_files import both_send_first
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -107,11 +107,52 @@ def outside():
     return file
 
 
+def nobody_signals():
+    file = pair_allreduce()
+    file.step(1, 0, 1)["hasdep"] = 0
+    return file
+
+
+def waits_for_nobody():
+    file = pair_allreduce()
+    file.step(1, 2, 1)["depid"] = 9
+    return file
+
+
+def null_buffer():
+    file = chain_broadcast(3)
+    file.gpus[1].blocks[0].steps.append(step("cpy", "i0", "o0"))
+    return file
+
+
+def chunk_that_stays_away():
+    file = ring_allgather(3)
+    file.gpus[2].blocks.pop(1)
+    file.attributes.update(inplace=0)
+    return file
+
+
 FAULTS = {
     "double counting": (double_counting, 2, ["rank 1, chunk 0 of the output, offset 0", "[wrong-result]"]),
     "other counts": (counts_differently, 3, ["gpu 1 tb 0 step 2", "[count-mismatch]"]),
     "a message too many": (one_message_more, 3, ["rank 0 sends more on channel 0", "[left-over]"]),
     "a message too few": (one_message_less, 3, ["waits for a message from rank", "[deadlock]"]),
+    "a step that nobody signals": (nobody_signals, 2, ["gpu 1 tb 2 step", "waits for step 1 of tb 0", "[deadlock]"]),
+    "a threadblock that is not there": (
+        waits_for_nobody,
+        2,
+        ["step 1 of tb 9; and nobody can give it that", "[deadlock]"],
+    ),
+    "a buffer that may be NULL": (
+        null_buffer,
+        3,
+        ["gpu 1 tb 0 step 1", "the input, which may be NULL", "[null-buffer]"],
+    ),
+    "a chunk that stays away": (
+        chunk_that_stays_away,
+        3,
+        ["rank 2, chunk 2 of the output, offset 0", "[wrong-result]"],
+    ),
     "outside of a buffer": (outside, 3, ["gpu 2 tb 1 step 0", "[outside-buffer]"]),
 }
 
