@@ -136,11 +136,37 @@ class Engine:
         while not self._has_ended(block) and (most is None or moved < most) and self._is_free(block):
             self._operate(block)
             moved += 1
+        if most is None or moved < most:
+            self._want(block)
         return moved > 0
 
     def waits(self, blocks: Iterable[Block]) -> list[Wait]:
         """What threadblocks wait for; those that could go on are left out."""
         return [self._wait(block) for block in blocks if not self._is_free(block)]
+
+    def _want(self, block: Block) -> None:
+        """Say where the message may go that a threadblock waits for and does nothing with but to store it."""
+        if self._has_ended(block):
+            return
+        step = block.steps[block.position]
+        action = step.action
+        only_stores = action.receives and action.writes and not action.reads and not action.sends
+        if only_stores and self._is_awaited(block, step) and not self._is_target_lent(block, step):
+            self._transport.want(block.source, self._next_target(block, step))
+
+    def _is_awaited(self, block: Block, step: Step) -> bool:
+        """Whether a message is all that a threadblock waits for."""
+        ready = step.waits_for is None or block.done > 0 or self._is_signalled(block, step)
+        return ready and not self._transport.has_message(block.source)
+
+    def _is_target_lent(self, block: Block, step: Step) -> bool:
+        """Whether cells that the next operation writes are lent; where there are no such cells it may go on and fail."""
+        if not step.action.writes or not self._transport.lends:
+            return False
+        try:
+            return self._transport.are_lent(self._next_target(block, step))
+        except Trouble:
+            return False
 
     def _has_ended(self, block: Block) -> bool:
         return block.position == len(block.steps)
@@ -150,11 +176,7 @@ class Engine:
         action = step.action
         if step.waits_for is not None and block.done == 0 and not self._is_signalled(block, step):
             return False
-        if action.writes and self._transport.lends and self._transport.are_lent(self._next_target(block, step)):
-            return False
-        if action.receives and not self._transport.has_message(block.source):
-            if action.writes and not action.reads and not action.sends:
-                self._transport.want(block.source, self._next_target(block, step))
+        if self._is_target_lent(block, step) or (action.receives and not self._transport.has_message(block.source)):
             return False
         return not action.sends or self._transport.has_room(block.target)
 
@@ -257,7 +279,7 @@ class Engine:
             source = block.source
             what = f"a message from rank {source.src} on channel {source.channel}"
             return Wait(block.name, block.position, what, self._peer(source.src, source, sends=True))
-        if step.action.writes and self._transport.lends and self._transport.are_lent(self._next_target(block, step)):
+        if self._is_target_lent(block, step):
             return Wait(block.name, block.position, "a message to leave the cells that it writes", None)
         target_queue = block.target
         what = f"a free slot of its connection to rank {target_queue.dst} on channel {target_queue.channel}"

@@ -10,7 +10,14 @@ import pytest
 
 from tests.execute.processes import ROOT, errors, run_processes, write, write_samples
 from tests.instances import quiet_pulp
-from tests.verify.msccl.files import chain_broadcast, pair_allreduce, ring_allgather, ring_allreduce, step
+from tests.verify.msccl.files import (
+    chain_broadcast,
+    direct_alltoall,
+    pair_allreduce,
+    ring_allgather,
+    ring_allreduce,
+    step,
+)
 from tests.verify.msccl.test_broken_files import both_send_first
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -125,6 +132,12 @@ def null_buffer():
     return file
 
 
+def outside_when_it_comes():
+    file = direct_alltoall(3, 2)
+    file.step(2, 0, 1)["dstoff"] = 5
+    return file
+
+
 def chunk_that_stays_away():
     file = ring_allgather(3)
     file.gpus[2].blocks.pop(1)
@@ -153,6 +166,7 @@ FAULTS = {
         3,
         ["rank 2, chunk 2 of the output, offset 0", "[wrong-result]"],
     ),
+    "outside of a buffer where a message comes": (outside_when_it_comes, 3, ["gpu 2 tb 0 step 1", "[outside-buffer]"]),
     "outside of a buffer": (outside, 3, ["gpu 2 tb 1 step 0", "[outside-buffer]"]),
 }
 

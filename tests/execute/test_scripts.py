@@ -42,3 +42,17 @@ def test_one_gpu_does_the_same_on_cpus():
     assert [(row[0], row[1], row[-1]) for row in rows] == [
         (name, size, "0") for name in names for size in ("1024", "65536")
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+def test_loopback_sets_our_algorithm_beside_the_ring():
+    """Whether it is faster depends on what else runs here; that all three give the right sums does not."""
+    ended = run_script("loopback", "1KiB")
+    assert (ended.returncode in (0, 1), ended.stderr) == (True, "")
+    heading, row = ended.stdout.splitlines()
+    assert heading.split()[:3] == ["size", "ours", "ring"]
+    times = [float(word) for word in row.split() if word.replace(".", "").isdigit()]
+    assert row.split()[0] == "1KiB"
+    assert all(time > 0 for time in times)
+    assert len(times) == 5
