@@ -113,7 +113,7 @@ def read_schedule(text: str, path: str) -> Schedule:
     if fields.has("gpus") and not fields.has("format"):
         raise InputError(
             "is a plan for MSCCL++, and a schedule is needed here; name the schedule that it was made of, or use taccl check, "
-            "run or install",
+            "show, simulate, run or install",
             path=path,
         )
     if fields.text("format") != FORMAT:
