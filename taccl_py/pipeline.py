@@ -451,8 +451,8 @@ def _require_agreement(gpu: Gpu, others: Mapping[int, Gpu], options: LoweringOpt
     disagreement = find_disagreement(gpu, others)
     if disagreement is not None:
         raise LoweringError(
-            f"lowered one by one, {disagreement} do not agree on what goes together, as not all of a rank's peers fit on one channel; "
-            "use taccl synth, which lowers all ranks at once",
+            f"lowered one by one, {disagreement} do not agree on what goes together; use taccl synth, which lowers all ranks at "
+            "once",
             runtime=options.runtime.name,
             limit="connection",
         )

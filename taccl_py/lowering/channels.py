@@ -28,11 +28,15 @@ class ChannelRules:
         Number of instances.
     spread
         For the links whose messages need more than one channel per instance: how many.
+    turn
+        Which links choose first, if not those between ranks whose numbers differ least. Where only one rank's links are known,
+        both ends of a link must have it at the same place among their own.
     """
 
     runtime: Runtime
     instances: int
     spread: Mapping[int, int]
+    turn: Mapping[int, int] | None = None
 
     def channels_of(self, link: int) -> int:
         """Number of channels that the link needs."""
@@ -74,7 +78,10 @@ def _link_channels(links: list[int], topology: Topology, rules: ChannelRules) ->
     num_ranks = topology.num_ranks
     ends = topology.links
     # Links of equal distance together: every rank has one of them, so all channels fill evenly.
-    by_distance = sorted(links, key=lambda i: ((ends[i].dst - ends[i].src) % num_ranks, i))
+    turn_of = rules.turn
+    by_distance = sorted(
+        links, key=lambda i: (turn_of[i] if turn_of is not None else (ends[i].dst - ends[i].src) % num_ranks, i)
+    )
     found: dict[int, list[int]] = {link: [] for link in links}
     senders: dict[tuple[int, int], int] = {}
     receivers: dict[tuple[int, int], int] = {}

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import InputError, LoweringError
@@ -50,7 +51,7 @@ from taccl_py.lowering.turns import PortOrder, find_turns
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
 
-__all__ = ["LoweringOptions", "Placement", "PortOrder", "lower", "lower_rank"]
+__all__ = ["LoweringOptions", "Placement", "PortOrder", "Subject", "lower", "lower_rank"]
 
 _MAX_ATTEMPTS = 60
 _FEWEST_SLOTS = 2  # of any protocol of any runtime; a ring of fused steps needs them
@@ -94,6 +95,22 @@ class LoweringOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """The rank that a part is lowered for.
+
+    Attributes
+    ----------
+    rank
+        The rank.
+    turn
+        Which of its links get their channels first; the same for both ends of a link.
+    """
+
+    rank: int
+    turn: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Case:
     """What is decided before the first attempt and never again, but for the protocol."""
 
@@ -103,7 +120,7 @@ class _Case:
     geometry: Geometry
     events: tuple[Event, ...]
     choice: ProtocolChoice
-    subject: int | None = None
+    subject: Subject | None = None
 
     @property
     def slots(self) -> int:
@@ -131,28 +148,27 @@ def lower(schedule: Schedule, options: LoweringOptions) -> Program:
     return _lowered(schedule, options, None)
 
 
-def lower_rank(part: Schedule, rank: int, options: LoweringOptions) -> Program:
+def lower_rank(part: Schedule, subject: Subject, options: LoweringOptions) -> Program:
     """Make the program of one rank.
 
     Parameters
     ----------
     part
         The messages that the rank sends and receives, and no others.
-    rank
+    subject
         The rank; the program's other GPUs do only their share of these messages.
     options
-        As for `lower`. Two ranks agree on what they say to each other if one channel is enough for each pair; the judge of the whole
-        program tells.
+        As for `lower`.
 
     Raises
     ------
     LoweringError, InputError
         See `lower`.
     """
-    return _lowered(part, options, rank)
+    return _lowered(part, options, subject)
 
 
-def _lowered(schedule: Schedule, options: LoweringOptions, subject: int | None) -> Program:
+def _lowered(schedule: Schedule, options: LoweringOptions, subject: Subject | None) -> Program:
     runtime = options.runtime
     _require_options(options)
     name = options.name or default_name(schedule)
@@ -234,12 +250,15 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
     num_ranks = case.schedule.collective.num_ranks
     aliased = case.flags.in_place
     identical = options.placement is Placement.IN_PLACE
-    rules = PlacementRules(aliased, identical, runtime.fused, decisions.staged, case.subject)
+    subject = case.subject
+    rank = subject.rank if subject is not None else None
+    rules = PlacementRules(aliased, identical, runtime.fused, decisions.staged, rank)
     actions: tuple[Action, ...] = place_messages(case.schedule, case.events, geometry, rules)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
     work = sequence_actions(work, Memory(geometry, aliased=aliased))
     flow = trace_flow(work, case.schedule.makespan_us)
-    channel_rules = ChannelRules(runtime, options.instances, decisions.spread)
+    turn = subject.turn if subject is not None else None
+    channel_rules = ChannelRules(runtime, options.instances, decisions.spread, turn)
     channels = assign_channels(work, case.schedule.topology, channel_rules)
     block_rules = ThreadblockRules(
         runtime,
@@ -257,7 +276,7 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
     return Attempt(
         drafts,
         tuple(rank.scratch_cells for rank in packed),
-        find_dependencies(drafts, geometry, aliased=aliased, turns=turns, whole=case.subject is None),
+        find_dependencies(drafts, geometry, aliased=aliased, turns=turns, whole=subject is None),
         work.transfers,
         1 + max(channels, default=0),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from taccl_py.lowering.lower import LoweringOptions, lower_rank
+from taccl_py.lowering.lower import LoweringOptions, Subject, lower_rank
 from taccl_py.lowering.program import Gpu, Op, Program
 from taccl_py.schedule.group import GroupSchedule
 
@@ -46,7 +46,8 @@ def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterab
         If an option is impossible, or the schedule is not valid.
     """
     for rank in ranks:
-        program = lower_rank(schedule.part(rank), rank, options)
+        part = schedule.part(rank)
+        program = lower_rank(part, Subject(rank, schedule.orbit_of({m.link for m in part.messages})), options)
         # All ranks use the protocol that the first one chose.
         options = replace(options, protocol=program.protocol)
         idle = (Gpu(other, 0, 0, 0, ()) for other in range(schedule.topology.num_ranks))

@@ -8,7 +8,7 @@ number of ranks, ends when the base ends, and any rank's part of it can be writt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -146,6 +146,15 @@ class GroupSchedule:
         """Every message of the whole schedule, sender by sender."""
         for rank in range(self.topology.num_ranks):
             yield from self.sent_by(rank)
+
+    def orbit_of(self, links: Collection[int]) -> dict[int, int]:
+        """Number of the orbit of each link: which one it is, among those of rank 0, when its sender is taken to rank 0."""
+        topology = self.topology
+        known = sorted(links)
+        src = np.array([topology.links[link].src for link in known], dtype=np.int64)
+        dst = np.array([topology.links[link].dst for link in known], dtype=np.int64)
+        to = self._translations.carried(src, 0, dst).tolist()
+        return {link: topology.links_between[0, end][topology.lane[link]] for link, end in zip(known, to, strict=True)}
 
     def part(self, rank: int) -> Schedule:
         """Return the messages that a rank sends and receives as a schedule, which is not whole.

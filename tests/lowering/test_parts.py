@@ -65,11 +65,31 @@ def test_sides_that_do_not_agree_are_found():
     assert "ranks" in find_disagreement(gpus[0], {1: shorter})
 
 
+def test_links_of_an_orbit_have_one_number_at_both_ends():
+    schedule = group("torus:3x3", Kind.ALLGATHER)
+    ends = schedule.topology.links
+    orbit_of = schedule.orbit_of(range(len(ends)))
+    # 9 ranks, 4 links each: the same orbits leave and enter every rank.
+    for rank in range(9):
+        for found in (
+            [i for i, k in enumerate(ends) if k.src == rank],
+            [i for i, k in enumerate(ends) if k.dst == rank],
+        ):
+            assert sorted(orbit_of[link] for link in found) == [0, 1, 2, 3]
+
+
 @pytest.mark.slow
-def test_sides_that_do_not_agree_are_refused():
-    """70 peers of a rank need three channels, which both sides deal out by their own peers."""
+def test_a_rank_with_more_peers_than_a_channel_takes_agrees_with_them():
+    """Most of the 63 ranks of its number in other nodes, and of the 7 in its own, with 32 on a channel."""
+    program, _ = lower_one_rank(group("hpn:64", Kind.ALLGATHER, 1 << 30), 256, OPTIONS)
+    assert len(find_peers(program.gpus[256])) > 2 * 32
+    assert program.num_channels >= 3
+
+
+def test_sides_that_do_not_agree_are_refused(monkeypatch):
+    monkeypatch.setattr("taccl_py.pipeline.find_disagreement", lambda *_: "ranks 0 and 1 on channel 0")
     with pytest.raises(LoweringError, match="taccl synth"):
-        lower_one_rank(group("hpn:64", Kind.ALLGATHER, 1 << 30), 256, OPTIONS)
+        lower_one_rank(group("ring:4", Kind.ALLGATHER), 0, OPTIONS)
 
 
 @pytest.mark.slow
