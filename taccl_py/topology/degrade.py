@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from taccl_py.errors import InputError
 from taccl_py.topology.files import require_connected
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Link, Port, Topology
 
 _LINK = re.compile(r"\s*([0-9]{1,9})\s*(->|-|>)\s*([0-9]{1,9})\s*")
 
@@ -153,8 +153,9 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
     words = degradation.words()
     if not words:
         return topology
-    machine = _without_ports(topology, degradation)
-    links = list(machine.links)
+    ports = _slowed(topology, degradation)
+    gone = {port for pattern in degradation.missing_ports for port in _fitting(topology, pattern, "missing_ports")}
+    links = _without_ports(topology, gone) if gone else list(topology.links)
     for choice in degradation.missing:
         _require(topology, choice, "missing")
         links = [link for link in links if not choice.holds(link.src, link.dst)]
@@ -167,7 +168,8 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
             for link in links
         ]
     machine = replace(
-        machine, name=f"{topology.name}-degraded", links=tuple(links),
+        topology, name=f"{topology.name}-degraded", links=tuple(links), symmetry=(),
+        ports=tuple(port for number, port in enumerate(ports) if number not in gone),
         source="; ".join(filter(None, [topology.source, f"declared: {', '.join(words)}"])),
     )  # fmt: skip
     try:
@@ -179,25 +181,26 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
 
     images = LinkImages(machine)
     symmetry = tuple(image for image in topology.symmetry if not isinstance(images.of(image), str))
-    return replace(machine, symmetry=symmetry)
+    return replace(machine, symmetry=symmetry) if symmetry else machine
 
 
-def _without_ports(topology: Topology, degradation: Degradation) -> Topology:
-    """The machine without its missing ports and the links that need them, and with its slow ports."""
+def _slowed(topology: Topology, degradation: Degradation) -> list[Port]:
+    """Ports of the machine, the slow ones slow."""
     ports = list(topology.ports)
     for slow in degradation.slow_ports:
         for port in _fitting(topology, slow.pattern, "slow_ports"):
             ports[port] = replace(ports[port], beta_us_per_mb=ports[port].beta_us_per_mb / slow.share)
-    gone = {port for pattern in degradation.missing_ports for port in _fitting(topology, pattern, "missing_ports")}
-    if not gone:
-        return replace(topology, ports=tuple(ports)) if degradation.slow_ports else topology
-    number = {port: index for index, port in enumerate(p for p in range(len(ports)) if p not in gone)}
-    links = [
+    return ports
+
+
+def _without_ports(topology: Topology, gone: set[int]) -> list[Link]:
+    """Links that need none of the ports that are gone, with the numbers of those that are left."""
+    number = {port: index for index, port in enumerate(p for p in range(len(topology.ports)) if p not in gone)}
+    return [
         replace(link, ports=tuple(number[port] for port in link.ports))
         for link in topology.links
         if gone.isdisjoint(link.ports)
     ]
-    return replace(topology, ports=tuple(ports[port] for port in number), links=tuple(links), symmetry=())
 
 
 def _fitting(topology: Topology, pattern: str, field: str) -> list[int]:

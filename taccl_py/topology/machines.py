@@ -59,6 +59,8 @@ SHAPES = (
     ),
     Shape("mesh", "mesh:4x4", "a grid of any dimension whose sides are lines"),
     Shape("hypercube", "hypercube:3", "2^d ranks, linked where their numbers differ in one bit"),
+    Shape("circulant", "circulant:16x1x6", "so many ranks in a circle, linked both ways at the distances that follow"),
+    Shape("kautz", "kautz:12x2", "generalized Kautz graph: so many ranks with so many links out, few steps apart"),
     Shape("full", "full:8", "a link of its own for every pair"),
     Shape("switch", "switch:16", "every pair linked; one port out and one port in for each rank"),
     Shape(
@@ -132,8 +134,10 @@ class _Cluster:
 
 _CLUSTERS = {"hpn": _Cluster(8, 200.0, 50.0), "nvl72": _Cluster(72, 900.0, 50.0)}
 _GRIDS = ("torus", "twisted", "mesh")
+# Their first number counts the ranks; those that follow are distances, or the number of links out.
+_LISTS = ("circulant", "kautz")
 # The least size of those that have no side of at least 2 ranks.
-_LEAST = {"hypercube": 1, "dragonfly": 1, "hpn": 1, "nvl72": 1}
+_LEAST = {"hypercube": 1, "dragonfly": 1, "hpn": 1, "nvl72": 1, "circulant": 1, "kautz": 1}
 _UNITS = {
     "hypercube": "dimensions",
     "dragonfly": "channels out of a router",
@@ -145,9 +149,11 @@ _UNITS = {
 
 def _sides(shape: str, size: str, text: str) -> tuple[int, ...]:
     grid = shape in _GRIDS
-    pattern = r"[0-9]{1,9}(x[0-9]{1,9})*" if grid else r"[0-9]{1,9}"
+    pattern = r"[0-9]{1,9}(x[0-9]{1,9})*" if grid or shape in _LISTS else r"[0-9]{1,9}"
     if not re.fullmatch(pattern, size.lower()):
-        allowed = "sides joined by x, as in 4x4" if grid else "one whole number"
+        allowed = (
+            "sides joined by x, as in 4x4" if grid else "numbers joined by x" if shape in _LISTS else "one whole number"
+        )
         raise InputError(f"{text!r}: {size!r} is not a size of a {shape}; write {allowed}")
     sides = tuple(int(side) for side in size.lower().split("x"))
     least = _LEAST.get(shape, 2)
@@ -160,15 +166,36 @@ def _sides(shape: str, size: str, text: str) -> tuple[int, ...]:
         raise InputError(
             f"{text!r}: the last side of a twisted torus is twice each of the others; write for example 4x4x8"
         )
+    if shape in _LISTS:
+        _check_list(shape, sides, text)
     _check_size(shape, sides, text)
     return sides
+
+
+def _check_list(shape: str, sides: Sequence[int], text: str) -> None:
+    ranks, *others = sides
+    if shape == "kautz" and (len(others) != 1 or not 2 <= others[0] < ranks):
+        raise InputError(
+            f"{text!r}: write the ranks and the links out of each, 2 or more and fewer than ranks, as in 12x2"
+        )
+    if shape == "circulant" and (not others or ranks < 2 or max(others) > ranks // 2 or len(set(others)) < len(others)):
+        raise InputError(
+            f"{text!r}: write the ranks and different distances, each at most half of the ranks, as in 16x1x6"
+        )
+    if shape == "circulant" and math.gcd(*sides) > 1:
+        raise InputError(
+            f"{text!r}: its numbers have a common divisor, so some ranks cannot be reached; write for example 16x1x6"
+        )
 
 
 def _check_size(shape: str, sides: Sequence[int], text: str) -> None:
     """Refuse what would not fit into memory, before anything is built."""
     num_ranks = math.prod(map(float, sides))
     num_links = num_ranks * (num_ranks - 1) if shape in ("full", "switch") else 2.0 * len(sides) * num_ranks
-    if shape == "hypercube":
+    if shape in _LISTS:
+        num_ranks = float(sides[0])
+        num_links = num_ranks * (2.0 * (len(sides) - 1) if shape == "circulant" else sides[1])
+    elif shape == "hypercube":
         num_ranks = 2.0 ** min(sides[0], 100)
         num_links = sides[0] * num_ranks
     elif shape in ("dragonfly", "fattree"):
@@ -278,6 +305,30 @@ def _hypercube(sides: tuple[int, ...], cost: Cost) -> Parts:
     return Parts(len(ranks), links, symmetry=tuple(tuple(rank ^ bit for rank in ranks) for bit in bits))
 
 
+def _circulant(sides: tuple[int, ...], cost: Cost) -> Parts:
+    size, *distances = sides
+    # Halfway around both ways lead to the same rank.
+    steps = sorted({step for distance in distances for step in (distance, size - distance)})
+    links = tuple(NodeLink(rank, (rank + step) % size, cost) for rank in range(size) for step in steps)
+    return Parts(size, links, symmetry=(rotation(size),))
+
+
+def _kautz(sides: tuple[int, ...], cost: Cost) -> Parts:
+    """Links from i to -d i - j for j from 1 to d (Imase and Itoh 1983), all modulo the number of ranks, loops left out.
+
+    Adding t to every rank keeps the links where (d + 1) t is 0.
+    """
+    size, degree = sides
+    links = tuple(
+        NodeLink(rank, to, cost)
+        for rank in range(size)
+        for to in dict.fromkeys((-degree * rank - j) % size for j in range(1, degree + 1))
+        if to != rank
+    )
+    shift = size // math.gcd(size, degree + 1)
+    return Parts(size, links, symmetry=(rotation(size, shift),) if shift < size else ())
+
+
 def _full(sides: tuple[int, ...], cost: Cost) -> Parts:
     ranks = range(sides[0])
     links = tuple(NodeLink(src, dst, cost) for src in ranks for dst in ranks if src != dst)
@@ -303,6 +354,8 @@ _PARTS: dict[str, Callable[[tuple[int, ...], Cost], Parts]] = {
     "twisted": _twisted,
     "mesh": _mesh,
     "hypercube": _hypercube,
+    "circulant": _circulant,
+    "kautz": _kautz,
     "full": _full,
     "switch": _switch,
     "dragonfly": _dragonfly,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB
 
 _RELATIVE_PRECISION = 1e-9
 # Messages of one port that are looked at when the first one cannot go.
@@ -47,8 +46,10 @@ class Job:
 
     Attributes
     ----------
-    link, chunks, reduce
+    link, chunks, reduce, packed
         As in `Message`.
+    megabytes
+        Size of its chunks together.
     place
         In the order: the smaller, the sooner.
     tells
@@ -58,41 +59,43 @@ class Job:
     link: int
     chunks: tuple[int, ...]
     reduce: bool
+    megabytes: float
     place: float
     tells: Barrier | None = None
+    packed: bool = False
 
     def wait(self, barrier: Barrier) -> None:
         """Do not start before a barrier opens."""
         barrier.jobs.append(self)
 
 
-def dispatch(topology: Topology, chunk_bytes: float, first: Sequence[Job], opening: Sequence[Barrier]) -> list[Message]:
+def dispatch(topology: Topology, first: Sequence[Job], opening: Sequence[Barrier]) -> list[Message]:
     """Time all messages.
 
     Parameters
     ----------
-    topology, chunk_bytes
-        The machine and the size of a chunk.
+    topology
+        The machine.
     first
         Messages that wait for nothing.
     opening
         Barriers that nothing has to report to.
     """
-    return _Dispatch(topology, chunk_bytes).run(first, opening)
+    return _Dispatch(topology).run(first, opening)
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one port: the first ones, and a heap of the others with their places."""
+    """What waits for one port: the first ones, a heap of the others with their places, and when it is looked at again."""
 
     front: list[Job] = field(default_factory=list)
     others: list[tuple[float, int, Job]] = field(default_factory=list)
+    again_us: float = 0.0
 
 
 class _Dispatch:
-    def __init__(self, topology: Topology, chunk_bytes: float) -> None:
+    def __init__(self, topology: Topology) -> None:
         self._resources, self._cost, self._links = topology.resources_of, topology.resource_cost, topology.links
-        self._megabytes = chunk_bytes / BYTES_PER_MB
         self._free_us = [0.0] * topology.num_resources
         # Of the sender's first ports, and of links without a port.
         self._queues: dict[int, _Queue] = {}
@@ -143,9 +146,11 @@ class _Dispatch:
     def _serve(self, port: int, now: float) -> None:
         """Start a message if one can start; else look again when what holds the first ones up is free."""
         soon, free_us = now * (1 + _RELATIVE_PRECISION), self._free_us
-        if free_us[port] > soon:
-            return  # it is looked at again at that time
         queue = self._queues[port]
+        if free_us[port] > soon:
+            if queue.again_us < free_us[port]:
+                self._look_again(queue, port, free_us[port])
+            return
         front, others = queue.front, queue.others
         while others and (len(front) < _MOST_TRIED or others[0][0] < front[-1].place):
             front.append(heapq.heappop(others)[2])
@@ -167,18 +172,22 @@ class _Dispatch:
                 break
             again = min(again, until)
         if again < float("inf"):
-            self._count += 1
-            heapq.heappush(self._events, (again, self._count, port, None))
+            self._look_again(queue, port, again)
+
+    def _look_again(self, queue: _Queue, port: int, time_us: float) -> None:
+        queue.again_us = time_us
+        self._count += 1
+        heapq.heappush(self._events, (time_us, self._count, port, None))
 
     def _start(self, job: Job, now: float) -> None:
-        megabytes, longest = len(job.chunks) * self._megabytes, 0.0
+        longest = 0.0
         for resource in self._resources[job.link]:
             alpha_us, beta_us_per_mb = self._cost[resource]
-            time_us = alpha_us + beta_us_per_mb * megabytes
+            time_us = alpha_us + beta_us_per_mb * job.megabytes
             self._free_us[resource] = now + time_us
             longest = max(longest, time_us)
         end = now + longest + self._links[job.link].latency_us
-        self._messages.append(Message(job.link, job.chunks, now, end, job.reduce))
+        self._messages.append(Message(job.link, job.chunks, now, end, job.reduce, job.packed))
         if job.tells is not None:
             self._count += 1
             heapq.heappush(self._events, (end, self._count, -1, job.tells))

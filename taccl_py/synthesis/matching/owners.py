@@ -53,17 +53,19 @@ def owner_schedule(topology: Topology, size_bytes: float, chunks_per_rank: int |
     if topology.num_nodes == 1:
         return None
     pieces = min(_pieces(topology, size_bytes), chunks_per_rank or _PIECES[0])
-    most = max(1, MAX_CHUNK_COPIES // topology.num_ranks**2)
-    collective = Collective(Kind.ALLREDUCE, topology.num_ranks, chunks_per_rank or min(_CHUNKS * pieces, most))
+    # Powers of two, which divide the sizes that are asked for.
+    fine = 1 << (_CHUNKS * pieces - 1).bit_length()
+    most = 1 << max(0, (MAX_CHUNK_COPIES // topology.num_ranks**2).bit_length() - 1)
+    collective = Collective(Kind.ALLREDUCE, topology.num_ranks, chunks_per_rank or min(fine, most))
     shares = Shares.of(topology, collective.num_chunks)
     if shares is None:
         return None
     chunk_bytes = collective.chunk_bytes(size_bytes)
     with _uncollected():
-        plan = _Plan(topology, shares, pieces)
+        plan = _Plan(topology, shares, pieces, chunk_bytes / BYTES_PER_MB)
         if not plan.build():
             return None
-        messages = tuple(dispatch(topology, chunk_bytes, plan.first, plan.opening))
+        messages = tuple(dispatch(topology, plan.first, plan.opening))
         return Schedule(topology, collective, chunk_bytes, messages, ((),) * topology.num_ranks)
 
 
@@ -112,8 +114,8 @@ class _Span:
 class _Plan:
     """Messages of an AllReduce by owners and what they wait for."""
 
-    def __init__(self, topology: Topology, shares: Shares, pieces: int) -> None:
-        self._topology, self._shares = topology, shares
+    def __init__(self, topology: Topology, shares: Shares, pieces: int, chunk_mb: float) -> None:
+        self._topology, self._shares, self._chunk_mb = topology, shares, chunk_mb
         self._nodes = topology.node_ranks
         number = {rank: node for node, ranks in enumerate(self._nodes) for rank in ranks}
         self._node_of = [number[rank] for rank in range(topology.num_ranks)]
@@ -224,7 +226,7 @@ class _Plan:
         if lanes is None:
             self._is_whole = False
             return
-        job = Job(lanes[0], chunks, reduce, urgency, tells)
+        job = Job(lanes[0], chunks, reduce, len(chunks) * self._chunk_mb, urgency, tells)
         if tells is not None:
             tells.missing += 1
         if after is None:

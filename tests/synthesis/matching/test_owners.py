@@ -78,9 +78,9 @@ def test_messages_share_ports_in_order_and_wait_for_barriers():
     machine = single_ranks(1.0, 1.0, 1.0)
     link = {(k.src, k.dst): n for n, k in enumerate(machine.links)}
     both = Barrier(missing=2)
-    one, two = (Job(link[src, 2], (0,), True, float(src), both) for src in (0, 1))
-    Job(link[2, 0], (0,), False, 0.0).wait(both)
-    assert sorted(dispatch(machine, 1e6, [one, two], []), key=lambda m: m.start_us) == [
+    one, two = (Job(link[src, 2], (0,), True, 1.0, float(src), both) for src in (0, 1))
+    Job(link[2, 0], (0,), False, 1.0, 0.0).wait(both)
+    assert sorted(dispatch(machine, [one, two], []), key=lambda m: m.start_us) == [
         Message(link[0, 2], (0,), 0.0, 1.0, True),
         Message(link[1, 2], (0,), 1.0, 2.0, True),
         Message(link[2, 0], (0,), 2.0, 3.0, False),
@@ -90,9 +90,24 @@ def test_messages_share_ports_in_order_and_wait_for_barriers():
 def test_a_message_that_cannot_go_does_not_hold_up_the_next_one():
     machine = single_ranks(1.0, 1.0, 1.0)
     link = {(k.src, k.dst): n for n, k in enumerate(machine.links)}
-    jobs = [Job(link[0, 2], (0, 1), False, 0.0), Job(link[1, 2], (0,), False, 1.0), Job(link[1, 0], (0,), False, 2.0)]
-    starts = {(m.link): m.start_us for m in dispatch(machine, 1e6, jobs, [])}
+    jobs = [
+        Job(link[0, 2], (0, 1), False, 2.0, 0.0),
+        Job(link[1, 2], (0,), False, 1.0, 1.0),
+        Job(link[1, 0], (0,), False, 1.0, 2.0),
+    ]
+    starts = {(m.link): m.start_us for m in dispatch(machine, jobs, [])}
     assert starts == {link[0, 2]: 0.0, link[1, 0]: 0.0, link[1, 2]: 2.0}
+
+
+def test_a_port_that_another_queue_holds_is_looked_at_again():
+    """0->1 and 1->2 pass the same port, which the links out of 0 name first and the one out of 1 last."""
+    ports = (Port("shared", 0.0, 1.0), Port("own", 0.0, 1.0))
+    links = (Link(0, 1, 0.0, 0.1, 0.0, (0,)), Link(1, 2, 0.0, 0.1, 0.0, (1, 0)))
+    machine = Topology("row", "", (0, 0, 0), ports, links)
+    late = Barrier(missing=1)
+    Job(0, (1,), False, 1.0, 3.0).wait(late)
+    found = dispatch(machine, [Job(1, (0,), False, 2.0, 0.0, late), Job(0, (0,), False, 1.0, 1.0)], [])
+    assert [(m.link, m.chunks, m.start_us) for m in found] == [(1, (0,), 0.0), (0, (0,), 2.0), (0, (1,), 3.0)]
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
