@@ -15,7 +15,7 @@ needs_torch = pytest.mark.skipif(
 
 def run_script(name, *words):
     command = [sys.executable, ROOT / "scripts" / name, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
 
 
 @needs_torch
