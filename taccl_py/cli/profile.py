@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.cli.options import OUTPUT, SIZE, echo_json, json_option
 from taccl_py.cli.progress import counted_down
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.jsonio import canonical_json, write_atomically
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 _SHARED = "machine"
+_LEAST_LARGEST = 4096
 
 
 @click.command(short_help="Measure alpha, beta and the ports that links share.")
@@ -64,6 +65,13 @@ _SHARED = "machine"
     type=click.IntRange(2, MAX_RANKS),
     default=None,
     help="Number of ranks of an unknown machine, for --plan.",
+)
+@click.option(
+    "--largest",
+    type=SIZE,
+    default="4MiB",
+    show_default=True,
+    help="Largest message; where large ones are slower or faster, the costs are those of messages up to this size.",
 )
 @click.option("--all-pairs", is_flag=True, help="Measure every link at all sizes, not one of each class.")
 @click.option(
@@ -182,6 +190,8 @@ def _refuse_contradictions(job: Job | None, values: dict[str, Any]) -> None:
     def refuse(what: str, field: str) -> NoReturn:
         raise InputError(what, path="command line", field=field)
 
+    if values["largest"] < _LEAST_LARGEST:
+        refuse(f"{values['largest']} bytes are too few to tell beta; write {_LEAST_LARGEST} or more", "--largest")
     if values["backend"] and values["transport"] != "torch":
         refuse("is for --with torch; leave it out", "--backend")
     if values["ranks"] is not None and (not values["plan"] or values["emulate"] or job is not None):
@@ -288,7 +298,7 @@ def _measure(
         record = Record(values["record"], bench.name, len(bench.node_of))
         counted.known, counted.keep = record.known, record.keep
     try:
-        return measure(counted, all_pairs=values["all_pairs"])
+        return measure(counted, all_pairs=values["all_pairs"], largest_bytes=values["largest"])
     except Stopped:
         raise KeyboardInterrupt from None
 

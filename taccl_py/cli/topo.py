@@ -158,7 +158,7 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
     """Fit alpha and beta of links to measured times, with residual, confidence, outliers and the sizes where the line breaks.
 
     FILES are CSV with the columns src, dst, size_bytes, time_us and perhaps serial (messages one after the other), joined (at
-    once), together (label of what ran at the same time); or what osu_latency, osu_bw, nccl-tests' sendrecv_perf or CUDA's
+    once), together (label of what ran at the same time, which tells the ports that links share); or what osu_latency, osu_bw, nccl-tests' sendrecv_perf or CUDA's
     p2pBandwidthLatencyTest printed. All of them are one set of samples.
 
     \b
@@ -187,6 +187,7 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
         echo_json(fits_record(fitted))
     else:
         print_table(fits_table(fitted))
+        _show_ports(fitted.topology)
 
 
 @topo.command("diff")
@@ -251,6 +252,11 @@ def _show(topology: Topology) -> None:
         ))  # fmt: skip
     columns = ("links", "number", "alpha us", f"beta {unit}", "GB/s", "latency us", "from ranks", "for example")
     print_table(plain_table("Links", columns, rows))
+    _show_ports(topology)
+
+
+def _show_ports(topology: Topology) -> None:
+    unit = "per chunk" if topology.chunk_costs else "us/MB"
     shared = Counter(port for link in topology.links for port in link.ports)
     ports = [
         (

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from taccl_py.errors import InputError
+from taccl_py.measure.experiment import Flow
 from taccl_py.measure.fitting import Fit, fit_samples
+from taccl_py.measure.recorded import infer_ports
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.files import require_connected
-from taccl_py.topology.model import Link, Topology
+from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.template import Cost
 from taccl_py.units import MIN_COST_US
 
 
@@ -49,7 +52,8 @@ def fit_topology(
 ) -> Fitted:
     """Return the machine that samples describe.
 
-    What ran alone counts; only for links that never ran alone, what ran together with others.
+    What ran alone gives the cost of links; only for links that never ran alone, what ran together with others. What links that
+    ran alone too did together gives the ports that they share.
 
     Parameters
     ----------
@@ -82,14 +86,25 @@ def fit_topology(
         raise InputError(f"{total} ranks are no multiple of {nodes} nodes; correct the number", field="nodes")
     node_of = tuple(rank * nodes // total for rank in range(total))
     groups = _by_pair(samples) if grouping is Grouping.PAIR else _by_class(samples, node_of)
-    links = []
+    costs: dict[Flow, Cost] = {}
     for group in groups:
         line = group.fit.at(size_bytes)
         alpha_us = 0.0 if line.alpha_us < MIN_COST_US else line.alpha_us
-        links += [Link(src, dst, alpha_us, line.beta_us_per_mb) for src, dst in group.pairs]
+        costs |= {Flow(src, dst): Cost(alpha_us, line.beta_us_per_mb) for src, dst in group.pairs}
+    found = infer_ports(samples, costs)
+    links = [
+        Link(
+            flow.src, flow.dst, cost.alpha_us, cost.beta_us_per_mb,
+            ports=tuple(index for index, port in enumerate(found) if flow in port.links),
+        )
+        for flow, cost in costs.items()
+    ]  # fmt: skip
+    ports = tuple(
+        Port(f"{port.name} ({index})", port.cost.alpha_us, port.cost.beta_us_per_mb) for index, port in enumerate(found)
+    )
     worst = max(group.fit.at(size_bytes).residual for group in groups)
     source = f"fitted to {len(samples)} measured samples, relative residual at most {100 * worst:.2g} %"
-    topology = Topology(name, source, node_of, (), tuple(links))
+    topology = Topology(name, source, node_of, ports, tuple(links))
     require_connected(topology)
     return Fitted(topology, tuple(groups))
 

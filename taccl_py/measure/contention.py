@@ -22,7 +22,10 @@ from taccl_py.topology.template import Cost
 from taccl_py.units import BYTES_PER_MB, format_ranks
 
 LARGE_BYTES = 4_000_000
-_OTHER_BYTES = (64, 1_000_000, 16_000_000)  # sizes beside that, of which one tells the cost of a port
+_SMALL_BYTES, _OTHER_SIZES = (
+    64,
+    4,
+)  # sizes beside that, of which one tells the cost of a port: this, a fourth, four times
 _CLEARLY = 1.25  # what is felt less keeps a port busy not quite always
 EXPECTED_MESSAGES = 8  # so that a port is kept busy from the first message to the last
 _SURE_MESSAGES = 32  # so that it does not matter when its flows start
@@ -61,9 +64,13 @@ def most_port_experiments(links: int, ranks: int, classes: int, ports: int) -> i
 
 
 def expected_us(
-    group: Sequence[Flow], costs: Mapping[Flow, Cost], ports: Sequence[FoundPort], messages: int = EXPECTED_MESSAGES
+    group: Sequence[Flow],
+    costs: Mapping[Flow, Cost],
+    ports: Sequence[FoundPort],
+    messages: int = EXPECTED_MESSAGES,
+    size_bytes: int = LARGE_BYTES,
 ) -> list[float]:
-    """Longest that each flow of a set should take, with messages of `LARGE_BYTES`.
+    """Longest that each flow of a set should take.
 
     Parameters
     ----------
@@ -73,10 +80,10 @@ def expected_us(
         Alpha and beta of links alone.
     ports
         Ports that are known.
-    messages
-        Messages of each flow.
+    messages, size_bytes
+        Messages of each flow, and their size.
     """
-    megabytes = LARGE_BYTES / BYTES_PER_MB
+    megabytes = size_bytes / BYTES_PER_MB
     alone = [_message_us(costs[flow], megabytes) for flow in group]
     latest = [messages * time for time in alone]
     for port in ports:
@@ -106,11 +113,19 @@ class PortSearch:
         Kind of a link: links of different kinds are not run together.
     slower
         Ratio of times from which on a time is longer.
+    large_bytes
+        Size of messages that are run together.
     """
 
     def __init__(
-        self, counted: Counted, costs: dict[Flow, Cost], scope_of: Callable[[Flow], str], slower: float
+        self,
+        counted: Counted,
+        costs: dict[Flow, Cost],
+        scope_of: Callable[[Flow], str],
+        slower: float,
+        large_bytes: int = LARGE_BYTES,
     ) -> None:
+        self._large_bytes = large_bytes
         self._counted = counted
         self._slower = slower
         self._costs = costs
@@ -154,7 +169,7 @@ class PortSearch:
         """Links that are equally fast, where there are several kinds: those over PCIe beside NVLink share other ports."""
         found: list[tuple[float, list[Flow]]] = []
         for flow in links:
-            time = _message_us(self._costs[flow], LARGE_BYTES / BYTES_PER_MB)
+            time = _message_us(self._costs[flow], self._large_bytes / BYTES_PER_MB)
             for first, alike in found:
                 if first / self._slower < time < first * self._slower:
                     alike.append(flow)
@@ -221,13 +236,13 @@ class PortSearch:
 
     def _lateness(self, group: Sequence[Flow], messages: int) -> float:
         """By which factor some flow of a group takes longer than is known why."""
-        times = self._counted.times_us(group, LARGE_BYTES, messages)
-        expected = expected_us(group, self._costs, self._ports, messages)
+        times = self._counted.times_us(group, self._large_bytes, messages)
+        expected = expected_us(group, self._costs, self._ports, messages, self._large_bytes)
         return max(time / limit for time, limit in zip(times, expected, strict=True))
 
     def _predicted_us(self, group: Sequence[Flow]) -> list[float]:
         """Longest that each flow should take, as far as known."""
-        return expected_us(group, self._costs, self._ports)
+        return expected_us(group, self._costs, self._ports, EXPECTED_MESSAGES, self._large_bytes)
 
     def _shrink(self, group: list[Flow]) -> list[Flow]:
         """A subset that is unexplained and of which no part (as far as is tried) is: by halves, then one by one."""
@@ -281,15 +296,17 @@ class PortSearch:
 
     def _is_clean(self, group: Sequence[Flow]) -> bool:
         """Whether known ports do not slow a group."""
-        megabytes = LARGE_BYTES / BYTES_PER_MB
+        megabytes = self._large_bytes / BYTES_PER_MB
         alone = [EXPECTED_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
         return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
 
     def _cost(self, least: Sequence[Flow]) -> Cost:
         """Cost of the port that a smallest set shares, from two sizes at which it is clearly felt."""
-        sizes = [LARGE_BYTES, next((s for s in _OTHER_BYTES if self._port_us(least, s, _CLEARLY) > 0), 0)]
+        large_bytes = self._large_bytes
+        others = (_SMALL_BYTES, large_bytes // _OTHER_SIZES, large_bytes * _OTHER_SIZES)
+        sizes = [large_bytes, next((s for s in others if self._port_us(least, s, _CLEARLY) > 0), 0)]
         if not sizes[1]:
-            return Cost(0.0, self._port_us(least, LARGE_BYTES, self._slower) / (LARGE_BYTES / BYTES_PER_MB))
+            return Cost(0.0, self._port_us(least, self._large_bytes, self._slower) / (self._large_bytes / BYTES_PER_MB))
         small, large = (self._port_us(least, size, 1.0) for size in sorted(sizes))
         beta = max(0.0, large - small) / (abs(sizes[0] - sizes[1]) / BYTES_PER_MB)
         # Where small messages take no shorter than large ones, what is shared is not the wire.

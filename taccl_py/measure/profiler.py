@@ -76,7 +76,7 @@ def most_experiments(links: int, ranks: int, classes: int, ports: int) -> int:
     return alone + most_port_experiments(links, ranks, classes, ports)
 
 
-def profile(counted: Counted, *, all_pairs: bool = False) -> Profile:
+def profile(counted: Counted, *, all_pairs: bool = False, largest_bytes: int = SIZES_BYTES[-1]) -> Profile:
     """Measure a machine without knowing anything but its ranks, its nodes and which pairs can send.
 
     Parameters
@@ -86,6 +86,8 @@ def profile(counted: Counted, *, all_pairs: bool = False) -> Profile:
         that was interrupted goes on where it stopped. When its `stop` is set, what is known by then comes out.
     all_pairs
         Measure every link at all sizes, instead of one of each class of links that take equally long.
+    largest_bytes
+        Largest message; alpha and beta are those of messages up to about this size.
 
     Raises
     ------
@@ -93,11 +95,11 @@ def profile(counted: Counted, *, all_pairs: bool = False) -> Profile:
         If `stop` is set before anything is known.
     """
     equal = EqualNodes.of(counted.bench.node_of)
-    survey = _Survey(counted, equal, all_pairs=all_pairs)
+    survey = _Survey(counted, equal, all_pairs=all_pairs, largest_bytes=largest_bytes)
     try:
         if equal is not None and not survey.run():
             # Nodes turn out not to be alike, so each is measured; what is known is not measured again.
-            survey = _Survey(counted, None, all_pairs=all_pairs)
+            survey = _Survey(counted, None, all_pairs=all_pairs, largest_bytes=largest_bytes)
         if survey.equal is None:
             survey.run()
     except Stopped:
@@ -116,9 +118,14 @@ class _Survey:
         Nodes of which a few stand for all, or None.
     all_pairs
         Whether each link is a class of its own.
+    largest_bytes
+        Largest message.
     """
 
-    def __init__(self, counted: Counted, equal: EqualNodes | None, *, all_pairs: bool) -> None:
+    def __init__(self, counted: Counted, equal: EqualNodes | None, *, all_pairs: bool, largest_bytes: int) -> None:
+        self._sizes_bytes = (*(size for size in SIZES_BYTES if size < largest_bytes), largest_bytes)
+        self._screen_bytes = min(_SCREEN_BYTES[0], largest_bytes), _SCREEN_BYTES[1]
+        self._large_bytes = min(LARGE_BYTES, largest_bytes)
         self.equal = equal
         self._counted = counted
         self._all_pairs = all_pairs
@@ -133,14 +140,14 @@ class _Survey:
         counted, bench, equal = self._counted, self._counted.bench, self.equal
         links = [flow for flow in bench.pairs if self._model(flow) == flow]
         counted.stage = "links"
-        spread = counted.spread(links[:1], _SCREEN_BYTES[0], _SERIAL)
+        spread = counted.spread(links[:1], self._screen_bytes[0], _SERIAL)
         if self._all_pairs:
             self._screened = [_Class((), [flow]) for flow in links]
         else:
             self._screen(links, max(_ALIKE, 1 + _DEVIATIONS * spread))
         counted.stage = "alpha and beta"
         for one in self._screened:
-            taken = [self._sample(one.members[len(one.members) // 2], size) for size in SIZES_BYTES]
+            taken = [self._sample(one.members[len(one.members) // 2], size) for size in self._sizes_bytes]
             self._samples += taken
             self._lines.append((fit_samples(taken).at(None), tuple(one.members)))
         costs = self._costs()
@@ -149,8 +156,8 @@ class _Survey:
         probed = costs if equal is None else {flow: cost for flow, cost in costs.items() if equal.probed(flow)}
         counted.stage = "ports"
         # Many at once may disturb each other, and a computer that has other things to do, more than one alone.
-        spread = max(spread, counted.spread(matchings(list(probed))[0], LARGE_BYTES, EXPECTED_MESSAGES))
-        self._search = PortSearch(counted, probed, self._scope, slower_factor(spread))
+        spread = max(spread, counted.spread(matchings(list(probed))[0], self._large_bytes, EXPECTED_MESSAGES))
+        self._search = PortSearch(counted, probed, self._scope, slower_factor(spread), self._large_bytes)
         self._search.run()
         counted.stage = "confirming"
         return equal is None or self._confirmed(equal, costs, slower_factor(spread))
@@ -205,8 +212,8 @@ class _Survey:
         """Whether all nodes take as long as the first ones let expect."""
         ports = self._ports()
         for flows in equal.checks(set(self._counted.bench.pairs)):
-            times = self._counted.times_us(flows, LARGE_BYTES, EXPECTED_MESSAGES)
-            expected = expected_us(flows, costs, ports)
+            times = self._counted.times_us(flows, self._large_bytes, EXPECTED_MESSAGES)
+            expected = expected_us(flows, costs, ports, EXPECTED_MESSAGES, self._large_bytes)
             if any(not limit / slower <= time <= slower * limit for time, limit in zip(times, expected, strict=True)):
                 return False
         return True
@@ -214,7 +221,7 @@ class _Survey:
     def _screen(self, links: Sequence[Flow], alike: float) -> None:
         """Sort links into classes that take as long as each other, at a large size and at a small one."""
         for flow in links:
-            samples = tuple(self._sample(flow, size) for size in _SCREEN_BYTES)
+            samples = tuple(self._sample(flow, size) for size in self._screen_bytes)
             for one in self._screened:
                 ratios = [mine.message_us / other.message_us for mine, other in zip(samples, one.samples, strict=True)]
                 if all(1 / alike < ratio < alike for ratio in ratios):

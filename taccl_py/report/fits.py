@@ -35,6 +35,13 @@ def fits_record(fitted: Fitted) -> dict[str, Any]:
             }
             for group in fitted.groups
         ],
+        "ports": [
+            {
+                "name": port.name, "links": sum(index in link.ports for link in fitted.topology.links),
+                "alpha_us": port.alpha_us, "beta_us_per_mb": port.beta_us_per_mb,
+            }
+            for index, port in enumerate(fitted.topology.ports)
+        ],
     }  # fmt: skip
 
 

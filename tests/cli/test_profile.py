@@ -37,6 +37,16 @@ def test_a_record_saves_what_was_measured(taccl, folder):
     assert (folder / "r.jsonl").read_text().splitlines() == lines
 
 
+def test_the_largest_message_may_be_smaller(taccl, folder):
+    """Nothing larger is sent but where the cost of a port is told by messages four times as large."""
+    words = ("profile", "--emulate", "switch:4", "--largest", "64KiB", "--record", "r.jsonl", "--json")
+    (links,) = taccl(*words).json["classes"]
+    assert (links["links"], round(links["beta_us_per_mb"], 3)) == (12, 20.0)
+    sizes = {json.loads(line).get("size_bytes", 0) for line in (folder / "r.jsonl").read_text().splitlines()}
+    assert {64, 1024, 16384, 65536} <= sizes
+    assert max(sizes) <= 4 * 65536
+
+
 def test_what_cannot_be_profiled_is_refused(refuse):
     refuse(2, ["--emulate TOPOLOGY", "name the machine"], "profile")
     refuse(2, ["--backend", "is for --with torch"], "profile", "--emulate", "ring:4", "--backend", "gloo")
@@ -44,6 +54,7 @@ def test_what_cannot_be_profiled_is_refused(refuse):
     refuse(2, ["--ranks", "goes with --plan"], "profile", "--emulate", "ring:4", "--ranks", "4")
     refuse(2, ["--nodes", "no multiple of 3 nodes"], "profile", "--plan", "--ranks", "4", "--nodes", "3")
     refuse(2, ["--nodes", "of an emulated machine"], "profile", "--nodes", "3")
+    refuse(2, ["--largest", "too few to tell beta"], "profile", "--emulate", "ring:4", "--largest", "64")
     refuse(2, ["--plan", "needs a machine"], "profile", "--plan")
 
 

@@ -278,3 +278,17 @@ def test_samples_become_a_topology_with_its_errors_told(taccl, refuse, folder):
     refuse(2, ["none.csv"], "topo", "fit", "none.csv")
     (folder / "one.csv").write_text("src,dst,size_bytes,time_us\n0,1,8,1\n")
     refuse(2, ["one.csv", "0->1", "at least two"], "topo", "fit", "one.csv")
+
+
+def test_fit_infers_the_port_that_flows_shared(taccl, folder):
+    """1 us + 10 us/MB alone; the two flows out of rank 0 take twice as long together."""
+    rows = ["src,dst,size_bytes,time_us,serial,together"]
+    for src, dst in ((0, 1), (0, 2), (1, 0), (2, 0)):
+        rows += [f"{src},{dst},{size},{16 * (1 + size / 1e5)},16," for size in (1000, 10**6)]
+    rows += [
+        f"0,{dst},{size},{(30 + dst) * (1 + size / 1e5)},16,out {size}" for size in (1000, 10**6) for dst in (1, 2)
+    ]
+    (folder / "samples.csv").write_text("\n".join(rows) + "\n")
+    (port,) = taccl("topo", "fit", "samples.csv", "--json").json["ports"]
+    assert (port["links"], round(port["alpha_us"], 6), round(port["beta_us_per_mb"], 6)) == (2, 1, 10)
+    assert "links that share it" in taccl("topo", "fit", "samples.csv").out

@@ -1,13 +1,19 @@
 """Sample files, outputs of other benchmarks, and the machines that are made of them."""
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl_py.errors import InputError
 from taccl_py.measure.assemble import Grouping, fit_topology
+from taccl_py.measure.emulate import EmulatedBench
+from taccl_py.measure.experiment import Experiment, Flow
 from taccl_py.measure.foreign import read_any
 from taccl_py.measure.samples import Sample, read_samples, write_samples
+from tests.measure.machines import MACHINES
+from tests.measure.test_profiler import felt_ports
 
 OSU_LATENCY = """# OSU MPI Latency Test v7.3
 # Datatype: MPI_CHAR.
@@ -154,6 +160,55 @@ def test_what_ran_together_does_not_spoil_what_ran_alone():
     crowded = [Sample(0, 1, 10**6, 500.0, together="crowd")]
     links = fit_topology([*alone, *back, *crowded], "pair").topology.links
     assert links[0].beta_us_per_mb == pytest.approx(10)
+
+
+def recorded(machine, groups, sizes=(64, 4 * 10**6), messages=16):
+    """Samples of every link alone, and of groups of flows together, on an emulated machine."""
+    bench = EmulatedBench(machine)
+    experiments = [("", (flow,)) for flow in bench.pairs] + [(f"group {n}", g) for n, g in enumerate(groups)]
+    found = []
+    for label, flows in experiments:
+        for size in sizes:
+            times = bench.run(Experiment(tuple(flows), size, messages))
+            found += [
+                Sample(flow.src, flow.dst, size, time, serial=messages, together=label and f"{label} at {size}")
+                for flow, time in zip(flows, times, strict=True)
+            ]
+    return found
+
+
+def all_pairs_of(links):
+    return list(combinations(links, 2))
+
+
+@pytest.mark.parametrize("name", ["ndv2_like", "pcie_shared", "ring"])
+def test_ports_are_inferred_from_what_was_recorded_together(name):
+    """Every two links together, as a script that knows nothing would record them."""
+    truth = MACHINES[name]()
+    fitted = fit_topology(
+        recorded(truth, all_pairs_of(EmulatedBench(truth).pairs)), name, nodes=truth.num_nodes
+    ).topology
+    found, expected = felt_ports(fitted), felt_ports(truth)
+    assert set(found) == set(expected)
+    for links, port in expected.items():
+        assert found[links].beta_us_per_mb == pytest.approx(port.beta_us_per_mb, rel=0.03)
+
+
+def test_a_port_that_only_many_flows_feel_is_inferred_from_them():
+    """The uplinks of the tree carry two flows without slowing them, and four at half the rate."""
+    truth = MACHINES["tree"]()
+    groups = [[Flow(0, 4), Flow(1, 5)], [Flow(r, r + 4) for r in range(4)], [Flow(r + 4, r) for r in range(4)]]
+    fitted = fit_topology(recorded(truth, groups), "tree").topology
+    assert set(felt_ports(fitted)) == {frozenset((f.src, f.dst) for f in group) for group in groups[1:]}
+    for port in fitted.ports:
+        assert port.beta_us_per_mb == pytest.approx(20, rel=0.03)
+
+
+def test_flows_of_one_label_that_send_different_things_are_refused():
+    alone = [Sample(a, 1 - a, size, 1 + size / 1e5) for a in (0, 1) for size in (1000, 10**6)]
+    mixed = [Sample(0, 1, 10**6, 30.0, together="both"), Sample(1, 0, 10**3, 30.0, together="both")]
+    with pytest.raises(InputError, match="together='both' have several sizes"):
+        fit_topology([*alone, *mixed], "pair")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,20 @@
+"""``scripts/predict``: the time of an AllGather on this computer, as predicted from a profile and as it is."""
+
+import sys
+
+import pytest
+
+from tests.execute.processes import ROOT, run_processes
+from tests.measure.launching import LAUNCHERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_prediction_and_measurement_stand_side_by_side_with_the_error(launcher):
+    """Times are this computer's, whatever else it does; that the error is that of the two times is not."""
+    ended = run_processes([sys.executable, ROOT / "scripts" / "predict", "--with", launcher, "64KiB"], seconds=300)
+    assert ended.code == 0, ended.err
+    way, size, predicted, measured, error, unit = ended.out.splitlines()[-1].split()
+    assert (way, size, unit) == (launcher, "64KiB", "%")
+    assert float(predicted) > 0
+    assert float(error) == pytest.approx(100 * (float(predicted) / float(measured) - 1), abs=1)
