@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,9 +193,18 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
     parts.append(" and ".join(placements))
     safe = "any size" if facts.safe_max_bytes is None else f"safe up to {format_size(facts.safe_max_bytes)}"
     parts.append(safe)
+    divisor = _divisor(facts)
+    if divisor > 1:
+        parts.append(f"used for counts that {divisor} divides")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
     return ", ".join(parts)
+
+
+def _divisor(facts: ProgramFacts) -> int:
+    """What has to divide the count of a call, which these three collectives give for each rank, so that the runtime takes the file."""
+    for_each_rank = facts.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
+    return facts.num_chunks_per_loop // math.gcd(facts.num_chunks_per_loop, facts.num_ranks if for_each_rank else 1)
 
 
 def _describe_structure(path: Path, text: str, runtime: Runtime) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 
 from taccl_py.collective import Collective
 from taccl_py.schedule.ir import Message, Schedule
@@ -36,8 +37,10 @@ def build_schedule(
 
 def time_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> tuple[Message, ...]:
     """Earliest times of messages that keep the plan's order on every link and port and wait for the same deliveries."""
-    clock = _Clock(topology, chunk_bytes, drafts)
-    return tuple(clock.send(i) for i in clock.order)
+    clock = _Clock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
+    for i in clock.order:
+        clock.send(i)
+    return tuple(clock.message(i) for i in clock.order)
 
 
 def dispatch_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> tuple[Message, ...]:
@@ -45,74 +48,101 @@ def dispatch_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[D
 
     Of the messages that could start first, the one with the longest way to go starts, counted to the end of what waits for it.
     """
-    clock = _Clock(topology, chunk_bytes, drafts)
-    waiting: list[set[int]] = [set(deliveries) for deliveries in clock.deliveries]
-    users: list[list[int]] = [[] for _ in drafts]
-    way_us = [topology.message_us(draft.link, len(draft.chunks) * chunk_bytes) for draft in drafts]
-    for i in reversed(clock.order):
-        way_us[i] += max((way_us[user] for user in users[i]), default=0.0)
-        for j in clock.deliveries[i]:
-            users[j].append(i)
-    queue = [(0.0, -way_us[i], i) for i in clock.order if not waiting[i]]
-    heapq.heapify(queue)
-    messages = []
-    while queue:
-        known, _, i = heapq.heappop(queue)
-        start = clock.earliest(i)
-        if start > known:  # something else has been sent there meanwhile
-            heapq.heappush(queue, (start, -way_us[i], i))
-            continue
-        messages.append(clock.send(i))
-        for user in users[i]:
-            waiting[user].discard(i)
-            if not waiting[user]:
-                heapq.heappush(queue, (clock.earliest(user), -way_us[user], user))
-    return tuple(messages)
+    clock = _Clock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
+    return tuple(clock.message(i) for i in clock.dispatch())
+
+
+def dispatch_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> list[Draft]:
+    """The plan with the times of `dispatch_messages`, every message having a size of its own."""
+    clock = _Clock(topology, sizes_bytes, drafts)
+    clock.dispatch()
+    return [replace(d, start=clock.start_us[i], end=clock.end_us[i]) for i, d in enumerate(drafts)]
+
+
+def _sizes_bytes(chunk_bytes: float, drafts: Sequence[Draft]) -> list[float]:
+    return [len(draft.chunks) * chunk_bytes for draft in drafts]
+
+
+def plan_order(drafts: Sequence[Draft]) -> list[int]:
+    """Positions of messages in the order in which links and ports serve them."""
+    return sorted(range(len(drafts)), key=lambda i: (drafts[i].start, i))
+
+
+def find_deliveries(topology: Topology, drafts: Sequence[Draft]) -> list[set[int]]:
+    """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts.
+
+    What is added at the receiver also waits for what is stored there before, which it would be lost under.
+    """
+    brings: dict[tuple[int, int], list[int]] = {}
+    stores: dict[tuple[int, int], list[int]] = {}
+    for i in plan_order(drafts):
+        for chunk in drafts[i].chunks:
+            key = (chunk, topology.links[drafts[i].link].dst)
+            brings.setdefault(key, []).append(i)
+            if not drafts[i].reduce:
+                stores.setdefault(key, []).append(i)
+    found = []
+    for draft in drafts:
+        link = topology.links[draft.link]
+        latest = draft.start + 1e-9 * max(1.0, abs(draft.start))
+        candidates = {j for chunk in draft.chunks for j in brings.get((chunk, link.src), ())}
+        if draft.reduce:
+            candidates |= {j for chunk in draft.chunks for j in stores.get((chunk, link.dst), ())}
+        found.append({j for j in candidates if drafts[j].end <= latest})
+    return found
 
 
 class _Clock:
     """When links and ports are free and what has been sent."""
 
-    def __init__(self, topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> None:
-        self.topology, self.chunk_bytes, self.drafts = topology, chunk_bytes, drafts
-        self.order = sorted(range(len(drafts)), key=lambda i: (drafts[i].start, i))
-        self.deliveries = self._deliveries()
+    def __init__(self, topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> None:
+        self.topology, self.sizes_bytes, self.drafts = topology, sizes_bytes, drafts
+        self.order = plan_order(drafts)
+        self.deliveries = find_deliveries(topology, drafts)
         self.free_us = [0.0] * topology.num_resources
+        self.start_us = [0.0] * len(drafts)
         self.end_us = [0.0] * len(drafts)
-
-    def _deliveries(self) -> list[set[int]]:
-        """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts.
-
-        What is added at the receiver also waits for what is stored there before, which it would be lost under.
-        """
-        brings: dict[tuple[int, int], list[int]] = {}
-        stores: dict[tuple[int, int], list[int]] = {}
-        for i in self.order:
-            for chunk in self.drafts[i].chunks:
-                key = (chunk, self.topology.links[self.drafts[i].link].dst)
-                brings.setdefault(key, []).append(i)
-                if not self.drafts[i].reduce:
-                    stores.setdefault(key, []).append(i)
-        found = []
-        for draft in self.drafts:
-            link = self.topology.links[draft.link]
-            latest = draft.start + 1e-9 * max(1.0, abs(draft.start))
-            candidates = {j for chunk in draft.chunks for j in brings.get((chunk, link.src), ())}
-            if draft.reduce:
-                candidates |= {j for chunk in draft.chunks for j in stores.get((chunk, link.dst), ())}
-            found.append({j for j in candidates if self.drafts[j].end <= latest})
-        return found
 
     def earliest(self, i: int) -> float:
         """When a message can start: its deliveries have arrived, its link and ports are free."""
         free_us = [self.free_us[r] for r in self.topology.resources_of[self.drafts[i].link]]
         return max(0.0, *free_us, *(self.end_us[j] for j in self.deliveries[i]))
 
-    def send(self, i: int) -> Message:
+    def send(self, i: int) -> None:
         """Send a message now."""
-        draft, start = self.drafts[i], self.earliest(i)
-        size = len(draft.chunks) * self.chunk_bytes
-        for r in self.topology.resources_of[draft.link]:
+        link, size, start = self.drafts[i].link, self.sizes_bytes[i], self.earliest(i)
+        for r in self.topology.resources_of[link]:
             self.free_us[r] = start + self.topology.occupancy_us(r, size)
-        self.end_us[i] = start + self.topology.message_us(draft.link, size)
-        return Message(draft.link, draft.chunks, start, self.end_us[i], draft.reduce, draft.packed)
+        self.start_us[i] = start
+        self.end_us[i] = start + self.topology.message_us(link, size)
+
+    def message(self, i: int) -> Message:
+        """A message that has been sent."""
+        draft = self.drafts[i]
+        return Message(draft.link, draft.chunks, self.start_us[i], self.end_us[i], draft.reduce, draft.packed)
+
+    def dispatch(self) -> list[int]:
+        """Send all, of those that could start first always the one with the longest way to go; in which order."""
+        waiting = [set(deliveries) for deliveries in self.deliveries]
+        users: list[list[int]] = [[] for _ in self.drafts]
+        way_us = [self.topology.message_us(d.link, size) for d, size in zip(self.drafts, self.sizes_bytes, strict=True)]
+        for i in reversed(self.order):
+            way_us[i] += max((way_us[user] for user in users[i]), default=0.0)
+            for j in self.deliveries[i]:
+                users[j].append(i)
+        queue = [(0.0, -way_us[i], i) for i in self.order if not waiting[i]]
+        heapq.heapify(queue)
+        sent = []
+        while queue:
+            known, _, i = heapq.heappop(queue)
+            start = self.earliest(i)
+            if start > known:  # something else has been sent there meanwhile
+                heapq.heappush(queue, (start, -way_us[i], i))
+                continue
+            self.send(i)
+            sent.append(i)
+            for user in users[i]:
+                waiting[user].discard(i)
+                if not waiting[user]:
+                    heapq.heappush(queue, (self.earliest(user), -way_us[user], user))
+        return sent

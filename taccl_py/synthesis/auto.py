@@ -45,7 +45,7 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
         return [Run("milp", demand)]
     links = len(demand.topology.links)
     return [
-        Run("milp", replace(demand, chunks_per_rank=count))
+        Run("milp", replace(demand, chunks_per_rank=count), free=True)
         for count in counts
         if demand.collective(count).num_chunks * links <= _MOST_PAIRS or count == 1
     ]

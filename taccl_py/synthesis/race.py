@@ -17,6 +17,7 @@ from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.processes import STOP, Workers, start_workers
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
+from taccl_py.synthesis.uneven import fit_to_size
 
 _POLL_SECONDS = 0.1
 
@@ -31,10 +32,13 @@ class Run:
         Its name.
     demand
         What it is asked.
+    free
+        Whether the demand's chunk count is one that the race tries, so that an answer may have another one.
     """
 
     engine: str
     demand: Demand
+    free: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,11 @@ def _carry_out(run: Run, settings: _Settings) -> Outcome:
 
 def _answer(run: Run, options: Options) -> Outcome:
     try:
-        return Outcome(run, load_engine(run.engine)(run.demand, options, Events()))
+        deadline = Deadline(options.limits.seconds)
+        answer = load_engine(run.engine)(run.demand, options, Events())
+        if run.free:
+            demand = replace(run.demand, chunks_per_rank=None)
+            answer = fit_to_size(answer, demand, options.limits.within(deadline.left))
+        return Outcome(run, answer)
     except TacclError as error:
         return Outcome(run, None, str(error))

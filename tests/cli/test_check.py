@@ -6,7 +6,7 @@ import pytest
 
 from taccl_py.runtimes import RUNTIMES
 from tests.cli.inputs import changed, write_json
-from tests.verify.msccl.files import RIGHT_FILES, direct_gather
+from tests.verify.msccl.files import RIGHT_FILES, direct_gather, ring_allgather, ring_allreduce
 
 GOOD, BAD, UNREADABLE, MISSING = "good.xml", "bad.xml", "unreadable.json", "missing.xml"
 
@@ -55,6 +55,22 @@ def test_a_good_file_is_described(taccl):
         assert text in schedule
     for text in ("allgather for executor", "4 ranks", "LL128", "in place and out of place", "any size"):
         assert text in program
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        (ring_allreduce(4), ", used for counts that 4 divides"),  # 4 chunks of the whole buffer
+        (ring_allgather(3, 2), ", used for counts that 2 divides"),  # 6 chunks, but a count is for each rank
+        (ring_allgather(3), "any size"),
+    ],
+    ids=["allreduce", "allgather", "one chunk a rank"],
+)
+def test_what_counts_must_be_divisible_by_is_told(taccl, tmp_path, file, words):
+    (tmp_path / "one.xml").write_text(file.text(), encoding="utf-8")
+    (line,) = taccl("check", str(tmp_path / "one.xml")).out.splitlines()
+    assert words in line
+    assert ("divides" in line) == ("divides" in words)
 
 
 @pytest.mark.usefixtures("some")

@@ -47,7 +47,7 @@ def test_the_best_time_by_hand_is_reached_with_the_chunks_given(instance):
 def test_shares_are_cut_where_that_lets_links_share_the_load():
     """Every link of a dgx1 carries 16/3 parts of a share at best; whole ones would be 6."""
     demand = Demand(load_topology("dgx1"), Kind.ALLTOALL, GB)
-    assert solve(demand).schedule.collective.chunks_per_rank == 3
+    assert solve(demand).schedule.collective.chunks_per_rank > 3
     whole = solve(replace(demand, chunks_per_rank=1)).schedule
     assert whole.collective.chunks_per_rank == 1
     assert whole.makespan_us > 1.1 * solve(demand).schedule.makespan_us

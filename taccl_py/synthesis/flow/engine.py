@@ -28,6 +28,7 @@ from taccl_py.synthesis.flow.shares import in_parts, whole_shares, with_port_own
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.search import TOLERANCE, Search
+from taccl_py.synthesis.uneven import fit_to_size
 
 KINDS = (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER)
 _MOST_PARTS = 8
@@ -68,7 +69,8 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
     best, *others = sorted(run.answers, key=lambda schedule: schedule.makespan_us)
     proof = Proof.OPTIMAL if best.makespan_us <= run.bound.time_us * (1 + TOLERANCE) else Proof.FEASIBLE
     near = tuple(other for other in others if other.makespan_us <= best.makespan_us * _RUNNER_UP)
-    return Synthesis(best, run.bound, proof, "highs, cp-sat", run.stage_seconds, near)
+    answer = Synthesis(best, run.bound, proof, "highs, cp-sat", run.stage_seconds, near)
+    return fit_to_size(answer, demand, options.limits.within(run.deadline.left))
 
 
 @dataclass

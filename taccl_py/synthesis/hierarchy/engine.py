@@ -17,6 +17,7 @@ from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.ways import Way, ways
+from taccl_py.synthesis.uneven import fit_to_size
 
 _TOLERANCE = 1e-9
 # Deliveries of chunks after which nothing more is written out, and most ways that are.
@@ -64,7 +65,9 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
     near = tuple(s for s in others if s.makespan_us <= best.makespan_us * _RUNNER_UP)
     proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
-    return Synthesis(best, bound, proof, "none", {"hierarchy": time.monotonic() - begun}, near[:_MOST_RUNNERS_UP])
+    seconds = {"hierarchy": time.monotonic() - begun}
+    answer = Synthesis(best, bound, proof, "none", seconds, near[:_MOST_RUNNERS_UP])
+    return fit_to_size(answer, demand, options.limits.within(deadline.left))
 
 
 def _check(demand: Demand) -> None:

@@ -12,8 +12,8 @@ from taccl_py.schedule.timing import build_schedule, dispatch_messages
 from taccl_py.schedule.transform import drafts_of
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.outline import most_packed
+from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.moves import Plan, as_drafts, cut
-from taccl_py.synthesis.templates.sums import adds_up
 
 
 def fitted(demand: Demand, plan: Plan) -> Schedule | None:

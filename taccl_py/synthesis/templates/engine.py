@@ -11,6 +11,7 @@ from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.synthesis.uneven import fit_to_size
 
 SOLVER = "none"
 _TOLERANCE = 1e-9
@@ -52,4 +53,5 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     best, *others = sorted(near, key=lambda schedule: schedule.makespan_us)
     proof = Proof.OPTIMAL if fastest_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
     seconds = {"templates": time.monotonic() - begun}
-    return Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[:_MOST_RUNNERS_UP]))
+    answer = Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[:_MOST_RUNNERS_UP]))
+    return fit_to_size(answer, demand, options.limits.within(deadline.left))

@@ -17,12 +17,13 @@ from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.restrict import find_ways
+from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, cut, turned
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
 from taccl_py.synthesis.templates.site import Site, is_small
 from taccl_py.synthesis.templates.spreading import allgather_plans
-from taccl_py.synthesis.templates.sums import adds_up, allreduce_plans
+from taccl_py.synthesis.templates.sums import allreduce_plans
 from taccl_py.topology.model import Topology
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn
+from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.site import Edge, Site
-from taccl_py.synthesis.templates.spreading import ring_sets
+from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
 
 # Into how many pieces a broadcast may be cut.
 _PIECES = (1, 2, 4, 8, 16, 32, 64)
@@ -54,6 +54,12 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
             moves = _scattered(site, root, pieces // num_ranks, name)
             if moves is not None:
                 yield Plan(f"scatter and {name} allgather", pieces, moves)
+    width = len(site.topology.node_ranks[0])
+    pieces = num_pieces or width
+    if pieces % width == 0:
+        dealt = _dealt(replace(site, chunk_bytes=site.chunk_bytes / width), root, pieces // width)
+        if dealt is not None:
+            yield Plan("scatter inside, across, allgather inside", pieces, dealt)
 
 
 def _trees(site: Site, root: int, ranks: list[int]) -> Iterator[tuple[str, tuple[Edge, ...]]]:
@@ -114,6 +120,50 @@ def _scattered(site: Site, root: int, chunks: int, name: str) -> Moves | None:
     first = tuple(Move(root, rank, parts[rank], 0, 1) for rank in ranks if rank != root)
     gather = tuple(move for move in spread((along,), parts) if move.dst != root)
     return in_turn(first, gather)
+
+
+def _dealt(site: Site, root: int, chunks: int) -> Moves | None:
+    """A part to every rank of the root's node, which brings it to the same place in the other nodes; then AllGather in nodes.
+
+    Each part goes on by itself. So parts of different sizes, those that leave later being smaller, can use all links all the time.
+    None for a single node, for nodes of different sizes, and where links are missing.
+    """
+    topology = site.topology
+    home = topology.node_of[root]
+    rails = [tuple(ranks) for ranks in zip(*topology.node_ranks, strict=False)]
+    if topology.num_nodes == 1 or any(len(ranks) != len(rails) for ranks in topology.node_ranks):
+        return None
+    if not site.linked_inside_nodes:
+        return None
+    dealers = sorted(rails, key=lambda rail: (rail[home] != root, rail))
+    parts = [tuple(range(part * chunks, (part + 1) * chunks)) for part in range(len(rails))]
+    leaves_us = [0.0] + [part * site.cost_us[root, rail[home]] for part, rail in enumerate(dealers[1:])]
+    dealt_us = leaves_us[-1] + site.cost_us[root, dealers[-1][home]]
+    moves: list[Move] = []
+    for rail, held, begin_us in zip(dealers, parts, leaves_us, strict=True):
+        dealer = rail[home]
+        begins_us = begin_us if dealer == root else begin_us + site.cost_us[root, dealer]
+        if dealer != root:
+            moves.append(Move(root, dealer, held, begin_us, begins_us))
+        across = handed_out(site, dealer, rail, held)
+        if across is None:
+            return None
+        # Inside the root's node there is time to share out once everything has left the root.
+        holds_us = {dealer: dealt_us} | {move.dst: begins_us + move.end for move in across}
+        moves += shifted(across, begins_us)
+        moves += [
+            Move(holder, other, held, start_us, start_us + site.cost_us[holder, other])
+            for holder, start_us in holds_us.items()
+            for other in _others_in_turn(holder, topology.node_ranks[topology.node_of[holder]])
+            if other != root
+        ]
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+def _others_in_turn(rank: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The others, from the next one on, so that not everyone begins with the same one."""
+    place = ranks.index(rank)
+    return (*ranks[place + 1 :], *ranks[:place])
 
 
 def scatter_plans(site: Site, root: int, chunks_per_rank: int) -> Iterator[Plan]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import Grid, Walk, grids, walks
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan, cut, in_pieces, in_turn, turned
@@ -21,8 +20,6 @@ from taccl_py.synthesis.templates.spreading import Camp, camps, handed_out, spar
 
 # More links a rank than this, and a meeting gains nothing over an exchange.
 _MOST_NEIGHBOURS = 8
-# Times that differ by this part of a message's duration are one moment.
-_SAME_MOMENT = 1e-6
 
 
 def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
@@ -193,35 +190,3 @@ def _to_a_root_and_back(site: Site, back: Site, chunks_per_rank: int) -> Iterato
             pieces = cut(num_chunks, plan.chunks_per_rank)
             moves = in_turn(turned(in_pieces(other.moves, pieces), reduce=True), in_pieces(plan.moves, pieces))
             yield Plan(f"{plan.name} to rank {root} and back", chunks_per_rank, moves)
-
-
-def adds_up(schedule: Schedule) -> bool:
-    """Whether exact times leave every sum sound: exchanged sums must cross each other.
-
-    A template says who sends at the same time; where ports serve one message after the other, the second one could carry what
-    has arrived meanwhile.
-    """
-    links = schedule.topology.links
-    held: dict[tuple[int, int], int] = {}
-    carried: dict[int, tuple[int, ...]] = {}
-    for index, message in _starts_and_ends(schedule):
-        link = links[message.link]
-        if index not in carried:
-            carried[index] = tuple(held.get((chunk, link.src), 1 << link.src) for chunk in message.chunks)
-            continue
-        for chunk, arriving in zip(message.chunks, carried[index], strict=True):
-            here = held.get((chunk, link.dst), 1 << link.dst)
-            if message.reduce and arriving & here:
-                return False
-            held[chunk, link.dst] = (arriving | here) if message.reduce else arriving
-    complete = (1 << schedule.collective.num_ranks) - 1
-    wanted = [(chunk, rank) for chunk, ranks in enumerate(schedule.collective.wanted) for rank in ranks]
-    return all(held.get(key) == complete for key in wanted)
-
-
-def _starts_and_ends(schedule: Schedule) -> Iterator[tuple[int, Message]]:
-    """Every message at its start and again at its end, ends before starts of the same moment."""
-    ends = [(m.end_us - _SAME_MOMENT * (m.end_us - m.start_us), 0, i) for i, m in enumerate(schedule.messages)]
-    starts = [(m.start_us, 1, i) for i, m in enumerate(schedule.messages)]
-    for _, _, index in sorted(ends + starts):
-        yield index, schedule.messages[index]

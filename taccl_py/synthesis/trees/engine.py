@@ -33,6 +33,7 @@ from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Costs, Plan, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
+from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.units import BYTES_PER_MB
 
 _ROUTED = {
@@ -149,7 +150,9 @@ class _Run:
             best, *others = (self._schedule(base, choice, turned=turned) for choice in choices)
         optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
-        return Synthesis(best, self.bound, proof, "highs", self.stage_seconds, tuple(others))
+        answer = Synthesis(best, self.bound, proof, "highs", self.stage_seconds, tuple(others))
+        with self.stage("chunks"):
+            return fit_to_size(answer, demand, self.limits.within(self.deadline.left))
 
     def _schedule(self, base: _Base, choice: _Choice, *, turned: bool) -> Schedule:
         demand = self.demand
@@ -183,7 +186,16 @@ class _Run:
                 found += self._shaken(choice, found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        return [_best(found), *_coarser(found)]
+        return [_best(found), *_coarser(found), *self._usable(found)]
+
+    def _usable(self, found: list[_Choice]) -> list[_Choice]:
+        """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
+        counts = usable_counts(self.demand)
+        kept = (_best(found), *_coarser(found))
+        usable = [choice for choice in found if choice.pieces in counts]
+        if self.demand.chunks_per_rank is not None or not usable or _best(usable) in kept:
+            return []
+        return [_best(usable)]
 
     def _cut_finer(
         self, base: _Base, backward: _Base | None, forests: Sequence[Forest], before: list[_Choice]

@@ -33,7 +33,7 @@ def test_it_is_on_the_list_of_engines():
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.ALLTOALL, Kind.SCATTER])
 def test_the_fastest_template_wins_and_the_next_ones_follow(kind):
-    demand = Demand(load("dgx1"), kind, MIB)
+    demand = Demand(load("dgx1"), kind, MIB, chunks_per_rank=8)
     times = sorted(each.schedule.makespan_us for each in template_schedules(demand))
     found = synthesize_templates(demand, Options(), Events())
     answers = [found.schedule, *found.runners_up]

@@ -4,8 +4,8 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.library import template_schedules
-from taccl_py.synthesis.templates.sums import adds_up
 from taccl_py.topology.model import Link, Port
 from tests.instances import MB, full, machine
 from tests.synthesis.templates.machines import load

@@ -1,0 +1,276 @@
+"""Chunks of unequal size: what makes a plan faster, and what makes it fit the size.
+
+A plan fixes which chunks go together over which links and in which order. With chunks of equal size that leaves links idle
+where a piece has a longer way than another, or leaves later. The sizes are free as long as the chunks of one rank's share (of
+the whole buffer where it is all the same) fill it, and then the time is the longest chain of messages: a linear program in the
+sizes and the starts. Its sizes are made multiples of a finer chunk, and the plan is timed anew.
+
+Runtimes use a program only for counts that its chunks divide. So the finer chunks also turn an answer with, say, seven pieces a
+rank into one that serves a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.runtimes import MAX_COUNT
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order
+from taccl_py.schedule.transform import drafts_of
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.sparse import Coefficients, SparseProgram
+from taccl_py.synthesis.engine import Demand, Proof, Synthesis
+from taccl_py.synthesis.sums import adds_up
+from taccl_py.units import BYTES_PER_MB
+
+# Sizes are counted in elements of so many bytes; smaller ones are more, and what divides these divides them.
+_ELEMENT_BYTES = 4
+# No linear program for plans of more messages, and none in another order for those of more than the second number.
+_MOST_MESSAGES, _MANY_MESSAGES = 20_000, 2_000
+# Chunks of a rank's buffer, at most, and how much more there are from one try to the next, at least.
+_MOST_CHUNKS, _STEP = 16384, 1.5
+# What sizes or finer chunks must gain, for a count that more chunks divide is rarer.
+_WORTH = 1e-3
+_TOLERANCE = 1e-9
+_DIGITS = 6
+# How much slower than the best one others may be.
+_RUNNER_UP = 1.25
+
+
+def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits) -> Synthesis:
+    """The answer, its schedules cut so that they serve the demanded size and are as fast as they can be; the best one first.
+
+    Nothing is changed where the chunk count was demanded, or costs are for one chunk.
+    """
+    if demand.chunks_per_rank is not None or demand.topology.chunk_costs:
+        return answer
+    deadline = Deadline(limits.seconds)
+    counts = usable_counts(demand)
+    given = sorted((answer.schedule, *answer.runners_up), key=lambda each: each.makespan_us)
+    found = [each for each in given if each.collective.chunks_per_rank in counts]
+    for schedule in given:
+        if deadline.left <= 0 or limits.stop.is_set():
+            break
+        faster = recut(schedule, counts, limits.within(deadline.left))
+        found += [] if faster is None else [faster]
+    # An answer that cannot be cut so stays; better one that serves other sizes only than none.
+    found = found or [_equal_cut(given[0], counts) or given[0]]
+    best, *others = sorted(found, key=lambda each: (each.makespan_us, each.collective.chunks_per_rank))
+    if best is answer.schedule:
+        proof = answer.proof
+    else:
+        proof = Proof.OPTIMAL if best.makespan_us <= answer.bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    near = tuple(each for each in others if each.makespan_us <= best.makespan_us * _RUNNER_UP)
+    return replace(answer, schedule=best, proof=proof, runners_up=near)
+
+
+def usable_counts(demand: Demand) -> tuple[int, ...]:
+    """Chunks per rank that cut the demanded size into whole elements, or powers of two where one chunk does not do so either."""
+    share = demand.collective(1)
+    elements = share.chunk_bytes(demand.size_bytes) / _ELEMENT_BYTES
+    most = max(1, _MOST_CHUNKS // share.chunks_per_size)
+    if elements >= 1 and elements == int(elements):
+        return tuple(count for count in range(1, most + 1) if int(elements) % count == 0)
+    return tuple(1 << bit for bit in range(most.bit_length()))
+
+
+def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule | None:
+    """The same plan with chunks of unequal size, made of one of the counts of finer chunks; None if that is no faster.
+
+    Sizes are found for the plan's order on links and ports, then an order for the sizes, and so on while that helps.
+
+    Parameters
+    ----------
+    schedule
+        A schedule whose chunks are of equal size. If its own count is not one of the counts, any result will do.
+    counts
+        Chunks per rank, ascending.
+    limits
+        Time, and the user's interrupt.
+
+    Raises
+    ------
+    PackageMissing
+        If highspy is not installed.
+    """
+    shares = _shares(schedule.collective)
+    if len(shares[0]) == 1 or len(schedule.messages) > _MOST_MESSAGES:
+        return None
+    deadline = Deadline(limits.seconds)
+    drafts = drafts_of(schedule)
+    best = schedule if schedule.collective.chunks_per_rank in counts else None
+    least_us = math.inf
+    while deadline.left > 0 and not limits.stop.is_set():
+        found = _best_sizes(schedule, drafts, shares, limits.within(deadline.left))
+        if found is None or found.time_us > least_us * (1 - _WORTH):
+            break
+        least_us = found.time_us
+        best = _best_cut(schedule, drafts, shares, found, counts, best)
+        if len(drafts) > _MANY_MESSAGES:
+            break
+        sizes_bytes = [schedule.chunk_bytes * sum(found.sizes[chunk] for chunk in draft.chunks) for draft in drafts]
+        drafts = dispatch_drafts(schedule.topology, sizes_bytes, drafts)
+    return None if best is schedule else best
+
+
+def _equal_cut(schedule: Schedule, counts: Sequence[int]) -> Schedule | None:
+    """The same plan with chunks as equal as one of the counts allows."""
+    equal = _Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
+    return _best_cut(schedule, drafts_of(schedule), _shares(schedule.collective), equal, counts, None)
+
+
+def _best_cut(
+    schedule: Schedule,
+    drafts: Sequence[Draft],
+    shares: list[range],
+    found: _Sizes,
+    counts: Sequence[int],
+    best: Schedule | None,
+) -> Schedule | None:
+    """The best so far, or the fastest cut with chunks of the found sizes; with more chunks only where that is worth it."""
+    tried = schedule.collective.chunks_per_rank / _STEP
+    finer = []
+    for count in counts:
+        if count >= _STEP * tried:
+            finer.append(count)
+            tried = count
+    for count in finer if len(drafts) <= _MANY_MESSAGES else finer[-2:]:
+        if best is not None and found.time_us > best.makespan_us * (1 - _WORTH):
+            break
+        made = _cut(schedule, drafts, shares, found, count)
+        if made is not None and (best is None or made.makespan_us < best.makespan_us * (1 - _WORTH)):
+            best = made
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Sizes of all chunks, on average 1, and the time of the plan with them."""
+
+    sizes: tuple[float, ...]
+    time_us: float
+
+
+def _shares(collective: Collective) -> list[range]:
+    """Chunks among which data can be moved: they start at the same places and are wanted at the same places."""
+    size = collective.num_chunks if collective.kind is Kind.ALLREDUCE else collective.chunks_per_rank
+    return [range(first, first + size) for first in range(0, collective.num_chunks, size)]
+
+
+class _Rows:
+    """Rows of a linear program: a sum of columns that is at least, or exactly, something."""
+
+    def __init__(self) -> None:
+        self._row: list[int] = []
+        self._column: list[int] = []
+        self._value: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, terms: Sequence[tuple[int, float]], low: float, high: float = math.inf) -> None:
+        """Add a row."""
+        for column, value in terms:
+            self._row.append(len(self.low))
+            self._column.append(column)
+            self._value.append(value)
+        self.low.append(low)
+        self.high.append(high)
+
+    def matrix(self) -> Coefficients:
+        """All entries."""
+        return Coefficients(
+            np.array(self._row, dtype=np.int64), np.array(self._column, dtype=np.int64), np.array(self._value)
+        )
+
+
+def _best_sizes(schedule: Schedule, drafts: Sequence[Draft], shares: list[range], limits: Limits) -> _Sizes | None:
+    """Sizes for which the longest chain of messages is shortest; columns are the sizes, then the starts, then the time."""
+    topology = schedule.topology
+    num_chunks = schedule.collective.num_chunks
+    end = num_chunks + len(drafts)
+    # Times in units of the order of a message's, so that all figures are of one order.
+    unit_us = schedule.makespan_us / len(drafts) ** 0.5
+    rows = _Rows()
+    for share in shares:
+        rows.add([(chunk, 1.0) for chunk in share], len(share), len(share))
+
+    def after(column: int, message: int, alpha_us: float, beta_us_per_mb: float) -> None:
+        """Let a column come so long after the start of a message."""
+        per_chunk = beta_us_per_mb * schedule.chunk_bytes / BYTES_PER_MB / unit_us
+        sizes = [(chunk, -per_chunk) for chunk in drafts[message].chunks]
+        rows.add([(column, 1.0), (num_chunks + message, -1.0), *sizes], alpha_us / unit_us)
+
+    for message, deliveries in enumerate(find_deliveries(topology, drafts)):
+        for earlier in sorted(deliveries):
+            for alpha_us, beta in _durations(schedule, drafts[earlier].link):
+                after(num_chunks + message, earlier, alpha_us, beta)
+        for alpha_us, beta in _durations(schedule, drafts[message].link):
+            after(end, message, alpha_us, beta)
+    for resource, before, message in _in_turn(schedule, drafts):
+        after(num_chunks + message, before, *topology.resource_cost[resource])
+    cost = np.zeros(end + 1)
+    cost[end] = 1.0
+    program = SparseProgram(cost, rows.matrix(), np.array(rows.low), np.array(rows.high), inner=True)
+    optimum = program.solve(limits)
+    if optimum is None:
+        return None
+    # Rounded, so that equal sizes are equal whatever the solver's last digits are.
+    sizes = np.maximum(optimum.values[:num_chunks], 0.0).round(_DIGITS)
+    return _Sizes(tuple(sizes.tolist()), optimum.objective * unit_us)
+
+
+def _durations(schedule: Schedule, link: int) -> list[tuple[float, float]]:
+    """(alpha_us, beta_us_per_mb) of the resources of a link that can be the slowest, latency included."""
+    topology = schedule.topology
+    latency_us = topology.links[link].latency_us
+    costs = {topology.resource_cost[resource] for resource in topology.resources_of[link]}
+    kept = [one for one in costs if not any(one != o and one[0] <= o[0] and one[1] <= o[1] for o in costs)]
+    return sorted((alpha_us + latency_us, beta) for alpha_us, beta in kept)
+
+
+def _in_turn(schedule: Schedule, drafts: Sequence[Draft]) -> Iterator[tuple[int, int, int]]:
+    """For every resource, the messages that follow each other there: resource, one, the next."""
+    last: dict[int, int] = {}
+    for message in plan_order(drafts):
+        for resource in schedule.topology.resources_of[drafts[message].link]:
+            if resource in last:
+                yield resource, last[resource], message
+            last[resource] = message
+
+
+def _cut(
+    schedule: Schedule, drafts: Sequence[Draft], shares: list[range], found: _Sizes, chunks_per_rank: int
+) -> Schedule | None:
+    """The plan with chunks of the found sizes in units of finer ones; None if those are too many, or sums come out wrong."""
+    collective = replace(schedule.collective, chunks_per_rank=chunks_per_rank)
+    factor = chunks_per_rank / schedule.collective.chunks_per_rank
+    parts: list[range] = []
+    for share in shares:
+        counts = _apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
+        for count in counts:
+            begin = parts[-1].stop if parts else 0
+            parts.append(range(begin, begin + count))
+    finer = []
+    for draft in drafts:
+        chunks = tuple(part for chunk in draft.chunks for part in parts[chunk])
+        for first in range(0, len(chunks), MAX_COUNT):
+            finer.append(replace(draft, chunks=chunks[first : first + MAX_COUNT]))
+    made = build_schedule(schedule.topology, collective, schedule.chunk_bytes / factor, finer)
+    return made if not collective.reduces or adds_up(made) else None
+
+
+def _apportion(sizes: Sequence[float], units: int) -> list[int]:
+    """Whole numbers that are nearly in proportion and add up (largest remainders)."""
+    total = sum(sizes)
+    exact = [size * units / total for size in sizes]
+    counts = [math.floor(each) for each in exact]
+    order = sorted(range(len(sizes)), key=lambda i: (counts[i] - exact[i], i))
+    for i in order[: units - sum(counts)]:
+        counts[i] += 1
+    return counts
