@@ -32,7 +32,10 @@ def first_runs(demand: Demand) -> list[Run]:
     runs = _milp_runs(demand, _FIRST_CHUNKS)
     if demand.kind not in (Kind.GATHER, Kind.SCATTER):
         runs.append(Run(engine, demand))
-    return [*runs, Run("templates", demand)]
+    runs.append(Run("templates", demand))
+    if demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER):
+        runs.append(Run("hierarchy", demand))
+    return runs
 
 
 def second_runs(demand: Demand) -> list[Run]:

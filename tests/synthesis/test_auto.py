@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.auto import synthesize_auto
+from taccl_py.synthesis.auto import first_runs, synthesize_auto
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.topology.catalog import load_topology
 from tests.instances import quiet_pulp
@@ -20,3 +20,9 @@ def test_with_costs_for_one_chunk_templates_take_part():
     found = synthesize_auto(demand, Options(limits=Limits(seconds=0.3, workers=1)), Events())
     assert found.schedule.makespan_us == 4 * 30 + 15
     assert found.bound.time_us <= 4 * 30 + 15
+
+
+def test_engine_hierarchy_takes_part_where_there_are_nodes():
+    runs = {nodes: first_runs(Demand(load_topology("ndv4", nodes), Kind.ALLGATHER, 1e6)) for nodes in (1, 2)}
+    assert "hierarchy" in [run.engine for run in runs[2]]
+    assert "hierarchy" not in [run.engine for run in runs[1]]

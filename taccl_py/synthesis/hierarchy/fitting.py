@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from taccl_py.collective import Kind
+from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule, dispatch_messages
@@ -14,6 +14,10 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.outline import most_packed
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.moves import Plan, as_drafts, cut
+from taccl_py.topology.model import Topology
+
+# Copies through scratch must save this much time.
+_WORTH_COPIES = 0.98
 
 
 def fitted(demand: Demand, plan: Plan) -> Schedule | None:
@@ -27,14 +31,24 @@ def fitted(demand: Demand, plan: Plan) -> Schedule | None:
     if drafts is None:
         return None
     packed = [part for draft in drafts for part in _packed(draft, most_packed(chunk_bytes))]
-    found = []
-    for as_named in (False, True) if collective.reduces else (False,):
-        schedule = build_schedule(topology, collective, chunk_bytes, packed, as_named=as_named)
-        messages = dispatch_messages(topology, chunk_bytes, drafts_of(schedule))
-        found += [schedule, replace(schedule, messages=messages)]
-    sums = demand.kind is Kind.ALLREDUCE
-    right = (schedule for schedule in found if not sums or adds_up(schedule))
+    found = list(_timed(topology, collective, chunk_bytes, packed, as_named=False))
+    if collective.reduces and len(found[0].messages) > len(packed):
+        # Sums that do not lie together can be moved to scratch, for copies that others need not.
+        named = _timed(topology, collective, chunk_bytes, packed, as_named=True)
+        least_us = min(schedule.makespan_us for schedule in found) * _WORTH_COPIES
+        found += [schedule for schedule in named if schedule.makespan_us < least_us]
+    exchanges = demand.kind is Kind.ALLREDUCE
+    right = (schedule for schedule in found if not exchanges or adds_up(schedule))
     return min(right, key=lambda schedule: schedule.makespan_us, default=None)
+
+
+def _timed(
+    topology: Topology, collective: Collective, chunk_bytes: float, drafts: Sequence[Draft], *, as_named: bool
+) -> Iterator[Schedule]:
+    """The plan in its own order and in the other one."""
+    schedule = build_schedule(topology, collective, chunk_bytes, drafts, as_named=as_named)
+    yield schedule
+    yield replace(schedule, messages=dispatch_messages(topology, chunk_bytes, drafts_of(schedule)))
 
 
 def _packed(draft: Draft, most: int) -> Iterator[Draft]:
