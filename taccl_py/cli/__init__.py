@@ -26,6 +26,10 @@ _COMMANDS = {
         "taccl_py.cli.pareto:pareto",
         "Enumerate synchronous algorithms between latency and bandwidth, with proofs.",
     ),
+    "groups": (
+        "taccl_py.cli.groups:groups",
+        "Synthesize a collective for several process groups that run at once.",
+    ),
     "replicate": (
         "taccl_py.cli.replicate:replicate",
         "Solve one root of a symmetric machine and replicate it, for thousands of ranks.",

@@ -1,0 +1,128 @@
+"""Judge of several schedules that share a machine: each is right alone, and no link or port serves two messages at a time.
+
+Nothing is taken from the code that puts them together. Times are compared as in `taccl_py.verify.schedule`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from taccl_py.errors import Violation
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.topology.model import Topology
+from taccl_py.verify.schedule import judge_schedule
+
+TOLERANCE = 1e-6
+_ULPS = 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """A process group and its schedule, on the clock of the machine.
+
+    Attributes
+    ----------
+    ranks
+        Ranks of the machine, in the group's order.
+    schedule
+        On the machine that the group sees.
+    """
+
+    ranks: tuple[int, ...]
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A message on a link or port of the machine."""
+
+    start_us: float
+    free_us: float
+    where: str
+
+
+def judge_together(machine: Topology, parts: Sequence[Part]) -> tuple[Violation, ...]:
+    """Return all objections to schedules of several groups on one machine; none means that they are correct.
+
+    Parameters
+    ----------
+    machine
+        What they share.
+    parts
+        The groups.
+
+    Rules: ``common-rank``, ``no-such-rank``, ``other-machine``, ``overlap``, and those of `judge_schedule`.
+    """
+    found = list(_check_ranks(machine, parts))
+    if found:
+        return tuple(found)
+    for number, part in enumerate(parts):
+        for violation in judge_schedule(part.schedule):
+            found.append(replace(violation, where=f"group {number} {violation.where}".strip()))
+        found += _check_links(machine, number, part)
+    return tuple(found) or tuple(_check_overlaps(machine, parts))
+
+
+def _check_ranks(machine: Topology, parts: Sequence[Part]) -> Iterator[Violation]:
+    owner: dict[int, int] = {}
+    for number, part in enumerate(parts):
+        if len(part.ranks) != part.schedule.topology.num_ranks:
+            yield Violation(f"group {number}", "other-machine", "its schedule is for another number of ranks")
+        for rank in part.ranks:
+            if not 0 <= rank < machine.num_ranks:
+                yield Violation(f"group {number}", "no-such-rank", f"rank {rank} does not exist")
+            if rank in owner:
+                yield Violation(f"group {number}", "common-rank", f"rank {rank} is in group {owner[rank]} too")
+            owner[rank] = number
+
+
+def _image(machine: Topology, part: Part, message: Message) -> int | None:
+    """Link of the machine that a message of a group uses, or None if there is none."""
+    seen = part.schedule.topology
+    link = seen.links[message.link]
+    lanes = machine.links_between.get((part.ranks[link.src], part.ranks[link.dst]), ())
+    lane = seen.lane[message.link]
+    return lanes[lane] if lane < len(lanes) else None
+
+
+def _check_links(machine: Topology, number: int, part: Part) -> Iterator[Violation]:
+    """Links and ports that a group uses cost what they cost on the machine."""
+    seen = part.schedule.topology
+    for place, message in enumerate(part.schedule.messages):
+        link, image = seen.links[message.link], _image(machine, part, message)
+        if image is not None:
+            real = machine.links[image]
+            costs = [(k.alpha_us, k.beta_us_per_mb, k.latency_us) for k in (link, real)]
+            mine, theirs = ([(p.alpha_us, p.beta_us_per_mb) for p in ports] for ports in (
+                [seen.ports[port] for port in link.ports], [machine.ports[port] for port in real.ports]
+            ))  # fmt: skip
+            if costs[0] == costs[1] and mine == theirs:
+                continue
+        yield Violation(
+            f"group {number} message {place}", "other-machine", "uses a link that the machine does not have"
+        )
+
+
+def _check_overlaps(machine: Topology, parts: Sequence[Part]) -> Iterator[Violation]:
+    """A link and a port of the machine serve one message at a time, whichever group's it is."""
+    uses: dict[int, list[_Use]] = {}
+    for number, part in enumerate(parts):
+        for place, message in enumerate(part.schedule.messages):
+            image = _image(machine, part, message)
+            size_bytes = len(message.chunks) * part.schedule.chunk_bytes
+            for resource in machine.resources_of[image] if image is not None else ():
+                taken_us = machine.occupancy_us(resource, size_bytes)
+                end_us = message.start_us + taken_us
+                slack_us = TOLERANCE * taken_us + _ULPS * math.ulp(end_us)
+                use = _Use(message.start_us, end_us - slack_us, f"group {number} message {place}")
+                uses.setdefault(resource, []).append(use)
+    for resource in sorted(uses):
+        free_us, holder = -math.inf, ""
+        for use in sorted(uses[resource], key=lambda u: (u.start_us, u.free_us)):
+            if use.start_us < free_us:
+                name = machine.resource_name(resource)
+                yield Violation(use.where, "overlap", f"starts while {name} is busy with {holder}")
+            if use.free_us > free_us:
+                free_us, holder = use.free_us, use.where

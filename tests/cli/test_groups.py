@@ -1,0 +1,34 @@
+"""``taccl groups``: files for each group, and sentences for what cannot be."""
+
+import json
+from pathlib import Path
+
+
+def test_groups_get_a_schedule_each_and_take_no_longer_than_in_turn(taccl):
+    found = taccl(
+        "groups", "ndv2", "allreduce", "--nodes", 2, "--group", "0-3,8-11", "--group", "4-7,12-15",
+        "--size", "1MB", "--time-limit", 1, "--json", "-o", "out",
+    ).json  # fmt: skip
+    assert found["bound_us"] <= found["makespan_us"] <= found["one_after_another_us"]
+    assert found["gap"] == found["makespan_us"] / found["bound_us"] - 1
+    assert [group["ranks"] for group in found["groups"]] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
+    assert found["files"] == ["out/group-0.json", "out/group-1.json"]
+    for name in found["files"]:
+        assert taccl("check", name).code == 0
+        assert json.loads(Path(name).read_text())["origin"]["bound_us"] == found["bound_us"]
+
+
+def test_the_table_tells_of_every_group(taccl):
+    shown = taccl("groups", "ring:6", "allgather", "--group", "0-2", "--group", "3-5")
+    assert shown.code == 0
+    for words in ("allgather of 2 groups at once", "one after another", "ranks 0-2", "ranks 3-5"):
+        assert words in shown.out
+
+
+def test_groups_that_cannot_be_are_refused(refuse):
+    refuse(2, ["--group", "at least twice"], "groups", "ring:4", "allgather", "--group", "0-3")
+    refuse(
+        2, ["--group", "ranks 1 are in two groups"], "groups", "ring:4", "allgather", "--group", "0,1", "--group", "1,2"
+    )
+    refuse(2, ["has a root"], "groups", "ring:4", "broadcast", "--group", "0,1", "--group", "2,3")
+    refuse(2, ["--group", "rank 8 does not exist"], "groups", "ring:4", "allgather", "--group", "0,1", "--group", "8,9")

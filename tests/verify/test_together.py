@@ -1,0 +1,125 @@
+"""The judge of several groups objects to what is wrong with one of them, and to ports that two of them use at once."""
+
+from dataclasses import replace
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.matching.engine import synthesize_greedy
+from taccl_py.synthesis.together import Member, makespan_us, orders, together_bound
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.verify.together import Part, judge_together
+
+KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
+
+
+def members_of(machine, groups, kind, size_bytes=4e6):
+    return [
+        Member(ranks, synthesize_greedy(Demand(machine.subset(ranks), kind, size_bytes), Options(), Events()).schedule)
+        for ranks in groups
+    ]
+
+
+def parts_of(groups, schedules):
+    return [Part(ranks, schedule) for ranks, schedule in zip(groups, schedules, strict=True)]
+
+
+def two_pairs():
+    """Pairs 0-1 and 2-3, whose links all pass one port of 2 us per megabyte; the links alone take 1."""
+    links = [Link(a, b, 0.0, 1.0, 0.0, (0,)) for pair in ((0, 1), (2, 3)) for a, b in (pair, pair[::-1])]
+    return Topology("pairs", "", (0, 0, 1, 1), (Port("trunk", 0.0, 2.0),), tuple(links))
+
+
+NDV2_HALVES = ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_that_share_nics_take_no_longer_than_in_turn_and_are_right(kind):
+    machine = load_topology("ndv2", 2)
+    members = members_of(machine, NDV2_HALVES, kind)
+    found = orders(machine, members)
+    assert makespan_us(found[-1]) <= sum(member.schedule.makespan_us for member in members) * (1 + 1e-9)
+    bound = together_bound(machine, NDV2_HALVES, kind, 4e6)
+    for schedules in found:
+        assert judge_together(machine, parts_of(NDV2_HALVES, schedules)) == ()
+        assert makespan_us(schedules) >= bound.time_us * (1 - 1e-9)
+
+
+def test_groups_that_share_nothing_take_as_long_as_the_longest():
+    machine = formula_topology("ring:8")
+    groups = ((0, 1, 2), (3, 4, 5, 6, 7))
+    members = members_of(machine, groups, Kind.ALLGATHER)
+    best = orders(machine, members)[0]
+    assert makespan_us(best) == pytest.approx(max(member.schedule.makespan_us for member in members))
+    assert judge_together(machine, parts_of(groups, best)) == ()
+
+
+def test_a_shared_port_serves_both_groups_in_turn():
+    """AllGather of 2 MB in pairs: each of four messages of 1 MB takes the trunk for 2 us."""
+    machine, groups = two_pairs(), ((0, 1), (2, 3))
+    members = members_of(machine, groups, Kind.ALLGATHER, 2e6)
+    best = orders(machine, members)[0]
+    assert makespan_us(best) == pytest.approx(8.0)
+    assert judge_together(machine, parts_of(groups, best)) == ()
+
+
+def test_groups_on_one_port_at_the_same_time_are_objected_to():
+    machine, groups = two_pairs(), ((0, 1), (2, 3))
+    members = members_of(machine, groups, Kind.ALLGATHER, 2e6)
+    both = judge_together(machine, parts_of(groups, [member.schedule for member in members]))
+    assert {violation.rule for violation in both} == {"overlap"}
+    assert "trunk" in both[0].what
+
+
+def test_what_is_wrong_in_one_group_is_told_with_its_number():
+    machine, groups = two_pairs(), ((0, 1), (2, 3))
+    one, two = orders(machine, members_of(machine, groups, Kind.ALLGATHER, 2e6))[0]
+    short = replace(two, messages=two.messages[:-1])
+    found = judge_together(machine, parts_of(groups, [one, short]))
+    assert {violation.rule for violation in found} == {"missing"}
+    assert all(violation.where.startswith("group 1 ") for violation in found)
+
+
+def test_groups_with_a_common_rank_or_of_another_machine_are_objected_to():
+    machine, groups = two_pairs(), ((0, 1), (2, 3))
+    good = orders(machine, members_of(machine, groups, Kind.ALLGATHER, 2e6))[0]
+
+    def rules(on, ranks):
+        return {violation.rule for violation in judge_together(on, parts_of(ranks, good))}
+
+    assert rules(machine, ((0, 1), (1, 0))) == {"common-rank"}
+    assert rules(machine, ((0, 1), (2, 9))) == {"no-such-rank"}
+    assert rules(machine, ((0, 2), (1, 3))) == {"other-machine"}
+    faster = replace(machine, ports=(Port("trunk", 0.0, 1.5),))
+    assert rules(faster, groups) == {"other-machine"}
+
+
+def test_the_bound_adds_up_what_groups_bring_through_a_node():
+    """Two groups of one rank a node; a NIC of 10 us per megabyte for each node carries the 1 MB of both in and out."""
+    ports = [Port(f"{node} {way}", 0.0, 10.0) for node in (0, 1) for way in ("out", "in")]
+    links = [Link(a, b, 0.0, 1.0, 0.0, (0, 3)) for a in (0, 1) for b in (2, 3)]
+    links += [Link(b, a, 0.0, 1.0, 0.0, (2, 1)) for a in (0, 1) for b in (2, 3)]
+    machine = Topology("nodes", "", (0, 0, 1, 1), tuple(ports), tuple(links))
+    bound = together_bound(machine, ((0, 2), (1, 3)), Kind.ALLREDUCE, 1e6)
+    assert bound.time_us == pytest.approx(20.0)
+    assert "node 0's ports" in bound.reason
+    assert together_bound(machine, ((0, 2), (1, 3)), Kind.ALLGATHER, 1e6).time_us == pytest.approx(10.0)
+
+
+def test_the_bound_adds_up_the_transfers_of_sums_between_nodes():
+    """Three nodes of a rank of each of two groups: 2 groups x 4 transfers of 1 MB over 3 NICs of 10 us per megabyte."""
+    ports = [Port(f"{node} {way}", 0.0, 10.0) for node in range(3) for way in ("out", "in")]
+    links = [
+        Link(2 * a + group, 2 * b + group, 0.0, 1.0, 0.0, (2 * a, 2 * b + 1))
+        for group in (0, 1)
+        for a in range(3)
+        for b in range(3)
+        if a != b
+    ]
+    machine = Topology("nodes", "", (0, 0, 1, 1, 2, 2), tuple(ports), tuple(links))
+    bound = together_bound(machine, ((0, 2, 4), (1, 3, 5)), Kind.ALLREDUCE, 1e6)
+    assert bound.time_us == pytest.approx(80 / 3)
+    assert bound.reason == "bandwidth: 8 transfers of the data of a group between nodes"
