@@ -59,6 +59,14 @@ def dispatch_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Se
     return [replace(d, start=clock.start_us[i], end=clock.end_us[i]) for i, d in enumerate(drafts)]
 
 
+def plan_us(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> float:
+    """When the last message of a plan has arrived, every message having a size of its own and the plan's order being kept."""
+    clock = _Clock(topology, sizes_bytes, drafts)
+    for i in clock.order:
+        clock.send(i)
+    return max(clock.end_us, default=0.0)
+
+
 def _sizes_bytes(chunk_bytes: float, drafts: Sequence[Draft]) -> list[float]:
     return [len(draft.chunks) * chunk_bytes for draft in drafts]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
-from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order
+from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order, plan_us
 from taccl_py.schedule.transform import drafts_of
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
@@ -133,20 +134,28 @@ def _best_cut(
     counts: Sequence[int],
     best: Schedule | None,
 ) -> Schedule | None:
-    """The best so far, or the fastest cut with chunks of the found sizes; with more chunks only where that is worth it."""
-    tried = schedule.collective.chunks_per_rank / _STEP
-    finer = []
-    for count in counts:
-        if count >= _STEP * tried:
-            finer.append(count)
-            tried = count
-    for count in finer if len(drafts) <= _MANY_MESSAGES else finer[-2:]:
-        if best is not None and found.time_us > best.makespan_us * (1 - _WORTH):
+    """The best so far, or a faster cut with chunks of the found sizes: the fewest chunks that are about as good as any number."""
+    if best is not None and found.time_us > best.makespan_us * (1 - _WORTH):
+        return best
+    cuts = [_Cut.of(schedule, shares, found, count) for count in _spread(schedule.collective.chunks_per_rank, counts)]
+    times_us = [cut.time_us(schedule, drafts) for cut in cuts]
+    limit_us = min(times_us, default=math.inf) * (1 + _WORTH)
+    for cut, time_us in zip(cuts, times_us, strict=True):
+        if time_us <= limit_us and (best is None or time_us < best.makespan_us * (1 - _WORTH)):
+            made = cut.schedule(schedule, drafts)
+            if made is not None and (best is None or made.makespan_us < best.makespan_us):
+                return made
             break
-        made = _cut(schedule, drafts, shares, found, count)
-        if made is not None and (best is None or made.makespan_us < best.makespan_us * (1 - _WORTH)):
-            best = made
     return best
+
+
+def _spread(least: int, counts: Sequence[int]) -> list[int]:
+    """Those of the counts that are not below the least, with gaps between them."""
+    found: list[int] = []
+    for count in counts:
+        if count >= least and (not found or count >= _STEP * found[-1]):
+            found.append(count)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,25 +253,46 @@ def _in_turn(schedule: Schedule, drafts: Sequence[Draft]) -> Iterator[tuple[int,
             last[resource] = message
 
 
-def _cut(
-    schedule: Schedule, drafts: Sequence[Draft], shares: list[range], found: _Sizes, chunks_per_rank: int
-) -> Schedule | None:
-    """The plan with chunks of the found sizes in units of finer ones; None if those are too many, or sums come out wrong."""
-    collective = replace(schedule.collective, chunks_per_rank=chunks_per_rank)
-    factor = chunks_per_rank / schedule.collective.chunks_per_rank
-    parts: list[range] = []
-    for share in shares:
-        counts = _apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
-        for count in counts:
-            begin = parts[-1].stop if parts else 0
-            parts.append(range(begin, begin + count))
-    finer = []
-    for draft in drafts:
-        chunks = tuple(part for chunk in draft.chunks for part in parts[chunk])
-        for first in range(0, len(chunks), MAX_COUNT):
-            finer.append(replace(draft, chunks=chunks[first : first + MAX_COUNT]))
-    made = build_schedule(schedule.topology, collective, schedule.chunk_bytes / factor, finer)
-    return made if not collective.reduces or adds_up(made) else None
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How many finer chunks each chunk becomes, and how many a rank then has."""
+
+    units: tuple[int, ...]
+    chunks_per_rank: int
+
+    @staticmethod
+    def of(schedule: Schedule, shares: list[range], found: _Sizes, chunks_per_rank: int) -> _Cut:
+        """As near to the sizes as whole chunks are."""
+        factor = chunks_per_rank / schedule.collective.chunks_per_rank
+        units: list[int] = []
+        for share in shares:
+            units += _apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
+        return _Cut(tuple(units), chunks_per_rank)
+
+    def time_us(self, schedule: Schedule, drafts: Sequence[Draft]) -> float:
+        """About how long the plan then takes."""
+        chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
+        parts: list[Draft] = []
+        sizes_bytes: list[float] = []
+        for draft in drafts:
+            units = sum(self.units[chunk] for chunk in draft.chunks)
+            for first in range(0, units, MAX_COUNT):
+                parts.append(draft)
+                sizes_bytes.append(chunk_bytes * min(MAX_COUNT, units - first))
+        return plan_us(schedule.topology, sizes_bytes, parts)
+
+    def schedule(self, schedule: Schedule, drafts: Sequence[Draft]) -> Schedule | None:
+        """The plan so cut; None if sums come out wrong."""
+        collective = replace(schedule.collective, chunks_per_rank=self.chunks_per_rank)
+        chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
+        ends = list(accumulate(self.units))
+        finer = []
+        for draft in drafts:
+            chunks = tuple(part for c in draft.chunks for part in range(ends[c] - self.units[c], ends[c]))
+            for first in range(0, len(chunks), MAX_COUNT):
+                finer.append(replace(draft, chunks=chunks[first : first + MAX_COUNT]))
+        made = build_schedule(schedule.topology, collective, chunk_bytes, finer)
+        return made if not collective.reduces or adds_up(made) else None
 
 
 def _apportion(sizes: Sequence[float], units: int) -> list[int]:
