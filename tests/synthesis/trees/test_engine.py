@@ -150,6 +150,8 @@ def test_a_number_of_trees_that_is_given_is_kept_and_chunks_must_be_a_multiple_o
     demand = Demand(load_topology("dgx1"), Kind.ALLGATHER, GIB)
     found = synthesize_trees(demand, Options(trees=3), Events())
     check(found)
-    assert found.schedule.collective.chunks_per_rank % 3 == 0
+    schedule = found.schedule
+    links = [{m.link for m in schedule.messages if c in m.chunks} for c in range(schedule.collective.chunks_per_rank)]
+    assert 1 < len({frozenset(tree) for tree in links}) <= 3  # of which two may be the same
     with pytest.raises(InputError, match="4 chunks cannot be shared by 3 trees"):
         synthesize_trees(replace(demand, chunks_per_rank=4), Options(trees=3), Events())
