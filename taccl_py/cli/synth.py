@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Lowered, Request
 
-_DEFAULT_TIME_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 85.0
+_DEFAULT_TIME_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 60.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
 
