@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
@@ -31,64 +31,35 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class SizeType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A size such as 1MiB."""
+T = TypeVar("T")
 
-    name = "size"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
+class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-ignore]
+    """A word of the command line that a function of the library makes something of.
+
+    Parameters
+    ----------
+    name
+        What it is called in help texts.
+    kind
+        What it becomes; values of this type, such as defaults, stay as they are.
+    parse
+        What makes it of a text.
+    """
+
+    def __init__(self, name: str, kind: type[T], parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._kind, self._parse = kind, parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ARG002
         """Parse, naming the option in errors."""
-        return value if isinstance(value, int) else _parse(lambda: parse_size(value), param)
-
-
-class SizeRangeType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A range of sizes such as 1KiB:1GiB."""
-
-    name = "range"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SizeRange:  # noqa: ARG002
-        """Parse, naming the option in errors."""
-        return value if isinstance(value, SizeRange) else _parse(lambda: parse_size_range(value), param)
-
-
-class RanksType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A list of ranks such as 0-7."""
-
-    name = "ranks"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:  # noqa: ARG002
-        """Parse, naming the option in errors."""
-        return value if isinstance(value, tuple) else _parse(lambda: parse_ranks(value), param)
-
-
-class LinkType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A link such as 0-3."""
-
-    name = "link"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LinkChoice:  # noqa: ARG002
-        """Parse, naming the option in errors."""
-        return value if isinstance(value, LinkChoice) else _parse(lambda: parse_link(value), param)
-
-
-class SlowLinkType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A link and the part of its bandwidth that is left, such as 0-3:0.5."""
-
-    name = "link:part"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SlowLink:  # noqa: ARG002
-        """Parse, naming the option in errors."""
-        return value if isinstance(value, SlowLink) else _parse(lambda: parse_slow_link(value), param)
-
-
-class SlowPortType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A pattern of ports and the part of their bandwidth that is left, such as node 5 *:0.5."""
-
-    name = "port:part"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SlowPort:  # noqa: ARG002
-        """Parse, naming the option in errors."""
-        return value if isinstance(value, SlowPort) else _parse(lambda: parse_slow_port(value), param)
+        if isinstance(value, self._kind):
+            return value
+        try:
+            return self._parse(value)
+        except InputError as error:
+            name = param.opts[0] if param is not None and param.opts else None
+            raise InputError(error.what, path="command line", field=name) from None
 
 
 class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
@@ -101,29 +72,13 @@ class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
         return super().convert(value, param, ctx)
 
 
-class KindType(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A collective."""
-
-    name = "collective"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:  # noqa: ARG002
-        """Parse, naming the argument in errors."""
-        return value if isinstance(value, Kind) else _parse(lambda: parse_kind(value), param)
-
-
-T = TypeVar("T")
-
-
-def _parse(parse: Callable[[], T], param: click.Parameter | None) -> T:
-    try:
-        return parse()
-    except InputError as error:
-        name = param.opts[0] if param is not None and param.opts else None
-        raise InputError(error.what, path="command line", field=name) from None
-
-
-SIZE, SIZE_RANGE, RANKS, KIND = SizeType(), SizeRangeType(), RanksType(), KindType()
-LINK, SLOW_LINK, SLOW_PORT = LinkType(), SlowLinkType(), SlowPortType()
+SIZE = ParsedType("size", int, parse_size)
+SIZE_RANGE = ParsedType("range", SizeRange, parse_size_range)
+RANKS = ParsedType("ranks", tuple, parse_ranks)
+KIND = ParsedType("collective", Kind, parse_kind)
+LINK = ParsedType("link", LinkChoice, parse_link)
+SLOW_LINK = ParsedType("link:part", SlowLink, parse_slow_link)
+SLOW_PORT = ParsedType("port:part", SlowPort, parse_slow_port)
 OUTPUT = OutputType(path_type=Path)
 
 

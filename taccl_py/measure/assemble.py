@@ -76,15 +76,7 @@ def fit_topology(
     InputError
         If a pair or class has fewer than two sizes, the ranks are not a multiple of the nodes, or a rank cannot be reached.
     """
-    named = 1 + max(max(one.src, one.dst) for one in samples)
-    total = named if ranks is None else ranks
-    if total < named:
-        raise InputError(
-            f"{total} ranks are fewer than the samples name, {named}; write a larger number", field="ranks"
-        )
-    if total % nodes:
-        raise InputError(f"{total} ranks are no multiple of {nodes} nodes; correct the number", field="nodes")
-    node_of = tuple(rank * nodes // total for rank in range(total))
+    node_of = _nodes(samples, nodes, ranks)
     groups = _by_pair(samples) if grouping is Grouping.PAIR else _by_class(samples, node_of)
     costs: dict[Flow, Cost] = {}
     for group in groups:
@@ -107,6 +99,19 @@ def fit_topology(
     topology = Topology(name, source, node_of, ports, tuple(links))
     require_connected(topology)
     return Fitted(topology, tuple(groups))
+
+
+def _nodes(samples: Sequence[Sample], nodes: int, ranks: int | None) -> tuple[int, ...]:
+    """Node of every rank, node by node."""
+    named = 1 + max(max(one.src, one.dst) for one in samples)
+    total = named if ranks is None else ranks
+    if total < named:
+        raise InputError(
+            f"{total} ranks are fewer than the samples name, {named}; write a larger number", field="ranks"
+        )
+    if total % nodes:
+        raise InputError(f"{total} ranks are no multiple of {nodes} nodes; correct the number", field="nodes")
+    return tuple(rank * nodes // total for rank in range(total))
 
 
 def _by_pair(samples: Sequence[Sample]) -> list[FittedLinks]:

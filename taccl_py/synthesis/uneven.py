@@ -28,7 +28,7 @@ from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sums import adds_up
-from taccl_py.units import BYTES_PER_MB
+from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
 # Sizes are counted in elements of so many bytes; smaller ones are more, and what divides these divides them.
 _ELEMENT_BYTES = 4
@@ -47,9 +47,9 @@ _RUNNER_UP = 1.25
 def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits) -> Synthesis:
     """The answer, its schedules cut so that they serve the demanded size and are as fast as they can be; the best one first.
 
-    Nothing is changed where the chunk count was demanded, or costs are for one chunk.
+    Nothing is changed where the chunk count was demanded, a sketch says how chunks may move, or costs are for one chunk.
     """
-    if demand.chunks_per_rank is not None or demand.topology.chunk_costs:
+    if demand.chunks_per_rank is not None or demand.sketch is not None or demand.topology.chunk_costs:
         return answer
     deadline = Deadline(limits.seconds)
     counts = usable_counts(demand)
@@ -75,7 +75,8 @@ def usable_counts(demand: Demand) -> tuple[int, ...]:
     """Chunks per rank that cut the demanded size into whole elements, or powers of two where one chunk does not do so either."""
     share = demand.collective(1)
     elements = share.chunk_bytes(demand.size_bytes) / _ELEMENT_BYTES
-    most = max(1, _MOST_CHUNKS // share.chunks_per_size)
+    copies = share.num_chunks * share.num_ranks
+    most = max(1, min(_MOST_CHUNKS // share.chunks_per_size, MAX_CHUNK_COPIES // copies))
     if elements >= 1 and elements == int(elements):
         return tuple(count for count in range(1, most + 1) if int(elements) % count == 0)
     return tuple(1 << bit for bit in range(most.bit_length()))

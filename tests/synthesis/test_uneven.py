@@ -130,6 +130,11 @@ def test_a_demanded_chunk_count_is_kept():
     assert fit_to_size(given_answer, demand, LIMITS) is given_answer
 
 
+def test_counts_stay_within_the_copies_that_are_possible():
+    """256 ranks have 2^16 pairs, 2^24 copies of their chunks, and 2^28 are possible."""
+    assert usable_counts(demand_of(1 << 30, 256, Kind.ALLTOALL))[-1] == 16
+
+
 @pytest.mark.parametrize("engine", ["templates", "trees", "flow"])
 @pytest.mark.parametrize("name", ["ndv4-x2", "dgx1", "mi250x", "torus:3x3"])
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLTOALL])
