@@ -247,6 +247,14 @@ class Fields:
             self.fail(key, f"found {value!r}, use one of: {', '.join(allowed)}")
         return value
 
+    def header(self, file_format: str, version: int) -> None:
+        """Refuse a file of another format or version than this program reads."""
+        if self.text("format") != file_format:
+            self.fail("format", f"found {self.text('format')!r}, {file_format!r} is needed")
+        found = self.integer("version")
+        if found != version:
+            self.fail("version", f"found {found}, this program reads version {version}")
+
     def integer(
         self, key: str, default: int | None = None, *, least: int | None = None, most: int | None = None
     ) -> int:

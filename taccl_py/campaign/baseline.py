@@ -98,10 +98,7 @@ def read_baseline(path: Path) -> dict[str, dict[str, Any]]:
         If the file is wrong.
     """
     fields = Fields(read_json(path), str(path))
-    if fields.text("format") != FORMAT:
-        fields.fail("format", f"found {fields.text('format')!r}, {FORMAT!r} is needed")
-    if fields.integer("version") != VERSION:
-        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    fields.header(FORMAT, VERSION)
     instances = fields.object("instances")
     fields.finish()
     found = {}

@@ -62,10 +62,7 @@ def read_index(folder: Path) -> dict[str, dict[str, Any]]:
     """
     path = folder / INDEX
     fields = Fields(read_json(path), str(path))
-    if fields.text("format") != FORMAT:
-        fields.fail("format", f"found {fields.text('format')!r}, {FORMAT!r} is needed")
-    if fields.integer("version") != VERSION:
-        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    fields.header(FORMAT, VERSION)
     results = fields.object("results")
     found = {}
     for name in results.names():

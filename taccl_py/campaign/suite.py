@@ -69,10 +69,7 @@ def read_suite(path: Path) -> Suite:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"is not TOML: {error}; correct it", path=str(path)) from None
     fields = Fields(value, str(path))
-    if fields.text("format") != FORMAT:
-        fields.fail("format", f"found {fields.text('format')!r}, {FORMAT!r} is needed")
-    if fields.integer("version") != VERSION:
-        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    fields.header(FORMAT, VERSION)
     defaults = value.get("defaults", {})
     if fields.has("defaults"):
         fields.object("defaults")  # refuses what is no table

@@ -44,10 +44,7 @@ def read_progress(path: Path) -> tuple[ProgressPoint, ...]:
         If the file is wrong.
     """
     fields = Fields(read_json(path), str(path))
-    if fields.text("format") != FORMAT:
-        fields.fail("format", f"found {fields.text('format')!r}, {FORMAT!r} is needed")
-    if fields.integer("version") != VERSION:
-        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    fields.header(FORMAT, VERSION)
     found = []
     for point in fields.objects("points"):
         values = [None if point.raw(key) is None else point.number(key) for key in ("incumbent_us", "bound_us")]

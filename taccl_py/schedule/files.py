@@ -116,10 +116,7 @@ def read_schedule(text: str, path: str) -> Schedule:
             "show, simulate, run or install",
             path=path,
         )
-    if fields.text("format") != FORMAT:
-        fields.fail("format", f"found {fields.text('format')!r}, a schedule file has {FORMAT!r}")
-    if fields.integer("version") != VERSION:
-        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    fields.header(FORMAT, VERSION)
     topology = topology_from_fields(fields.object("topology"))
     collective = _read_collective(fields.object("collective"), topology)
     schedule = Schedule(

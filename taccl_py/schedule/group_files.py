@@ -72,10 +72,7 @@ def read_group(text: str, path: str) -> GroupSchedule:
         If the text is not such a file of a version that is understood, or refers to what does not exist.
     """
     fields = Fields(parse_json(text, path), path)
-    if fields.text("format") != GROUP_FORMAT:
-        fields.fail("format", f"found {fields.text('format')!r}, a group schedule's file has {GROUP_FORMAT!r}")
-    if fields.integer("version") != VERSION:
-        fields.fail("version", f"found {fields.integer('version')}, this program reads version {VERSION}")
+    fields.header(GROUP_FORMAT, VERSION)
     topology = topology_from_fields(fields.object("topology"))
     schedule = GroupSchedule(
         topology=topology,

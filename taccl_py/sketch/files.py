@@ -51,9 +51,7 @@ def read_sketch(path: Path) -> Sketch:
 
 
 def _own_sketch(fields: Fields) -> Sketch:
-    fields.choice("format", (FORMAT,))
-    if fields.integer("version") != VERSION:
-        fields.fail("version", f"this program reads version {VERSION}")
+    fields.header(FORMAT, VERSION)
     intra = fields.object("intra_node") if fields.has("intra_node") else Fields({}, fields.path, "/intra_node")
     inter = fields.object("inter_node") if fields.has("inter_node") else Fields({}, fields.path, "/inter_node")
     symmetry = fields.object("symmetry") if fields.has("symmetry") else Fields({}, fields.path, "/symmetry")

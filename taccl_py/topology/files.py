@@ -171,7 +171,7 @@ def topology_from_fields(fields: Fields) -> Topology:
     InputError
         If a field is wrong, missing or unknown.
     """
-    _check_header(fields)
+    fields.header(FORMAT, VERSION)
     name = fields.text("name")
     source = fields.text("source", "")
     node_of = _node_of(fields)
@@ -184,13 +184,6 @@ def topology_from_fields(fields: Fields) -> Topology:
         "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs)
     )
     return topology
-
-
-def _check_header(fields: Fields) -> None:
-    fields.choice("format", (FORMAT,))
-    version = fields.integer("version")
-    if version != VERSION:
-        fields.fail("version", f"found {version}, this program reads version {VERSION}")
 
 
 def _node_of(fields: Fields) -> tuple[int, ...]:
@@ -250,7 +243,7 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     InputError
         If a field is wrong, missing or unknown.
     """
-    _check_header(fields)
+    fields.header(FORMAT, VERSION)
     name, description, source = fields.text("name"), fields.text("description"), fields.text("source")
     node = fields.object("node")
     num_ranks = node.integer("ranks", least=1, most=MAX_RANKS)

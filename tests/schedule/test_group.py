@@ -121,7 +121,7 @@ def test_a_file_reads_back_as_the_same(ring):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("format", "taccl-schedule", "a group schedule's file has 'taccl-group-schedule'"),
+        ("format", "taccl-schedule", "'taccl-group-schedule' is needed"),
         ("version", 2, "this program reads version 1"),
         ("kind", "broadcast", "broadcast"),
         ("generators", [[0, 0, 1, 2]], "is no permutation of the ranks 0..3"),
