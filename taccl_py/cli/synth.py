@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Lowered, Request
 
-_DEFAULT_TIME_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 60.0
+_DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
 
@@ -88,8 +88,8 @@ _REPLAY_TOLERANCE = 0.01
     "--time-limit",
     type=click.FloatRange(0.1),
     default=None,
-    help=f"Seconds for the search, default {_DEFAULT_TIME_LIMIT_S:g} ({_DEFAULT_RANGE_LIMIT_S:g} with --sizes or --sketch auto); "
-    "the best answer so far comes out with its gap.",
+    help=f"Seconds for the search, default {_DEFAULT_TIME_LIMIT_S:g} ({_DEFAULT_RACE_LIMIT_S:g} with --engine auto, "
+    f"{_DEFAULT_RANGE_LIMIT_S:g} with --sizes or --sketch auto); the best answer so far comes out with its gap.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -176,9 +176,11 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     from taccl_py.pipeline import AUTO_SKETCH, Request
 
     ranged = values["sizes"] is not None
-    default_s = _DEFAULT_RANGE_LIMIT_S if ranged or values["sketch"] == AUTO_SKETCH else _DEFAULT_TIME_LIMIT_S
-    limits = Limits(seconds=values["time_limit"] or default_s, seed=values["seed"], stop=stop)
     engine = values["engine"] or ("auto" if ranged else "milp")
+    default_s = _DEFAULT_RACE_LIMIT_S if engine == "auto" else _DEFAULT_TIME_LIMIT_S
+    if ranged or values["sketch"] == AUTO_SKETCH:
+        default_s = _DEFAULT_RANGE_LIMIT_S
+    limits = Limits(seconds=values["time_limit"] or default_s, seed=values["seed"], stop=stop)
     if values["trees"] is not None and engine != "trees":
         raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
     return Request(

@@ -15,6 +15,7 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.race import Racer, Run
+from taccl_py.synthesis.suggest import connection_sketches
 
 # Answers this close to the bound are not raced again.
 _CLOSE = 0.01
@@ -39,8 +40,21 @@ def first_runs(demand: Demand) -> list[Run]:
 
 
 def second_runs(demand: Demand) -> list[Run]:
-    """Runs for where the first ones leave a gap: finer chunks."""
-    return [] if demand.chunks_per_rank is not None else _milp_runs(demand, _SECOND_CHUNKS)
+    """Runs for where the first ones leave a gap: narrower searches, and finer chunks."""
+    finer = [] if demand.chunks_per_rank is not None else _milp_runs(demand, _SECOND_CHUNKS)
+    return [*_sketched_runs(demand), *finer]
+
+
+def _sketched_runs(demand: Demand) -> list[Run]:
+    """The milp engine with what a person would say of who talks between nodes: restricted, it gets further in the same time."""
+    count = demand.chunks_per_rank or 1
+    pairs = demand.collective(count).num_chunks * len(demand.topology.links)
+    if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > _MOST_PAIRS:
+        return []
+    return [
+        Run("milp", replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
+        for sketch in reversed(connection_sketches(demand, count))  # the narrowest first: they are soon done
+    ]
 
 
 def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
@@ -48,7 +62,7 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
         return [Run("milp", demand)]
     links = len(demand.topology.links)
     return [
-        Run("milp", replace(demand, chunks_per_rank=count), free=True)
+        Run("milp", replace(demand, chunks_per_rank=count), asked=demand)
         for count in counts
         if demand.collective(count).num_chunks * links <= _MOST_PAIRS or count == 1
     ]

@@ -32,13 +32,14 @@ class Run:
         Its name.
     demand
         What it is asked.
-    free
-        Whether the demand's chunk count is one that the race tries, so that an answer may have another one.
+    asked
+        The demand that the race serves, where the run's own has a chunk count or a sketch that the race only tries: an answer
+        is bound by what was asked. None: the run's own.
     """
 
     engine: str
     demand: Demand
-    free: bool = False
+    asked: Demand | None = None
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,8 @@ def _answer(run: Run, options: Options) -> Outcome:
     try:
         deadline = Deadline(options.limits.seconds)
         answer = load_engine(run.engine)(run.demand, options, Events())
-        if run.free:
-            demand = replace(run.demand, chunks_per_rank=None)
-            answer = fit_to_size(answer, demand, options.limits.within(deadline.left))
+        if run.asked is not None:
+            answer = fit_to_size(answer, run.asked, options.limits.within(deadline.left))
         return Outcome(run, answer)
     except TacclError as error:
         return Outcome(run, None, str(error))

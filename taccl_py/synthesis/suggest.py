@@ -92,6 +92,13 @@ def candidate_sketches(demand: Demand, chunks: int) -> Iterator[Sketch]:
                 yield sketch
 
 
+def connection_sketches(demand: Demand, chunks: int) -> list[Sketch]:
+    """Of the candidates those that only say who talks between nodes."""
+    inside, *_ = _link_ideas(demand.topology)
+    _anybody, *between = _connection_ideas(demand.topology)
+    return [sketch for idea in between if (sketch := _sketch(demand, inside, idea, chunks)) is not None]
+
+
 def _sketch(demand: Demand, inside: _Idea, between: _Idea, chunks: int) -> Sketch | None:
     topology = demand.topology
     machine = topology.name.rpartition("-x")[0] if topology.num_nodes > 1 else topology.name

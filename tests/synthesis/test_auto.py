@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.auto import first_runs, synthesize_auto
+from taccl_py.synthesis.auto import first_runs, second_runs, synthesize_auto
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.topology.catalog import load_topology
 from tests.instances import quiet_pulp
@@ -26,3 +26,16 @@ def test_engine_hierarchy_takes_part_where_there_are_nodes():
     runs = {nodes: first_runs(Demand(load_topology("ndv4", nodes), Kind.ALLGATHER, 1e6)) for nodes in (1, 2)}
     assert "hierarchy" in [run.engine for run in runs[2]]
     assert "hierarchy" not in [run.engine for run in runs[1]]
+
+
+def test_what_a_person_would_say_of_who_talks_between_nodes_is_tried_where_nothing_was_asked():
+    """NDv2 has one NIC a node: equal ranks talk, or one rank for all, to itself over there or to the other GPU at the NIC."""
+    demand = Demand(load_topology("ndv2", 2), Kind.ALLGATHER, 65536.0)
+    sketched = [run for run in second_runs(demand) if run.demand.sketch is not None]
+    assert {"ndv2-rails", "ndv2-relay", "ndv2-pair"} == {run.demand.sketch.name for run in sketched}
+    assert all(run.asked is demand and run.demand.sketch.topology == "ndv2" for run in sketched)
+    restricted = replace(demand, sketch=sketched[0].demand.sketch)
+    assert all(run.demand.sketch is restricted.sketch for run in second_runs(restricted))
+    assert all(
+        run.demand.sketch is None for run in second_runs(Demand(load_topology("ndv2", 1), Kind.ALLGATHER, 65536.0))
+    )
