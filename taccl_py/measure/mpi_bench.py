@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, Proc
 from taccl_py.measure.throttle import Throttle
 
 _ORDER_TAG, _REPORT_TAG, _DATA_TAG = 1, 2, 7
-_NAP_SECONDS = 5e-5  # between two looks, where nothing is to be measured but an emulated machine
+# Naps where nothing is to be measured but an emulated machine: of a rank without flows, and between two looks at messages.
+# Processes that look all the time would keep each other from looking.
+_IDLE_SECONDS, _NAP_SECONDS = 1e-3, 1e-4
 
 
 @dataclass
@@ -112,15 +114,15 @@ class MpiBench(ProcessBench):
 
     def _take(self, source: int, tag: int) -> Any:
         while not self._control.iprobe(source=source, tag=tag):
-            self._rest()
+            self._rest(_IDLE_SECONDS)
         return self._control.recv(source=source, tag=tag)
 
-    def _rest(self) -> None:
+    def _rest(self, seconds: float) -> None:
         """Let other processes have the processor: there may be more of them than processors."""
         if self._throttle is None:
             os.sched_yield()
         else:
-            time.sleep(_NAP_SECONDS)
+            time.sleep(seconds)
 
     def _take_part(self, order: Order) -> dict[int, Ended]:
         flows = list(enumerate(order.experiment.flows))
@@ -131,7 +133,7 @@ class MpiBench(ProcessBench):
         while busy_out or busy_in:
             busy_out = [one for one in busy_out if self._push(one)]
             busy_in = [one for one in busy_in if self._pull(one, begun)]
-            self._rest()
+            self._rest(_nap_seconds(busy_out, busy_in))
         return {one.place: _ended(one) for one in receiving}
 
     def _sender(self, place: int, flow: Flow, order: Order) -> _Sending:
@@ -183,6 +185,13 @@ class MpiBench(ProcessBench):
             return False
         one.request = self._receive(one.buffer, one.src, one.tag)
         return True
+
+
+def _nap_seconds(busy_out: Sequence[_Sending], busy_in: Sequence[_Receiving]) -> float:
+    """How long nothing can happen, or until somebody has to look for it."""
+    dues = [one.arrival.left_seconds for one in busy_in if one.arrived and one.arrival is not None]
+    looking = bool(busy_out) or len(dues) < len(busy_in)
+    return min([*dues, _NAP_SECONDS if looking else _IDLE_SECONDS])
 
 
 def _ended(one: _Receiving) -> Ended:

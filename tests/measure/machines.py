@@ -121,7 +121,7 @@ MACHINES = {
 }  # fmt: skip
 
 # The same shapes in milliseconds, for processes of one computer, which cannot keep microseconds apart.
-FAST, SLOW, NIC = Cost(1000.0, 900.0), Cost(1000.0, 1500.0), Cost(1500.0, 2000.0)
+FAST, SLOW, NIC = Cost(1000.0, 900.0), Cost(1000.0, 1500.0), Cost(1200.0, 1100.0)
 SLOW_MACHINES = {
     "ndv2_pcie": lambda: ndv2_pcie(FAST, SLOW, NIC, Cost(1200.0, 1700.0)),
     "dgx2_like": lambda: dgx2_like(FAST, NIC),
