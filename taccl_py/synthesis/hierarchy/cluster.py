@@ -67,7 +67,7 @@ class Cluster:
         """Ranks of a lane, at most."""
         return max(-(-len(ranks) // self.width) for ranks in self.nodes)
 
-    @property
+    @cached_property
     def is_even(self) -> bool:
         """Whether every rank is a lane of its own."""
         return all(len(ranks) == self.width for ranks in self.nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
@@ -52,9 +53,16 @@ def _timed(
 
 
 def _packed(draft: Draft, most: int) -> Iterator[Draft]:
-    """The draft in parts whose chunks may be copied together; as it is where they may not."""
-    if draft.reduce or most < 2 or len(draft.chunks) == 1:
+    """The draft in parts whose chunks may be copied together; as it is where they may not, or lie together in as few parts."""
+    parts = -(-len(draft.chunks) // max(1, most))
+    if draft.reduce or most < 2 or len(draft.chunks) == 1 or _runs(draft.chunks) <= parts:
         yield draft
         return
-    for part in cut(len(draft.chunks), -(-len(draft.chunks) // most)):
+    for part in cut(len(draft.chunks), parts):
         yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
+
+
+def _runs(chunks: Sequence[int]) -> int:
+    """How many runs of chunks that follow each other there are."""
+    ordered = sorted(chunks)
+    return 1 + sum(after != before + 1 for before, after in pairwise(ordered))

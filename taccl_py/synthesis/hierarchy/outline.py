@@ -11,8 +11,9 @@ An outline's time is that of a list schedule of rounds and waves on one lane and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import Cluster
@@ -34,6 +35,9 @@ class Peer:
     blocks: int
 
 
+Rounds = tuple[tuple[Peer, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Outline:
     """Choices of an AllGather over nodes.
@@ -50,7 +54,7 @@ class Outline:
         Chunks of every piece that a rank's data is cut into, in order.
     """
 
-    rounds: tuple[tuple[Peer, ...], ...]
+    rounds: Rounds
     spread: int
     inside: str
     pieces: tuple[int, ...]
@@ -63,21 +67,20 @@ class Outline:
         return f"rounds of {heard} over {self.spread} lanes, {self.inside} inside, pieces of {pieces}"
 
 
-def ways_to_hear(num_nodes: int) -> list[tuple[tuple[Peer, ...], ...]]:
+def ways_to_hear(num_nodes: int, lanes: int = 1) -> list[Rounds]:
     """Rounds by which blocks get everywhere: one, two, and so on up to the fewest messages; and the same with a short last round.
 
-    What the last round brings is handed out when nothing else is left to do, so it pays to leave little to it.
+    What the last round brings is handed out when nothing else is left to do, so it pays to leave little to it. Where lanes may
+    share out the nodes of a round there are also rounds in which as many of them as a power of two hear from one node each.
     """
-    found: list[tuple[tuple[Peer, ...], ...]] = []
+    found: list[Rounds] = []
     for fans in _fans(num_nodes):
         heard = _heard(num_nodes, fans)
-        last = heard[-1]
-        blocks = sum(peer.blocks for peer in last)
-        for rest in sorted({0, blocks // 4, blocks // 2}):
-            tapered = heard if not rest else (*heard[:-1], *_parted(last, blocks - rest))
-            if tapered not in found:
-                found.append(tapered)
-    return found
+        found += [heard, *(_tapered(heard, rest, _parted) for rest in (4, 2))]
+    for lane_fans in _lane_fans(num_nodes, lanes):
+        heard = _evenly_heard(num_nodes, lane_fans)
+        found += [heard, *(_tapered(heard, rest, _thinned) for rest in (4, 2))]
+    return [heard for heard in dict.fromkeys(found) if all(heard)]
 
 
 def _fans(num_nodes: int) -> list[tuple[int, ...]]:
@@ -93,7 +96,20 @@ def _fans(num_nodes: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(found))
 
 
-def _heard(num_nodes: int, fans: Sequence[int]) -> tuple[tuple[Peer, ...], ...]:
+def _lane_fans(num_nodes: int, lanes: int) -> list[tuple[int, ...]]:
+    """As many nodes in each round as there are lanes that share them out, for every such number above one."""
+    found = []
+    for together in (1 << power for power in range(1, lanes.bit_length())):
+        has, fans = 1, list[int]()
+        while lanes % together == 0 and has < num_nodes:
+            fans.append(min(together, num_nodes - has))
+            has += has * fans[-1]
+        if len(fans) > 1:
+            found.append(tuple(fans))
+    return found
+
+
+def _heard(num_nodes: int, fans: Sequence[int]) -> Rounds:
     has, found = 1, []
     for fan in fans:
         peers = [Peer(turn * has, min(has, num_nodes - turn * has)) for turn in range(1, fan + 1)]
@@ -102,8 +118,27 @@ def _heard(num_nodes: int, fans: Sequence[int]) -> tuple[tuple[Peer, ...], ...]:
     return tuple(found)
 
 
-def _parted(peers: Sequence[Peer], blocks: int) -> tuple[tuple[Peer, ...], tuple[Peer, ...]]:
-    """A round as two, the first of so many blocks."""
+def _evenly_heard(num_nodes: int, fans: Sequence[int]) -> Rounds:
+    """Rounds of so many peers, where what is left for the last one is dealt out evenly."""
+    has, found = 1, []
+    for fan in fans:
+        coming = min(fan * has, num_nodes - has)
+        ends = [has + coming * turn // fan for turn in range(fan + 1)]
+        found.append(tuple(Peer(back, after - back) for back, after in pairwise(ends) if after > back))
+        has += coming
+    return tuple(found)
+
+
+def _tapered(rounds: Rounds, divisor: int, part: Callable[[tuple[Peer, ...], int], Rounds]) -> Rounds:
+    """The rounds with the last one in two, the second of which brings one part in so many of its blocks."""
+    last = rounds[-1]
+    rest = sum(peer.blocks for peer in last) // divisor
+    return (*rounds[:-1], *part(last, rest)) if rest else rounds
+
+
+def _parted(peers: tuple[Peer, ...], rest: int) -> Rounds:
+    """A round as two: the second one has the last blocks, so that fewer peers are heard in it."""
+    blocks = sum(peer.blocks for peer in peers) - rest
     first, second = [], []
     for peer in peers:
         now = min(peer.blocks, blocks)
@@ -111,6 +146,15 @@ def _parted(peers: Sequence[Peer], blocks: int) -> tuple[tuple[Peer, ...], tuple
         first += [Peer(peer.back, now)] if now else []
         second += [Peer(peer.back + now, peer.blocks - now)] if now < peer.blocks else []
     return tuple(first), tuple(second)
+
+
+def _thinned(peers: tuple[Peer, ...], rest: int) -> Rounds:
+    """A round as two: the second one has the last blocks of every peer."""
+    total = sum(peer.blocks for peer in peers)
+    later = [peer.blocks * rest // total for peer in peers]
+    first = tuple(Peer(peer.back, peer.blocks - some) for peer, some in zip(peers, later, strict=True))
+    second = (Peer(p.back + p.blocks - some, some) for p, some in zip(peers, later, strict=True) if some)
+    return first, tuple(second)
 
 
 @dataclass(frozen=True)
@@ -159,7 +203,9 @@ def timeline(cluster: Cluster, outline: Outline, chunk_bytes: float) -> Timeline
             )
             across.append(add([across_us], ACROSS, waits))
             blocks = max(sum(peer.blocks for peer in served) for served in of_lane)
-            steps = inside_steps(cluster, outline.inside, load.times(blocks * sharing * outline.spread), blocks)
+            # Lanes that carry whole nodes bring nodes that follow each other, but for where these begin again from 0.
+            runs = min(2, blocks) if max(map(len, of_lane)) == 1 and outline.spread == cluster.width else blocks
+            steps = inside_steps(cluster, outline.inside, load.times(blocks * sharing * outline.spread), runs)
             cut = _near_steps(cluster, outline, len(steps))
             near.append(add(steps[:cut], INSIDE, across[-1]))
             far.append(add(steps[cut:], INSIDE, near[-1]))
@@ -201,7 +247,7 @@ def most_packed(chunk_bytes: float) -> int:
 
 
 def inside_steps(cluster: Cluster, inside: str, load: Load, blocks: int) -> list[float]:
-    """Durations of the steps by which everyone in a node gets what everyone else has, which is of so many nodes."""
+    """Durations of the steps by which everyone in a node gets what everyone else has, in so many runs of nodes."""
     size = max(len(ranks) for ranks in cluster.nodes)
     ways = [1 << step for step in range(size.bit_length() - 1)] if inside == DOUBLING else [1] * (size - 1)
     alpha_us, packed = cluster.node_us(0.0), most_packed(load.chunk_bytes)

@@ -103,7 +103,8 @@ def _insides(cluster: Cluster) -> list[str]:
 def _outlines(demand: Demand, cluster: Cluster) -> Iterator[tuple[Outline, Timeline]]:
     """Outlines of an AllGather with their times."""
     share_bytes = demand.chunk_bytes(demand.collective(1))
-    for inside, rounds in product(_insides(cluster), ways_to_hear(len(cluster.nodes))):
+    lanes = cluster.width if cluster.is_even else 1
+    for inside, rounds in product(_insides(cluster), ways_to_hear(len(cluster.nodes), lanes)):
         for spread, pieces in product(_spreads(cluster, inside, max(map(len, rounds))), _pieces(demand)):
             outline = Outline(rounds, spread, inside, pieces)
             yield outline, timeline(cluster, outline, share_bytes / sum(pieces))

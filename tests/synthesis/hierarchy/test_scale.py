@@ -13,13 +13,13 @@ pytestmark = pytest.mark.slow
 
 # A share of 1 MiB is 2048 bytes: 5 us/MB and 0.3 us inside a node, 20 us/MB and 2.6 us between nodes.
 INSIDE, ACROSS = 5 * 0.002048, 20 * 0.002048
-# Whole nodes are gathered by three doublings; one message for each of 7 other nodes; three doublings of a node for each lane; one
-# message of 8 nodes for each of 7 others.
-BEFORE = 3 * 0.3 + 7 * INSIDE + 2.6 + 8 * ACROSS + 3 * 0.3 + 7 * 8 * INSIDE + 2.6 + 64 * ACROSS
-# Three doublings of 8 nodes for each lane.
-BEHIND = 3 * 0.3 + 7 * 64 * INSIDE
-# Copies carry 71 chunks at most, so that the second doubling takes two messages and the third four; sums lie together.
-CUTS = (1 + 3) * 0.3
+# Whole nodes are gathered by three doublings; one message for each of 8 other nodes; three doublings of a node for each lane; one
+# message of 7 nodes for each lane, which are the 55 others.
+BEFORE = 3 * 0.3 + 7 * INSIDE + 2.6 + 8 * ACROSS + 3 * 0.3 + 7 * 8 * INSIDE + 2.6 + 56 * ACROSS
+# Three doublings of 7 nodes for each lane.
+BEHIND = 3 * 0.3 + 7 * 56 * INSIDE
+# Where nodes begin again from 0, the second and the third doubling take two messages; sums lie together.
+CUTS = 2 * 0.3
 
 
 @pytest.mark.parametrize(
