@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
+# Of an engine that nobody chose, a gap of this much is worth the hint that there are others.
+_WIDE_GAP = 0.1
 
 
 @click.command(short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
@@ -161,6 +163,10 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     print_table(summary_table(result))
     if lowered is not None and (note := _slow_replay(synthesis, lowered, options.instances)):
         click.echo(note, err=True)
+    if values["engine"] is None and not request.sketch and synthesis.gap > _WIDE_GAP:
+        click.echo(
+            "note: --engine auto tries more kinds of algorithms and chunk counts, and may close the gap", err=True
+        )
     for name in files:
         click.echo(f"wrote {name}", err=True)
 

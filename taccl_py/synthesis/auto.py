@@ -20,6 +20,8 @@ from taccl_py.synthesis.suggest import connection_sketches
 # Answers this close to the bound are not raced again.
 _CLOSE = 0.01
 _TOLERANCE = 1e-9
+# What is soon done goes first, in this process: other processes are not started for what it answers.
+_QUICK = ("templates",)
 # How many other schedules are kept, and how much slower they may be.
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
 # The linear model of one chunk has about this many pairs of chunk and link for each that is solved in a second.
@@ -76,15 +78,22 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
     events.bound(bound.time_us)
     answers: list[Synthesis] = []
-    with Racer(options, options.limits.seconds / 2, options.limits.workers).running() as racer:
-        for runs in (first_runs(demand), second_runs(demand)):
-            outcomes = racer.race(runs, events)
-            answers += [outcome.synthesis for outcome in outcomes if outcome.synthesis is not None]
-            answers.sort(key=lambda answer: answer.schedule.makespan_us)
-            if answers:
-                events.incumbent(answers[0].schedule.makespan_us)
-            if answers and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE):
-                break
+
+    def has_closed_the_gap(racer: Racer, runs: list[Run]) -> bool:
+        answers.extend(o.synthesis for o in racer.race(runs, events) if o.synthesis is not None)
+        answers.sort(key=lambda answer: answer.schedule.makespan_us)
+        if answers:
+            events.incumbent(answers[0].schedule.makespan_us)
+        return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE)
+
+    limits = options.limits
+    runs = first_runs(demand)
+    quick = [run for run in runs if run.engine in _QUICK]
+    if not has_closed_the_gap(Racer(options, limits.seconds / 2, 1), quick):
+        left = replace(options, limits=limits.within(limits.seconds - (time.monotonic() - begun)))
+        with Racer(left, limits.seconds / 2, limits.workers).running() as racer:
+            if not has_closed_the_gap(racer, [run for run in runs if run not in quick]):
+                has_closed_the_gap(racer, second_runs(demand))
     if not answers:
         return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
     return _joined(answers, bound, time.monotonic() - begun)

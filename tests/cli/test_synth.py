@@ -259,3 +259,10 @@ def test_the_note_about_a_slow_replay_is_true(taccl):
     ended = taccl("synth", "ring:4", "allgather", "--size", "1KiB", "--instances", 32)
     assert "32 instances" in ended.err
     assert "share a port" not in ended.err
+
+
+def test_a_wide_gap_of_an_engine_that_nobody_chose_is_told_with_the_remedy(taccl):
+    row = ("synth", "ndv2", "allgather", "--nodes", 2, "--size", "64KiB", "--time-limit", 0.3, "--only-schedule")
+    assert taccl(*row, "--json").json["gap"] > 0.1
+    assert "--engine auto" in taccl(*row).err
+    assert "--engine auto" not in taccl(*row, "--engine", "milp").err
