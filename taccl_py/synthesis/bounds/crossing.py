@@ -145,57 +145,78 @@ class Crossing:
         return sorted({us for us in self.tells_us if us <= most_us * (1 + _PRECISION)})
 
 
-def crossings(net: Net, kind: Kind, near: list[int]) -> Iterator[Crossing]:
-    """Bounds for what crosses into and out of some nodes; none where a collective or a machine is not of that sort."""
-    if kind not in _KINDS or not fits(net):
+def crossings(machine: Cluster, kind: Kind, near: list[int]) -> Iterator[Crossing]:
+    """Bounds for what crosses into and out of some nodes; none for a collective that is not of that sort."""
+    if kind not in _KINDS:
         return
-    node_of = nodes(net)
-    machine = _Machine(net, node_of, Classes.of(net, node_of), Classes.of(net.reversed(), node_of))
-    everyone = frozenset(range(int(node_of.max()) + 1))
+    everyone = frozenset(range(len(machine.telling.sizes)))
     for node in near:
         yield machine.crossing(kind, everyone - {node}, frozenset({node}), f"into node {node}")
         yield machine.crossing(kind, frozenset({node}), everyone - {node}, f"out of node {node}")
 
 
 @dataclass(frozen=True)
-class _Machine:
-    """A machine with its nodes as classes, and the same backwards."""
+class Cluster:
+    """A machine with its nodes as classes, and the same backwards.
+
+    Attributes
+    ----------
+    net, node_of
+        The machine, and the node of every rank.
+    telling, hearing
+        How something becomes known in its nodes, and the same backwards.
+    """
 
     net: Net
     node_of: IntArray
     telling: Classes
     hearing: Classes
 
+    @staticmethod
+    def of(net: Net) -> Cluster | None:
+        """The nodes of a machine; None if there is one only, or too many."""
+        if not fits(net):
+            return None
+        node_of = nodes(net)
+        return Cluster(net, node_of, Classes.of(net, node_of), Classes.of(net.reversed(), node_of))
+
+    def reversed(self) -> Cluster:
+        """The machine turned around."""
+        return Cluster(self.net.reversed(), self.node_of, self.hearing, self.telling)
+
     def crossing(self, kind: Kind, giving: frozenset[int], taking: frozenset[int], name: str) -> Crossing:
         """What has to get from some nodes to the others."""
         everyone = giving | taking
-        told_us = _earliest(self.hearing, giving, everyone)
-        tells_us = _earliest(self.telling, taking, taking)
+        told_us = earliest(self.hearing, giving, everyone)
+        tells_us = earliest(self.telling, taking, taking)
         sizes = self.telling.sizes
         num_giving, num_taking = (sum(sizes[node] for node in side) for side in (giving, taking))
         pairs = num_giving * num_taking
-        gates = self._gates(taking)
+        gates = tuple(Counter(gate for gate, _ in self.gates(taking)).items())
         # Of a pair's data other pairs of the same message may need the same: all receivers, all that add up, or both.
         together = {Kind.ALLTOALL: 1, Kind.ALLGATHER: num_taking, Kind.REDUCESCATTER: num_giving, Kind.ALLREDUCE: pairs}
         whole = 1 if kind is Kind.ALLREDUCE else self.net.num_ranks
         reason = f"crossing: messages of {pairs} pairs of ranks {name}, gathered before and handed out behind"
         return Crossing(gates, told_us, tells_us, pairs, 1 / (whole * together[kind]), reason)
 
-    def _gates(self, taking: frozenset[int]) -> tuple[tuple[Gate, int], ...]:
+    def gates(self, taking: frozenset[int]) -> list[tuple[Gate, IntArray]]:
+        """Ways into some nodes, each with its links."""
         net = self.net
         enters = np.isin(self.node_of, sorted(taking))
         links = np.flatnonzero(enters[net.dst] & ~enters[net.src])
         behind: dict[int, list[int]] = {}
         for link, key in zip(links.tolist(), shared_port(net, np.zeros_like(net.src), links).tolist(), strict=True):
             behind.setdefault(key if key >= 0 else link, []).append(link)
-        found = Counter(
-            Gate(float(net.alpha_us[r]), float(net.beta_us_per_mb[r]), float(net.least_message_us[each].min()))
+        return [
+            (
+                Gate(float(net.alpha_us[r]), float(net.beta_us_per_mb[r]), float(net.least_message_us[each].min())),
+                np.array(each, dtype=np.int64),
+            )
             for r, each in behind.items()
-        )
-        return tuple(found.items())
+        ]
 
 
-def _earliest(classes: Classes, starts: frozenset[int], inside: frozenset[int]) -> tuple[float, ...]:
+def earliest(classes: Classes, starts: frozenset[int], inside: frozenset[int]) -> tuple[float, ...]:
     """Times by which one, two, ... ranks of the starts' classes know at the earliest, whichever of them knows first."""
     times = []
     for start in sorted(starts):

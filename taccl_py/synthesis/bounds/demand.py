@@ -2,7 +2,8 @@
 
 * *latency*: the quickest way of the smallest message to the farthest rank that needs something (or whose data is needed).
 * *fan-out* and *fan-in*: how fast something can become known where ports serve one message after another.
-* *crossing*: what has to cross into a node comes in few messages, before which it is gathered and after which it is handed out.
+* *crossing*: what has to cross into a node comes in few messages, before which it is gathered and after which it is handed out;
+  and handing out what comes late takes its time.
 * *bandwidth*: the worst cut, exact for collectives in which everyone who wants something wants everything; the
   multicommodity flow for AllToAll; for AllReduce the worst cut (a sum must leave and enter every set of ranks whole) and the number
   of transfers that sums need.
@@ -23,10 +24,11 @@ from taccl_py.errors import Infeasible, InputError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_times
-from taccl_py.synthesis.bounds.crossing import Crossing, crossings
+from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, crossings
 from taccl_py.synthesis.bounds.cut import Cut, CutFinder
 from taccl_py.synthesis.bounds.flow import alltoall_charge
 from taccl_py.synthesis.bounds.growth import growth_bound, nodes
+from taccl_py.synthesis.bounds.handout import Handout, handouts
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
 from taccl_py.topology.model import Topology
@@ -52,7 +54,7 @@ class DemandBounds:
         Bounds that do not depend on the size: distance, and the better one of fan-out and fan-in.
     charges
         Those on bandwidth.
-    crossings
+    crossings, handouts
         Those on messages between nodes.
     """
 
@@ -60,6 +62,7 @@ class DemandBounds:
     spread: Bound
     charges: tuple[Charge, ...]
     crossings: tuple[Crossing, ...] = ()
+    handouts: tuple[Handout, ...] = ()
 
     @staticmethod
     def of(topology: Topology, kind: Kind, root: int = 0, limits: Limits | None = None) -> DemandBounds:
@@ -75,7 +78,11 @@ class DemandBounds:
         _require_root(topology, kind, root)
         machine = _Machine(topology, kind, root)
         charges = machine.charges(limits or Limits(seconds=_SECONDS))
-        return DemandBounds(machine.latency(), machine.spread(), tuple(charges), tuple(machine.crossings()))
+        cluster = Cluster.of(machine.net) if kind not in ROOTED else None
+        crossing, handed = (
+            (tuple(machine.crossings(cluster)), tuple(machine.handouts(cluster))) if cluster else ((), ())
+        )
+        return DemandBounds(machine.latency(), machine.spread(), tuple(charges), crossing, handed)
 
     def bandwidth(self, size_bytes: float) -> Bound:
         """Best bound on bandwidth for a size as nccl-tests counts it."""
@@ -83,7 +90,12 @@ class DemandBounds:
 
     def crossing(self, size_bytes: float) -> Bound:
         """Best bound on messages between nodes for a size as nccl-tests counts it."""
-        return best_of(crossing.at(size_bytes) for crossing in self.crossings)
+        best = best_of(crossing.at(size_bytes) for crossing in self.crossings)
+        least_us = max(best.time_us, self.latency.time_us, self.spread.time_us, self.bandwidth(size_bytes).time_us)
+        for handout in self.handouts:
+            best = best_of([best, handout.at(size_bytes, least_us)])
+            least_us = max(least_us, best.time_us)
+        return best
 
     def at(self, size_bytes: float) -> Bound:
         """Best bound for a size as nccl-tests counts it."""
@@ -152,9 +164,13 @@ class _Machine:
             found += [bound(back, self._starts, inward=True) for bound in (fan_out_bound, growth_bound)]
         return best_of(found)
 
-    def crossings(self) -> Iterator[Crossing]:
+    def crossings(self, cluster: Cluster) -> Iterator[Crossing]:
         """Bounds on messages between nodes."""
-        return crossings(self.net, self.kind, self._nodes(self._sorts()))
+        return crossings(cluster, self.kind, self._nodes(self._sorts()))
+
+    def handouts(self, cluster: Cluster) -> Iterator[Handout]:
+        """Bounds on messages between nodes whose data is then handed out."""
+        return handouts(cluster, self.kind, self._nodes(self._sorts()), self.orbits)
 
     def _refuse(self, starts: list[int], others: BoolArray) -> None:
         net = self.net.reversed() if self.kind in _TO_ROOT else self.net

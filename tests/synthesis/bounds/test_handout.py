@@ -1,0 +1,111 @@
+"""What comes into a node late has to be handed out there."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import DemandBounds, demand_bound
+from taccl_py.synthesis.bounds.crossing import Gate
+from taccl_py.synthesis.bounds.handout import Handout, Hub
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
+from taccl_py.synthesis.templates.library import template_schedules
+from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.fabrics import rail_nodes
+from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.template import instantiate
+
+KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
+# Nodes of 8 ranks on a switch, 0.3 us a message; each has a NIC, 2.6 us a message.
+RAILS = Hub(Gate(2.6, 20.0, 2.6), 8, 1, 8, 0.2, 0.3, (0.0, 0.3, 0.6, 0.6, 0.9, 0.9, 0.9, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("time_us", "known"),
+    [
+        (0.25, 1),
+        (0.5, 2),
+        (0.8, 4),
+        (1.5, 8),
+        (2.5, 8),
+        (2.68, 9),  # what its NIC brought, which started before the other rank had heard anything
+        (4.7, 8 + 8 * 8),  # and everything that each NIC can have brought, one message of a whole node
+        (5.1, 8 + 8 * 8),
+    ],
+)
+def test_ranks_of_two_rounds_are_known_one_round_after_the_other(time_us, known):
+    cell_us = 0.02
+    found = RAILS.known(300, cell_us, 0.0)
+    assert found[int(time_us / cell_us)] == known
+
+
+def test_bytes_delay_what_is_known():
+    without, with_bytes = (RAILS.known(300, 0.04, share_mb) for share_mb in (0.0, 0.01))
+    assert (with_bytes <= without).all()
+    assert with_bytes[-1] < without[-1]
+
+
+def test_a_slow_link_inside_hands_out_everything_after_the_first_message():
+    """Nodes of two, one NIC of 1 us and 0.5 us/MB, 1 us and 8 us/MB between the two in either direction, shares of 1 MB.
+
+    Each of the two ranks lacks 2 MB: 4 MB together. From 1 us on the links inside bring at most (T - 2) / 4 MB, and all messages of
+    the NIC until T no more than (T - 1) / 0.5 MB, each to one rank. By averages over t, what comes in late is not handed out.
+    """
+    gate = Gate(1.0, 0.5, 1.0)
+    hub = Hub(gate, 1, 1, 2, 0.125, 1.0, (0.0, 1.0))
+    handout = Handout(((gate, 1),), 2, 2, 0.25, 1.0, hub, hub, is_sum=False, both_ways=False, reason="")
+    by_hand_us = (4 + 2 / 4 + 1 / 0.5) / (1 / 4 + 1 / 0.5)
+    assert handout.at(4e6, by_hand_us * 0.6).time_us >= by_hand_us * 0.85
+    assert handout.at(4e6, by_hand_us * 10).time_us == 0.0  # nothing is said below what is known
+
+
+def test_gates_without_alpha_are_left_to_other_bounds():
+    gate = Gate(0.0, 0.5, 0.0)
+    hub = Hub(gate, 1, 1, 2, 0.125, 1.0, (0.0, 1.0))
+    assert Handout(((gate, 1),), 2, 2, 0.25, 1.0, hub, hub, False, False, "").at(4e6, 1.0).time_us == 0.0
+
+
+def test_both_ends_of_a_sum_count():
+    """Two ND A100 v4 nodes, 1 MiB: bandwidth alone says 7.8 us, and so do messages between nodes."""
+    bounds = DemandBounds.of(load_topology("ndv4", 2), Kind.ALLREDUCE)
+    found = bounds.at(float(1 << 20))
+    assert found.time_us > 10.3
+    assert found.reason == "handing out: what comes into node 0 late is handed out there, and collected before"
+
+
+def test_backwards_it_is_the_same():
+    sizes = [float(1 << power) for power in (10, 18, 20, 24)]
+    forth, back = (DemandBounds.of(formula_topology("hpn:9"), kind) for kind in (Kind.ALLGATHER, Kind.REDUCESCATTER))
+    times = [[bounds.crossing(size).time_us for size in sizes] for bounds in (forth, back)]
+    assert times[0] == pytest.approx(times[1], rel=5e-3)
+    assert times[0] == sorted(times[0])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from(KINDS))
+def test_no_template_on_rails_is_faster(seed, kind):
+    rng = random.Random(seed)
+    node = rail_nodes("rails", rng.choice((2, 3, 4)), rng.choice((10.0, 50.0, 200.0)), rng.choice((5.0, 25.0)))
+    demand = Demand(instantiate(node, rng.choice((2, 3, 4))), kind, 10.0 ** rng.uniform(3, 7))
+    bound_us = demand_bound(demand.topology, kind, 0, demand.size_bytes).time_us
+    for named in template_schedules(demand):
+        assert bound_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["hpn:3", "ndv4-x2"])
+@pytest.mark.parametrize("power", [16, 20, 22])
+def test_the_pipelines_of_hierarchy_are_not_faster(name, kind, power):
+    demand = Demand(load_topology(name), kind, float(1 << power))
+    found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=1.0, workers=1)), Events())
+    assert demand_bound(demand.topology, kind, 0, demand.size_bytes).time_us <= found.schedule.makespan_us * (1 + 1e-9)
+
+
+def test_what_is_known_never_falls():
+    known = RAILS.known(300, 0.04, 0.002)
+    assert (np.diff(known) >= 0).all()
