@@ -71,6 +71,20 @@ def full(num_ranks, alpha_us=1.0, beta_us_per_mb=10.0):
     return machine(num_ranks, links, symmetry=[tuple((r + 1) % num_ranks for r in range(num_ranks))])
 
 
+def lines_of_three(nic_us=5.0, num_nodes=2):
+    """Nodes of three ranks in a line, with 1 us a hop; every rank has a NIC and reaches all ranks of other nodes in 5 us."""
+    num_ranks = 3 * num_nodes
+    links = [Link(a, b, 1.0, 0.0) for a in range(num_ranks) for b in (a - 1, a + 1) if b >= 0 and a // 3 == b // 3]
+    links += [
+        Link(a, b, 5.0, 0.0, ports=(a, num_ranks + b))
+        for a in range(num_ranks)
+        for b in range(num_ranks)
+        if a // 3 != b // 3
+    ]
+    ports = [Port(f"nic {rank % num_ranks} {rank // num_ranks}", nic_us, 0.0) for rank in range(2 * num_ranks)]
+    return machine(num_ranks, links, ports, tuple(rank // 3 for rank in range(num_ranks)))
+
+
 def two_nodes(per_node, connections, inside=(0.0, 10.0), between=(0.0, 50.0), num_nodes=2):
     """Nodes in which every pair is linked, and links between all nodes as in a sketch's connections.
 

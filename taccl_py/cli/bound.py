@@ -37,7 +37,8 @@ def bound(as_json: bool, **values: Any) -> None:
 
     Latency is the quickest way between the ranks that are farthest apart; fan-out counts how many ranks can know something in
     so much time; crossing counts the few messages between nodes, before which data is gathered and behind which it is handed
-    out; bandwidth is the worst cut through links and ports, or a flow over all of them. The largest binds.
+    out, and for up to 32 ranks proves whether some choice of them serves everyone, which can take seconds; bandwidth is the
+    worst cut through links and ports, or a flow over all of them. The largest binds.
 
     \b
     Examples:
@@ -72,7 +73,7 @@ def bound(as_json: bool, **values: Any) -> None:
     if demand.topology.chunk_costs:
         collective = demand.collective(demand.chunks_per_rank or 1)
         wanted = [demand.chunk_bytes(collective) * collective.chunks_per_size]
-    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root)
+    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=wanted[0])
     result = bounds_record(demand, bounds, wanted)
     if as_json:
         echo_json(result)

@@ -142,7 +142,7 @@ def synthesize_portfolio(
     demand = replace(demand, size_bytes=float(high))
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
-    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root)
+    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=float(low))
     probes = [Probe(each, bounds.at(each.size_bytes)) for each in demands]
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
         candidates = race_candidates(probes, racer, events)

@@ -12,13 +12,16 @@ from dataclasses import replace
 from taccl_py.collective import Kind
 from taccl_py.errors import TacclError
 from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.race import Racer, Run
+from taccl_py.synthesis.race import Outcome, Racer, Run
 from taccl_py.synthesis.suggest import connection_sketches
 
 # Answers this close to the bound are not raced again.
 _CLOSE = 0.01
+# An engine that takes time for bounds, which hold however data is cut.
+_FINDS_BOUNDS = "hierarchy"
 _TOLERANCE = 1e-9
 # What is soon done goes first, in this process: other processes are not started for what it answers.
 _QUICK = ("templates",)
@@ -80,7 +83,10 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     answers: list[Synthesis] = []
 
     def has_closed_the_gap(racer: Racer, runs: list[Run]) -> bool:
-        answers.extend(o.synthesis for o in racer.race(runs, events) if o.synthesis is not None)
+        nonlocal bound
+        outcomes = racer.race(runs, events)
+        bound = _raised(bound, outcomes)
+        answers.extend(outcome.synthesis for outcome in outcomes if outcome.synthesis is not None)
         answers.sort(key=lambda answer: answer.schedule.makespan_us)
         if answers:
             events.incumbent(answers[0].schedule.makespan_us)
@@ -97,6 +103,12 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     if not answers:
         return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
     return _joined(answers, bound, time.monotonic() - begun)
+
+
+def _raised(bound: Bound, outcomes: list[Outcome]) -> Bound:
+    """The bound, or a better one that a run found."""
+    found = [o.synthesis.bound for o in outcomes if o.synthesis is not None and o.run.engine == _FINDS_BOUNDS]
+    return best_of([bound, *found])
 
 
 def _or_template(answer: Synthesis, demand: Demand, options: Options) -> Synthesis:

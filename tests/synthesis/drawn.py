@@ -148,3 +148,31 @@ def problems(**how):
 
 def node_problems(**how):
     return _seeds(draw_nodes, **how)
+
+
+def joined_nodes(rng, per_node, num_nodes, alphas_us, betas):
+    """Nodes with rings, some more links and perhaps a switch, joined by a few links behind NICs."""
+    num_ranks = per_node * num_nodes
+    ports = [
+        Port(f"{rank} {way}", rng.choice(alphas_us), rng.choice(betas)) for rank in range(num_ranks) for way in "oi"
+    ]
+    nics = [
+        Port(f"nic {node} {way}", rng.choice((2.0, 5.0, 10.0)), rng.choice(betas))
+        for node in range(num_nodes)
+        for way in "oi"
+    ]
+    switched, shared = rng.random() < 0.5, rng.random() < 0.7
+    links = []
+    for a in range(num_ranks):
+        for b in range(num_ranks):
+            here, there = a // per_node, b // per_node
+            if a == b:
+                continue
+            if here == there:
+                if (b - a) % per_node in (1, per_node - 1) or rng.random() < 0.5:
+                    used = (2 * a, 2 * b + 1) if switched else ()
+                    links.append(Link(a, b, rng.choice((0.5, 1.0)), rng.choice(betas), ports=used))
+            elif a % per_node == b % per_node == 0 or rng.random() < 0.3:
+                used = (2 * num_ranks + 2 * here, 2 * num_ranks + 2 * there + 1) if shared else ()
+                links.append(Link(a, b, rng.choice((2.0, 5.0, 10.0)), rng.choice(betas), rng.choice((0.0, 1.0)), used))
+    return machine(num_ranks, links, (*ports, *nics), tuple(r // per_node for r in range(num_ranks)))

@@ -11,6 +11,7 @@ from taccl_py.synthesis.bounds.chunked import lower_bound
 from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound
 from taccl_py.synthesis.bounds.flow import flow_bound
 from taccl_py.synthesis.bounds.net import quickest
+from taccl_py.synthesis.bounds.relays import relay_bound
 
 __all__ = [
     "Bound",
@@ -21,4 +22,5 @@ __all__ = [
     "flow_bound",
     "lower_bound",
     "quickest",
+    "relay_bound",
 ]

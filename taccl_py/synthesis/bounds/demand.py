@@ -4,6 +4,8 @@
 * *fan-out* and *fan-in*: how fast something can become known where ports serve one message after another.
 * *crossing*: what has to cross into a node comes in few messages, before which it is gathered and after which it is handed out;
   and handing out what comes late takes its time.
+* *relays*: the same where nodes are sparse inside: whether any choice of such messages serves everyone. This takes seconds, so it is
+  only found where it is asked for.
 * *bandwidth*: the worst cut, exact for collectives in which everyone who wants something wants everything; the
   multicommodity flow for AllToAll; for AllReduce the worst cut (a sum must leave and enter every set of ranks whole) and the number
   of transfers that sums need.
@@ -15,7 +17,7 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from taccl_py.synthesis.bounds.flow import alltoall_charge
 from taccl_py.synthesis.bounds.growth import growth_bound, nodes
 from taccl_py.synthesis.bounds.handout import Handout, handouts
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
+from taccl_py.synthesis.bounds.relays import relay_bound
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
 from taccl_py.topology.model import Topology
 from taccl_py.units import format_ranks
@@ -56,6 +59,8 @@ class DemandBounds:
         Those on bandwidth.
     crossings, handouts
         Those on messages between nodes.
+    relays
+        That on which messages between nodes serve everyone, if it was asked for; it does not depend on the size.
     """
 
     latency: Bound
@@ -63,10 +68,24 @@ class DemandBounds:
     charges: tuple[Charge, ...]
     crossings: tuple[Crossing, ...] = ()
     handouts: tuple[Handout, ...] = ()
+    relays: Bound | None = None
 
     @staticmethod
-    def of(topology: Topology, kind: Kind, root: int = 0, limits: Limits | None = None) -> DemandBounds:
+    def of(
+        topology: Topology, kind: Kind, root: int = 0, limits: Limits | None = None, *, relays_from: float | None = None
+    ) -> DemandBounds:
         """Analyse the machine.
+
+        Parameters
+        ----------
+        topology
+            The machine.
+        kind, root
+            The collective.
+        limits
+            Time for what needs a solver.
+        relays_from
+            Smallest size of interest in bytes if the bound on relays is wanted, which takes seconds where it is of use.
 
         Raises
         ------
@@ -77,12 +96,17 @@ class DemandBounds:
         """
         _require_root(topology, kind, root)
         machine = _Machine(topology, kind, root)
-        charges = machine.charges(limits or Limits(seconds=_SECONDS))
+        limits = limits or Limits(seconds=_SECONDS)
+        charges = machine.charges(limits)
         cluster = Cluster.of(machine.net) if kind not in ROOTED else None
         crossing, handed = (
             (tuple(machine.crossings(cluster)), tuple(machine.handouts(cluster))) if cluster else ((), ())
         )
-        return DemandBounds(machine.latency(), machine.spread(), tuple(charges), crossing, handed)
+        found = DemandBounds(machine.latency(), machine.spread(), tuple(charges), crossing, handed)
+        if relays_from is None:
+            return found
+        relays = relay_bound(topology, kind, found.at(relays_from).time_us, limits)
+        return replace(found, relays=relays) if relays.time_us > 0 else found
 
     def bandwidth(self, size_bytes: float) -> Bound:
         """Best bound on bandwidth for a size as nccl-tests counts it."""
@@ -95,7 +119,7 @@ class DemandBounds:
         for handout in self.handouts:
             best = best_of([best, handout.at(size_bytes, least_us)])
             least_us = max(least_us, best.time_us)
-        return best
+        return best_of([best] if self.relays is None else [best, self.relays])
 
     def at(self, size_bytes: float) -> Bound:
         """Best bound for a size as nccl-tests counts it."""

@@ -13,13 +13,16 @@ from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
-from taccl_py.synthesis.bounds import demand_bound
+from taccl_py.synthesis.bounds import demand_bound, relay_bound
+from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.ways import Way, ways
 from taccl_py.synthesis.uneven import fit_to_size
 
 _TOLERANCE = 1e-9
+# Answers this close to the bound leave nothing to prove.
+_CLOSE = 0.01
 # Deliveries of chunks after which nothing more is written out, and most ways that are.
 _WORK, _MOST = 200_000, 16
 # Ways that should take so many times longer than the best one found are not written out.
@@ -63,6 +66,11 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
             "templates or trees"
         )
     best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
+    if best.makespan_us > bound.time_us * (1 + _CLOSE):
+        events.stage("relays")
+        limits = options.limits.within(deadline.left)
+        bound = best_of([bound, relay_bound(demand.topology, demand.kind, bound.time_us, limits)])
+        events.bound(bound.time_us)
     near = tuple(s for s in others if s.makespan_us <= best.makespan_us * _RUNNER_UP)
     proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
     seconds = {"hierarchy": time.monotonic() - begun}

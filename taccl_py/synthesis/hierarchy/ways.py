@@ -14,6 +14,7 @@ from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import Course, CourseTimes, broadcast_moves, course_times
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
@@ -59,6 +60,7 @@ def ways(demand: Demand) -> Iterator[Way]:
     match demand.kind:
         case Kind.ALLGATHER:
             yield from _gathers(demand, forth, reduce=False)
+            yield from _relays(demand, forth)
         case Kind.REDUCESCATTER:
             yield from _gathers(demand, back, reduce=True)
         case Kind.ALLREDUCE:
@@ -70,6 +72,7 @@ def ways(demand: Demand) -> Iterator[Way]:
             yield from _broadcasts(demand, back, reduce=True)
         case Kind.ALLTOALL:
             yield from _shuttles(demand, forth)
+            yield from _relays(demand, forth)
 
 
 def _cluster(topology: Topology, share_bytes: float) -> Cluster | None:
@@ -195,3 +198,15 @@ def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
         for together in sorted({1, 2, -(-others // 8), -(-others // 4), -(-others // 2), others}):
             shuttle = Shuttle(behind, min(together, others))
             yield Way(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
+
+
+def _relays(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+    """Small messages between sparse nodes."""
+    site, everything = cluster.site, cluster.site.chunk_bytes * cluster.site.topology.num_ranks
+    if demand.chunks_per_rank not in (None, 1) or site.linked_inside_nodes or not site.all_small(everything):
+        return
+    relays = Relays.of(site.topology)
+    if relays is not None:
+        moves = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
+        if moves is not None:
+            yield Way(relays.end_us, partial(_plan, "relays", 1, moves))

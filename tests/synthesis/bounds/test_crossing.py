@@ -16,8 +16,8 @@ from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
-from taccl_py.topology.model import Link, Port
-from tests.instances import MB, machine, quiet_pulp
+from tests.instances import MB, quiet_pulp
+from tests.synthesis.drawn import joined_nodes
 from tests.synthesis.exhaustive import least_time_us
 
 pytestmark = quiet_pulp
@@ -71,34 +71,6 @@ def test_more_data_never_lowers_it():
         bounds = DemandBounds.of(load_topology("ndv2-x4"), kind)
         times = [bounds.crossing(float(size)).time_us for size in (0, 1, 10**3, 10**5, 10**7, 10**9)]
         assert times == sorted(times)
-
-
-def joined_nodes(rng, per_node, num_nodes, alphas_us, betas):
-    """Nodes with rings, some more links and perhaps a switch, joined by a few links behind NICs."""
-    num_ranks = per_node * num_nodes
-    ports = [
-        Port(f"{rank} {way}", rng.choice(alphas_us), rng.choice(betas)) for rank in range(num_ranks) for way in "oi"
-    ]
-    nics = [
-        Port(f"nic {node} {way}", rng.choice((2.0, 5.0, 10.0)), rng.choice(betas))
-        for node in range(num_nodes)
-        for way in "oi"
-    ]
-    switched, shared = rng.random() < 0.5, rng.random() < 0.7
-    links = []
-    for a in range(num_ranks):
-        for b in range(num_ranks):
-            here, there = a // per_node, b // per_node
-            if a == b:
-                continue
-            if here == there:
-                if (b - a) % per_node in (1, per_node - 1) or rng.random() < 0.5:
-                    used = (2 * a, 2 * b + 1) if switched else ()
-                    links.append(Link(a, b, rng.choice((0.5, 1.0)), rng.choice(betas), ports=used))
-            elif a % per_node == b % per_node == 0 or rng.random() < 0.3:
-                used = (2 * num_ranks + 2 * here, 2 * num_ranks + 2 * there + 1) if shared else ()
-                links.append(Link(a, b, rng.choice((2.0, 5.0, 10.0)), rng.choice(betas), rng.choice((0.0, 1.0)), used))
-    return machine(num_ranks, links, (*ports, *nics), tuple(r // per_node for r in range(num_ranks)))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,261 @@
+"""Small messages between sparse nodes: every port sends once, and who relays what to whom serves all pairs of ranks in time.
+
+What ranks near a sender have is gathered before it sends, and the receiver hands out what comes to those near it. Which ranks send to
+which, and after how much gathering, is chosen for one node; all others do the same with the nodes that follow them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from taccl_py.runtimes import MAX_COUNT
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds.passage import Passage
+from taccl_py.synthesis.models.relay_cover import Relay, choose_relays
+from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.topology.model import Topology
+
+# Larger machines are not for this.
+_MOST_RANKS, _MOST_RELAYS = 64, 8000
+_SECONDS = 5.0
+# Times are compared as if they were rounded to so many digits.
+_DIGITS = 9
+_SLACK_US = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """How a rank of a node gets something: from whom (None if it brings it), and when that begins and ends."""
+
+    before: int | None
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True)
+class Relays:
+    """Messages out of the first node that serve all pairs of ranks, and what they take.
+
+    Attributes
+    ----------
+    passage
+        The machine.
+    chosen
+        The messages; other nodes send the same ones on.
+    end_us
+        When everyone has been told.
+    """
+
+    passage: Passage
+    chosen: tuple[Relay, ...]
+    end_us: float
+
+    @staticmethod
+    def of(topology: Topology) -> Relays | None:
+        """Find the soonest; None where nodes are not alike, or none are found before something could cross twice."""
+        if topology.num_nodes < 2 or topology.num_ranks > _MOST_RANKS:
+            return None
+        passage = Passage.of(topology)
+        alike = _alike(passage)
+        if not alike:
+            return None
+        links = tuple(alike)
+        for time_us in passage.times_us(links):
+            cover = passage.cover(links, time_us, until_us=0.0, alike=alike)
+            if len(cover.relays) > _MOST_RELAYS or time_us > passage.twice_us:
+                return None
+            chosen = choose_relays(cover, Limits(_SECONDS))
+            if chosen is not None:
+                return Relays(passage, chosen, time_us)
+        return None
+
+    def allgather(self) -> Moves:
+        """AllGather of one chunk of each rank."""
+        writer = _Writer(self.passage.net.topology, _share)
+        for src in self._nodes[0]:
+            own = self._visits({src: 0.0})
+            for rank, visit in own.items():
+                writer.hand(rank, visit, Piece(src, src))
+            for node in range(1, len(self._nodes)):
+                self._gather(writer, src, node)
+        return writer.moves()
+
+    def alltoall(self) -> Moves | None:
+        """AllToAll of one chunk for each pair of ranks; None if a message would carry more chunks than one can."""
+        writer = _Writer(self.passage.net.topology, _pair)
+        behind = {relay: self._visits({self._end(relay): self._arrival_us(relay)}) for relay in self.chosen}
+        carried: Counter[Relay] = Counter()
+        for src in self._nodes[0]:
+            own = self._visits({src: 0.0})
+            for dst in range(self.passage.net.num_ranks):
+                piece = Piece(src, dst)
+                if dst in own:
+                    writer.follow(own, dst, piece)
+                    continue
+                serving = [relay for relay in self.chosen if src in relay.told and dst in relay.reached]
+                relay = min(serving, key=lambda each: (carried[each], each.link))
+                carried[relay] += 1
+                writer.follow(own, self._begin(relay), piece)
+                writer.hand(self._end(relay), self._crossing(relay), piece)
+                writer.follow(behind[relay], dst, piece)
+        return writer.moves() if max(carried.values()) <= MAX_COUNT else None
+
+    @cached_property
+    def _nodes(self) -> tuple[tuple[int, ...], ...]:
+        return self.passage.net.topology.node_ranks
+
+    @cached_property
+    def _first_us(self) -> float:
+        """When the first of the messages arrives."""
+        return min(self._arrival_us(relay) for relay in self.chosen)
+
+    @cached_property
+    def _inside(self) -> tuple[tuple[_Step, ...], ...]:
+        """Ways from every rank to its neighbours in its node."""
+        net = self.passage.net
+        found: list[list[_Step]] = [[] for _ in range(net.num_ranks)]
+        crossing = set(self.passage.crossing)
+        for link in range(net.num_links):
+            if link not in crossing:
+                found[net.src[link]].append(_Step(int(net.dst[link]), float(net.least_message_us[link])))
+        return tuple(tuple(steps) for steps in found)
+
+    def _begin(self, relay: Relay) -> int:
+        return int(self.passage.net.src[relay.link])
+
+    def _end(self, relay: Relay) -> int:
+        return int(self.passage.net.dst[relay.link])
+
+    def _arrival_us(self, relay: Relay) -> float:
+        return relay.start_us + float(self.passage.net.least_message_us[relay.link])
+
+    def _crossing(self, relay: Relay) -> Visit:
+        return Visit(self._begin(relay), relay.start_us, self._arrival_us(relay))
+
+    def _gather(self, writer: _Writer, src: int, node: int) -> None:
+        """A rank's chunk into another node, over the messages by which it comes soonest."""
+        ends = self._nodes[node]
+        coming = {self._end(relay): relay for relay in self.chosen if src in relay.told and self._end(relay) in ends}
+        for rank, visit in self._visits({rank: self._arrival_us(relay) for rank, relay in coming.items()}).items():
+            writer.hand(rank, self._crossing(coming[rank]) if visit.before is None else visit, Piece(src, src))
+
+    def _visits(self, roots_us: Mapping[int, float]) -> dict[int, Visit]:
+        """Quickest ways inside a node from ranks that have something from given times on.
+
+        Nothing is under way when the first message from another node arrives, so that links are free for what it brings.
+        """
+        found: dict[int, Visit] = {}
+        queue = [(time_us, -1, rank, time_us) for rank, time_us in sorted(roots_us.items())]
+        heapq.heapify(queue)
+        while queue:
+            end_us, before, rank, start_us = heapq.heappop(queue)
+            if rank not in found:
+                found[rank] = Visit(None if before < 0 else before, start_us, end_us)
+                for step in self._inside[rank]:
+                    waits = end_us < self._first_us - _SLACK_US and end_us + step.least_us > self._first_us + _SLACK_US
+                    begin_us = self._first_us if waits else end_us
+                    heapq.heappush(queue, (begin_us + step.least_us, rank, step.dst, begin_us))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A link inside a node."""
+
+    dst: int
+    least_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a rank of the first node has for another; both the same where it is for all."""
+
+    src: int
+    dst: int
+
+
+def _share(piece: Piece, _num_ranks: int) -> int:
+    return piece.src
+
+
+def _pair(piece: Piece, num_ranks: int) -> int:
+    return piece.src * num_ranks + piece.dst
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Hop:
+    """A message that pieces share."""
+
+    start_us: float
+    end_us: float
+    src: int
+    dst: int
+
+
+class _Writer:
+    """Moves of all nodes, written for the first one."""
+
+    def __init__(self, topology: Topology, number: Callable[[Piece, int], int]) -> None:
+        self._topology, self._number = topology, number
+        self._carried: dict[_Hop, dict[Piece, None]] = {}
+
+    def hand(self, rank: int, visit: Visit, piece: Piece) -> None:
+        """A piece to a rank."""
+        if visit.before is not None:
+            hop = _Hop(round(visit.start_us, _DIGITS), round(visit.end_us, _DIGITS), visit.before, rank)
+            self._carried.setdefault(hop, {})[piece] = None
+
+    def follow(self, visits: Mapping[int, Visit], rank: int, piece: Piece) -> None:
+        """A piece to a rank over all ranks before it."""
+        visit = visits[rank]
+        while visit.before is not None:
+            self.hand(rank, visit, piece)
+            rank, visit = visit.before, visits[visit.before]
+
+    def moves(self) -> Moves:
+        """Everything that has been written, for all nodes."""
+        sent: dict[_Hop, list[int]] = {}
+        for image in _turns(self._topology):
+            for hop, pieces in self._carried.items():
+                same = replace(hop, src=image[hop.src], dst=image[hop.dst])
+                chunks = (self._number(Piece(image[piece.src], image[piece.dst]), len(image)) for piece in pieces)
+                sent.setdefault(same, []).extend(chunks)
+        return tuple(
+            Move(hop.src, hop.dst, tuple(sorted(chunks)), hop.start_us, hop.end_us)
+            for hop, chunks in sorted(sent.items())
+        )
+
+
+def _turns(topology: Topology) -> list[tuple[int, ...]]:
+    """Every node in the place of the first one, and the others in the places of those that follow it."""
+    nodes, local = topology.node_ranks, topology.local_rank
+    return [
+        tuple(nodes[(node + by) % len(nodes)][local[rank]] for rank, node in enumerate(topology.node_of))
+        for by in range(len(nodes))
+    ]
+
+
+def _alike(passage: Passage) -> dict[int, tuple[int, ...]]:
+    """For every link out of the first node those by which other nodes do the same; empty where nodes are not alike."""
+    net, topology = passage.net, passage.net.topology
+    if len({len(ranks) for ranks in topology.node_ranks}) > 1:
+        return {}
+    images = _turns(topology)
+    if any(not np.allclose(passage.inside_us[np.ix_(image, image)], passage.inside_us) for image in images):
+        return {}
+    found = {}
+    for link in passage.out_of(0):
+        ends = topology.links[link]
+        same = [topology.links_between.get((image[ends.src], image[ends.dst]), ()) for image in images]
+        lane = topology.lane[link]
+        if all(lane < len(links) for links in same):
+            costs = {round(float(net.least_message_us[links[lane]]), _DIGITS) for links in same}
+            if len(costs) == 1:
+                found[link] = tuple(links[lane] for links in same)
+    return found

@@ -1,0 +1,73 @@
+"""Small messages between sparse nodes: right, and as fast as the bound says."""
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import lower_and_judge
+from taccl_py.runtimes import EXECUTOR
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
+from taccl_py.synthesis.hierarchy.fitting import fitted
+from taccl_py.synthesis.hierarchy.relays import Relays
+from taccl_py.synthesis.templates.moves import Plan
+from taccl_py.topology.catalog import load_topology
+from taccl_py.verify.schedule import judge_schedule
+from tests.instances import lines_of_three, quiet_pulp
+
+pytestmark = quiet_pulp
+
+
+def relayed(topology, kind, size_bytes=1e-3):
+    relays = Relays.of(topology)
+    moves = relays.alltoall() if kind is Kind.ALLTOALL else relays.allgather()
+    return fitted(Demand(topology, kind, size_bytes), Plan("relays", 1, moves))
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL])
+def test_lines_of_three_are_told_in_two_hops_beside_the_network(kind):
+    schedule = relayed(lines_of_three(), kind)
+    assert judge_schedule(schedule) == ()
+    assert schedule.makespan_us == pytest.approx(5 + 2 * 1)
+
+
+@pytest.mark.parametrize(("kind", "bytes_us"), [(Kind.ALLGATHER, 0.05), (Kind.ALLTOALL, 0.1)])
+def test_two_mi250x_nodes_are_told_in_three_hops_beside_the_network(kind, bytes_us):
+    schedule = relayed(load_topology("mi250x", 2), kind, 1024.0)
+    assert judge_schedule(schedule) == ()
+    assert schedule.makespan_us <= 2.6 + 3 * 0.8 + bytes_us
+    crossing = [m for m in schedule.messages if m.link in {i for i, k in enumerate(schedule.topology.links) if k.ports}]
+    assert len(crossing) <= 2 * 16
+    assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)) is not None
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL])
+def test_a_nic_for_the_whole_node_sends_one_message(kind):
+    schedule = relayed(load_topology("ndv2", 2), kind, 1024.0)
+    assert judge_schedule(schedule) == ()
+    node_of, links = schedule.topology.node_of, schedule.topology.links
+    assert sum(node_of[links[m.link].src] != node_of[links[m.link].dst] for m in schedule.messages) == 2
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL])
+def test_three_nics_tell_two_other_nodes(kind):
+    """With two hops one message serves nine pairs (middle to middle) and the other two at most four each, of 18 in all; with three hops
+    the ends serve nine pairs, too: told by all, each hands out to its half."""
+    topology = lines_of_three(num_nodes=3)
+    assert Relays.of(topology).end_us == pytest.approx(5 + 3 * 1)
+    schedule = relayed(topology, kind)
+    assert judge_schedule(schedule) == ()
+    assert schedule.makespan_us == pytest.approx(8)
+
+
+def test_nodes_that_differ_have_none():
+    assert Relays.of(load_topology("ndv2", 2).subset(range(15))) is None
+    assert Relays.of(load_topology("dgx1")) is None
+
+
+def test_the_engine_proves_that_a_sparse_cluster_is_served_as_soon_as_it_can_be():
+    demand = Demand(lines_of_three(), Kind.ALLGATHER, 1e-3)
+    answer = synthesize_hierarchy(demand, Options(limits=Limits(seconds=20)), Events())
+    assert answer.schedule.makespan_us == pytest.approx(answer.bound.time_us) == pytest.approx(7.0)
+    assert answer.bound.reason.startswith("relays")
