@@ -73,7 +73,7 @@ class Signal:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """State of a threadblock: pass, position in the steps, chunks of the step that are done."""
+    """State of a threadblock: pass, position in the steps, chunks of the step that are done, what it has asked for."""
 
     name: BlockName
     steps: tuple[Step, ...]
@@ -82,6 +82,7 @@ class Block:
     turn: int = 0
     position: int = 0
     done: int = 0
+    wants: bool = False
     signal: Signal = Signal()
 
 
@@ -136,7 +137,7 @@ class Engine:
         while not self._has_ended(block) and (most is None or moved < most) and self._is_free(block):
             self._operate(block)
             moved += 1
-        if most is None or moved < most:
+        if not block.wants and (most is None or moved < most):
             self._want(block)
         return moved > 0
 
@@ -153,6 +154,7 @@ class Engine:
         only_stores = action.receives and action.writes and not action.reads and not action.sends
         if only_stores and self._is_awaited(block, step) and not self._is_target_lent(block, step):
             self._transport.want(block.source, self._next_target(block, step))
+            block.wants = True
 
     def _is_awaited(self, block: Block, step: Step) -> bool:
         """Whether a message is all that a threadblock waits for."""
@@ -174,11 +176,12 @@ class Engine:
     def _is_free(self, block: Block) -> bool:
         step = block.steps[block.position]
         action = step.action
+        # What is asked most often and answered soonest comes first: most threadblocks wait for messages, most of the time.
+        if action.receives and not self._transport.has_message(block.source):
+            return False
         if step.waits_for is not None and block.done == 0 and not self._is_signalled(block, step):
             return False
-        if self._is_target_lent(block, step) or (action.receives and not self._transport.has_message(block.source)):
-            return False
-        return not action.sends or self._transport.has_room(block.target)
+        return not self._is_target_lent(block, step) and (not action.sends or self._transport.has_room(block.target))
 
     def _next_target(self, block: Block, step: Step) -> Any:
         """Cells that the next operation of a threadblock writes."""
@@ -206,7 +209,7 @@ class Engine:
         count, part = self._extent(block, step)
         if count:
             self._move(block, step, count, part)
-        block.done += count
+        block.done, block.wants = block.done + count, False
         if block.done < step.count:
             return
         if step.signals:
