@@ -52,6 +52,12 @@ class _Written:
 @click.option(
     "--rank", type=click.IntRange(0), default=None, help="Of a group schedule, the program of this rank alone."
 )
+@click.option(
+    "--switch",
+    is_flag=True,
+    help="Let the switch add up and multicast (mscclpp-json, AllReduce, where the topology says that it can): each chunk is "
+    "asked for by the rank that hands it out in SCHEDULE.",
+)
 @click.option("--name", default=None, help="Name of the algorithm in the file; default: collective and machine.")
 @lowering_options
 @json_option
@@ -70,10 +76,17 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     Examples:
       taccl lower out/schedule.json --runtime rccl --placement in --instances 2 -o rccl.xml
       taccl lower out/schedule.json --to mscclpp-json -o plan.json
+      taccl lower ndv5/schedule.json --to mscclpp-json --switch --instances 8 -o nvls.json
       taccl lower group.json --rank 5 -o rank5.xml
     """
     from taccl_py.pipeline import require_valid
 
+    if values["switch"] and target != _PLAN:
+        raise InputError(
+            f"no runtime for XML has a step that a switch carries out; write --to {_PLAN}, or leave it out",
+            path="command line",
+            field="--switch",
+        )
     text = read_text(schedule)
     subject: Schedule | GroupSchedule
     if f'"format": "{GROUP_FORMAT}"' in text[:200]:
@@ -183,7 +196,9 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
     options = make_lowering_options(values)
     lowered = lower_plan_and_judge(
         subject,
-        PlanOptions(options.placement, options.instances, options.min_bytes, options.max_bytes, values["name"]),
+        PlanOptions(
+            options.placement, options.instances, options.min_bytes, options.max_bytes, values["name"], values["switch"]
+        ),
     )
     plan = lowered.plan
     facts = {

@@ -134,6 +134,7 @@ class MscclppSession(MpiSession):
                 "mscclpp executes MSCCL++ plans only; make one with taccl lower --to mscclpp-json", path=plan.name
             )
         require_sum(plan, call)
+        _require_own_memory(plan)
         if call.data_type not in _TYPES:
             raise InputError(
                 f"MSCCL++ has no {call.data_type}; use one of: {', '.join(_TYPES)}",
@@ -175,3 +176,13 @@ class MscclppSession(MpiSession):
                 self.speaks = True
             what = f"the plan has not ended on its GPU for {timeout_seconds:g} seconds; ask taccl check, or use a larger --timeout"
             raise InvalidArtifact(plan.name, [Violation(f"rank {self.rank}", "stopped", what)]) from None
+
+
+def _require_own_memory(plan: OneSidedPlan) -> None:
+    """Refuse plans that need memory which a switch can reach at all ranks at once: torch allocates none."""
+    if any(deed.name == "glres" for block in plan.blocks for deed in block.deeds):
+        raise InputError(
+            "uses switch channels, which need buffers that MSCCL++ has allocated for that, and the run's are torch's; leave "
+            "--with out, or install the plan and run your own program",
+            path=plan.name,
+        )

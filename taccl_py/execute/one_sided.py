@@ -15,8 +15,9 @@ from taccl_py.jsonio import Fields, parse_json
 
 _BUFFERS = tuple(map(str, Buffer))
 _PUTS = ("put", "pws", "pwsf")
+_TYPES = ("memory", "port", "switch")
 _NAMES = (
-    "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", *_PUTS, "copy", "re"
+    "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", *_PUTS, "copy", "re", "glres"
 )  # fmt: skip
 
 
@@ -56,6 +57,8 @@ class Deed:
         What it signals, waits on, releases or acquires; for a put by a proxy the channel that carries it.
     sources, target
         What it reads and writes.
+    copies
+        What it writes too: by a switch, the same cells of the other ranks.
     barrier, barrier_blocks
         Which barrier, and how many threadblocks meet there.
     """
@@ -67,6 +70,7 @@ class Deed:
     target: Place | None
     barrier: int
     barrier_blocks: int
+    copies: tuple[Place, ...] = ()
 
     @property
     def is_proxied(self) -> bool:
@@ -174,6 +178,14 @@ def _find_root(kind: Kind, blocks: tuple[DeedBlock, ...], num_ranks: int) -> int
     return idle[0] if len(idle) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A switch channel: ranks, and which buffer of theirs."""
+
+    ranks: tuple[int, ...]
+    buffer: Buffer
+
+
 class _GpuReader:
     """Reads the threadblocks of one rank, and resolves what they name by number."""
 
@@ -182,8 +194,12 @@ class _GpuReader:
         self._rank = rank
         self._num_ranks = num_ranks
         self._channels: dict[str, list[Channel]] = {}
+        self._groups: list[_Group] = []
         for channel in fields.objects("channels", []):
-            kind = channel.choice("channel_type", ("memory", "port"))
+            kind = channel.choice("channel_type", _TYPES)
+            if kind == "switch":
+                self._groups += self._read_groups(channel)
+                continue
             known = self._channels.setdefault(kind, [])
             for peer in channel.integers("connected_to", least=0):
                 number = sum(one.peer == peer for one in known)
@@ -194,15 +210,23 @@ class _GpuReader:
         ]
         self._num_semaphores = len(fields.items("semaphores", []))
 
+    def _read_groups(self, fields: Fields) -> list[_Group]:
+        buffer = Buffer(fields.choice("buffer_type", _BUFFERS))
+        groups = [_Group(tuple(one.integers("ranks", least=0)), buffer) for one in fields.objects("rank_groups")]
+        for group in groups:
+            if not group.ranks or max(group.ranks) >= self._num_ranks:
+                fields.fail("rank_groups", f"names ranks that are not among the plan's {self._num_ranks}; correct it")
+        return groups
+
     def blocks(self) -> list[DeedBlock]:
         """Return the threadblocks."""
         return [self._block(block, number) for number, block in enumerate(self._fields.objects("threadblocks"))]
 
     def _block(self, fields: Fields, number: int) -> DeedBlock:
-        channels: dict[str, list[Channel]] = {}
+        channels: dict[str, list[Any]] = {}
         for one in fields.objects("channels", []):
-            kind = one.choice("channel_type", ("memory", "port"))
-            known = self._channels.get(kind, [])
+            kind = one.choice("channel_type", _TYPES)
+            known: list[Any] = self._groups if kind == "switch" else self._channels.get(kind, [])
             channels[kind] = [_item(one, "channel_ids", known, i) for i in one.integers("channel_ids", least=0)]
         remotes: dict[str, list[Any]] = {}
         for one in fields.objects("remote_buffer_refs", []):
@@ -212,19 +236,21 @@ class _GpuReader:
         deeds = tuple(self._deed(one, channels, remotes) for one in fields.objects("ops"))
         return DeedBlock(self._rank, number, deeds)
 
-    def _deed(self, fields: Fields, channels: dict[str, list[Channel]], remotes: dict[str, list[Any]]) -> Deed:
+    def _deed(self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]) -> Deed:
         name = fields.text("name")
         if name not in _NAMES or fields.has("tbg_info"):
             shown = f"{name!r} by a group of threadblocks" if name in _NAMES else repr(name)
             fields.fail("name", f"found {shown}, which is not executed here; use one of: {', '.join(_NAMES)}")
-        kind = fields.choice("channel_type", ("", "memory", "port"), "")
+        kind = fields.choice("channel_type", ("", *_TYPES), "")
         used = [_item(fields, "channel_ids", channels.get(kind, []), i) for i in fields.integers("channel_ids", [])]
         semaphores = fields.integers("semaphore_ids", [], least=0)
         for semaphore in semaphores:
             _item(fields, "semaphore_ids", range(self._num_semaphores), semaphore)
-        targets = [self._place(one, remotes.get(kind, [])) for one in fields.objects("dst_buff", [])]
-        sources = tuple(self._place(one, remotes.get(kind, [])) for one in fields.objects("src_buff", []))
-        moves = name in (*_PUTS, "copy", "re")
+        known = channels.get(kind, []) if kind == "switch" else remotes.get(kind, [])
+        found = [self._places(one, known) for one in fields.objects("dst_buff", [])]
+        targets = [places[0] for places in found]
+        sources = tuple(place for one in fields.objects("src_buff", []) for place in self._places(one, known))
+        moves = name in (*_PUTS, "copy", "re", "glres")
         if len(targets) != moves or (not sources if moves else sources):
             fields.fail("dst_buff", f"has {len(targets)} places for {name}, and there is to be {int(moves)}")
         if any(source.count != targets[0].count for source in sources):
@@ -232,15 +258,21 @@ class _GpuReader:
         return Deed(
             name, tuple(used), tuple(semaphores), sources, targets[0] if targets else None,
             fields.integer("barrier_id", 0, least=0), fields.integer("num_threadblocks", 0, least=0),
+            tuple(place for places in found for place in places[1:]),
         )  # fmt: skip
 
-    def _place(self, fields: Fields, remotes: list[Any]) -> Place:
-        if fields.has("buffer_id"):
-            rank, buffer = _item(fields, "buffer_id", remotes, fields.integer("buffer_id", least=0))
+    def _places(self, fields: Fields, known: list[Any]) -> list[Place]:
+        """What an operand names: of one rank, or by a switch of several; `known` are remote buffers or switch channels."""
+        if fields.has("switch_channel_id"):
+            group: _Group = _item(fields, "switch_channel_id", known, fields.integer("switch_channel_id", least=0))
+            ranks, buffer = group.ranks, group.buffer
+        elif fields.has("buffer_id"):
+            rank, buffer = _item(fields, "buffer_id", known, fields.integer("buffer_id", least=0))
+            ranks = (rank,)
         else:
-            rank, buffer = self._rank, Buffer(fields.choice("type", _BUFFERS))
+            ranks, buffer = (self._rank,), Buffer(fields.choice("type", _BUFFERS))
         address = Address(buffer, fields.integer("index", least=0))
-        return Place(rank, address, fields.integer("size", least=1))
+        return [Place(rank, address, fields.integer("size", least=1)) for rank in ranks]
 
 
 def _item(fields: Fields, key: str, known: Any, number: int) -> Any:

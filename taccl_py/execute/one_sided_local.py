@@ -181,7 +181,7 @@ class _Machine:
                 return self._take(worker, [(worker.block.rank, one) for one in deed.semaphores], self._semaphores)
             case "barrier":
                 return self._meet(worker, deed)
-            case "put" | "pws" | "pwsf" | "copy" | "re":
+            case "put" | "pws" | "pwsf" | "copy" | "re" | "glres":
                 return self._start(worker, deed)
         return True
 
@@ -227,7 +227,8 @@ class _Machine:
         values = self._cells.copy(self._view(worker, deed.sources[0]))
         for source in deed.sources[1:]:
             values = self._cells.combine(Operator.SUM, values, self._view(worker, source))
-        self._view(worker, deed.target)[...] = values
+        for place in (deed.target, *deed.copies):
+            self._view(worker, place)[...] = values
 
     def _view(self, worker: _Worker, place: Place) -> Any:
         return self._memories[place.rank].cells(place.address, place.count, _ALL, worker.where)

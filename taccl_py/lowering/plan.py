@@ -13,7 +13,7 @@ from taccl_py.collective import Buffer
 from taccl_py.jsonio import canonical_json
 from taccl_py.lowering.cells import Cells
 
-MEMORY, PORT = "memory", "port"
+MEMORY, PORT, SWITCH = "memory", "port", "switch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Operation:
     name
         As MSCCL++ spells it.
     channel_type
-        ``memory`` or ``port``, or empty.
+        ``memory``, ``port`` or ``switch``, or empty.
     channels
         Channels that it signals or waits on.
     semaphores
@@ -36,6 +36,8 @@ class Operation:
         Local cells that it writes, or cells of the remote buffer `remote`.
     remote
         Remote buffer, or None.
+    switch
+        Switch channel by which `sources` are those of all its ranks, added up, and `target` the cells of all of them; or None.
     """
 
     name: str
@@ -45,6 +47,15 @@ class Operation:
     sources: tuple[Cells, ...] = ()
     target: Cells | None = None
     remote: int | None = None
+    switch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchGroup:
+    """A switch channel: the ranks that it joins, in order, and which buffer of theirs."""
+
+    buffer: Buffer
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ class PlanBlock:
 
 @dataclass(frozen=True, slots=True)
 class PlanGpu:
-    """One rank: buffer lengths, the peers of its channels by type, remote buffers, semaphores, threadblocks."""
+    """One rank: buffer lengths, peers of its channels by type, remote buffers, semaphores, threadblocks, switch channels."""
 
     rank: int
     input_chunks: int
@@ -77,6 +88,7 @@ class PlanGpu:
     remotes: tuple[RemoteBuffer, ...]
     num_semaphores: int
     blocks: tuple[PlanBlock, ...]
+    groups: tuple[SwitchGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +161,10 @@ def _gpu(gpu: PlanGpu) -> dict[str, Any]:
         "input_chunks": gpu.input_chunks,
         "output_chunks": gpu.output_chunks,
         "scratch_chunks": gpu.scratch_chunks,
-        "channels": [{"channel_type": kind, "connected_to": list(peers)} for kind, peers in gpu.peers.items()],
+        "channels": [
+            *({"channel_type": kind, "connected_to": list(peers)} for kind, peers in gpu.peers.items()),
+            *({"channel_type": SWITCH, **_group(group)} for group in gpu.groups),
+        ],
         "remote_buffers": [
             {"rank": one.rank, "type": str(one.buffer), "access_channel_types": [one.channel_type]}
             for one in gpu.remotes
@@ -169,6 +184,10 @@ def _gpu(gpu: PlanGpu) -> dict[str, Any]:
     }
 
 
+def _group(group: SwitchGroup) -> dict[str, Any]:
+    return {"buffer_type": str(group.buffer), "rank_groups": [{"size": len(group.ranks), "ranks": list(group.ranks)}]}
+
+
 def _operation(operation: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {"name": operation.name}
     if operation.channel_type:
@@ -177,6 +196,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
         found["channel_ids"] = list(operation.channels)
     if operation.semaphores:
         found["semaphore_ids"] = list(operation.semaphores)
+    if operation.switch is not None:
+        cells = [*operation.sources, *([] if operation.target is None else [operation.target])]
+        places = [{"switch_channel_id": operation.switch, "index": one.first, "size": one.count} for one in cells]
+        return found | {"src_buff": places[:-1], "dst_buff": places[-1:], "reduce_op": "sum"}
     if operation.sources:
         found["src_buff"] = [_local(cells) for cells in operation.sources]
     if operation.target is not None:

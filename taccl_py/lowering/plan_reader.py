@@ -9,12 +9,13 @@ from taccl_py.collective import Buffer, Kind, parse_kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, parse_json
 from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.plan import MEMORY, PORT, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer
+from taccl_py.lowering.plan import MEMORY, PORT, SWITCH, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer, SwitchGroup
 
 # Operations of plans that copy and add up in the order of signals: what `Operation` can say.
 _SYNCHRONIZES = ("nop", "signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release", "flush")
-_MOVES = ("put", "pws", "pwsf", "copy", "re")
+_MOVES = ("put", "pws", "pwsf", "copy", "re", "glres")
 _TYPES = (MEMORY, PORT)
+_ALL_TYPES = (MEMORY, PORT, SWITCH)
 _MAX_BYTES = (1 << 64) - 1
 
 
@@ -25,7 +26,7 @@ def parse_plan(text: str, path: str) -> Plan:
     ------
     InputError
         If it is not JSON, a field is missing or of the wrong type, or it uses operations other than puts, local copies and sums,
-        signals and semaphores.
+        sums by a switch, signals and semaphores.
     """
     fields = Fields(parse_json(text, path), path)
     return Plan(
@@ -55,8 +56,14 @@ def kind_of_plan(plan: Plan, path: str) -> Kind:
 
 def _gpu(fields: Fields) -> PlanGpu:
     peers: dict[str, tuple[int, ...]] = {}
+    groups: list[SwitchGroup] = []
     for channel in fields.objects("channels", []):
-        kind = channel.choice("channel_type", _TYPES)
+        kind = channel.choice("channel_type", _ALL_TYPES)
+        if kind == SWITCH:
+            buffer = Buffer(channel.choice("buffer_type", tuple(map(str, Buffer))))
+            members = [tuple(one.integers("ranks", least=0)) for one in channel.objects("rank_groups")]
+            groups += [SwitchGroup(buffer, ranks) for ranks in members]
+            continue
         peers[kind] = (*peers.get(kind, ()), *channel.integers("connected_to", [], least=0))
     remotes = tuple(_remote(one) for one in fields.objects("remote_buffers", []))
     return PlanGpu(
@@ -67,7 +74,8 @@ def _gpu(fields: Fields) -> PlanGpu:
         peers=peers,
         remotes=remotes,
         num_semaphores=len(tuple(fields.objects("semaphores", []))),
-        blocks=tuple(_block(block, remotes) for block in fields.objects("threadblocks")),
+        blocks=tuple(_block(block, remotes, groups) for block in fields.objects("threadblocks")),
+        groups=tuple(groups),
     )
 
 
@@ -80,9 +88,9 @@ def _remote(fields: Fields) -> RemoteBuffer:
     return RemoteBuffer(fields.integer("rank", least=0), buffer, kind)
 
 
-def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...]) -> PlanBlock:
+def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...], groups: list[SwitchGroup]) -> PlanBlock:
     channels = {
-        one.choice("channel_type", _TYPES): tuple(one.integers("channel_ids", least=0))
+        one.choice("channel_type", _ALL_TYPES): tuple(one.integers("channel_ids", least=0))
         for one in fields.objects("channels", [])
     }
     remotes = {
@@ -98,6 +106,13 @@ def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...]) -> PlanBlock:
                 one.fail("dst_buff", f"names remote buffer {operation.remote}, which its threadblock does not have")
             buffer = all_remotes[numbers[operation.remote]].buffer
             operation = replace(operation, target=replace(operation.target, buffer=buffer))
+        if operation.target is not None and operation.switch is not None:
+            numbers = channels.get(SWITCH, ())
+            if operation.switch >= len(numbers) or numbers[operation.switch] >= len(groups):
+                one.fail("dst_buff", f"names switch channel {operation.switch}, which its threadblock does not have")
+            buffer = groups[numbers[operation.switch]].buffer
+            sources = tuple(replace(cells, buffer=buffer) for cells in operation.sources)
+            operation = replace(operation, sources=sources, target=replace(operation.target, buffer=buffer))
         operations.append(operation)
     return PlanBlock(tuple(operations), channels, remotes)
 
@@ -107,22 +122,26 @@ def _operation(fields: Fields) -> Operation:
     if name not in (*_SYNCHRONIZES, *_MOVES) or fields.has("tbg_info"):
         what = "threadblocks that share an operation are" if fields.has("tbg_info") else f"{name!r} is"
         fields.fail("name", f"{what} not among what is replayed: {', '.join((*_MOVES, *_SYNCHRONIZES))}")
-    target, remote = None, None
+    target, remote, switch = None, None, None
     for one in fields.objects("dst_buff", []):
+        switch = one.integer("switch_channel_id", least=0) if one.has("switch_channel_id") else None
         remote = one.integer("buffer_id", least=0) if one.has("buffer_id") else None
         target = _cells(one)
+    if (name == "glres") != (switch is not None):
+        fields.fail("dst_buff", f"{name} must{'' if name == 'glres' else ' not'} name a switch channel; correct it")
     return Operation(
         name=name,
-        channel_type=fields.choice("channel_type", ("", *_TYPES), ""),
+        channel_type=fields.choice("channel_type", ("", *_ALL_TYPES), ""),
         channels=tuple(fields.integers("channel_ids", [], least=0)),
         semaphores=tuple(fields.integers("semaphore_ids", [], least=0)),
         sources=tuple(_cells(one) for one in fields.objects("src_buff", [])),
         target=target,
         remote=remote,
+        switch=switch,
     )
 
 
 def _cells(fields: Fields) -> Cells:
-    """Cells; in a remote buffer, which is looked up later, they are said to be of the output."""
+    """Cells; those of a remote buffer or a switch channel, which is looked up later, are said to be of the output."""
     buffer = Buffer(fields.choice("type", tuple(map(str, Buffer)))) if fields.has("type") else Buffer.OUTPUT
     return Cells(buffer, fields.integer("index", least=0), fields.integer("size", least=1))

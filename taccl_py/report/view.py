@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.lowering.plan import Plan, PlanGpu
+from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.lowering.program import Program
 from taccl_py.report.structure import find_phases, structure_record
 from taccl_py.report.tables import plain_table
@@ -95,7 +95,7 @@ def _plan_gpu(gpu: PlanGpu) -> dict[str, Any]:
         "longest": max((len(block.operations) for block in gpu.blocks), default=0),
         "scratch_chunks": gpu.scratch_chunks,
         "puts": names["put"] + names["pws"] + names["pwsf"],
-        "sums": names["re"],
+        "sums": names["re"] + names["glres"],
         "copies": names["copy"],
         "signals": names["signal"] + names["pws"] + names["pwsf"],
         "semaphores": gpu.num_semaphores,
@@ -110,17 +110,27 @@ def _plan_pairs(plan: Plan) -> list[dict[str, Any]]:
     for gpu in plan.gpus:
         for block in gpu.blocks:
             for operation in block.operations:
-                if operation.remote is None or operation.target is None:
+                if operation.target is None:
                     continue
-                number = block.remotes[operation.channel_type][operation.remote]
-                pair = (gpu.rank, gpu.remotes[number].rank)
-                chunks[pair] += operation.target.count
-                puts[pair] += 1
-                types.setdefault(pair, set()).add(operation.channel_type)
+                for rank in _receivers(gpu, block, operation):
+                    pair = (gpu.rank, rank)
+                    chunks[pair] += operation.target.count
+                    puts[pair] += 1
+                    types.setdefault(pair, set()).add(operation.channel_type)
     return [
         {"src": src, "dst": dst, "sends": puts[src, dst], "chunks": chunks[src, dst], "channels": sorted(types[src, dst])}
         for src, dst in sorted(chunks)
     ]  # fmt: skip
+
+
+def _receivers(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> tuple[int, ...]:
+    """Other ranks into whose memory an operation writes."""
+    if operation.switch is not None:
+        group = gpu.groups[block.channels[operation.channel_type][operation.switch]]
+        return tuple(rank for rank in group.ranks if rank != gpu.rank)
+    if operation.remote is None:
+        return ()
+    return (gpu.remotes[block.remotes[operation.channel_type][operation.remote]].rank,)
 
 
 def _facts(kind: str, topology: Topology, timeline: Timeline) -> dict[str, Any]:

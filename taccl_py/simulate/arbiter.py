@@ -35,7 +35,7 @@ class Request:
     rank, threadblock
         Who made it; decides between requests of one moment.
     link
-        Link to use.
+        Link to use; one after the last link is a way (`Way`).
     size_bytes
         Size of the message.
     owner
@@ -49,6 +49,14 @@ class Request:
     link: int = field(compare=False)
     size_bytes: float = field(compare=False)
     owner: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Links and ports that are used together, for what a switch does for several ranks, and the latency after that."""
+
+    resources: tuple[int, ...]
+    latency_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +98,13 @@ class Settlement:
 
 
 class Arbiter:
-    """State of all links and ports of a topology."""
+    """State of all links and ports of a topology, and of further ways over its ports, which are numbered after the links."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, ways: Sequence[Way] = ()) -> None:
         self._topology = topology
-        self._resources = [tuple(dict.fromkeys(resources)) for resources in topology.resources_of]
+        used = [*topology.resources_of, *(way.resources for way in ways)]
+        self._resources = [tuple(dict.fromkeys(resources)) for resources in used]
+        self._latency_us = [*(link.latency_us for link in topology.links), *(way.latency_us for way in ways)]
         self._busy_until_us = [0.0] * topology.num_resources
         # A resource has requests filed under it only while it is busy, and then an alarm is set for its end.
         self._filed: list[list[Request]] = [[] for _ in range(topology.num_resources)]
@@ -170,12 +180,12 @@ class Arbiter:
             self._busy_until_us[resource] = start_us + occupancy_us
             if self._has_filed(resource):
                 self._alarms.append(Alarm(start_us + occupancy_us, resource))
-        latency_us = self._topology.links[request.link].latency_us
+        latency_us = self._latency_us[request.link]
         self._grants.append(
             Grant(
                 request=request,
                 start_us=start_us,
-                link_free_us=self._busy_until_us[request.link],
+                link_free_us=self._busy_until_us[self._resources[request.link][0]],
                 arrival_us=start_us + longest_us + latency_us,
             )
         )

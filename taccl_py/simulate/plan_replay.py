@@ -6,6 +6,9 @@
 * A signal is there when all that its threadblock has put to that peer before has arrived; that of ``pws`` and ``pwsf`` when
   their data have. The n-th wait on a channel is for the n-th signal. Semaphores count.
 * Of several links between two ranks the n-th threadblock that puts to that peer uses the n-th, and around again.
+* A sum by a switch (``glres``) takes what all ranks hold out of them and the sum into them, so it asks for the ports of all
+  in both directions. Its owner loads and stores through the same ports, which is as much again; owners are taken to be equally
+  many everywhere, so of n ranks each port carries an n-th more. The sum arrives an alpha later, for it is loaded first.
 * Signals themselves, the handshake at the start, local copies and sums take no time.
 
 Requests for links and ports are served as in `taccl_py.simulate.program_replay`.
@@ -21,8 +24,8 @@ from typing import NamedTuple
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
-from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
+from taccl_py.lowering.plan import PORT, SWITCH, Operation, Plan, PlanBlock, PlanGpu
+from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request, Way
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
 
@@ -44,7 +47,7 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
     Raises
     ------
     InputError
-        If the size is not positive, or the topology has other ranks or lacks a link that the plan uses.
+        If the size is not positive, or the topology has other ranks or lacks a link or a switch that the plan uses.
     InvalidArtifact
         If the plan names what it does not have, or comes to a stop before its end.
     """
@@ -96,7 +99,10 @@ class _Block:
 
 @dataclass(slots=True, eq=False)
 class _Flow:
-    """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself)."""
+    """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
+
+    What a switch does has a way instead of a link, and lands at `ranks`.
+    """
 
     block: _Block
     position: int
@@ -105,6 +111,7 @@ class _Flow:
     lane: _Lane | None
     signals: bool = False
     holds: bool = False
+    ranks: tuple[int, ...] = ()
 
 
 class _Replay:
@@ -115,7 +122,9 @@ class _Replay:
         self._blocks = [_Block(gpu.rank, n, one) for gpu in plan.gpus for n, one in enumerate(gpu.blocks)]
         self._lanes = [_lanes_of(gpu) for gpu in plan.gpus]
         self._links = _choose_links(plan, topology)
-        self._arbiter = Arbiter(topology)
+        ways = _find_ways(plan, topology)
+        self._way_of = {ranks: len(topology.links) + number for number, ranks in enumerate(ways)}
+        self._arbiter = Arbiter(topology, tuple(ways.values()))
         self._flows: list[_Flow] = []
         self._fresh: list[int] = []
         self._freed: list[int] = []
@@ -190,9 +199,14 @@ class _Replay:
     def _depart(self, grant: Grant) -> None:
         number = grant.request.owner
         flow = self._flows[number]
-        link = self._topology.links[flow.link]
         self._at(grant.link_free_us, "sent", number)
         self._at(grant.arrival_us, "arrived", number)
+        if flow.link >= len(self._topology.links):
+            for rank in flow.ranks:
+                flow.block.landed_us[rank] = max(flow.block.landed_us.get(rank, 0.0), grant.arrival_us)
+            self.end_us = max(self.end_us, grant.arrival_us)
+            return
+        link = self._topology.links[flow.link]
         flow.block.landed_us[link.dst] = max(flow.block.landed_us.get(link.dst, 0.0), grant.arrival_us)
         self.end_us = max(self.end_us, grant.arrival_us)
         self.transfers.append(
@@ -220,6 +234,8 @@ class _Replay:
         """Begin an operation; whether the threadblock goes on at once."""
         if operation.name in _PUTS:
             return self._put(block, operation)
+        if operation.name == "glres":
+            return self._sum(block, operation)
         if operation.name in ("signal", "rlxsignal"):
             self._signal(block, operation)
         elif operation.name == "sem_release":
@@ -255,6 +271,17 @@ class _Replay:
             self._fresh.append(number)
         block.asked = holds
         return not holds
+
+    def _sum(self, block: _Block, operation: Operation) -> bool:
+        """Load sums through a switch and store them."""
+        if block.asked or operation.target is None:
+            return not block.asked
+        ranks = _members(self._plan.gpus[block.rank], block.record, operation)
+        size_bytes = operation.target.count * self._chunk_bytes * (1 + 1 / len(ranks))
+        self._fresh.append(len(self._flows))
+        self._flows.append(_Flow(block, block.position, self._way_of[ranks], size_bytes, None, ranks=ranks))
+        block.asked = True
+        return False
 
     def _signal(self, block: _Block, operation: Operation) -> None:
         for place in operation.channels:
@@ -309,6 +336,35 @@ def _peer(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> int:
     if operation.remote is None:
         raise ValueError("a put names no remote buffer")
     return gpu.remotes[block.remotes[operation.channel_type][operation.remote]].rank
+
+
+def _members(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> tuple[int, ...]:
+    """Ranks whose cells an operation of a switch names."""
+    if operation.switch is None:
+        raise ValueError("a sum by a switch names no switch channel")
+    return gpu.groups[block.channels[SWITCH][operation.switch]].ranks
+
+
+def _find_ways(plan: Plan, topology: Topology) -> dict[tuple[int, ...], Way]:
+    """Way of every switch channel that is used, by its ranks."""
+    blocks = [(gpu, block) for gpu in plan.gpus for block in gpu.blocks]
+    used = {_members(gpu, block, one) for gpu, block in blocks for one in block.operations if one.name == "glres"}
+    found = {}
+    for ranks in sorted(used):
+        _require_switch(plan, topology, ranks)
+        links = [topology.links_between[src, dst][0] for src in ranks for dst in ranks if src != dst]
+        resources = {resource for link in links for resource in topology.resources_of[link]}
+        found[ranks] = Way(tuple(sorted(resources)), max(topology.links[link].alpha_us for link in links))
+    return found
+
+
+def _require_switch(plan: Plan, topology: Topology, ranks: tuple[int, ...]) -> None:
+    can = any(one.multicast and one.reduce and set(ranks) <= set(one.ranks) for one in topology.switches)
+    if not can or any((a, b) not in topology.links_between for a in ranks for b in ranks if a != b):
+        raise InputError(
+            f"plan {plan.name} lets a switch add up what ranks {', '.join(map(str, ranks))} hold, and topology {topology.name} "
+            "has none that multicasts and reduces among them; replay it on the machine that it was made for"
+        )
 
 
 def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], int]:

@@ -170,6 +170,8 @@ def degraded(topology: Topology, degradation: Degradation) -> Topology:
     machine = replace(
         topology, name=f"{topology.name}-degraded", links=tuple(links), symmetry=(),
         ports=tuple(port for number, port in enumerate(ports) if number not in gone),
+        # A switch whose links are not all there cannot be counted on to reach all its ranks at once.
+        switches=topology.switches if len(links) == len(topology.links) else (),
         source="; ".join(filter(None, [topology.source, f"declared: {', '.join(words)}"])),
     )  # fmt: skip
     try:

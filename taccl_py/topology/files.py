@@ -14,7 +14,7 @@ from typing import Any
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_json
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Port, Switch, Topology
 from taccl_py.topology.template import (
     MAX_WIDTH,
     Cost,
@@ -141,6 +141,15 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "links": [_link_to_json(link) for link in topology.links],
         "symmetry": [list(image) for image in topology.symmetry],
         "chunk_costs": topology.chunk_costs,
+    } | ({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {})
+
+
+def _switch_to_json(switch: Switch) -> dict[str, Any]:
+    return {
+        "name": switch.name,
+        "ranks": list(switch.ranks),
+        "multicast": switch.multicast,
+        "reduce": switch.reduce,
     }
 
 
@@ -179,9 +188,10 @@ def topology_from_fields(fields: Fields) -> Topology:
     links = [_expanded_link(item, len(node_of), len(ports)) for item in fields.objects("links")]
     symmetry = _permutations(fields, len(node_of))
     chunk_costs = fields.boolean("chunk_costs", False)
+    switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
     fields.finish()
     topology: Topology = fields.build(
-        "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs)
+        "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches)
     )
     return topology
 
@@ -225,6 +235,20 @@ def _expanded_link(item: Fields, num_ranks: int, num_ports: int) -> Link:
     link = Link(src, dst, alpha_us, beta_us_per_mb, _time(item, "latency_us", 0.0), tuple(ports))
     item.finish()
     return link
+
+
+def _expanded_switch(item: Fields, num_ranks: int) -> Switch:
+    ranks = item.integers("ranks", least=0)
+    for place, rank in enumerate(ranks):
+        if rank >= num_ranks:
+            item.fail(f"ranks/{place}", f"found {rank}, but there are {num_ranks} ranks, counted from 0")
+    if len(set(ranks)) != len(ranks):
+        item.fail("ranks", "names a rank twice; name every rank once")
+    if len(ranks) < 2:
+        item.fail("ranks", f"a switch joins at least two ranks, found {len(ranks)}")
+    switch = Switch(item.text("name"), tuple(sorted(ranks)), item.boolean("multicast"), item.boolean("reduce"))
+    item.finish()
+    return switch
 
 
 # The node form

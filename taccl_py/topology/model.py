@@ -65,6 +65,26 @@ class Link:
     ports: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch that does more than to pass messages on; the links through it are links like others.
+
+    Attributes
+    ----------
+    name
+        Name for people.
+    ranks
+        Ranks that it joins, in order.
+    multicast, reduce
+        Whether it can store what one rank sends at all of them, and give one rank the sum of what all of them hold.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    multicast: bool
+    reduce: bool
+
+
 @dataclass(frozen=True)
 class Topology:
     """A machine: ranks 0..R-1, links, ports.
@@ -84,6 +104,8 @@ class Topology:
     chunk_costs
         True for TACCL profiles, whose costs are for one chunk of an unstated size: beta is then the cost of one chunk,
         a chunk counts as 1 MB, and times are in the profile's own unit.
+    switches
+        Switches that multicast or reduce. Messages of schedules, and so bounds, do not use it; plans may.
 
     Raises
     ------
@@ -98,6 +120,7 @@ class Topology:
     links: tuple[Link, ...]
     symmetry: tuple[tuple[int, ...], ...] = ()
     chunk_costs: bool = False
+    switches: tuple[Switch, ...] = ()
 
     def __post_init__(self) -> None:
         """Sort the links and check that everything refers to something."""
@@ -112,6 +135,9 @@ class Topology:
             self._check_cost(f"topology {self.name}: port {port.name}", port.alpha_us, port.beta_us_per_mb)
         for link in self.links:
             self._check_link(link)
+        for switch in self.switches:
+            if not switch.ranks or not 0 <= min(switch.ranks) <= max(switch.ranks) < self.num_ranks:
+                raise InputError(f"topology {self.name}: switch {switch.name} joins a rank that does not exist")
 
     def _check_link(self, link: Link) -> None:
         name = f"topology {self.name}: link {link.src}->{link.dst}"
@@ -218,7 +244,10 @@ class Topology:
     def reversed(self) -> Topology:
         """Return the machine with every link turned around."""
         links = tuple(Link(k.dst, k.src, k.alpha_us, k.beta_us_per_mb, k.latency_us, k.ports[::-1]) for k in self.links)
-        return Topology(self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs)
+        switches = tuple(Switch(one.name, one.ranks, one.reduce, one.multicast) for one in self.switches)
+        return Topology(
+            self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs, switches
+        )
 
     def reversed_link(self) -> tuple[int, ...]:
         """For every link of this topology, the index of the same link in `reversed`."""
@@ -256,7 +285,9 @@ class Topology:
             for image in self.symmetry
             if all(image[rank] in new for rank in ranks)
         )
+        joined = [(one, tuple(sorted(new[rank] for rank in one.ranks if rank in new))) for one in self.switches]
+        switches = tuple(Switch(one.name, of, one.multicast, one.reduce) for one, of in joined if len(of) > 1)
         return Topology(
             self.name, self.source, tuple(nodes[self.node_of[r]] for r in ranks),
-            tuple(self.ports[port] for port in used), links, symmetry, self.chunk_costs,
+            tuple(self.ports[port] for port in used), links, symmetry, self.chunk_costs, switches,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from taccl_py.errors import InputError
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Port, Switch, Topology
 
 MAX_LINKS = 5_000_000  # about 2 GB of records; more is a typing error rather than a machine
 MAX_WIDTH = 1024  # parallel links
@@ -107,8 +107,7 @@ class NodeSwitch:
     cost
         Cost of each of its links and of each of its ports.
     multicast, reduce
-        Whether the device can copy a message to several ranks, or add messages of several ranks. Said for people: a
-        `Topology` has no field for it.
+        Whether the device can copy a message to several ranks, or add messages of several ranks; see `Switch`.
     """
 
     name: str
@@ -319,6 +318,7 @@ def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tupl
         ports=builder.table.ports,
         links=tuple(builder.links),
         symmetry=symmetry,
+        switches=tuple(builder.switches),
     )
 
 
@@ -379,6 +379,7 @@ class _Builder:
         self.templates = templates
         self.table = PortTable()
         self.links: list[Link] = []
+        self.switches: list[Switch] = []
         self._network = templates[0].network
         self._cost_of = [{port.name: port.cost for port in template.ports} for template in templates]
         self._serving = [
@@ -402,6 +403,9 @@ class _Builder:
     def _add_switch(self, node: int, switch: NodeSwitch) -> None:
         base = self._base[node]
         cost = switch.cost
+        if switch.multicast or switch.reduce:
+            ranks = tuple(sorted(base + rank for rank in switch.ranks))
+            self.switches.append(Switch(f"node {node} {switch.name}", ranks, switch.multicast, switch.reduce))
         for src in switch.ranks:
             for dst in switch.ranks:
                 if src == dst:

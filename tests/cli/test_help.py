@@ -105,6 +105,7 @@ def test_every_example_works(taccl, folder, path):
         assert made.code == 0
         taccl("lower", "out/schedule.json", "--runtime", "rccl", "-o", "algorithms/one.xml")
     if path == ("lower",):
+        assert taccl("synth", "ndv5", "allreduce", "--nodes", 1, "--engine", "templates", "-o", "ndv5").code == 0
         assert taccl("replicate", "torus:2x4", "allgather", "-o", "group.json").code == 0
     if path == ("regress", "check"):
         assert taccl("regress", "accept", "suite.toml").code == 0

@@ -170,3 +170,24 @@ def test_one_rank_needs_a_group_schedule_that_has_it(taccl):
     assert taccl("synth", "ring:4", "allgather", "-o", "out").code == 0
     ended = taccl("lower", "out/schedule.json", "--rank", "0", "-o", "x.xml")
     assert (ended.code, "--rank" in ended.err) == (2, True)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_switch_adds_up_where_the_machine_has_one_that_can(taccl):
+    assert taccl("synth", "ndv5", "allreduce", "--nodes", 1, "--engine", "templates", "-o", "n.json").code == 0
+    ended = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "--instances", 2, "-o", "nvls.json", "--json")
+    assert (ended.code, ended.json["in_place"], ended.json["threadblocks"]) == (0, True, 2)
+    assert taccl("check", "nvls.json").code == 0
+    assert taccl("run", "nvls.json", "--size", "64KiB").code == 0
+    replay = taccl("simulate", "nvls.json", "--topology", "ndv5", "--size", "64MiB", "--json")
+    assert replay.code == 0, replay.err
+    shown = taccl("show", "nvls.json")
+    assert "switch" in shown.out
+
+
+def test_a_switch_is_for_plans_and_for_machines_that_have_one(taccl, folder, schedules):
+    (folder / "s.json").write_text(schedules["allreduce"], encoding="utf-8")
+    ended = taccl("lower", "s.json", "--switch", "-o", "a.xml")
+    assert (ended.code, "no runtime for XML has a step that a switch carries out" in ended.err) == (2, True)
+    ended = taccl("lower", "s.json", "--to", "mscclpp-json", "--switch", "-o", "a.json")
+    assert (ended.code, "has no switch that multicasts and reduces among all its 3 ranks" in ended.err) == (2, True)

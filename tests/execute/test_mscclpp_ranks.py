@@ -17,6 +17,7 @@ from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.runs import Call, Conditions
 from taccl_py.runtimes import EXECUTOR
 from tests.verify.mscclpp.plans import two_allgather, two_allreduce
+from tests.verify.mscclpp.test_switch import three_allreduce
 
 PLANS = {"allgather": two_allgather, "allreduce": two_allreduce}
 
@@ -132,6 +133,12 @@ def test_a_plan_that_does_not_end_is_told_and_not_awaited(session):
 def test_what_mscclpp_does_not_have_is_refused(session, wishes, says):
     with pytest.raises(InputError, match=says):
         run(session, "allreduce", **wishes)
+
+
+def test_switch_channels_need_other_memory(session):
+    plan = read_one_sided(json.dumps(three_allreduce()), "plan.json")
+    with pytest.raises(InputError, match="uses switch channels, which need buffers that MSCCL"):
+        session.run(plan, Call(1024, DataType.FLOAT32, Operator.SUM, in_place=True), Conditions(EXECUTOR))
 
 
 def test_without_the_package_it_is_named(monkeypatch):

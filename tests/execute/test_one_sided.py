@@ -147,7 +147,7 @@ def test_only_sums_are_run():
     [
         (lambda v: v.update(protocol="LL"), "protocol"),
         (lambda v: v.update(gpus=v["gpus"][:1]), "gpus"),
-        (lambda v: ops_of(v).__setitem__(1, {"name": "glres"}), "ops/1"),
+        (lambda v: ops_of(v).__setitem__(1, {"name": "gstore"}), "ops/1"),
         (lambda v: ops_of(v).__setitem__(1, {**NOP, "tbg_info": {}}), "ops/1"),
         (lambda v: ops_of(v).__setitem__(6, on("signal", 3)), "ops/6"),
         (lambda v: ops_of(v).__setitem__(1, on_semaphores("sem_release", 0)), "ops/1"),

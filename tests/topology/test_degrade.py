@@ -119,3 +119,11 @@ def test_ports_without_which_a_rank_is_cut_off_cannot_be_missing() -> None:
     with pytest.raises(InputError, match="cannot be reached from rank 0 any more") as error:
         degraded(load_topology("ndv4", 2), Degradation(missing_ports=("node 1 ib* *",)))
     assert error.value.field == "missing_ports"
+
+
+def test_a_switch_whose_links_are_not_all_there_only_passes_on() -> None:
+    machine = load_topology("ndv5", 1)
+    (switch,) = machine.switches
+    assert (switch.ranks, switch.multicast, switch.reduce) == (tuple(range(8)), True, True)
+    assert degraded(machine, Degradation(missing=(LinkChoice(0, 1),))).switches == ()
+    assert degraded(machine, Degradation(slow=(SlowLink(LinkChoice(0, 1), 0.5),))).switches == (switch,)

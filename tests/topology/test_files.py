@@ -23,7 +23,7 @@ from taccl_py.topology.files import (
     topology_from_fields,
     topology_to_json,
 )
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Port, Switch, Topology
 from taccl_py.topology.template import Cost, Network, Nic, NodePort, NodeTemplate, PortSide, Reach, Side
 from taccl_py.units import MAX_COST_US, MIN_COST_US
 
@@ -132,6 +132,27 @@ def test_template_is_read_without_being_instantiated(write_json: WriteJson) -> N
     assert (template.num_ranks, template.description, len(template.links)) == (3, "three ranks", 6)
     assert template.nics[0].ranks == (0, 1, 2)
     assert not template.switches[0].multicast
+
+
+def test_a_machine_keeps_its_switches_that_can_do_more(write_json: WriteJson) -> None:
+    value = changed(changed(NODE_FORM, "node.switches.0.multicast", True), "node.switches.0.reduce", True)
+    machine = read_topology(write_json(value), 2)
+    first = machine.node_ranks[0]
+    assert machine.switches[0] == Switch("node 0 plane", (first[0], first[2]), multicast=True, reduce=True)
+    assert [one.name for one in machine.switches] == ["node 0 plane", "node 1 plane"]
+    again = read_topology(write_json(topology_to_json(machine)))
+    assert again == machine
+
+
+@pytest.mark.parametrize(
+    ("ranks", "says"),
+    [([0], "at least two ranks, found 1"), ([0, 0], "names a rank twice"), ([0, 9], "found 9, but there are")],
+)
+def test_a_switch_of_a_machine_joins_ranks_that_it_has(write_json: WriteJson, ranks: list[int], says: str) -> None:
+    value = topology_to_json(read_topology(write_json(NODE_FORM)))
+    value["switches"] = [{"name": "plane", "ranks": ranks, "multicast": True, "reduce": False}]
+    with pytest.raises(InputError, match=says):
+        read_topology(write_json(value))
 
 
 def test_switch_abilities_are_read(write_json: WriteJson) -> None:

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from taccl_py.errors import InputError
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Port, Switch, Topology
 from taccl_py.units import MAX_COST_US, MAX_RANKS, MIN_COST_US
 
 TWO_WAY = (Link(0, 1, 1.0, 10.0), Link(1, 0, 1.0, 10.0))
@@ -49,3 +49,21 @@ def test_a_link_uses_a_port_once():
 def test_more_ranks_than_any_machine_has_are_refused():
     with pytest.raises(InputError, match=f"it has {MAX_RANKS + 1} ranks, at most {MAX_RANKS} are possible"):
         machine(node_of=(0,) * (MAX_RANKS + 1))
+
+
+def test_a_switch_of_the_reversed_machine_reduces_where_it_multicast():
+    switch = Switch("plane", (0, 1), multicast=True, reduce=False)
+    turned = Topology("test", "", (0, 0), (), TWO_WAY, switches=(switch,)).reversed()
+    assert turned.switches == (Switch("plane", (0, 1), multicast=False, reduce=True),)
+
+
+def test_a_process_group_sees_of_a_switch_what_joins_its_ranks():
+    links = [Link(a, b, 1.0, 1.0) for a in range(4) for b in range(4) if a != b]
+    planes = (Switch("one", (0, 1, 2, 3), True, True), Switch("two", (0, 1), True, True))
+    machine = Topology("test", "", (0,) * 4, (), tuple(links), switches=planes)
+    assert machine.subset([3, 1]).switches == (Switch("one", (0, 1), True, True),)
+
+
+def test_a_switch_joins_ranks_that_there_are():
+    with pytest.raises(InputError, match="switch plane joins a rank that does not exist"):
+        Topology("test", "", (0, 0), (), TWO_WAY, switches=(Switch("plane", (0, 2), True, True),))

@@ -12,6 +12,7 @@ from taccl_py.lowering.lower import default_name
 from taccl_py.lowering.mscclpp.blocks import Post, share_out
 from taccl_py.lowering.mscclpp.emit import emit_blocks
 from taccl_py.lowering.mscclpp.signals import find_signals
+from taccl_py.lowering.mscclpp.switch import switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, Stream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
 from taccl_py.lowering.plan import Plan, PlanBlock, PlanGpu, emit_plan
@@ -37,6 +38,8 @@ class PlanOptions:
         the largest possible.
     name
         None makes one from collective and machine.
+    switch
+        Whether the switch of the topology adds and multicasts, instead of messages.
     """
 
     placement: Placement = Placement.BOTH
@@ -44,6 +47,7 @@ class PlanOptions:
     min_bytes: int = 0
     max_bytes: int | None = None
     name: str | None = None
+    switch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +90,29 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     in_place = options.placement is not Placement.OUT_OF_PLACE
     if options.placement is Placement.BOTH and kind is Kind.ALLTOALL:
         in_place = False
+    if options.switch and not in_place:
+        raise InputError(
+            "a switch adds up in place alone here; leave --placement out", path="command line", field="--placement"
+        )
+    gpus = switch_gpus(schedule, options.instances) if options.switch else _message_gpus(schedule, options, in_place)
+    counted = gpus[0].output_chunks if kind is Kind.ALLGATHER else gpus[0].input_chunks
+    longest = max(max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in gpus)
+    least, most = _sizes(options, counted, longest)
+    name = options.name or default_name(schedule)
+    plan = Plan(name, MSCCLPP.collectives[kind], in_place, MSCCLPP.alignment_bytes, least, most, gpus)
+    return LoweredPlan(plan, emit_plan(plan))
+
+
+def _message_gpus(schedule: Schedule, options: PlanOptions, in_place: bool) -> tuple[PlanGpu, ...]:
+    """Programs of all ranks that carry out the messages of a schedule."""
     geometry = Geometry(schedule.collective, options.instances, exact=False)
     draft = _settle(schedule, Places(geometry, in_place))
     collective = schedule.collective
-    input_chunks = collective.input_chunks * options.instances
-    output_chunks = collective.output_chunks * options.instances
-    gpus = tuple(
+    return tuple(
         PlanGpu(
             rank=rank,
-            input_chunks=input_chunks,
-            output_chunks=output_chunks,
+            input_chunks=collective.input_chunks * options.instances,
+            output_chunks=collective.output_chunks * options.instances,
             scratch_chunks=draft.stream.scratch_cells[rank],
             peers={
                 kind: tuple(wire.other.rank if wire.one.rank == rank else wire.one.rank for wire in wires)
@@ -107,12 +124,6 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
         )
         for rank, blocks in enumerate(draft.blocks)
     )
-    counted = output_chunks if kind is Kind.ALLGATHER else input_chunks
-    longest = max(input_chunks, output_chunks, *draft.stream.scratch_cells)
-    least, most = _sizes(options, counted, longest)
-    name = options.name or default_name(schedule)
-    plan = Plan(name, MSCCLPP.collectives[kind], in_place, MSCCLPP.alignment_bytes, least, most, gpus)
-    return LoweredPlan(plan, emit_plan(plan))
 
 
 def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:

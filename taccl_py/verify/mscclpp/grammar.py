@@ -16,12 +16,13 @@ _BUFFERS = tuple(map(str, Buffer))
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Neighbouring chunks of a local buffer, or of the threadblock's remote buffer `remote`; neither for a switch."""
+    """Neighbouring chunks of a local buffer, of the threadblock's remote buffer `remote`, or of all ranks of its switch channel."""
 
     buffer: Buffer | None
     remote: int | None
     index: int
     size: int
+    switch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,23 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """A switch channel: a buffer of several ranks that is loaded from, added up, and stored to as one."""
+
+    buffer: Buffer
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
-    """One rank; `peers` are those of its channels by type, `semaphores` the values at the start."""
+    """One rank; `peers` are those of its channels by type, `groups` its switch channels, `semaphores` the values at the start."""
 
     id: int
     input_chunks: int
     output_chunks: int
     scratch_chunks: int
     peers: dict[str, tuple[int, ...]]
+    groups: tuple[Group, ...]
     remotes: tuple[Remote, ...]
     semaphores: tuple[int, ...]
     blocks: tuple[Block, ...]
@@ -117,8 +127,13 @@ def read_plan_text(text: str, path: str) -> Plan:
 
 def _gpu(fields: Fields) -> Gpu:
     peers: dict[str, tuple[int, ...]] = {}
+    groups: list[Group] = []
     for channel in fields.objects("channels", []):
         kind = channel.choice("channel_type", (MEMORY, PORT, SWITCH))
+        if kind == SWITCH:
+            buffer = Buffer(channel.choice("buffer_type", _BUFFERS))
+            groups += [Group(buffer, _members(group)) for group in channel.objects("rank_groups")]
+            continue
         peers[kind] = (*peers.get(kind, ()), *channel.integers("connected_to", [], least=0))
     return Gpu(
         id=fields.integer("id", least=0),
@@ -126,12 +141,20 @@ def _gpu(fields: Fields) -> Gpu:
         output_chunks=fields.integer("output_chunks", least=0),
         scratch_chunks=fields.integer("scratch_chunks", least=0),
         peers=peers,
+        groups=tuple(groups),
         remotes=tuple(_remote(remote) for remote in fields.objects("remote_buffers", [])),
         semaphores=tuple(
             one.integer("init_value", 0, least=0, most=_MOST_TOKENS) for one in fields.objects("semaphores", [])
         ),
         blocks=tuple(_block(block) for block in fields.objects("threadblocks")),
     )
+
+
+def _members(fields: Fields) -> tuple[int, ...]:
+    ranks = tuple(fields.integers("ranks", least=0))
+    if fields.integer("size", len(ranks)) != len(ranks) or len(set(ranks)) != len(ranks):
+        fields.fail("ranks", f"found {len(ranks)} ranks, some twice or not as many as size says; correct it")
+    return ranks
 
 
 def _remote(fields: Fields) -> Remote:
@@ -171,6 +194,7 @@ def _operation(fields: Fields) -> Operation:
 def _operand(fields: Fields) -> Operand:
     buffer = Buffer(fields.choice("type", _BUFFERS)) if fields.has("type") else None
     remote = fields.integer("buffer_id", least=0) if fields.has("buffer_id") else None
-    if (buffer is None) == (remote is None) and not fields.has("switch_channel_id"):
-        fields.fail("", "names no buffer, or two; write either type or buffer_id")
-    return Operand(buffer, remote, fields.integer("index", least=0), fields.integer("size", least=1))
+    switch = fields.integer("switch_channel_id", least=0) if fields.has("switch_channel_id") else None
+    if sum(one is not None for one in (buffer, remote, switch)) != 1:
+        fields.fail("", "names no buffer, or two; write one of type, buffer_id and switch_channel_id")
+    return Operand(buffer, remote, fields.integer("index", least=0), fields.integer("size", least=1), switch)

@@ -13,7 +13,7 @@ from taccl_py.verify.msccl.geometry import Geometry, Placement, Region, lay_out
 from taccl_py.verify.msccl.semantics import Contents, Setting, best_root, check_results
 from taccl_py.verify.mscclpp.grammar import Plan, read_plan_text
 from taccl_py.verify.mscclpp.network import Network
-from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owner_of
+from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owners_of
 from taccl_py.verify.mscclpp.run import Run
 
 MAX_CELLS = 1 << 21  # chunks of all buffers of all ranks that the judge is ready to follow
@@ -149,9 +149,9 @@ def _uses(plan: Plan) -> Iterator[_Use]:
     for gpu, block in ((one, block) for one in plan.gpus for block in one.blocks):
         for index, operation in enumerate(block.operations):
             where = place(gpu.id, block.id, index)
-            for operands, writes in ((operation.sources, False), (operation.targets, True)):
-                for operand in operands:
-                    owner, buffer = owner_of(plan, gpu, block, operation, operand)
+            operands = [(one, False) for one in operation.sources] + [(one, True) for one in operation.targets]
+            for operand, writes in operands:
+                for owner, buffer in owners_of(plan, gpu, block, operation, operand):
                     yield _Use(gpu.id, where, owner.id, buffer, writes)
 
 

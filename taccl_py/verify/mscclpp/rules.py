@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Buffer, Kind
@@ -40,10 +41,11 @@ FORMS = {
     "pwsf": Form((PORT,), channels=True, sources=1, targets=1),
     "copy": Form(sources=1, targets=1),
     "re": Form(sources=None, targets=1),
+    "glres": Form((SWITCH,), sources=1, targets=1),
 }
 # They exist, and nothing is known here of what they do to the order of things.
 UNJUDGED = frozenset({
-    "get", "flush", "res", "rre", "rres", "ppkt", "rppkt", "cpkt", "upkt", "repkt", "recpkt", "respkt", "recspkt", "glres",
+    "get", "flush", "res", "rre", "rres", "ppkt", "rppkt", "cpkt", "upkt", "repkt", "recpkt", "respkt", "recspkt",
     "gstore", "gstorepkt", "pipeline",
 })  # fmt: skip
 
@@ -125,6 +127,7 @@ def _check_gpu(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -
             if back != count or peer == gpu.id:
                 what = f"it has {count} {kind} channels to gpu {peer}, which has {back} back; write equally many"
                 findings.violation(where, "unpaired-channel", what, fatal=True)
+    _check_groups(plan, gpu, findings)
     for remote in gpu.remotes:
         if remote.rank >= len(plan.gpus) or remote.rank == gpu.id:
             what = f"it names a remote buffer of gpu {remote.rank}, which is no other GPU of this plan; correct it"
@@ -132,6 +135,16 @@ def _check_gpu(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -
     _check_blocks(gpu, runtime, findings)
     if not findings.broken:
         _check_operations(plan, gpu, runtime, findings)
+
+
+def _check_groups(plan: Plan, gpu: Gpu, findings: Findings) -> None:
+    """Test that all ranks of a switch channel exist and have it: they make it together."""
+    for group, count in Counter(gpu.groups).items():
+        others = [rank for rank in group.ranks if rank != gpu.id]
+        lonely = not others or len(others) == len(group.ranks) or max(group.ranks) >= len(plan.gpus)
+        if lonely or any(plan.gpus[rank].groups.count(group) != count for rank in others):
+            what = f"not every rank of its switch channel over {', '.join(map(str, group.ranks))} has that, as often"
+            findings.violation(place(gpu.id), "unpaired-channel", f"{what}; write it for all of them", fatal=True)
 
 
 def _check_blocks(gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
@@ -163,7 +176,7 @@ def _check_block(gpu: Gpu, block: Block, runtime: PlanRuntime, findings: Finding
             what = f"it uses {len(ids)} {kind} channels, and the runtime has room for {runtime.max_channels}; use fewer"
             findings.violation(where, "too-many-channels", what)
         for channel in ids:
-            if kind == SWITCH or channel >= len(gpu.peers.get(kind, ())):
+            if channel >= len(gpu.groups if kind == SWITCH else gpu.peers.get(kind, ())):
                 what = f"{kind} channel {channel} is not one that is known of this GPU; correct it"
                 findings.violation(where, "no-such-channel", what, fatal=True)
     for kind, ids in block.remotes.items():
@@ -237,7 +250,7 @@ def _check_form(operation: Operation, form: Form, where: str, runtime: PlanRunti
 
 
 def _check_names(gpu: Gpu, block: Block, operation: Operation, form: Form, where: str, findings: Findings) -> None:
-    """Test that channels, semaphores and remote buffers exist, and that a proxy's channel leads to the buffer."""
+    """Test that channels, semaphores and buffers exist, and fit each other."""
     channels = block.channels.get(operation.channel_type, ())
     for channel in operation.channels:
         if channel >= len(channels):
@@ -249,7 +262,13 @@ def _check_names(gpu: Gpu, block: Block, operation: Operation, form: Form, where
                 where, "no-such-semaphore", f"this GPU has no semaphore {semaphore}; correct it", fatal=True
             )
     remotes = block.remotes.get(operation.channel_type, ())
+    if operation.channel_type == SWITCH:
+        _check_switches(gpu, channels, operation, where, findings)
+        return
     for operand in (*operation.sources, *operation.targets):
+        if operand.switch is not None:
+            what = f"{operation.name} takes no switch channels; correct it"
+            findings.violation(where, "wrong-buffer", what, fatal=True)
         far = operand.remote is not None
         wanted = operation.name in ("put", "pws", "pwsf") and operand in operation.targets
         if far != wanted:
@@ -260,14 +279,39 @@ def _check_names(gpu: Gpu, block: Block, operation: Operation, form: Form, where
         elif operand.remote is not None and operand.remote >= len(remotes):
             what = f"this threadblock has no remote buffer {operand.remote} for {operation.channel_type}; correct it"
             findings.violation(where, "no-such-buffer", what, fatal=True)
-    if findings.broken or operation.channel_type != PORT or not form.targets:
-        return
+    if not findings.broken and operation.channel_type == PORT and form.targets:
+        _check_peer(gpu, channels, remotes, operation, where, findings)
+
+
+def _check_peer(
+    gpu: Gpu, channels: Sequence[int], remotes: Sequence[int], operation: Operation, where: str, findings: Findings
+) -> None:  # fmt: skip
+    """Test that a proxy's channel leads to the rank of the buffer."""
     rank = gpu.remotes[remotes[operation.targets[0].remote or 0]].rank
     for channel in operation.channels:
         peer = gpu.peers[PORT][channels[channel]]
         if peer != rank:
             what = f"its channel leads to gpu {peer}, and its buffer is on gpu {rank}; use a channel to that"
             findings.violation(where, "wrong-peer", what, fatal=True)
+
+
+def _check_switches(
+    gpu: Gpu, channels: Sequence[int], operation: Operation, where: str, findings: Findings
+) -> None:  # fmt: skip
+    """Test that the operands are of switch channels, which exist and join the same ranks."""
+    found = set()
+    for operand in (*operation.sources, *operation.targets):
+        if operand.switch is None:
+            what = f"{operation.name} names a buffer of one rank; name a switch channel (switch_channel_id)"
+            findings.violation(where, "wrong-buffer", what, fatal=True)
+        elif operand.switch >= len(channels):
+            what = f"this threadblock has no switch channel {operand.switch}; correct it"
+            findings.violation(where, "no-such-channel", what, fatal=True)
+        else:
+            found.add(frozenset(gpu.groups[channels[operand.switch]].ranks))
+    if len(found) > 1:
+        what = "its switch channels join different ranks; load from those to which it stores"
+        findings.violation(where, "wrong-peer", what, fatal=True)
 
 
 def _check_operands(plan: Plan, gpu: Gpu, block: Block, operation: Operation, where: str, findings: Findings) -> None:
@@ -277,20 +321,25 @@ def _check_operands(plan: Plan, gpu: Gpu, block: Block, operation: Operation, wh
         what = f"its buffers have different sizes ({', '.join(map(str, sorted(sizes)))}); make them equal"
         findings.violation(where, "size-mismatch", what, fatal=True)
     for operand in (*operation.sources, *operation.targets):
-        owner, buffer = owner_of(plan, gpu, block, operation, operand)
-        lengths = {
-            Buffer.INPUT: owner.input_chunks,
-            Buffer.OUTPUT: owner.output_chunks,
-            Buffer.SCRATCH: owner.scratch_chunks,
-        }
-        if operand.index + operand.size > lengths[buffer]:
-            what = f"{buffer}[{operand.index}..{operand.index + operand.size - 1}] of gpu {owner.id} ends after {lengths[buffer]} chunks"
-            findings.violation(where, "outside-buffer", f"{what}; keep inside", fatal=True)
+        for owner, buffer in owners_of(plan, gpu, block, operation, operand):
+            lengths = {
+                Buffer.INPUT: owner.input_chunks,
+                Buffer.OUTPUT: owner.output_chunks,
+                Buffer.SCRATCH: owner.scratch_chunks,
+            }
+            if operand.index + operand.size > lengths[buffer]:
+                what = f"{buffer}[{operand.index}..{operand.index + operand.size - 1}] of gpu {owner.id} ends after {lengths[buffer]} chunks"
+                findings.violation(where, "outside-buffer", f"{what}; keep inside", fatal=True)
 
 
-def owner_of(plan: Plan, gpu: Gpu, block: Block, operation: Operation, operand: Operand) -> tuple[Gpu, Buffer]:
-    """Whose buffer an operand is in, and which one."""
+def owners_of(
+    plan: Plan, gpu: Gpu, block: Block, operation: Operation, operand: Operand
+) -> list[tuple[Gpu, Buffer]]:  # fmt: skip
+    """Whose buffers an operand is in, and which one of theirs: those of all ranks of a switch channel, else of one."""
     if operand.buffer is not None:
-        return gpu, operand.buffer
+        return [(gpu, operand.buffer)]
+    if operand.switch is not None:
+        group = gpu.groups[block.channels[SWITCH][operand.switch]]
+        return [(plan.gpus[rank], group.buffer) for rank in group.ranks]
     remote = gpu.remotes[block.remotes[operation.channel_type][operand.remote or 0]]
-    return plan.gpus[remote.rank], remote.buffer
+    return [(plan.gpus[remote.rank], remote.buffer)]

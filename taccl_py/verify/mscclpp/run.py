@@ -22,7 +22,7 @@ from taccl_py.verify.msccl.findings import Findings, place
 from taccl_py.verify.msccl.semantics import Contents
 from taccl_py.verify.mscclpp.grammar import PORT, Block, Gpu, Operand, Operation, Plan
 from taccl_py.verify.mscclpp.network import Network, Seat
-from taccl_py.verify.mscclpp.rules import owner_of
+from taccl_py.verify.mscclpp.rules import owners_of
 
 _Clock = NDArray[np.int32]
 
@@ -252,19 +252,23 @@ class Run:
         access = self._access(worker, operation, proxied=proxied)
         where = place(worker.gpu.id, worker.block.id, worker.step)
         values: list[int] | None = None
-        for operand in operation.sources:
-            gpu, address = self._address(worker, operation, operand)
-            self._touch(worker, gpu, address, operand.size, access, writes=False)
-            found = self._contents.read(gpu.id, address, operand.size, where)
+        sources = [
+            (gpu, address, one.size)
+            for one in operation.sources
+            for gpu, address in self._places(worker, operation, one)
+        ]
+        for gpu, address, size in sources:
+            self._touch(worker, gpu, address, size, access, writes=False)
+            found = self._contents.read(gpu.id, address, size, where)
             values = found if values is None else self._contents.add(values, found, where)
         (target,) = operation.targets
-        gpu, address = self._address(worker, operation, target)
-        self._touch(worker, gpu, address, target.size, access, writes=True)
-        start = self._contents.setting.regions[gpu.id].base(address.buffer) + address.offset
-        self._contents.cells[gpu.id][start : start + target.size] = values or []
-        if gpu.id != worker.gpu.id:
-            self._check_begun(worker, gpu.id)
-            self._far.setdefault((access.column, gpu.id), []).append(access)
+        for gpu, address in self._places(worker, operation, target):
+            self._touch(worker, gpu, address, target.size, access, writes=True)
+            start = self._contents.setting.regions[gpu.id].base(address.buffer) + address.offset
+            self._contents.cells[gpu.id][start : start + target.size] = values or []
+            if gpu.id != worker.gpu.id:
+                self._check_begun(worker, gpu.id)
+                self._far.setdefault((access.column, gpu.id), []).append(access)
         if proxied:
             self._proxied.append((worker.gpu.id, access))
             self._finish_request(worker, operation, access)
@@ -285,9 +289,9 @@ class Run:
             worker.clock[access.column] = access.count
             worker.heard = worker.step
 
-    def _address(self, worker: _Worker, operation: Operation, operand: Operand) -> tuple[Gpu, Address]:
-        gpu, buffer = owner_of(self._plan, worker.gpu, worker.block, operation, operand)
-        return gpu, Address(buffer, operand.index)
+    def _places(self, worker: _Worker, operation: Operation, operand: Operand) -> list[tuple[Gpu, Address]]:
+        owners = owners_of(self._plan, worker.gpu, worker.block, operation, operand)
+        return [(gpu, Address(buffer, operand.index)) for gpu, buffer in owners]
 
     def _touch(
         self, worker: _Worker, gpu: Gpu, address: Address, size: int, access: Access, *, writes: bool
