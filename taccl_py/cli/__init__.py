@@ -6,6 +6,7 @@ Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a runtime
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 from typing import Any
@@ -19,6 +20,9 @@ from taccl_py.errors import SynthesisError, TacclError
 _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
     filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
 )
+
+# When Python looks for garbage in circles, which it does in vain among the millions of records of a large program.
+_RARELY = (100_000, 20, 50)
 
 _COMMANDS = {
     "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
@@ -101,6 +105,7 @@ def cli(debug: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line: the one place where an error becomes a line and an exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    gc.set_threshold(*_RARELY)
     try:
         result: Any = cli.main(args=arguments, prog_name="taccl", standalone_mode=False)
     except TacclError as error:

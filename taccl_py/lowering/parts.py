@@ -1,8 +1,9 @@
 """Programs of group schedules, rank by rank, without the whole schedule ever being written down.
 
-What a rank does follows from its own messages, so it is lowered with these alone: memory is that of one rank's part, whatever the
-number of ranks. Its peers decide on their side what they send together and in which order; as all ranks do the same the two sides
-agree, which `find_disagreement` looks at.
+What a rank does follows from its own messages, so rank 0 is lowered with these alone, and the others' programs are the images of its
+program (`taccl_py.lowering.images`): memory is that of one rank's part, whatever the number of ranks. Where an image would tear
+neighbouring chunks apart every rank is lowered by itself. Its peers then decide on their side what they send together and in which
+order; as all ranks do the same the two sides agree, which `find_disagreement` looks at.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, Subject, lower_rank
 from taccl_py.lowering.program import Gpu, Op, Program
 from taccl_py.schedule.group import GroupSchedule
@@ -45,13 +47,32 @@ def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterab
     InputError
         If an option is impossible, or the schedule is not valid.
     """
+    pattern = _lower_one(schedule, options, 0)
+    # All ranks use the protocol that rank 0 chose.
+    options = replace(options, protocol=pattern.protocol)
+    images = _images(schedule, options, pattern.gpus[0])
     for rank in ranks:
-        part = schedule.part(rank)
-        program = lower_rank(part, Subject(rank, schedule.orbit_of({m.link for m in part.messages})), options)
-        # All ranks use the protocol that the first one chose.
-        options = replace(options, protocol=program.protocol)
-        idle = (Gpu(other, 0, 0, 0, ()) for other in range(schedule.topology.num_ranks))
-        yield replace(program, gpus=tuple(program.gpus[rank] if gpu.rank == rank else gpu for gpu in idle))
+        yield _lower_one(schedule, options, rank) if images is None else _alone(pattern, images.of(rank))
+
+
+def _images(schedule: GroupSchedule, options: LoweringOptions, pattern: Gpu) -> Images | None:
+    """Images of rank 0's program, or None if they would not be whole or would not fit together."""
+    images = Images(schedule, pattern, options.instances)
+    if not images.are_whole:
+        return None
+    return None if find_disagreement(pattern, {peer: images.of(peer) for peer in find_peers(pattern)}) else images
+
+
+def _lower_one(schedule: GroupSchedule, options: LoweringOptions, rank: int) -> Program:
+    part = schedule.part(rank)
+    program = lower_rank(part, Subject(rank, schedule.orbit_of({m.link for m in part.messages})), options)
+    return _alone(program, program.gpus[rank])
+
+
+def _alone(program: Program, gpu: Gpu) -> Program:
+    """The program with that GPU's share alone."""
+    idle = (Gpu(other, 0, 0, 0, ()) for other in range(len(program.gpus)))
+    return replace(program, gpus=tuple(gpu if other.rank == gpu.rank else other for other in idle))
 
 
 def join_ranks(programs: Sequence[Program]) -> Program:

@@ -147,6 +147,10 @@ class GroupSchedule:
         for rank in range(self.topology.num_ranks):
             yield from self.sent_by(rank)
 
+    def carried_to(self, rank: int) -> tuple[int, ...]:
+        """Where every rank goes under the translation that takes rank 0 to `rank`; see `sent_by`."""
+        return tuple(self._translations.carried(0, rank, np.arange(self.topology.num_ranks)).tolist())
+
     def orbit_of(self, links: Collection[int]) -> dict[int, int]:
         """Number of the orbit of each link: which one it is, among those of rank 0, when its sender is taken to rank 0."""
         topology = self.topology

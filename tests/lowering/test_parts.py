@@ -1,13 +1,14 @@
-"""Programs of group schedules, rank by rank: right as a whole, and the same as if all had been lowered at once."""
+"""Programs of group schedules, rank by rank: right as a whole, and those of other ranks are images of the first one's."""
 
 from dataclasses import replace
 
 import pytest
 
-from taccl_py.collective import Kind
+from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import LoweringError
+from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, lower
-from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_ranks
+from taccl_py.lowering.parts import find_disagreement, find_peers, lower_ranks
 from taccl_py.pipeline import Request, lower_group_and_judge, lower_one_rank, synthesize_group
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
@@ -40,13 +41,33 @@ def test_every_runtime_is_served(runtime):
     assert lower_group_and_judge(group("torus:3x3", Kind.ALLREDUCE), LoweringOptions(runtime)).verdict.violations == ()
 
 
-def test_a_rank_is_lowered_as_among_all_the_others():
+def test_rank_0_is_lowered_as_among_all_the_others():
     schedule = group("torus:4x4", Kind.ALLGATHER)
-    whole = lower(schedule.expanded(), OPTIONS)
-    for rank, program in enumerate(lower_ranks(schedule, OPTIONS, range(16))):
-        assert program.gpus[rank] == whole.gpus[rank]
-        assert all(not gpu.threadblocks for gpu in program.gpus if gpu.rank != rank)
-    assert join_ranks(list(lower_ranks(schedule, OPTIONS, range(16)))) == whole
+    assert next(lower_ranks(schedule, OPTIONS, [0])).gpus[0] == lower(schedule.expanded(), OPTIONS).gpus[0]
+
+
+def test_ranks_do_what_rank_0_does_with_names_moved():
+    """On a ring of 4 everyone sends to the next rank and to the one before, and rank 3 has shares 3, 0, 1, 2 for 0, 1, 2, 3."""
+    schedule = group("ring:4", Kind.ALLGATHER, chunks=2)
+    programs = list(lower_ranks(schedule, replace(OPTIONS, instances=2), range(4)))
+    assert [gpu.rank for gpu in programs[3].gpus if gpu.threadblocks] == [3]
+    for first, last in zip(programs[0].gpus[0].threadblocks, programs[3].gpus[3].threadblocks, strict=True):
+        assert (last.channel, len(last.steps)) == (first.channel, len(first.steps))
+        for peer, image in ((first.send_peer, last.send_peer), (first.recv_peer, last.recv_peer)):
+            assert image == (peer + 3) % 4 if peer >= 0 else image == -1
+        for step, image in zip(first.steps, last.steps, strict=True):
+            if step.dst.buffer is Buffer.OUTPUT and step.dst.offset >= 0:
+                assert image.dst.offset == (step.dst.offset + 3 * 4) % 16  # 4 cells are a share
+            assert (image.op, image.count, image.depends_on) == (step.op, step.count, step.depends_on)
+
+
+def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself():
+    """In AllToAll on equal nodes all that a rank has for a node is one step of several shares."""
+    schedule = group("hpn:3", Kind.ALLTOALL)
+    (program,) = lower_ranks(schedule, OPTIONS, [0])
+    assert any(step.count > 1 for tb in program.gpus[0].threadblocks for step in tb.steps)
+    assert not Images(schedule, program.gpus[0], 1).are_whole
+    assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
 
 
 def test_a_part_is_what_a_rank_sends_and_receives():

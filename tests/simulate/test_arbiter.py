@@ -1,5 +1,5 @@
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +53,7 @@ def serve_slowly(topology, requests, promotions=()):
         for i, request in enumerate(waiting):
             # Who asks in this moment knows by himself whether he is awaited.
             if request.owner in awaited and request.time_us < now:
-                waiting[i] = replace(request, early=False)
+                waiting[i] = request._replace(early=False)
         for request in sorted(waiting):
             resources = topology.resources_of[request.link]
             if request.time_us <= now and all(busy_until[r] <= now for r in resources):

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.verify.msccl.findings import place
 from taccl_py.verify.msccl.geometry import operations_of
 from taccl_py.verify.msccl.operations import Operation, Plan
@@ -48,6 +49,12 @@ def least_capacity(plan: Plan, chunks_per_message: int) -> Execution:
     while not machine.ended and machine.lengthen_queues():
         machine.run()
     return Execution(machine.capacity if machine.ended else None, tuple(machine.order))
+
+
+def is_split(plan: Plan, chunks_per_message: int) -> bool:
+    """Whether some operation moves more messages when they carry so few chunks than when they carry all that they can."""
+    counts = {op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None}
+    return any(operations_of(count, chunks_per_message) != operations_of(count, MAX_COUNT) for count in counts)
 
 
 def ends(plan: Plan, chunks_per_message: int, capacity: int) -> bool:

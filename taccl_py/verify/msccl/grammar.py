@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from taccl_py.collective import Address, Buffer
 from taccl_py.runtimes import LEGACY, Runtime
@@ -173,6 +174,12 @@ def parse_algorithm(document: Document, runtime: Runtime, findings: Findings) ->
     return _algorithm(document.algorithms[0], runtime, findings)
 
 
+@lru_cache(maxsize=1 << 16)
+def _is_decimal(text: str) -> bool:
+    return _DECIMAL.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=1 << 16)
 def c_integer(text: str) -> int:
     """Value that ``strtol`` with base 0 gives to a text."""
     match = _C_NUMBER.match(text[:_LONGEST_NUMBER])
@@ -213,12 +220,11 @@ class _Attributes:
         if not self.has(name):
             return 0
         value = c_integer(text)
-        line = self._element.line
-        if _DECIMAL.fullmatch(text) is None:
-            what = f"{name}={quoted(text)} (line {line}) is read as {value}; write a plain decimal number"
+        if not _is_decimal(text):
+            what = f"{name}={quoted(text)} (line {self._element.line}) is read as {value}; write a plain decimal number"
             self._findings.violation(self._where, "number-format", what)
         if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-            what = f"{name}={quoted(text)} (line {line}) does not fit into {bits} bits"
+            what = f"{name}={quoted(text)} (line {self._element.line}) does not fit into {bits} bits"
             self._findings.violation(self._where, "number-range", what, fatal=True)
             self.complete = False
             return 0

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Violation
 from taccl_py.runtimes import LEGACY, MAX_COUNT, RCCL, Runtime
-from taccl_py.verify.msccl.execute import Execution, ends, find_circles, least_capacity
+from taccl_py.verify.msccl.execute import Execution, ends, find_circles, is_split, least_capacity
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.geometry import Geometry, Placement, operations_of, size_of_split
 from taccl_py.verify.msccl.grammar import Algorithm, parse_algorithm
 from taccl_py.verify.msccl.operations import Plan, make_plan
-from taccl_py.verify.msccl.races import RaceCheck, find_races
+from taccl_py.verify.msccl.races import find_races
 from taccl_py.verify.msccl.rules import check_algorithm, check_connections, check_gpus, find_geometry, largest_size
 from taccl_py.verify.msccl.semantics import check_contents, find_root, make_setting
 from taccl_py.verify.msccl.step_rules import check_steps
@@ -158,7 +158,7 @@ def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
         for circle in find_circles(plan, MAX_COUNT, None):
             findings.violation(circle.where, "deadlock", circle.what)
         return _Run()
-    single = least_capacity(plan, 1)
+    single = least_capacity(plan, 1) if is_split(plan, 1) else whole
     slots = case.runtime.fifo_slots[case.algorithm.protocol]
     safe_max_bytes: int | None = None
     if whole.capacity > slots:
@@ -223,9 +223,8 @@ def _check_placements(
     separate = [Findings() for _ in settings]
     for setting, found in zip(settings, separate, strict=True):
         check_contents(plan, whole.order, setting, found)
-    checks = [RaceCheck(plan, setting, found) for setting, found in zip(settings, separate, strict=True)]
-    find_races(plan, whole.order, checks)
-    if case.runtime.name == RCCL.name and any(check.input_handovers for check in checks):
+    handed_over = find_races(plan, whole.order, settings, separate)
+    if case.runtime.name == RCCL.name and handed_over:
         findings.note(
             "some steps read from the input buffer what another threadblock wrote there; this runtime orders memory"
             " between threadblocks only for the output and scratch"

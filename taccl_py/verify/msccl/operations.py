@@ -74,6 +74,8 @@ class Operation:
         The step of the file (the last of a chain).
     chain
         Sources of a reduction chain, otherwise empty.
+    reads, writes
+        First cells of the ranges that it reads, and of those that it writes.
     inbound, outbound
         Connection that a message is taken from, or given to; None without one.
     """
@@ -82,21 +84,11 @@ class Operation:
     block: int
     step: Step
     chain: tuple[Address, ...]
+    reads: tuple[Address, ...]
+    writes: tuple[Address, ...]
     waits: tuple[Wait, ...]
     inbound: int | None
     outbound: int | None
-
-    @property
-    def reads(self) -> tuple[Address, ...]:
-        """First cells of the ranges that it reads."""
-        if self.chain:
-            return (self.step.target, *self.chain)
-        return (self.step.source,) if self.step.does.reads else ()
-
-    @property
-    def writes(self) -> tuple[Address, ...]:
-        """First cells of the ranges that it writes."""
-        return (self.step.target,) if self.step.does.writes else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,18 +217,25 @@ class _Draft:
         gpu, tb = self.owners[block]
         inbound = self._number.get(Connection(tb.recv_peer, gpu, tb.channel))
         outbound = self._number.get(Connection(gpu, tb.send_peer, tb.channel))
-        return tuple(
-            Operation(
-                index=self._first[block] + index,
-                block=block,
-                step=fused.last,
-                chain=tuple(step.source for step in fused.steps) if fused.last.type == REDUCE else (),
-                waits=tuple(self._wait(gpu, dependency) for dependency in fused.collected),
-                inbound=inbound if fused.last.does.receives else None,
-                outbound=outbound if fused.last.does.sends else None,
+        found = []
+        for index, fused in enumerate(self._fused[block]):
+            step, does = fused.last, fused.last.does
+            chain = tuple(each.source for each in fused.steps) if step.type == REDUCE else ()
+            reads = (step.target, *chain) if chain else (step.source,) if does.reads else ()
+            found.append(
+                Operation(
+                    index=self._first[block] + index,
+                    block=block,
+                    step=step,
+                    chain=chain,
+                    reads=reads,
+                    writes=(step.target,) if does.writes else (),
+                    waits=tuple(self._wait(gpu, dependency) for dependency in fused.collected),
+                    inbound=inbound if does.receives else None,
+                    outbound=outbound if does.sends else None,
+                )
             )
-            for index, fused in enumerate(self._fused[block])
-        )
+        return tuple(found)
 
     def _wait(self, gpu: int, dependency: Dependency) -> Wait:
         target = self._block_of[gpu, dependency.threadblock]

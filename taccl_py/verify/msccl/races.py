@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from taccl_py.collective import Address, Buffer
 from taccl_py.verify.msccl.findings import Findings, place
@@ -18,6 +19,18 @@ from taccl_py.verify.msccl.operations import Operation, Plan
 from taccl_py.verify.msccl.semantics import Setting
 
 _NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Operations that certainly came before another one: bits of a whole number, and which bit is whose."""
+
+    bits: int
+    bit_of: Sequence[int]
+
+    def __contains__(self, operation: int) -> bool:
+        """Whether the operation is among them."""
+        return bool(self.bits >> self.bit_of[operation] & 1)
 
 
 class RaceCheck:
@@ -37,14 +50,14 @@ class RaceCheck:
         self._writer = [[_NOBODY] * region.num_cells for region in setting.regions]
         self._readers: list[list[tuple[int, ...]]] = [[()] * region.num_cells for region in setting.regions]
 
-    def access(self, operation: Operation, before: int) -> None:
-        """Record an operation whose predecessors are the bits of `before`."""
+    def access(self, operation: Operation, past: Past) -> None:
+        """Record an operation whose predecessors are `past`."""
         gpu = self._plan.blocks[operation.block].gpu
         for address in operation.reads:
-            self._read(operation, gpu, address, before)
+            self._read(operation, gpu, address, past)
         for address in operation.writes:
             if not self._keeps_cells(operation, gpu):
-                self._write(operation, gpu, address, before)
+                self._write(operation, gpu, address, past)
 
     def _keeps_cells(self, operation: Operation, gpu: int) -> bool:
         """Whether it copies cells onto themselves, which nobody who reads them meanwhile can notice."""
@@ -55,12 +68,12 @@ class RaceCheck:
         start = self._setting.regions[gpu].base(address.buffer) + address.offset
         return slice(start, start + count)
 
-    def _read(self, operation: Operation, gpu: int, address: Address, before: int) -> None:
+    def _read(self, operation: Operation, gpu: int, address: Address, past: Past) -> None:
         cells = self._range(gpu, address, operation.step.count)
         for writer in set(self._writer[gpu][cells]):
             if writer == _NOBODY or self._plan.operations[writer].block == operation.block:
                 continue
-            if not before >> writer & 1:
+            if writer not in past:
                 self._report(operation, "reads", writer, "writes", address)
             elif address.buffer is Buffer.INPUT:
                 self.input_handovers.append(operation.index)
@@ -68,14 +81,14 @@ class RaceCheck:
         renewed = {old: self._with_reader(old, operation) for old in set(readers[cells])}
         readers[cells] = [renewed[old] for old in readers[cells]]
 
-    def _write(self, operation: Operation, gpu: int, address: Address, before: int) -> None:
+    def _write(self, operation: Operation, gpu: int, address: Address, past: Past) -> None:
         cells = self._range(gpu, address, operation.step.count)
         writers, readers = self._writer[gpu], self._readers[gpu]
         for writer in sorted(set(writers[cells])):
-            if writer != _NOBODY and writer != operation.index and not before >> writer & 1:
+            if writer != _NOBODY and writer != operation.index and writer not in past:
                 self._report(operation, "writes", writer, "writes", address)
         for reader in sorted({reader for group in set(readers[cells]) for reader in group}):
-            if reader != operation.index and not before >> reader & 1:
+            if reader != operation.index and reader not in past:
                 self._report(operation, "writes", reader, "reads", address)
         writers[cells] = [operation.index] * operation.step.count
         readers[cells] = [()] * operation.step.count
@@ -96,11 +109,64 @@ class RaceCheck:
         self._findings.violation(where, "race", what)
 
 
-def find_races(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -> None:
-    """Run the checks over all operations in an order that respects queues and flags."""
+def find_races(plan: Plan, order: Sequence[int], settings: Sequence[Setting], found: Sequence[Findings]) -> bool:
+    """Object to accesses that nothing orders; return whether any step reads through the input what another threadblock wrote.
+
+    Mostly flags alone order what threadblocks of a GPU do, which is soon seen GPU by GPU; only if they do not, messages count too.
+
+    Parameters
+    ----------
+    plan, order
+        All operations, and an order of them that respects queues and flags.
+    settings, found
+        Every way to run the program, and where its objections go.
+    """
+    trials = [Findings() for _ in settings]
+    checks = [RaceCheck(plan, setting, trial) for setting, trial in zip(settings, trials, strict=True)]
+    _follow_flags(plan, order, checks)
+    if any(trial.violations() for trial in trials):
+        checks = [RaceCheck(plan, setting, findings) for setting, findings in zip(settings, found, strict=True)]
+        _follow_all(plan, order, checks)
+    return any(check.input_handovers for check in checks)
+
+
+def _follow_flags(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -> None:
+    """Run the checks with what operations of one GPU know of each other by flags and program order."""
+    past_of_block = [0] * len(plan.blocks)
+    past_of_flag: dict[int, int] = {}
+    bit_of = _bits_in_gpu(plan)
+    awaited = {wait.operation for operation in plan.operations for wait in operation.waits}
+    for index in order:
+        operation = plan.operations[index]
+        before = past_of_block[operation.block]
+        for wait in operation.waits:
+            if wait.operation is not None:
+                before |= past_of_flag[wait.operation]
+        for check in checks:
+            check.access(operation, Past(before, bit_of))
+        past = before | 1 << bit_of[index]
+        past_of_block[operation.block] = past
+        if index in awaited:
+            past_of_flag[index] = past
+
+
+def _bits_in_gpu(plan: Plan) -> list[int]:
+    """Position of every operation among those of its GPU."""
+    counts = Counter[int]()
+    positions = [0] * len(plan.operations)
+    for block in plan.blocks:
+        for operation in block.operations:
+            positions[operation.index] = counts[block.gpu]
+            counts[block.gpu] += 1
+    return positions
+
+
+def _follow_all(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -> None:
+    """Run the checks with all that is known, by messages too."""
     waiters = Counter(wait.operation for operation in plan.operations for wait in set(operation.waits))
     past_of_block = [0] * len(plan.blocks)
     past_of_flag: dict[int, int] = {}
+    bit_of = range(len(plan.operations))
     messages: list[deque[int]] = [deque() for _ in plan.connections]
     for index in order:
         operation = plan.operations[index]
@@ -114,7 +180,7 @@ def find_races(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) ->
         if operation.inbound is not None:
             before |= messages[operation.inbound].popleft()
         for check in checks:
-            check.access(operation, before)
+            check.access(operation, Past(before, bit_of))
         past = before | 1 << index
         past_of_block[operation.block] = past
         if waiters[index]:

@@ -257,6 +257,9 @@ def _check_touched_buffers(plan: Plan, setting: Setting, findings: Findings) -> 
     for operation in plan.operations:
         block = plan.blocks[operation.block]
         region = setting.regions[block.gpu]
+        to_input = any(address.buffer is Buffer.INPUT for address in operation.writes)
+        if region.has_input and region.has_output and (setting.placement.in_place or not to_input):
+            continue
         where = place(block.gpu, block.id, operation.step.index)
         touched = {address.buffer for address in (*operation.reads, *operation.writes)}
         for buffer, exists in ((Buffer.INPUT, region.has_input), (Buffer.OUTPUT, region.has_output)):
@@ -264,6 +267,6 @@ def _check_touched_buffers(plan: Plan, setting: Setting, findings: Findings) -> 
                 name = "input" if buffer is Buffer.INPUT else "output"
                 what = f"it uses the {name} of rank {block.gpu}, which may be NULL in a {kind} with root {root}; use scratch"
                 findings.violation(where, "null-buffer", what)
-        if not setting.placement.in_place and any(address.buffer is Buffer.INPUT for address in operation.writes):
+        if not setting.placement.in_place and to_input:
             what = "it writes to the input, which belongs to the caller and is constant; write to the output or scratch"
             findings.violation(where, "input-overwritten", what)

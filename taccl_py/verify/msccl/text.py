@@ -24,6 +24,9 @@ _OTHER_BLANK = re.compile(r"[\t\v\f]+")
 _TAG_BLANK = re.compile(r"[ \t\n\r\v\f]+")
 _TOKEN = re.compile(r"[^= >/\n\r]*")
 _PLAIN_ATTRIBUTE = re.compile(r'([A-Za-z_][A-Za-z0-9_]{0,100})="([ -!#-~]{0,255})"')
+_PLAIN_TAG = re.compile(
+    rf"[ \n\r]*<([A-Za-z_][A-Za-z0-9_]{{0,100}})((?: {_PLAIN_ATTRIBUTE.pattern}){{0,{MAX_XML_ATTRIBUTES}}})(/?)>"
+)
 _KNOWN_CHILD = {"": "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}
 
 
@@ -180,6 +183,9 @@ class _Reader:
             If what comes is neither.
         """
         while True:
+            plain = self._plain_tag()
+            if plain is not None:
+                return plain
             self._skip_blank()
             start = self._position
             if start == len(self._text):
@@ -196,6 +202,19 @@ class _Reader:
             if self._text[name_end] == "=" and "\t" not in name:
                 raise self._stop(start, "tag-syntax", f"'=' follows the name {quoted(name)} of a tag; remove it")
             return self._start_tag(start, name_end, name)
+
+    def _plain_tag(self) -> _Tag | None:
+        """The next tag if it is a start tag that nothing at all can be said against, as nearly all are."""
+        match = _PLAIN_TAG.match(self._text, self._position)
+        if match is None:
+            return None
+        pairs = _PLAIN_ATTRIBUTE.findall(match[2])
+        attributes = dict(pairs)
+        if len(attributes) < len(pairs):
+            return None
+        self._position = match.end()
+        kind = _TagKind.SINGLE if match[5] else _TagKind.OPEN
+        return _Tag(kind, match[1], self._line(match.start(1)), attributes)
 
     def _skip_blank(self) -> None:
         text = self._text

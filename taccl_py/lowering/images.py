@@ -1,0 +1,82 @@
+"""Images of a rank's program: what all ranks do where they are symmetric, from what rank 0 does.
+
+The translation that takes rank 0 to another rank renames peers, and moves the shares of ranks in the buffers; scratch, steps,
+threadblocks, channels and who waits for whom stay.
+"""
+
+from __future__ import annotations
+
+from taccl_py.collective import Address, Buffer
+from taccl_py.lowering.program import Gpu, Step, Threadblock
+from taccl_py.schedule.group import GroupSchedule
+
+
+class Images:
+    """Programs of all ranks, each made when it is asked for."""
+
+    def __init__(self, schedule: GroupSchedule, pattern: Gpu, instances: int) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        schedule
+            Knows the translations.
+        pattern
+            What rank 0 does.
+        instances
+            Cells that every chunk is cut into.
+        """
+        collective = schedule.collective
+        self._schedule = schedule
+        self._pattern = pattern
+        self._share = schedule.chunks_per_rank * instances
+        lengths = {Buffer.INPUT: collective.input_chunks, Buffer.OUTPUT: collective.output_chunks}
+        self._of_all = {buffer for buffer, chunks in lengths.items() if chunks > schedule.chunks_per_rank}
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether no step moves cells of several ranks' shares, which need not be neighbours in an image."""
+        return all(
+            address.buffer not in self._of_all
+            or address.offset // self._share == (address.offset + max(step.count, 1) - 1) // self._share
+            for tb in self._pattern.threadblocks
+            for step in tb.steps
+            for address in (step.src, step.dst)
+        )
+
+    def of(self, rank: int) -> Gpu:
+        """What a rank does."""
+        if rank == 0:
+            return self._pattern
+        image = (*self._schedule.carried_to(rank), -1)  # the last for peer -1, which is none
+        moved: dict[Address, Address] = {}
+        threadblocks = tuple(
+            Threadblock(
+                image[tb.send_peer],
+                image[tb.recv_peer],
+                tb.channel,
+                tuple(
+                    Step(
+                        step.op,
+                        moved.get(step.src) or self._moved(step.src, image, moved),
+                        moved.get(step.dst) or self._moved(step.dst, image, moved),
+                        step.count,
+                        step.depends_on,
+                        step.has_dependent,
+                    )
+                    for step in tb.steps
+                ),
+            )
+            for tb in self._pattern.threadblocks
+        )
+        sizes = self._pattern
+        return Gpu(rank, sizes.input_chunks, sizes.output_chunks, sizes.scratch_chunks, threadblocks)
+
+    def _moved(self, address: Address, image: tuple[int, ...], moved: dict[Address, Address]) -> Address:
+        """Where the cell lies in the image; `moved` remembers it."""
+        found = address
+        if address.buffer in self._of_all and address.offset >= 0:
+            owner, cell = divmod(address.offset, self._share)
+            found = Address(address.buffer, image[owner] * self._share + cell)
+        moved[address] = found
+        return found
