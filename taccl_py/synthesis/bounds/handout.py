@@ -35,11 +35,11 @@ from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
 # Cells in the time within which the bound is looked for, and by how much it may exceed the bound that is known.
-_CELLS, _STRETCH = 320, 3.0
+_CELLS, _STRETCH = 240, 2.5
 # A gate's alpha must last for so many cells.
 _LEAST_CELLS = 2.0
-# Times t over which is averaged evenly: first one and length, as shares of T.
-_FIRST, _LENGTH = np.linspace(0.1, 0.9, 17), np.array([0.02, 0.1, 0.2, 0.3, 0.45])
+# Averages over t: a part of the weight lies on the end, the rest evenly on times from a first one on, all as shares of T.
+_FIRST, _LENGTH, _AT_END = np.linspace(0.1, 0.9, 12), np.array([0.02, 0.15, 0.3, 0.45]), np.array([0.0, 0.3, 0.6, 1.0])
 _PRECISION = 2e-3
 
 
@@ -176,28 +176,23 @@ class _Search:
     def _too_short(self, time_us: float) -> bool:
         """Whether for some average not enough can come in and be handed out by a time."""
         handout = self._handout
-        first = np.repeat(_FIRST, len(_LENGTH)) * time_us
-        last = first + np.tile(_LENGTH, len(_FIRST)) * time_us
-        fits = last <= time_us - handout.alpha_us
-        first, last = first[fits], last[fits]
-        if not len(first):
-            return False
-        inside = handout.rate_mb_per_us / self._unit_mb * (time_us - (first + last) / 2 - handout.alpha_us)
-        worth = sum(number * self._worth(gate, time_us, first, last) for gate, number in handout.gates)
+        average = _Average.of(time_us)
+        inside = handout.rate_mb_per_us / self._unit_mb * average.left_us(time_us - handout.alpha_us)
+        worth = sum(number * self._worth(gate, time_us, average) for gate, number in handout.gates)
         return bool((worth + inside < handout.ranks * self._wanted * (1 - 1e-9)).any())
 
-    def _worth(self, gate: Gate, time_us: float, first: FloatArray, last: FloatArray) -> FloatArray:
+    def _worth(self, gate: Gate, time_us: float, average: _Average) -> FloatArray:
         """What messages through a gate are worth at most, [average]."""
         cells = int(time_us / self._cell_us) + 1
         starts: FloatArray = np.arange(float(cells)) * self._cell_us
-        out = self._weights(starts, first, last)
+        out = self._weights(starts, average)
         # Backwards what is collected counts as what is handed out does, and time runs from the end of a message's first cell.
-        collected = self._weights(time_us - starts - self._cell_us, first, last)
+        collected = self._weights(time_us - starts - self._cell_us, average)
         reach = self._reach[np.minimum(_CELLS - 1, ((time_us - starts) / self._cell_us).astype(np.int64))]
         per_unit_us, lead = gate.beta_us_per_mb * self._unit_mb, int(gate.alpha_us / self._cell_us)
         lasting: FloatArray = starts + self._cell_us
         whole = np.full(cells, self._wanted)
-        best = np.zeros((len(first), cells + 1))
+        best = np.zeros((len(average.at_end), cells + 1))
         for cell in range(cells - 1, -1, -1):
             best[:, cell] = best[:, cell + 1]
             if cell + lead >= cells:
@@ -213,10 +208,38 @@ class _Search:
             best[:, cell] = np.maximum(best[:, cell], (size * weight + best[:, ends]).max(axis=1))
         return np.asarray(best[:, 0], dtype=np.float64)
 
-    def _weights(self, times_us: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:
+    def _weights(self, times_us: FloatArray, average: _Average) -> FloatArray:
         """Worth of what arrives at some times: for all ranks if it is by t, else for the one that it comes to, [average, time]."""
-        by = np.clip((last[:, None] - times_us[None, :]) / (last - first)[:, None], 0.0, 1.0)
-        found: FloatArray = (self._handout.ranks - 1) * by + 1
+        found: FloatArray = (self._handout.ranks - 1) * average.not_before(times_us) + 1
+        return found
+
+
+@dataclass(frozen=True)
+class _Average:
+    """Averages over times t: `at_end` of the weight on the end, the rest evenly between two times, [average]."""
+
+    first_us: FloatArray
+    last_us: FloatArray
+    at_end: FloatArray
+
+    @staticmethod
+    def of(time_us: float) -> _Average:
+        """Those that are tried for a time."""
+        first, length, at_end = (part.reshape(-1) for part in np.meshgrid(_FIRST, _LENGTH, _AT_END))
+        return _Average(first * time_us, (first + length) * time_us, at_end)
+
+    def not_before(self, times_us: FloatArray) -> FloatArray:
+        """Weight of the t that are not before some times, [average, time]."""
+        width = (self.last_us - self.first_us)[:, None]
+        spread = np.clip((self.last_us[:, None] - times_us[None, :]) / width, 0.0, 1.0)
+        found: FloatArray = self.at_end[:, None] + (1 - self.at_end[:, None]) * spread
+        return found
+
+    def left_us(self, end_us: float) -> FloatArray:
+        """Average of what is left from t to a time before the end, 0 for a later t."""
+        last = np.minimum(self.last_us, end_us)
+        counts = np.maximum(0.0, last - self.first_us) / (self.last_us - self.first_us)
+        found: FloatArray = (1 - self.at_end) * counts * (end_us - (self.first_us + last) / 2)
         return found
 
 

@@ -86,7 +86,7 @@ def test_backwards_it_is_the_same():
     assert times[0] == sorted(times[0])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.sampled_from(KINDS))
 def test_no_template_on_rails_is_faster(seed, kind):
     rng = random.Random(seed)
