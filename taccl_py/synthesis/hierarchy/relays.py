@@ -62,7 +62,7 @@ class Relays:
         if topology.num_nodes < 2 or topology.num_ranks > _MOST_RANKS:
             return None
         passage = Passage.of(topology)
-        alike = _alike(passage)
+        alike = alike_links(passage)
         if not alike:
             return None
         links = tuple(alike)
@@ -241,7 +241,7 @@ def _turns(topology: Topology) -> list[tuple[int, ...]]:
     ]
 
 
-def _alike(passage: Passage) -> dict[int, tuple[int, ...]]:
+def alike_links(passage: Passage) -> dict[int, tuple[int, ...]]:
     """For every link out of the first node those by which other nodes do the same; empty where nodes are not alike."""
     net, topology = passage.net, passage.net.topology
     if len({len(ranks) for ranks in topology.node_ranks}) > 1:

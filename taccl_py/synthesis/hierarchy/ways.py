@@ -17,6 +17,7 @@ from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, timel
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import Course, CourseTimes, broadcast_moves, course_times
 from taccl_py.synthesis.hierarchy.stages import Stage
+from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import Site
@@ -66,6 +67,7 @@ def ways(demand: Demand) -> Iterator[Way]:
         case Kind.ALLREDUCE:
             yield from _both(demand, forth, back)
             yield from _exchanges(demand, forth, back)
+            yield from _sums(demand, forth)
         case Kind.BROADCAST:
             yield from _broadcasts(demand, forth, reduce=False)
         case Kind.REDUCE:
@@ -200,13 +202,23 @@ def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
             yield Way(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
 
 
+def _is_small(demand: Demand, site: Site) -> bool:
+    """Whether everything in one chunk a rank is a small message, and nodes are sparse."""
+    whole_bytes = demand.size_bytes if demand.kind is Kind.ALLREDUCE else site.chunk_bytes * site.topology.num_ranks
+    return demand.chunks_per_rank in (None, 1) and not site.linked_inside_nodes and site.all_small(whole_bytes)
+
+
 def _relays(demand: Demand, cluster: Cluster) -> Iterator[Way]:
     """Small messages between sparse nodes."""
-    site, everything = cluster.site, cluster.site.chunk_bytes * cluster.site.topology.num_ranks
-    if demand.chunks_per_rank not in (None, 1) or site.linked_inside_nodes or not site.all_small(everything):
-        return
-    relays = Relays.of(site.topology)
+    relays = Relays.of(cluster.site.topology) if _is_small(demand, cluster.site) else None
     if relays is not None:
         moves = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
         if moves is not None:
             yield Way(relays.end_us, partial(_plan, "relays", 1, moves))
+
+
+def _sums(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+    """Small sums of sparse nodes."""
+    exchange = SumExchange.of(cluster.site.topology) if _is_small(demand, cluster.site) else None
+    if exchange is not None:
+        yield Way(exchange.end_us, partial(_plan, "sums", 1, exchange.moves(demand.topology.num_ranks)))
