@@ -41,11 +41,10 @@ from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.model import Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
 from taccl_py.units import parse_size
+from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.group import judge_group
-from taccl_py.verify.large import is_for_large, judge_large
 from taccl_py.verify.msccl import ProgramVerdict, judge_program
 from taccl_py.verify.mscclpp import judge_plan
-from taccl_py.verify.schedule import judge_schedule
 
 DEFAULT_SIZE = "1MB"
 # Name of a sketch that is to be searched, and the longest that one sketch is solved for.
@@ -371,7 +370,7 @@ def _run_engine(request: Request, demand: Demand, events: Events) -> Synthesis:
 
 def require_valid(schedule: Schedule, name: str = "schedule") -> None:
     """Raise InvalidArtifact, which calls the schedule by this name, if the judge objects to it."""
-    violations = judge_large(schedule) if is_for_large(schedule) else judge_schedule(schedule)
+    violations = judge_any(schedule)
     if violations:
         raise InvalidArtifact(name, violations)
 

@@ -19,8 +19,8 @@ from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_size, format_time
+from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
-from taccl_py.verify.schedule import judge_schedule
 
 if TYPE_CHECKING:
     from taccl_py.verify.mscclpp import PlanFacts
@@ -114,7 +114,7 @@ def _judge_json(path: Path, text: str, kind: Kind | None, root: int | None) -> d
     facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
     if schedule.topology.chunk_costs:
         facts = facts.replace(format_time(schedule.makespan_us), f"{schedule.makespan_us:.6g} of its unit")
-    return _result(path, judge_schedule(schedule, kind=kind, root=root), facts, ())
+    return _result(path, judge_any(schedule, kind=kind, root=root), facts, ())
 
 
 def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_mach
 def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
     from taccl_py.schedule.files import read_schedule
     from taccl_py.simulate.schedule_replay import replay_schedule
-    from taccl_py.verify.schedule import judge_schedule
+    from taccl_py.verify.any_size import judge_any
 
     context = click.get_current_context()
     for name in _MACHINE_OPTIONS:
@@ -128,7 +128,7 @@ def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
             )
     schedule = read_schedule(text, str(file))
     if judged:
-        _require_good(file, judge_schedule(schedule))
+        _require_good(file, judge_any(schedule))
 
     def replay(size: int | None) -> Timeline:
         chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)

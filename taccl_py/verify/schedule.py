@@ -49,7 +49,8 @@ def judge_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | 
     ``incomplete-sum``.
     """
     report = _Report(schedule)
-    _check_purpose(schedule, kind, root, report)
+    for violation in judge_purpose(schedule, kind, root):
+        report.whole(violation.rule, violation.what)
     _check_scratch(schedule, report)
     if _check_frame(schedule, report):
         usable = _usable_messages(schedule, report)
@@ -106,17 +107,17 @@ class _Report:
         return self.name(objection.number) if objection.part == 1 else f"rank {objection.number}"
 
 
-def _check_purpose(schedule: Schedule, kind: Kind | None, root: int | None, report: _Report) -> None:
-    """It is for the collective and the root that were asked for."""
+def judge_purpose(schedule: Schedule, kind: Kind | None, root: int | None) -> tuple[Violation, ...]:
+    """Return objections if a schedule is not for the collective and the root that were asked for; None is any."""
     collective = schedule.collective
+    found = []
     if kind is not None and kind is not collective.kind:
-        report.whole("collective", f"the schedule is for {collective.kind}, and {kind} was asked for")
-    if root is None:
-        return
-    if collective.kind not in ROOTED:
-        report.whole("wrong-root", f"{collective.kind} has no root, and root {root} was asked for")
-    elif root != collective.root:
-        report.whole("wrong-root", f"the schedule is for root {collective.root}, and root {root} was asked for")
+        found.append(("collective", f"the schedule is for {collective.kind}, and {kind} was asked for"))
+    if root is not None and collective.kind not in ROOTED:
+        found.append(("wrong-root", f"{collective.kind} has no root, and root {root} was asked for"))
+    elif root is not None and root != collective.root:
+        found.append(("wrong-root", f"the schedule is for root {collective.root}, and root {root} was asked for"))
+    return tuple(Violation("", rule, what) for rule, what in found)
 
 
 def _check_frame(schedule: Schedule, report: _Report) -> bool:

@@ -1,0 +1,30 @@
+"""Schedules of any size, each by the judge that is up to it."""
+
+from __future__ import annotations
+
+from taccl_py.collective import Kind
+from taccl_py.errors import Violation
+from taccl_py.schedule.ir import Schedule
+from taccl_py.verify.large import is_for_large, judge_large
+from taccl_py.verify.schedule import judge_purpose, judge_schedule
+
+_OTHER_SUMS = frozenset({"not-a-tree", "incomplete-sum"})
+
+
+def judge_any(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
+    """Return objections to a schedule; none means that it is correct.
+
+    Very large ones are judged as arrays, unless they sum in a way that only the other judge can follow.
+
+    Parameters
+    ----------
+    schedule
+        The schedule.
+    kind, root
+        Collective and root rank that it is meant for; compared where given.
+    """
+    if is_for_large(schedule):
+        found = judge_large(schedule)
+        if _OTHER_SUMS.isdisjoint(violation.rule for violation in found):
+            return (*judge_purpose(schedule, kind, root), *found)
+    return judge_schedule(schedule, kind=kind, root=root)
