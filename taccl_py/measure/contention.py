@@ -3,7 +3,9 @@
 Stars (all links of a rank out, or in) and matchings (links of different senders and receivers, which together hold every link)
 are run at once and compared with what links alone, and the ports found so far, predict. What takes longer is shrunk to a
 smallest set that still does; its time gives the port's cost, and one experiment for each other rank tells whether it belongs
-too. A port is a set of senders or of receivers with a scope: inside nodes, between nodes, or both ways of one rank.
+too. A port is a set of senders or of receivers with a scope: inside nodes, between nodes, or both. Before that, all links of a
+rank run one way, the other, and both ways at once: where the same processor sends and receives, that takes longer than
+either way, and they all share a port.
 
 Group testing keeps experiments few: with n links in a scope, a port that k flows reveal costs at most
 k (2 + log2 n) + 5 r + 14 experiments (r ranks), twice as many where times are so near to what is expected that more messages
@@ -58,7 +60,7 @@ def most_port_experiments(links: int, ranks: int, classes: int, ports: int) -> i
     ports
         Ports that are found.
     """
-    big = 4 * ranks + (1 + classes) * (2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1))
+    big = 10 * ranks + (1 + classes) * (2 * math.ceil(links / max(1, ranks)) + ranks * (ranks - 1))
     each = (_DEALS + 2) * ranks + 2 + ranks * (2 + math.ceil(math.log2(max(2, ranks))))
     return 4 * big + ports * 2 * (each + 2 * _TIMES_A_PORT)
 
@@ -137,6 +139,7 @@ class PortSearch:
     def run(self) -> None:
         """Look for ports until what was tried is explained."""
         for word, links in self._scopes.items():
+            self._find_processors(links, word)
             self._run_matchings(links, word)
             for alike in self._alike(links):
                 self._run_matchings(alike, word)
@@ -198,6 +201,20 @@ class PortSearch:
             if cost.alpha_us == cost.beta_us_per_mb == 0:
                 return  # it was only noise
             self._ports.append(FoundPort(f"{name} ({again + 1})" if again else name, cost, members))
+
+    def _find_processors(self, links: Sequence[Flow], word: str) -> None:
+        """Add a port for each rank whose links take longer both ways at once than either way: what sends also receives."""
+        for rank in sorted({flow.src for flow in links} & {flow.dst for flow in links}):
+            out, into = ([flow for flow in links if side(flow) == rank] for side in (_sender, _receiver))
+            counts = (EXPECTED_MESSAGES, _SURE_MESSAGES)
+            if all(self._is_slower_both_ways(out, into, messages) for messages in counts):
+                cost = self._cost([*out, *into])
+                self._ports.append(FoundPort(f"{word} {rank} both ways", cost, frozenset([*out, *into])))
+
+    def _is_slower_both_ways(self, out: Sequence[Flow], into: Sequence[Flow], messages: int) -> bool:
+        both = self._counted.last_us([*out, *into], self._large_bytes, messages)
+        ways = (self._counted.last_us(way, self._large_bytes, messages) for way in (out, into))
+        return both > self._slower * max(ways)
 
     def _cover(self, links: Sequence[Flow], word: str) -> None:
         """Run every two senders, and every two receivers, together where no known port hides a new one."""

@@ -65,6 +65,9 @@ class Counted:
         How often each runs at least.
     warm_ups
         Runs before those that count.
+    least_us
+        How long all runs of an experiment take together at least, though they are no more than `MOST_SHORT_RUNS`: what
+        else a computer does lasts for milliseconds, and runs that are over sooner would all meet it, or all miss it.
     known
         Results that need not be measured again, by experiment; new ones are added.
     keep
@@ -84,10 +87,14 @@ class Counted:
     # By how much the median may exceed the least before a run is repeated, and how many times as many runs there may be.
     SCATTER: ClassVar[float] = 0.05
     MOST_REPEATS: ClassVar[int] = 4
+    MOST_SHORT_RUNS: ClassVar[int] = 150
+    # Part of the runs, the fastest, whose slowest counts where they scatter: with many runs fewer are enough.
+    MANY_RUNS: ClassVar[int] = 40
 
     bench: Bench
     repeats: int = 3
     warm_ups: int = 0
+    least_us: float = 0.0
     known: dict[Experiment, tuple[float, ...]] = field(default_factory=dict)
     keep: Callable[[Experiment, tuple[float, ...]], None] | None = None
     stop: threading.Event | None = None
@@ -133,9 +140,12 @@ class Counted:
         for _ in range(self.warm_ups):
             self._run(experiment)
         runs = [self._run(experiment) for _ in range(self.repeats)]
+        while len(runs) < self.MOST_SHORT_RUNS and sum(map(max, runs)) < self.least_us:
+            runs.append(self._run(experiment))
         while len(runs) < self.MOST_REPEATS * self.repeats and self._scatter(runs):
             runs.append(self._run(experiment))
-        return _typical(runs, 4 if self._scatter(runs) else 2)
+        scattered = 10 if len(runs) >= self.MANY_RUNS else 4
+        return _typical(runs, scattered if self._scatter(runs) else 2)
 
     def _run(self, experiment: Experiment) -> tuple[float, ...]:
         times = self.bench.run(experiment)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from taccl_py.measure.experiment import Flow
-from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, ProcessBench, payload_bytes
+from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, Part, ProcessBench, payload_bytes
 from taccl_py.measure.throttle import Throttle
+from taccl_py.measure.waiting import Waiting
 
 _ORDER_TAG, _REPORT_TAG, _DATA_TAG = 1, 2, 7
-# Naps where nothing is to be measured but an emulated machine: of a rank without flows, and between two looks at messages.
-# Processes that look all the time would keep each other from looking.
-_IDLE_SECONDS, _NAP_SECONDS = 1e-3, 1e-4
+# Naps of a rank that has no flows, and between two looks at messages on an emulated machine. Processes that look all the time
+# would keep others from the processors.
+_IDLE_SECONDS, _NAP_SECONDS = 2e-4, 1e-4
 
 
 @dataclass
@@ -91,12 +92,17 @@ class MpiBench(ProcessBench):
         self._comm = job.mpi.COMM_WORLD.Dup()
         self._control = job.mpi.COMM_WORLD.Dup()
         self._buffers = Buffers(lambda size_bytes: np.ones(size_bytes, dtype=np.uint8))
+        self._waiting = Waiting()
         super().__init__(job, throttle)
 
     @property
     def name(self) -> str:
         """Name for people."""
         return f"mpi-{self._comm.size}" if self._throttle is None else self._throttle.topology.name
+
+    def _let_go(self) -> None:
+        self._waiting.close()
+        super()._let_go()
 
     def _give(self, order: Order | None) -> None:
         for request in [self._control.isend(order, dest=rank, tag=_ORDER_TAG) for rank in range(1, self._comm.size)]:
@@ -106,35 +112,34 @@ class MpiBench(ProcessBench):
         order: Order | None = self._take(0, _ORDER_TAG)
         return order
 
-    def _collect(self, own: Mapping[int, Ended]) -> list[Mapping[int, Ended]]:
+    def _collect(self, own: Part) -> list[Part]:
         return [own, *(self._take(rank, _REPORT_TAG) for rank in range(1, self._comm.size))]
 
-    def _report(self, own: Mapping[int, Ended]) -> None:
+    def _report(self, own: Part) -> None:
         self._control.send(own, dest=0, tag=_REPORT_TAG)
 
     def _take(self, source: int, tag: int) -> Any:
         while not self._control.iprobe(source=source, tag=tag):
-            self._rest(_IDLE_SECONDS)
+            time.sleep(_IDLE_SECONDS)
         return self._control.recv(source=source, tag=tag)
 
-    def _rest(self, seconds: float) -> None:
-        """Let other processes have the processor: there may be more of them than processors."""
-        if self._throttle is None:
-            os.sched_yield()
-        else:
-            time.sleep(seconds)
-
-    def _take_part(self, order: Order) -> dict[int, Ended]:
+    def _take_part(self, order: Order) -> Part:
         flows = list(enumerate(order.experiment.flows))
         sending = [self._sender(place, flow, order) for place, flow in flows if flow.src == self.rank]
         receiving = [self._receiver(place, flow, order) for place, flow in flows if flow.dst == self.rank]
+        waited_us = self._waiting.waited_us()
         begun = self._begin(order)
         busy_out, busy_in = list(sending), list(receiving)
         while busy_out or busy_in:
             busy_out = [one for one in busy_out if self._push(one)]
             busy_in = [one for one in busy_in if self._pull(one, begun)]
-            self._rest(_nap_seconds(busy_out, busy_in))
-        return {one.place: _ended(one) for one in receiving}
+            if self._throttle is None:
+                os.sched_yield()  # there may be more processes than processors
+            else:
+                time.sleep(_nap_seconds(busy_out, busy_in))
+        # What a rank does that has no part disturbs nobody.
+        waited_us = self._waiting.waited_us() - waited_us if sending or receiving else 0.0
+        return Part({one.place: _ended(one) for one in receiving}, waited_us)
 
     def _sender(self, place: int, flow: Flow, order: Order) -> _Sending:
         size_bytes = payload_bytes(order.experiment.size_bytes, self._throttle)

@@ -15,6 +15,10 @@ from taccl_py.measure.throttle import Throttle
 
 T = TypeVar("T")
 _LATE, _LATE_US, _MOST_LATE_RUNS = 0.005, 200.0, 8  # part of the time, or this, by which a run may be late
+_DISTURBED = 0.02  # part of the time for which others may have had the processor of a real run
+# How long a run that is disturbed is repeated, and all such runs together; how long before the first one that is not; and for
+# how long a run is repeated when that is over.
+_WAIT_SECONDS, _WAIT_IN_ALL_SECONDS, _WAIT_AT_FIRST_SECONDS, _HURRY_SECONDS = 0.2, 12.0, 2.0, 0.005
 _LEAD_SECONDS = 0.004  # from the order to its start on an emulated machine, so that nobody comes late
 
 
@@ -101,7 +105,8 @@ class Ended:
     done_us
         Microseconds from the start.
     late_us
-        By how much that is later than the emulated machine would have it, because this computer was busy.
+        By how much that is later than the emulated machine would have it, because this computer was busy; on a real one,
+        how long some process waited for a processor that others had.
     """
 
     done_us: float
@@ -111,6 +116,22 @@ class Ended:
     def due_us(self) -> float:
         """When it should have ended."""
         return self.done_us - self.late_us
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank tells of an experiment.
+
+    Attributes
+    ----------
+    ended
+        How each flow ended that arrives there, by its place.
+    waited_us
+        How long its process waited for a processor that others had.
+    """
+
+    ended: Mapping[int, Ended]
+    waited_us: float = 0.0
 
 
 class ProcessBench(ABC):
@@ -137,6 +158,7 @@ class ProcessBench(ABC):
     def __init__(self, job: Job, throttle: Throttle | None) -> None:
         self.rank = job.rank
         self._throttle = throttle
+        self._was_calm, self._wait_left_seconds = False, _WAIT_AT_FIRST_SECONDS
         numbers = {host: index for index, host in enumerate(dict.fromkeys(job.hosts))}
         self._node_of = tuple(numbers[host] for host in job.hosts) if throttle is None else throttle.topology.node_of
         if len(self._node_of) != len(job.hosts):
@@ -166,13 +188,13 @@ class ProcessBench(ABC):
     def run(self, experiment: Experiment) -> tuple[float, ...]:
         """Run an experiment on all ranks; for rank 0.
 
-        A run in which this computer was too busy to keep the time of the machine that it emulates is repeated, and for each
+        A run in which others had a processor that it needed is repeated, for a time. A run in which this
+        computer was too busy to keep the time of the machine that it emulates is repeated, and for each
         flow the run counts in which it was least late.
         """
         throttle = self._throttle
         if throttle is None:
-            found = self._run_once(Order(experiment))
-            return tuple(found[place].done_us for place in range(len(experiment.flows)))
+            return self._run_undisturbed(experiment)
         best: list[Ended] = []
         for _ in range(_MOST_LATE_RUNS):
             throttle.clear()
@@ -186,12 +208,32 @@ class ProcessBench(ABC):
         times = dict(zip(places, best, strict=True))
         return tuple(times[place].done_us / throttle.scale for place in range(len(experiment.flows)))
 
+    def _run_undisturbed(self, experiment: Experiment) -> tuple[float, ...]:
+        runs: list[tuple[float, tuple[float, ...]]] = []
+        begun = time.monotonic()
+        while True:
+            run_begun = time.monotonic()
+            found = self._run_once(Order(experiment))
+            times = tuple(found[place].done_us for place in range(len(experiment.flows)))
+            runs.append((max(one.late_us for one in found.values()) / max(1e-3, *times), times))
+            now = time.monotonic()
+            if runs[-1][0] <= _DISTURBED:
+                if not self._was_calm:
+                    self._was_calm, self._wait_left_seconds = True, _WAIT_IN_ALL_SECONDS
+                break
+            self._wait_left_seconds -= now - run_begun
+            if now - begun > (_WAIT_SECONDS if self._wait_left_seconds > 0 else _HURRY_SECONDS):
+                break
+        return min(runs)[1]
+
     def _run_once(self, order: Order) -> dict[int, Ended]:
         self._give(order)
-        found: dict[int, Ended] = {}
-        for part in self._collect(self._take_part(order)):
-            found |= part
-        return found
+        parts = self._collect(self._take_part(order))
+        found = {place: ended for part in parts for place, ended in part.ended.items()}
+        if self._throttle is not None:
+            return found
+        waited_us = max(part.waited_us for part in parts)
+        return {place: Ended(one.done_us, waited_us) for place, one in found.items()}
 
     def finish(self) -> None:
         """Tell the other ranks that there is nothing more; for rank 0."""
@@ -217,16 +259,16 @@ class ProcessBench(ABC):
         """Wait for what rank 0 says."""
 
     @abstractmethod
-    def _collect(self, own: Mapping[int, Ended]) -> list[Mapping[int, Ended]]:
+    def _collect(self, own: Part) -> list[Part]:
         """What all ranks report; for rank 0."""
 
     @abstractmethod
-    def _report(self, own: Mapping[int, Ended]) -> None:
-        """Tell rank 0 the times of the flows that arrived here."""
+    def _report(self, own: Part) -> None:
+        """Tell rank 0 what happened here."""
 
     @abstractmethod
-    def _take_part(self, order: Order) -> dict[int, Ended]:
-        """Send and receive; how each flow ended that arrives here, by its place."""
+    def _take_part(self, order: Order) -> Part:
+        """Send and receive."""
 
 
 @dataclass

@@ -11,13 +11,13 @@ import platform
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from taccl_py.errors import InputError
 from taccl_py.measure.experiment import Flow
-from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, ProcessBench, payload_bytes
+from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, Part, ProcessBench, payload_bytes
 from taccl_py.measure.throttle import Throttle
 
 _TIMEOUT = timedelta(minutes=30)  # rank 0 may think for long between two experiments
@@ -106,19 +106,19 @@ class TorchBench(ProcessBench):
         order: Order | None = self._job.share(lambda: None)
         return order
 
-    def _collect(self, own: Mapping[int, Ended]) -> list[Mapping[int, Ended]]:
-        gathered: list[Mapping[int, Ended]] = [{}] * len(self._job.hosts)
+    def _collect(self, own: Part) -> list[Part]:
+        gathered: list[Part] = [own] * len(self._job.hosts)
         self._distributed.gather_object(own, gathered, dst=0)
         return gathered
 
-    def _report(self, own: Mapping[int, Ended]) -> None:
+    def _report(self, own: Part) -> None:
         self._distributed.gather_object(own, None, dst=0)
 
-    def _take_part(self, order: Order) -> dict[int, Ended]:
+    def _take_part(self, order: Order) -> Part:
         flows = [
             (place, flow) for place, flow in enumerate(order.experiment.flows) if self.rank in (flow.src, flow.dst)
         ]
-        return self._exchange(order, flows)
+        return Part(self._exchange(order, flows))
 
     @abstractmethod
     def _exchange(self, order: Order, flows: Sequence[tuple[int, Flow]]) -> dict[int, Ended]:

@@ -2,6 +2,7 @@
 
 from taccl_py.discover.graphs import read_node_link
 from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.topology.template import (
     Cost,
     Network,
@@ -20,6 +21,7 @@ IB = Cost(2.6, 105.0)
 NVLINK, HALF_NVLINK, NVSWITCH, PCIE = Cost(0.7, 23.0), Cost(0.7, 46.0), Cost(0.7, 8.0), Cost(1.5, 80.0)
 RAIL_SWITCH, RAIL_NIC = Cost(0.5, 4.0), Cost(3.0, 40.0)
 LEAF, UPLINK = Cost(1.0, 40.0), Cost(0.5, 20.0)
+PROCESSOR = Cost(2.5, 40.0)
 RING, TORUS = Cost(2.0, 30.0), Cost(0.9, 25.0)
 
 
@@ -108,6 +110,15 @@ def racks():
     return read_node_link({"nodes": nodes, "links": edges}, "racks.json", "racks")
 
 
+def processors(cost=PROCESSOR):
+    """4 processes of one computer: a message keeps the processor of its sender busy, and then that of its receiver as long."""
+    ranks = range(4)
+    ways = [(src, dst) for src in ranks for dst in ranks if src != dst]
+    links = tuple(Link(*ends, 2 * cost.alpha_us, 2 * cost.beta_us_per_mb, ports=ends) for ends in ways)
+    ports = tuple(Port(f"processor {rank}", cost.alpha_us, cost.beta_us_per_mb) for rank in ranks)
+    return Topology("processors", "", (0,) * len(ranks), ports, links)
+
+
 def ring(cost=RING):
     return formula_topology(f"ring:8,alpha_us={cost.alpha_us:g},beta_us_per_mb={cost.beta_us_per_mb:g}")
 
@@ -117,7 +128,7 @@ def torus(cost=TORUS):
 
 
 MACHINES = {
-    make.__name__: make for make in (ndv2_like, ndv2_pcie, pcie_shared, dgx2_like, rails, tree, ring, torus)
+    make.__name__: make for make in (ndv2_like, ndv2_pcie, pcie_shared, dgx2_like, rails, tree, processors, ring, torus)
 }  # fmt: skip
 
 # The same shapes in milliseconds, for processes of one computer, which cannot keep microseconds apart.
