@@ -94,6 +94,9 @@ class Cells(Protocol):
     def combine_into(self, operator: Operator, one: Any, other: Any) -> Any:
         """Combine them, where the first may become the result."""
 
+    def combine_to(self, operator: Operator, target: Any, one: Any, other: Any) -> None:
+        """Combine them, and store the result in the target, which may be one of them."""
+
 
 class NumpyCells:
     """Elements in numpy's arrays."""
@@ -137,3 +140,11 @@ class NumpyCells:
         with np.errstate(all="ignore"):
             _FUNCTIONS[operator](one, other, out=one)
         return one
+
+    def combine_to(self, operator: Operator, target: Array, one: Array, other: Array) -> None:
+        """Combine them, and store the result in the target, in one go where numpy knows the type."""
+        if self.data_type is DataType.BFLOAT16:
+            target[...] = self.combine(operator, one, other)
+            return
+        with np.errstate(all="ignore"):
+            _FUNCTIONS[operator](one, other, out=target)

@@ -73,7 +73,7 @@ class Signal:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """State of a threadblock: pass, position in the steps, chunks of the step that are done, what it has asked for."""
+    """State of a threadblock: pass, position in the steps, chunks of the step that are done, what it waits for."""
 
     name: BlockName
     steps: tuple[Step, ...]
@@ -83,6 +83,7 @@ class Block:
     position: int = 0
     done: int = 0
     wants: bool = False
+    awaits: bool = False  # a message, and nothing else has to be looked at before that comes
     signal: Signal = Signal()
 
 
@@ -133,6 +134,8 @@ class Engine:
         Trouble
             If it does what cannot be done.
         """
+        if block.awaits and not self._transport.has_message(block.source):
+            return False
         moved = 0
         while not self._has_ended(block) and (most is None or moved < most) and self._is_free(block):
             self._operate(block)
@@ -177,7 +180,8 @@ class Engine:
         step = block.steps[block.position]
         action = step.action
         # What is asked most often and answered soonest comes first: most threadblocks wait for messages, most of the time.
-        if action.receives and not self._transport.has_message(block.source):
+        block.awaits = action.receives and not self._transport.has_message(block.source)
+        if block.awaits:
             return False
         if step.waits_for is not None and block.done == 0 and not self._is_signalled(block, step):
             return False
@@ -237,6 +241,9 @@ class Engine:
             values = self._copy(local(step.target if action.accumulates else step.source))
         if action.reads and values is None:
             values = local(step.source)
+        elif action.reads and action.writes and not action.sends:
+            self._combine_to(local(step.target), values, local(step.source))
+            return
         elif action.reads and (action.receives or action.accumulates):
             values = self._combine(values, local(step.source))
         if values is None:
@@ -262,6 +269,10 @@ class Engine:
     def _combine(self, own: Any, other: Any) -> Any:
         """Combine a message or a copy, which may become the result, with cells of a buffer."""
         return self._cells.combine_into(self._operator, own, other)
+
+    def _combine_to(self, target: Any, own: Any, other: Any) -> None:
+        """Combine them, and store the result."""
+        self._cells.combine_to(self._operator, target, own, other)
 
     def _copy(self, values: Any) -> Any:
         return self._cells.copy(values)

@@ -335,9 +335,10 @@ class MpiSession:
         progress = True
         while active or not messages.quiet:
             try:
-                # Where nothing has come and nobody has moved, nobody can move now.
+                # Where nothing has come nobody can move now; what has come may let one threadblock after the other move, and
+                # all of them send what they can before the next message is taken in, which may be a long one.
                 if messages.poll() or progress:
-                    progress = any([engine.advance(block) for block in active])
+                    progress = _advance_all(engine, active)
             except Trouble as trouble:
                 violations = (trouble.violation,)
                 break
@@ -431,6 +432,15 @@ class MpiSession:
             time.sleep(_NAP_SECONDS)
         verdict: _Verdict = self._control.recv(source=0, tag=_VERDICT_TAG)
         return verdict
+
+
+def _advance_all(engine: Engine, active: list[Block]) -> bool:
+    """Let threadblocks go on as far as they can; whether any has moved."""
+    moved = False
+    while any([engine.advance(block) for block in active]):
+        moved = True
+        active = engine.blocks
+    return moved
 
 
 def _rest(idle: int) -> None:

@@ -104,6 +104,9 @@ class _Ghost(Engine):
     def _combine(self, own: Any, other: Any) -> Any:  # noqa: ARG002
         return own
 
+    def _combine_to(self, target: Any, own: Any, other: Any) -> None:
+        """There is nowhere to store it."""
+
     def _copy(self, values: Any) -> Any:
         return values
 

@@ -102,6 +102,10 @@ class TorchCells:
             return one.mul_(other)
         return self.combine(operator, one, other)
 
+    def combine_to(self, operator: Operator, target: Any, one: Any, other: Any) -> None:
+        """Combine them, and store the result."""
+        target[...] = self.combine_into(operator, one, other)
+
 
 def measure_on_gpu(torch: Any, work: Callable[[], None], timeout_seconds: float) -> float:
     """Put work on the current stream and return the seconds that it took there, by events on the device.
