@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-import numpy as np
-
 from taccl_py.collective import Collective, Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
@@ -25,8 +23,8 @@ from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order, plan_us
 from taccl_py.schedule.transform import drafts_of
 from taccl_py.solvers.limits import Deadline, Limits
-from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
+from taccl_py.synthesis.sizes import Chains, Cost, Sizes, Turn, apportion, best_sizes, undominated
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
@@ -39,7 +37,6 @@ _MOST_CHUNKS, _STEP = 16384, 1.5
 # What sizes or finer chunks must gain, for a count that more chunks divide is rarer.
 _WORTH = 1e-3
 _TOLERANCE = 1e-9
-_DIGITS = 6
 # How much slower than the best one others may be.
 _RUNNER_UP = 1.25
 
@@ -123,7 +120,7 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
 
 def _equal_cut(schedule: Schedule, counts: Sequence[int]) -> Schedule | None:
     """The same plan with chunks as equal as one of the counts allows."""
-    equal = _Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
+    equal = Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
     return _best_cut(schedule, drafts_of(schedule), _shares(schedule.collective), equal, counts, None)
 
 
@@ -131,7 +128,7 @@ def _best_cut(
     schedule: Schedule,
     drafts: Sequence[Draft],
     shares: list[range],
-    found: _Sizes,
+    found: Sizes,
     counts: Sequence[int],
     best: Schedule | None,
 ) -> Schedule | None:
@@ -159,98 +156,42 @@ def _spread(least: int, counts: Sequence[int]) -> list[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Sizes of all chunks, on average 1, and the time of the plan with them."""
-
-    sizes: tuple[float, ...]
-    time_us: float
-
-
 def _shares(collective: Collective) -> list[range]:
     """Chunks among which data can be moved: they start at the same places and are wanted at the same places."""
     size = collective.num_chunks if collective.kind is Kind.ALLREDUCE else collective.chunks_per_rank
     return [range(first, first + size) for first in range(0, collective.num_chunks, size)]
 
 
-class _Rows:
-    """Rows of a linear program: a sum of columns that is at least, or exactly, something."""
-
-    def __init__(self) -> None:
-        self._row: list[int] = []
-        self._column: list[int] = []
-        self._value: list[float] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
-
-    def add(self, terms: Sequence[tuple[int, float]], low: float, high: float = math.inf) -> None:
-        """Add a row."""
-        for column, value in terms:
-            self._row.append(len(self.low))
-            self._column.append(column)
-            self._value.append(value)
-        self.low.append(low)
-        self.high.append(high)
-
-    def matrix(self) -> Coefficients:
-        """All entries."""
-        return Coefficients(
-            np.array(self._row, dtype=np.int64), np.array(self._column, dtype=np.int64), np.array(self._value)
-        )
-
-
-def _best_sizes(schedule: Schedule, drafts: Sequence[Draft], shares: list[range], limits: Limits) -> _Sizes | None:
-    """Sizes for which the longest chain of messages is shortest; columns are the sizes, then the starts, then the time."""
+def _best_sizes(schedule: Schedule, drafts: Sequence[Draft], shares: list[range], limits: Limits) -> Sizes | None:
+    """Sizes for which the longest chain of messages is shortest."""
     topology = schedule.topology
-    num_chunks = schedule.collective.num_chunks
-    end = num_chunks + len(drafts)
-    # Times in units of the order of a message's, so that all figures are of one order.
-    unit_us = schedule.makespan_us / len(drafts) ** 0.5
-    rows = _Rows()
-    for share in shares:
-        rows.add([(chunk, 1.0) for chunk in share], len(share), len(share))
+    chunk_mb = schedule.chunk_bytes / BYTES_PER_MB
 
-    def after(column: int, message: int, alpha_us: float, beta_us_per_mb: float) -> None:
-        """Let a column come so long after the start of a message."""
-        per_chunk = beta_us_per_mb * schedule.chunk_bytes / BYTES_PER_MB / unit_us
-        sizes = [(chunk, -per_chunk) for chunk in drafts[message].chunks]
-        rows.add([(column, 1.0), (num_chunks + message, -1.0), *sizes], alpha_us / unit_us)
+    def costs(link: int) -> list[Cost]:
+        latency_us = topology.links[link].latency_us
+        occupied = (topology.resource_cost[resource] for resource in topology.resources_of[link])
+        return undominated([Cost(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in occupied])
 
-    for message, deliveries in enumerate(find_deliveries(topology, drafts)):
-        for earlier in sorted(deliveries):
-            for alpha_us, beta in _durations(schedule, drafts[earlier].link):
-                after(num_chunks + message, earlier, alpha_us, beta)
-        for alpha_us, beta in _durations(schedule, drafts[message].link):
-            after(end, message, alpha_us, beta)
-    for resource, before, message in _in_turn(schedule, drafts):
-        after(num_chunks + message, before, *topology.resource_cost[resource])
-    cost = np.zeros(end + 1)
-    cost[end] = 1.0
-    program = SparseProgram(cost, rows.matrix(), np.array(rows.low), np.array(rows.high), inner=True)
-    optimum = program.solve(limits)
-    if optimum is None:
-        return None
-    # Rounded, so that equal sizes are equal whatever the solver's last digits are.
-    sizes = np.maximum(optimum.values[:num_chunks], 0.0).round(_DIGITS)
-    return _Sizes(tuple(sizes.tolist()), optimum.objective * unit_us)
+    deliveries = find_deliveries(topology, drafts)
+    chains = Chains(
+        shares,
+        [draft.chunks for draft in drafts],
+        [costs(draft.link) for draft in drafts],
+        [sorted(brought_by) for brought_by in deliveries],
+        list(_in_turn(schedule, drafts)),
+        schedule.makespan_us,
+    )
+    return best_sizes(chains, limits)
 
 
-def _durations(schedule: Schedule, link: int) -> list[tuple[float, float]]:
-    """(alpha_us, beta_us_per_mb) of the resources of a link that can be the slowest, latency included."""
-    topology = schedule.topology
-    latency_us = topology.links[link].latency_us
-    costs = {topology.resource_cost[resource] for resource in topology.resources_of[link]}
-    kept = [one for one in costs if not any(one != o and one[0] <= o[0] and one[1] <= o[1] for o in costs)]
-    return sorted((alpha_us + latency_us, beta) for alpha_us, beta in kept)
-
-
-def _in_turn(schedule: Schedule, drafts: Sequence[Draft]) -> Iterator[tuple[int, int, int]]:
-    """For every resource, the messages that follow each other there: resource, one, the next."""
+def _in_turn(schedule: Schedule, drafts: Sequence[Draft]) -> Iterator[Turn]:
+    """For every resource, the messages that follow each other there."""
     last: dict[int, int] = {}
     for message in plan_order(drafts):
         for resource in schedule.topology.resources_of[drafts[message].link]:
             if resource in last:
-                yield resource, last[resource], message
+                alpha_us, beta = schedule.topology.resource_cost[resource]
+                yield Turn(last[resource], message, Cost(alpha_us, beta * schedule.chunk_bytes / BYTES_PER_MB))
             last[resource] = message
 
 
@@ -262,12 +203,12 @@ class _Cut:
     chunks_per_rank: int
 
     @staticmethod
-    def of(schedule: Schedule, shares: list[range], found: _Sizes, chunks_per_rank: int) -> _Cut:
+    def of(schedule: Schedule, shares: list[range], found: Sizes, chunks_per_rank: int) -> _Cut:
         """As near to the sizes as whole chunks are."""
         factor = chunks_per_rank / schedule.collective.chunks_per_rank
         units: list[int] = []
         for share in shares:
-            units += _apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
+            units += apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
         return _Cut(tuple(units), chunks_per_rank)
 
     def time_us(self, schedule: Schedule, drafts: Sequence[Draft]) -> float:
@@ -294,14 +235,3 @@ class _Cut:
                 finer.append(replace(draft, chunks=chunks[first : first + MAX_COUNT]))
         made = build_schedule(schedule.topology, collective, chunk_bytes, finer)
         return made if not collective.reduces or adds_up(made) else None
-
-
-def _apportion(sizes: Sequence[float], units: int) -> list[int]:
-    """Whole numbers that are nearly in proportion and add up (largest remainders)."""
-    total = sum(sizes)
-    exact = [size * units / total for size in sizes]
-    counts = [math.floor(each) for each in exact]
-    order = sorted(range(len(sizes)), key=lambda i: (counts[i] - exact[i], i))
-    for i in order[: units - sum(counts)]:
-        counts[i] += 1
-    return counts

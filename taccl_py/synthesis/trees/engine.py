@@ -14,12 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LimitReached
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
@@ -28,11 +30,14 @@ from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
+from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Costs, Plan, Rule, list_schedule
+from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
+from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
+from taccl_py.synthesis.trees.shallow import shallow_grounds
+from taccl_py.synthesis.trees.taper import TaperSearch, even_forests
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.units import BYTES_PER_MB
 
@@ -70,6 +75,10 @@ _MOST_FAILURES = 2
 _MOST_RUNNERS_UP, _RUNNER_UP, _MOST_JOBS_OF_RUNNERS_UP = 4, 1.12, 6_000
 # The search ends this near to the bound.
 _NEAR = 1.003
+# Times at the bound from so many of the longest alphas on make it worth while to let sizes taper.
+_LONG = 100.0
+_USUAL_PIECES = 8
+_MOST_RESIZED = 6
 
 
 def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -82,17 +91,6 @@ def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthe
             path="command line", field="--chunks",
         )  # fmt: skip
     return _Run(demand, options, events).answer()
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """A plan, what it is a plan of, and how it was found."""
-
-    jobs: tuple[Job, ...]
-    costs: Costs
-    pieces: int
-    rule: Rule
-    plan: Plan
 
 
 class _Base:
@@ -154,11 +152,11 @@ class _Run:
         with self.stage("chunks"):
             return fit_to_size(answer, demand, self.limits.within(self.deadline.left))
 
-    def _schedule(self, base: _Base, choice: _Choice, *, turned: bool) -> Schedule:
+    def _schedule(self, base: _Base, choice: Choice, *, turned: bool) -> Schedule:
         demand = self.demand
         kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
-        collective = Collective(kind, demand.topology.num_ranks, choice.pieces, demand.root)
-        schedule = _lifted(base.network, choice, collective, self._piece_bytes(choice.pieces))
+        collective = Collective(kind, demand.topology.num_ranks, choice.num_chunks, demand.root)
+        schedule = _lifted(base.network, choice, collective, self._piece_bytes(choice.num_chunks))
         return combining(schedule, demand.topology) if turned else schedule
 
     @contextmanager
@@ -171,9 +169,10 @@ class _Run:
         finally:
             self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
 
-    def _search(self, base: _Base, backward: _Base | None) -> list[_Choice]:
+    def _search(self, base: _Base, backward: _Base | None) -> list[Choice]:
         """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
-        found: list[_Choice] = []
+        found: list[Choice] = []
+        tapered = False
         for parts in self._promising(base):
             if self._is_enough(found):
                 break
@@ -181,29 +180,34 @@ class _Run:
             if found and forests[0].load_us * self._share_mb >= _best(found).plan.end_us:
                 continue
             found += self._cut_finer(base, backward, forests, found)
+            if not tapered and not self._is_enough(found):
+                tapered = True
+                found += self._tapered(base, backward, found)
         with self.stage("order"):
             for choice in sorted(found, key=lambda c: c.plan.end_us)[:_MOST_SHAKEN]:
                 found += self._shaken(choice, found)
+        with self.stage("sizes"):
+            found += self._resized(base.network, found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         return [_best(found), *_coarser(found), *self._usable(found)]
 
-    def _usable(self, found: list[_Choice]) -> list[_Choice]:
+    def _usable(self, found: list[Choice]) -> list[Choice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
         counts = usable_counts(self.demand)
         kept = (_best(found), *_coarser(found))
-        usable = [choice for choice in found if choice.pieces in counts]
+        usable = [choice for choice in found if choice.num_chunks in counts]
         if self.demand.chunks_per_rank is not None or not usable or _best(usable) in kept:
             return []
         return [_best(usable)]
 
     def _cut_finer(
-        self, base: _Base, backward: _Base | None, forests: Sequence[Forest], before: list[_Choice]
-    ) -> list[_Choice]:
+        self, base: _Base, backward: _Base | None, forests: Sequence[Forest], before: list[Choice]
+    ) -> list[Choice]:
         """Plans with ever more pieces for the same trees, until that stops paying."""
         parts, network = forests[0].parts, base.network
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
-        found: list[_Choice] = []
+        found: list[Choice] = []
         for cuts in self._numbers_of_cuts(parts, network):
             if self._is_enough([*before, *found]):
                 break
@@ -211,20 +215,52 @@ class _Run:
                 break
             sums = reduce_jobs(network, backward.network, forests[1], cuts) if backward is not None else ()
             jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
-            costs = Costs.of(network, self._piece_bytes(parts * cuts))
+            costs = Costs.of(network, self._piece_bytes(parts * cuts), (1,) * (parts * cuts))
             with self.stage("order"):
                 plans = {rule: list_schedule(jobs, costs, rule) for rule in rules}
             # What was among the slower half will be so with finer pieces.
             rules = tuple(
                 sorted(rules, key=lambda rule: plans[rule].end_us)[: max(_FEWEST_RULES, (len(rules) + 1) // 2)]
             )
-            found.append(_Choice(jobs, costs, parts * cuts, rules[0], plans[rules[0]]))
+            found.append(Choice(jobs, costs, parts * cuts, rules[0], plans[rules[0]]))
             self.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
 
-    def _shaken(self, choice: _Choice, before: list[_Choice]) -> list[_Choice]:
+    def _tapered(self, base: _Base, backward: _Base | None, before: list[Choice]) -> list[Choice]:
+        """Plans on shallow trees whose pieces become smaller to the end."""
+        if backward is not None or not self._is_free or not self._is_long(base.network):
+            return []
+        counts = usable_counts(self.demand)
+        with self.stage("packing"):
+            piece_mb = self._share_mb / _USUAL_PIECES
+            grounds = shallow_grounds(base.network, base.packing, piece_mb, self.over)
+        found: list[Choice] = []
+        for ground in grounds:
+            with self.stage("rounding"):
+                forests = even_forests(ground, self.over)
+            with self.stage("order"):
+                for forest in forests:
+                    search = TaperSearch(base.network, forest, self._piece_bytes, counts, self.over)
+                    best = search.best()
+                    found += [] if best is None else [best]
+        return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
+
+    def _resized(self, network: Network, before: list[Choice]) -> list[Choice]:
+        """The best plans with better sizes."""
+        if not self._is_free or not self._is_long(network):
+            return []
+        counts = usable_counts(self.demand)
+        found: list[Choice] = []
+        for choice in sorted(before, key=lambda c: c.plan.end_us)[:_MOST_RESIZED]:
+            if self._is_enough([*before, *found]):
+                break
+            better = resized(choice, self._piece_bytes, counts, self.limits.within(self.deadline.left))
+            found += [] if better is None else [better]
+        return found
+
+    def _shaken(self, choice: Choice, before: list[Choice]) -> list[Choice]:
         """The same in a slightly different order, a number of times."""
-        found: list[_Choice] = []
+        found: list[Choice] = []
         for seed in range(1, min(_MOST_RESTARTS, _RESTART_JOBS // len(choice.jobs)) + 1):
             if self._is_enough([*before, *found]):
                 break
@@ -232,11 +268,20 @@ class _Run:
             found.append(replace(choice, rule=rule, plan=list_schedule(choice.jobs, choice.costs, rule)))
         return found
 
+    @property
+    def _is_free(self) -> bool:
+        """Whether numbers of trees and chunks may be chosen, and sizes."""
+        return self.trees is None and self.demand.chunks_per_rank is None and self.demand.sketch is None
+
+    def _is_long(self, network: Network) -> bool:
+        """Whether what is sent takes much longer than the alphas of some messages."""
+        return self.bound.time_us >= _LONG * float(network.least_message_us.max())
+
     def over(self) -> bool:
         """Whether time is up or the user wants an end."""
         return self.limits.stop.is_set() or not self.deadline.left
 
-    def _is_enough(self, found: list[_Choice]) -> bool:
+    def _is_enough(self, found: list[Choice]) -> bool:
         """Whether the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
@@ -289,32 +334,37 @@ class _Run:
         return max(bound, packed, key=lambda found: found.time_us)
 
 
-def _best(found: list[_Choice]) -> _Choice:
+def _best(found: list[Choice]) -> Choice:
     """The fastest plan; of those that are about as fast, the one with the fewest pieces."""
     limit_us = min(choice.plan.end_us for choice in found) * (1 + _WORTH)
-    return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.pieces, c.plan.end_us))
+    return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.num_chunks, c.plan.end_us))
 
 
-def _coarser(found: list[_Choice]) -> list[_Choice]:
+def _coarser(found: list[Choice]) -> list[Choice]:
     """Plans with fewer pieces than the best one, the fastest first: connections hold only so many messages in the XML."""
     best = _best(found)
     limit_us = best.plan.end_us * _RUNNER_UP
-    fastest: dict[int, _Choice] = {}
+    fastest: dict[int, Choice] = {}
     for choice in sorted(found, key=lambda c: c.plan.end_us):
-        if choice.pieces < best.pieces and choice.plan.end_us <= limit_us:
-            fastest.setdefault(choice.pieces, choice)
+        if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us:
+            fastest.setdefault(choice.num_chunks, choice)
     return list(fastest.values())[:_MOST_RUNNERS_UP] if len(best.jobs) <= _MOST_JOBS_OF_RUNNERS_UP else []
 
 
-def _lifted(network: Network, choice: _Choice, collective: Collective, piece_bytes: float) -> Schedule:
+def _lifted(network: Network, choice: Choice, collective: Collective, piece_bytes: float) -> Schedule:
     """Schedule of the whole machine: every batch with its images."""
     links = network.link_images().tolist()
     images = network.images.tolist()
     drafts = []
+    begins = [list(accumulate(sizes, initial=0)) for sizes in choice.costs.chunks]
     for batch in choice.plan.batches:
         first = choice.jobs[batch.jobs[0]]
+        begin, pieces = begins[first.root], [choice.jobs[index].piece for index in batch.jobs]
+        own = [chunk for piece in pieces for chunk in range(begin[piece], begin[piece + 1])]
+        messages = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
         for image, link_image in zip(images, links, strict=True):
-            offset = 0 if collective.kind is Kind.BROADCAST else image[network.roots[first.root]] * choice.pieces
-            chunks = tuple(offset + choice.jobs[index].piece for index in batch.jobs)
-            drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))
+            offset = 0 if collective.kind is Kind.BROADCAST else image[network.roots[first.root]] * choice.num_chunks
+            for message in messages:
+                chunks = tuple(offset + chunk for chunk in message)
+                drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))
     return build_schedule(network.problem.topology, collective, piece_bytes, drafts)

@@ -126,3 +126,8 @@ def downwards(network: Network, links: list[int], root: int) -> list[int]:
             order.append(link)
             front.append(int(network.dst[link]))
     return order
+
+
+def interleaved(jobs: Sequence[Job], parts: int, cuts: int) -> list[Job]:
+    """The same jobs, their pieces numbered so that the first cuts of all parts come first, then the second ones, and so on."""
+    return [replace(job, piece=job.piece % cuts * parts + job.piece // cuts) for job in jobs]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.trees.jobs import Job
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.units import BYTES_PER_MB
@@ -16,6 +18,8 @@ _RELATIVE_PRECISION = 1e-9
 _JITTER = 0.3
 # A message for which nobody waits may take this many times as long as the longest one of a single piece.
 _STRETCH = 4.0
+# Links and ports with at least this part of the most work count as full.
+_FULL = 0.97
 
 
 @dataclass(frozen=True)
@@ -26,36 +30,49 @@ class Costs:
     ----------
     resources
         Resource orbits that a message on a link occupies, [link].
-    alpha_us, piece_us
-        For how long, for each of these: once and for every piece, [link].
+    alpha_us, chunk_us
+        For how long, for each of these: once and for every chunk, [link].
     latency_us
         What comes after, [link].
+    chunks
+        Chunks of every piece, [root][piece].
     """
 
     resources: tuple[tuple[int, ...], ...]
     alpha_us: tuple[tuple[float, ...], ...]
-    piece_us: tuple[tuple[float, ...], ...]
+    chunk_us: tuple[tuple[float, ...], ...]
     latency_us: tuple[float, ...]
+    chunks: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(network: Network, piece_bytes: float) -> Costs:
-        """Costs for pieces of one size."""
-        topology, megabytes = network.problem.topology, piece_bytes / BYTES_PER_MB
+    def of(network: Network, chunk_bytes: float, chunks: Sequence[int]) -> Costs:
+        """Costs for pieces of so many chunks, alike for all roots."""
+        topology, megabytes = network.problem.topology, chunk_bytes / BYTES_PER_MB
         occupied = topology.resources_of
         alpha = tuple(tuple(topology.resource_cost[r][0] for r in resources) for resources in occupied)
-        piece = tuple(tuple(topology.resource_cost[r][1] * megabytes for r in resources) for resources in occupied)
+        chunk = tuple(tuple(topology.resource_cost[r][1] * megabytes for r in resources) for resources in occupied)
         orbits = tuple(
             tuple(row[: len(resources)]) for row, resources in zip(network.resources.tolist(), occupied, strict=True)
         )
-        return Costs(orbits, alpha, piece, tuple(link.latency_us for link in topology.links))
+        latency = tuple(link.latency_us for link in topology.links)
+        return Costs(orbits, alpha, chunk, latency, (tuple(chunks),) * len(network.roots))
 
-    def occupancy_us(self, link: int, pieces: int) -> list[float]:
-        """How long a message occupies each of its resources."""
-        return [a + pieces * p for a, p in zip(self.alpha_us[link], self.piece_us[link], strict=True)]
+    def scaled(self, factor: float) -> Costs:
+        """Costs for chunks so many times as large."""
+        return replace(self, chunk_us=tuple(tuple(factor * time_us for time_us in row) for row in self.chunk_us))
 
-    def message_us(self, link: int, pieces: int) -> float:
+    def size(self, jobs: Iterable[Job]) -> int:
+        """Chunks of some jobs."""
+        return sum(self.chunks[job.root][job.piece] for job in jobs)
+
+    def occupancy_us(self, link: int, chunks: float) -> list[float]:
+        """How long a message occupies each of its resources; what is more than a step can carry is several messages."""
+        messages = max(1, math.ceil(chunks / MAX_COUNT))
+        return [messages * a + chunks * c for a, c in zip(self.alpha_us[link], self.chunk_us[link], strict=True)]
+
+    def message_us(self, link: int, chunks: float) -> float:
         """Time from the start of a message to its arrival."""
-        return max(self.occupancy_us(link, pieces)) + self.latency_us[link]
+        return max(self.occupancy_us(link, chunks)) + self.latency_us[link]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +100,25 @@ class Plan:
     end_us: float
 
 
+@dataclass(frozen=True)
+class Choice:
+    """A plan, what it is a plan of, how many chunks a rank has in it, and how it was found."""
+
+    jobs: tuple[Job, ...]
+    costs: Costs
+    num_chunks: int
+    rule: Rule
+    plan: Plan
+
+
 def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:
     """What every resource has to do, without alpha."""
     count = 1 + max((resource for job in jobs for resource in costs.resources[job.link]), default=-1)
     work = [0.0] * count
     for job in jobs:
-        for resource, time_us in zip(costs.resources[job.link], costs.piece_us[job.link], strict=True):
-            work[resource] += time_us
+        size = costs.size((job,))
+        for resource, time_us in zip(costs.resources[job.link], costs.chunk_us[job.link], strict=True):
+            work[resource] += size * time_us
     return work
 
 
@@ -110,6 +139,9 @@ class Rule:
         Whether all sums are planned by themselves, and everything else after them.
     seed
         0 for the plain order, else of a random change of it.
+    taper
+        If not 0, only what goes over the fullest links and ports shares messages, while they take at most this part of the
+        work that is left: large ones first, where alpha is all that is lost, and ever smaller ones to the end.
     """
 
     patience: float = 0.0
@@ -117,6 +149,7 @@ class Rule:
     backwards: bool = False
     in_turn: bool = False
     seed: int = 0
+    taper: float = 0.0
 
 
 def list_schedule(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
@@ -129,10 +162,10 @@ def list_schedule(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
             follows[earlier].append(index)
     leads = [list(job.after) for job in jobs]
     if not rule.backwards:
-        return _left_shifted(jobs, costs, _Run(jobs, costs, leads, follows, rule).batches())
+        return left_shifted(jobs, costs, _Run(jobs, costs, leads, follows, rule).batches())
     turned = _Run(jobs, costs, follows, leads, rule).batches()
     mirrored = [Batch(batch.jobs, -batch.end_us, -batch.start_us) for batch in turned]
-    return _left_shifted(jobs, costs, mirrored)
+    return left_shifted(jobs, costs, mirrored)
 
 
 def _in_turn(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
@@ -146,16 +179,16 @@ def _in_turn(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
         Batch(tuple(index + first for index in batch.jobs), batch.start_us + one.end_us, batch.end_us + one.end_us)
         for batch in two.batches
     ]
-    return _left_shifted(jobs, costs, [*one.batches, *later])
+    return left_shifted(jobs, costs, [*one.batches, *later])
 
 
-def _left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) -> Plan:
+def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) -> Plan:
     """Earliest starts that keep the order on every resource."""
     arrival = [0.0] * len(jobs)
     free: dict[int, float] = {}
     result = []
     for batch in sorted(batches, key=lambda b: (b.start_us, b.jobs)):
-        link, size = jobs[batch.jobs[0]].link, len(batch.jobs)
+        link, size = jobs[batch.jobs[0]].link, costs.size(jobs[index] for index in batch.jobs)
         start = max((arrival[j] for index in batch.jobs for j in jobs[index].after), default=0.0)
         start = max(start, *(free.get(resource, 0.0) for resource in costs.resources[link]))
         for resource, time_us in zip(costs.resources[link], costs.occupancy_us(link, size), strict=True):
@@ -179,7 +212,7 @@ class _Run:
         rule: Rule,
     ) -> None:
         self._jobs, self._costs, self._follows = jobs, costs, follows
-        self._patience, self._least = rule.patience, rule.least
+        self._rule = rule
         self._way = _ways(jobs, costs, follows)
         self._missing = [len(lead) for lead in leads]
         rng = random.Random(rule.seed)
@@ -188,7 +221,11 @@ class _Run:
         work = _work(jobs, costs)
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0
-        self._longest = _STRETCH * max((costs.message_us(link, 1) for link in {job.link for job in jobs}), default=0.0)
+        self._full = {resource for resource, time_us in enumerate(work) if time_us >= _FULL * self._left}
+        usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
+        self._longest = _STRETCH * max(
+            (costs.message_us(link, usual) for link in {job.link for job in jobs}), default=0.0
+        )
         self._free = [0.0] * len(work)
         self._waiting: list[list[tuple[float, int, int]]] = [[] for _ in work]
         self._ready: dict[tuple[int, int, bool, int], int] = {}
@@ -249,22 +286,26 @@ class _Run:
         for step in (1, -1):
             piece = job.piece + step
             while (other := self._ready.get((job.root, job.link, job.reduce, piece))) is not None:
-                if not self._may_join(other, len(batch) + 1):
+                if not self._may_join(other, batch):
                     break
                 batch.append(other)
                 piece += step
         return tuple(sorted(batch, key=lambda i: self._jobs[i].piece))
 
-    def _may_join(self, index: int, size: int) -> bool:
-        if not self._follows[index] and self._costs.message_us(self._jobs[index].link, size) <= self._longest:
+    def _may_join(self, index: int, batch: Sequence[int]) -> bool:
+        """Whether a job may share the message of others."""
+        rule, costs, link = self._rule, self._costs, self._jobs[index].link
+        message_us = costs.message_us(link, costs.size(self._jobs[i] for i in (*batch, index)))
+        if not self._follows[index] and message_us <= self._longest:
             return True
-        link = self._jobs[index].link
-        if self._costs.message_us(link, size) <= self._least * max(self._costs.alpha_us[link]):
+        if rule.taper:
+            return not self._full.isdisjoint(costs.resources[link]) and message_us <= rule.taper * self._left
+        if message_us <= rule.least * max(costs.alpha_us[link]):
             return True
-        return size * self._way[index] <= self._patience * self._left
+        return (len(batch) + 1) * self._way[index] <= rule.patience * self._left
 
     def _begin(self, batch: tuple[int, ...], now: float) -> None:
-        link, size = self._jobs[batch[0]].link, len(batch)
+        link, size = self._jobs[batch[0]].link, self._costs.size(self._jobs[index] for index in batch)
         for index in batch:
             job = self._jobs[index]
             del self._ready[job.root, job.link, job.reduce, job.piece]
@@ -277,13 +318,13 @@ class _Run:
             if time_us > 0:
                 heapq.heappush(self._events, (now + time_us, resource, ()))
             if resource == self._fullest:
-                self._left -= size * self._costs.piece_us[link][position]
+                self._left -= size * self._costs.chunk_us[link][position]
         heapq.heappush(self._events, (end, -1, batch))
 
 
 def _ways(jobs: Sequence[Job], costs: Costs, follows: Sequence[Sequence[int]]) -> list[float]:
     """Longest time from the start of a job to the end of what follows, when nothing is in the way."""
-    way = [costs.message_us(job.link, 1) for job in jobs]
+    way = [costs.message_us(job.link, costs.size((job,))) for job in jobs]
     missing = [len(following) for following in follows]
     lead_of: list[list[int]] = [[] for _ in jobs]
     for index, following in enumerate(follows):

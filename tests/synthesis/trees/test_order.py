@@ -25,7 +25,7 @@ RULES = [
 def work(topology, parts, cuts, kind=Kind.ALLGATHER, piece_bytes=MB):
     network = network_of(topology, kind)
     forest = round_packing(network, pack_trees(network, never), parts, never)
-    return network, gather_jobs(network, forest, cuts), Costs.of(network, piece_bytes)
+    return network, gather_jobs(network, forest, cuts), Costs.of(network, piece_bytes, (1,) * (parts * cuts))
 
 
 def check(jobs, costs, plan):
@@ -40,10 +40,14 @@ def check(jobs, costs, plan):
         assert {(jobs[i].root, jobs[i].link, jobs[i].reduce) for i in batch.jobs} == {
             (jobs[batch.jobs[0]].root, link, jobs[batch.jobs[0]].reduce)
         }
-        assert batch.end_us == pytest.approx(batch.start_us + costs.message_us(link, len(pieces)))
+        assert batch.end_us == pytest.approx(
+            batch.start_us + costs.message_us(link, costs.size(jobs[i] for i in batch.jobs))
+        )
         for index in batch.jobs:
             assert all(arrival[earlier] <= batch.start_us + 1e-6 for earlier in jobs[index].after)
-        for resource, time_us in zip(costs.resources[link], costs.occupancy_us(link, len(pieces)), strict=True):
+        for resource, time_us in zip(
+            costs.resources[link], costs.occupancy_us(link, costs.size(jobs[i] for i in batch.jobs)), strict=True
+        ):
             busy.setdefault(resource, []).append((batch.start_us, batch.start_us + time_us))
     for spans in busy.values():
         spans.sort()
@@ -56,7 +60,7 @@ def check(jobs, costs, plan):
 def test_plans_keep_causality_and_share_nothing(drawn, cuts, rule):
     network = Network.of(Problem.build(drawn.topology, drawn.collective, None, MB))
     forest = round_packing(network, pack_trees(network, never), 2, never)
-    jobs, costs = gather_jobs(network, forest, cuts), Costs.of(network, MB / cuts)
+    jobs, costs = gather_jobs(network, forest, cuts), Costs.of(network, MB / cuts, (1,) * (2 * cuts))
     check(jobs, costs, list_schedule(jobs, costs, rule))
 
 
@@ -67,7 +71,7 @@ def test_sums_come_before_what_is_made_of_them(in_turn, rule):
     network, backward = network_of(topology), network_of(topology.reversed())
     forests = [round_packing(n, pack_trees(n, never), 2, never) for n in (network, backward)]
     sums = reduce_jobs(network, backward, forests[1], 2)
-    jobs, costs = gather_jobs(network, forests[0], 2, sums), Costs.of(network, MB)
+    jobs, costs = gather_jobs(network, forests[0], 2, sums), Costs.of(network, MB, (1,) * 4)
     assert all(job.reduce for job in jobs[: len(sums)])
     assert len(sums) == len(jobs) / 2
     plan = list_schedule(jobs, costs, Rule(rule.patience, rule.backwards, in_turn, rule.seed))

@@ -1,0 +1,156 @@
+"""The sizes of a plan's pieces for which the longest chain of messages is shortest: a linear program.
+
+Columns are the sizes, then the starts of the messages, then the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.sparse import Coefficients, SparseProgram
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time that a message takes: once, and for every piece of size 1."""
+
+    alpha_us: float
+    piece_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message follows another where both take turns, for which the earlier one is busy so long."""
+
+    earlier: int
+    later: int
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Chains:
+    """What a plan fixes.
+
+    Attributes
+    ----------
+    shares
+        Pieces among which data can be moved.
+    pieces
+        Pieces of every message.
+    costs
+        What may decide how long a message takes to arrive, [message].
+    brought_by
+        Messages that a message waits for, [message].
+    turns
+        Messages that follow each other on a link or a port.
+    scale_us
+        About how long all takes.
+    """
+
+    shares: Sequence[Sequence[int]]
+    pieces: Sequence[Sequence[int]]
+    costs: Sequence[Sequence[Cost]]
+    brought_by: Sequence[Sequence[int]]
+    turns: Sequence[Turn]
+    scale_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of all pieces, on average 1 in every share, and the time of the plan with them."""
+
+    sizes: tuple[float, ...]
+    time_us: float
+
+
+def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
+    """Sizes for which the longest chain of messages is shortest; None if the limits came first.
+
+    Raises
+    ------
+    PackageMissing
+        If highspy is not installed.
+    """
+    num_pieces = sum(len(share) for share in chains.shares)
+    end = num_pieces + len(chains.pieces)
+    # Times in units of the order of a message's, so that all figures are of one order.
+    unit_us = chains.scale_us / len(chains.pieces) ** 0.5
+    rows = _Rows()
+    for share in chains.shares:
+        rows.add([(piece, 1.0) for piece in share], len(share), len(share))
+
+    def after(column: int, message: int, cost: Cost) -> None:
+        """Let a column come so long after the start of a message."""
+        sizes = [(piece, -cost.piece_us / unit_us) for piece in chains.pieces[message]]
+        rows.add([(column, 1.0), (num_pieces + message, -1.0), *sizes], cost.alpha_us / unit_us)
+
+    for message, earlier_ones in enumerate(chains.brought_by):
+        for earlier in earlier_ones:
+            for cost in chains.costs[earlier]:
+                after(num_pieces + message, earlier, cost)
+        for cost in chains.costs[message]:
+            after(end, message, cost)
+    for turn in chains.turns:
+        after(num_pieces + turn.later, turn.earlier, turn.cost)
+    objective = np.zeros(end + 1)
+    objective[end] = 1.0
+    program = SparseProgram(objective, rows.matrix(), np.array(rows.low), np.array(rows.high), inner=True)
+    optimum = program.solve(limits)
+    if optimum is None:
+        return None
+    # Rounded, so that equal sizes are equal whatever the solver's last digits are.
+    sizes = np.maximum(optimum.values[:num_pieces], 0.0).round(_DIGITS)
+    return Sizes(tuple(sizes.tolist()), optimum.objective * unit_us)
+
+
+def undominated(costs: Sequence[Cost]) -> list[Cost]:
+    """Those of the costs that can be the largest."""
+
+    def beaten(one: Cost) -> bool:
+        return any(one != o and one.alpha_us <= o.alpha_us and one.piece_us <= o.piece_us for o in costs)
+
+    return sorted({one for one in costs if not beaten(one)}, key=lambda cost: (cost.alpha_us, cost.piece_us))
+
+
+def apportion(sizes: Sequence[float], units: int) -> list[int]:
+    """Whole numbers that are nearly in proportion and add up (largest remainders)."""
+    total = sum(sizes)
+    exact = [size * units / total for size in sizes]
+    counts = [math.floor(each) for each in exact]
+    order = sorted(range(len(sizes)), key=lambda i: (counts[i] - exact[i], i))
+    for i in order[: units - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+class _Rows:
+    """Rows of a linear program: a sum of columns that is at least, or exactly, something."""
+
+    def __init__(self) -> None:
+        self._row: list[int] = []
+        self._column: list[int] = []
+        self._value: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, terms: Sequence[tuple[int, float]], low: float, high: float = math.inf) -> None:
+        """Add a row."""
+        for column, value in terms:
+            self._row.append(len(self.low))
+            self._column.append(column)
+            self._value.append(value)
+        self.low.append(low)
+        self.high.append(high)
+
+    def matrix(self) -> Coefficients:
+        """All entries."""
+        return Coefficients(
+            np.array(self._row, dtype=np.int64), np.array(self._column, dtype=np.int64), np.array(self._value)
+        )

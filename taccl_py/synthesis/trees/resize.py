@@ -1,0 +1,92 @@
+"""Pieces of free sizes: the sizes that suit a plan best, as multiples of a finer chunk.
+
+The linear program is that of one orbit: what symmetry exchanges has the same size, so that machines are served for which a
+program of all messages would be far too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.sizes import Chains, Cost, Turn, apportion, best_sizes, undominated
+from taccl_py.synthesis.trees.order import Batch, Choice, Costs, left_shifted
+
+# Chunks for each piece, at least, and of a rank, at most; and how much finer chunks must be from one try to the next.
+_LEAST_SHARE, _MOST_CHUNKS, _STEP = 4, 1024, 2
+# What finer chunks must gain.
+_WORTH = 1e-3
+
+
+def resized(
+    choice: Choice, chunk_bytes: Callable[[int], float], counts: Sequence[int], limits: Limits
+) -> Choice | None:
+    """The same order with better sizes; None if there are none.
+
+    Parameters
+    ----------
+    choice
+        A plan.
+    chunk_bytes
+        Size of a chunk, given their number.
+    counts
+        Numbers of chunks that a rank's share may have, ascending.
+    limits
+        Time, and the user's interrupt.
+
+    Raises
+    ------
+    PackageMissing
+        If highspy is not installed.
+    """
+    costs, num_pieces = choice.costs, len(choice.costs.chunks[0])
+    shares = [range(root * num_pieces, (root + 1) * num_pieces) for root in range(len(costs.chunks))]
+    found = best_sizes(_chains(choice, shares), limits)
+    if found is None or found.time_us >= choice.plan.end_us * (1 - _WORTH):
+        return None
+    best: Choice | None = None
+    for count in counts:
+        if count > _MOST_CHUNKS or count < max(
+            _LEAST_SHARE * num_pieces, 0 if best is None else _STEP * best.num_chunks
+        ):
+            continue
+        chunks = tuple(tuple(apportion([found.sizes[piece] for piece in share], count)) for share in shares)
+        finer = replace(costs.scaled(chunk_bytes(count) / chunk_bytes(choice.num_chunks)), chunks=chunks)
+        plan = left_shifted(choice.jobs, finer, choice.plan.batches)
+        if plan.end_us < (choice if best is None else best).plan.end_us * (1 - _WORTH):
+            best = replace(choice, costs=finer, num_chunks=count, plan=plan)
+    return best
+
+
+def _chains(choice: Choice, shares: Sequence[Sequence[int]]) -> Chains:
+    jobs, costs, batches = choice.jobs, choice.costs, choice.plan.batches
+    batch_of = {index: number for number, batch in enumerate(batches) for index in batch.jobs}
+    usual = choice.num_chunks / len(shares[0])
+
+    def lasting(batch: Batch) -> list[Cost]:
+        link = jobs[batch.jobs[0]].link
+        latency_us = costs.latency_us[link]
+        pairs = zip(costs.alpha_us[link], costs.chunk_us[link], strict=True)
+        return undominated([Cost(alpha_us + latency_us, chunk_us * usual) for alpha_us, chunk_us in pairs])
+
+    return Chains(
+        shares,
+        [[shares[jobs[index].root][jobs[index].piece] for index in batch.jobs] for batch in batches],
+        [lasting(batch) for batch in batches],
+        [sorted({batch_of[earlier] for index in batch.jobs for earlier in jobs[index].after}) for batch in batches],
+        list(_turns(choice, costs, usual)),
+        choice.plan.end_us,
+    )
+
+
+def _turns(choice: Choice, costs: Costs, usual: float) -> Iterator[Turn]:
+    """Messages that follow each other on a link or a port; batches stand in this order."""
+    last: dict[int, int] = {}
+    for number, batch in enumerate(choice.plan.batches):
+        link = choice.jobs[batch.jobs[0]].link
+        occupied = zip(costs.resources[link], costs.alpha_us[link], costs.chunk_us[link], strict=True)
+        for resource, alpha_us, chunk_us in occupied:
+            if resource in last:
+                yield Turn(last[resource], number, Cost(alpha_us, chunk_us * usual))
+            last[resource] = number

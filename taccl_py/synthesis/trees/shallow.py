@@ -1,0 +1,120 @@
+"""Trees without detours: as much throughput, fewer hops.
+
+Many packings are optimal, and the ones that a linear program finds wander about. Where links between nodes decide, nothing is
+lost if every rank sends its own data to its place in the other nodes itself and only links inside nodes pass it on; no two
+messages then compete for a port. And a link that leads away from the root, by more than some slack, helps no tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.packing import Over, Packing, pack_trees
+
+# Throughput that may be given up.
+_LOSS = 1.002
+# What links between nodes count for where they are fixed: what the others carry then decides.
+_FIXED = 0.1
+# Detours that a hop may make, as parts of the way to the farthest rank; smaller ones are tried first.
+_SLACKS = (0.45, 0.5, 0.6, 0.9)
+_MOST_GROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A machine, perhaps with fewer links or other costs, and the packing on it."""
+
+    network: Network
+    packing: Packing
+
+
+def shallow_grounds(network: Network, packing: Packing, piece_mb: float, over: Over) -> list[Ground]:
+    """The machine with as few links as an (almost) best packing needs, in a few ways.
+
+    Parameters
+    ----------
+    network, packing
+        The machine and its best packing.
+    piece_mb
+        Size of what follows each other down a tree; it says what a detour costs.
+    over
+        Whether time is up.
+    """
+    ground = Ground(network, packing)
+    rails = _rails(network)
+    if rails is not None and not over():
+        straight = Ground(rails, pack_trees(rails, over))
+        if _load_us(network, straight.packing) <= packing.load_us * _LOSS:
+            ground = straight
+    found: list[Ground] = []
+    for slack in _SLACKS:
+        if len(found) == _MOST_GROUNDS or over():
+            break
+        layered = _layered(ground.network, slack, piece_mb)
+        packed = pack_trees(layered, over)
+        loss = max(packed.load_us / ground.packing.load_us, _load_us(network, packed) / packing.load_us)
+        if loss <= _LOSS:
+            found.append(Ground(layered, packed))
+    return found or [ground]
+
+
+def _load_us(network: Network, packing: Packing) -> float:
+    """Load of the fullest resource at the costs of this machine."""
+    loads = (amount * network.load(tree.used()) for tree, amount in zip(packing.trees, packing.amounts, strict=True))
+    return float(sum(loads, np.zeros(network.num_resources)).max())
+
+
+def _rails(network: Network) -> Network | None:
+    """Only roots send to other nodes, to their own place there; None if not every node has such a place."""
+    node_of = network.problem.topology.node_of
+    place: list[int] = []
+    count: dict[int, int] = {}
+    for node in node_of:
+        place.append(count.get(node, 0))
+        count[node] = place[-1] + 1
+    if len(count) < 2 or len(set(count.values())) > 1:
+        return None
+    node_index, position = np.array(node_of), np.array(place)
+    crossing = node_index[network.src] != node_index[network.dst]
+    permitted = network.permitted.copy()
+    for index, root in enumerate(network.roots):
+        straight = (network.src == root) & (position[network.dst] == position[root])
+        permitted[index] &= ~crossing | straight
+        if not _reaches_all(network, permitted[index], root):
+            return None
+    beta = np.where(crossing[:, None], network.beta * _FIXED, network.beta)
+    return replace(network, permitted=permitted, beta=beta)
+
+
+def _reaches_all(network: Network, permitted: NDArray[np.bool_], root: int) -> bool:
+    return bool(np.isfinite(_ways(network, permitted, root, np.ones(len(network.src)))).all())
+
+
+def _layered(network: Network, slack: float, piece_mb: float) -> Network:
+    """Without links that lead away from the root by more than a part of the way to the farthest rank."""
+    length = network.least_message_us + network.beta.max(axis=1) * piece_mb
+    permitted = network.permitted.copy()
+    for index, root in enumerate(network.roots):
+        way = _ways(network, permitted[index], root, length)
+        permitted[index] &= way[network.src] + length <= way[network.dst] + slack * way.max()
+    return replace(network, permitted=permitted)
+
+
+def _ways(
+    network: Network, permitted: NDArray[np.bool_], root: int, length: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Shortest way from a root to every rank."""
+    way = np.full(network.num_ranks, np.inf)
+    way[root] = 0.0
+    allowed = np.flatnonzero(permitted)
+    src, dst, length = network.src[allowed], network.dst[allowed], length[allowed]
+    for _ in range(network.num_ranks):
+        before = way.copy()
+        np.minimum.at(way, dst, before[src] + length)
+        if np.array_equal(before, way):
+            break
+    return way

@@ -1,0 +1,73 @@
+import pytest
+
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.trees.jobs import Job, interleaved
+from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.packing import pack_trees
+from taccl_py.synthesis.trees.resize import resized
+from taccl_py.synthesis.trees.shallow import Ground
+from taccl_py.synthesis.trees.taper import TaperSearch, even_forests
+from tests.instances import MB, ring
+from tests.synthesis.trees.boxes import boxes
+from tests.synthesis.trees.test_order import check
+from tests.synthesis.trees.test_packing import network_of, never
+
+SHARE_BYTES = 64 * MB
+COUNTS = [1 << bit for bit in range(11)]
+
+
+def search(topology):
+    network = network_of(topology)
+    ground = Ground(network, pack_trees(network, never))
+    return [
+        TaperSearch(network, forest, lambda count: SHARE_BYTES / count, COUNTS, never)
+        for forest in even_forests(ground, never)
+    ]
+
+
+def test_first_cuts_of_all_parts_come_first():
+    jobs = [Job(0, piece, 0, reduce=False, after=()) for piece in range(6)]
+    assert [job.piece for job in interleaved(jobs, 2, 3)] == [0, 2, 4, 1, 3, 5]
+
+
+@pytest.mark.parametrize("topology", [ring(4), boxes(2)], ids=["ring", "boxes"])
+def test_sizes_fall_and_fill_the_share(topology):
+    for each in search(topology):
+        choice = each.best()
+        for sizes in choice.costs.chunks:
+            assert sum(sizes) == choice.num_chunks
+            assert choice.num_chunks in COUNTS
+            assert list(sizes) == sorted(sizes, reverse=True)
+
+
+def test_no_setting_nearby_is_better_than_the_best_plan():
+    (first, *_) = search(boxes(2))
+    choice = first.best()
+    for taper in (0.0, choice.rule.taper):
+        plan = list_schedule(choice.jobs, choice.costs, Rule(taper=taper))
+        assert plan.end_us >= choice.plan.end_us * (1 - 1e-9) or taper == 0.0
+
+
+def test_what_one_step_cannot_carry_pays_alpha_again():
+    network = network_of(ring(2, alpha_us=1.0, beta_us_per_mb=10.0))
+    costs = Costs.of(network, MB / 100, (71, 29))
+    assert costs.message_us(0, 71) == pytest.approx(1.0 + 7.1)
+    assert costs.message_us(0, 72) == pytest.approx(2.0 + 7.2)
+
+
+def test_faster_links_get_larger_pieces():
+    """Two jobs of one root, over a slow link and a fast one at once: twelve thirteenths go over the fast one."""
+    network = network_of(boxes(2))
+    slow, fast = (
+        next(i for i, link in enumerate(network.problem.topology.links) if (link.src, link.dst) == ends)
+        for ends in ((0, 8), (0, 1))
+    )
+    jobs = (Job(0, 0, slow, reduce=False, after=()), Job(0, 1, fast, reduce=False, after=()))
+    costs = Costs.of(network, SHARE_BYTES / 2, (1, 1))
+    rule = Rule()
+    choice = Choice(jobs, costs, 2, rule, list_schedule(jobs, costs, rule))
+    better = resized(choice, lambda count: SHARE_BYTES / count, COUNTS, Limits())
+    # 25 and 300 GB/s: the fast link carries 12 of 13 parts, and both take 64 MB / 325 GB/s = 197 us.
+    assert better.plan.end_us == pytest.approx(197 + 2.6, rel=0.05)
+    assert sum(better.costs.chunks[0]) == better.num_chunks
+    check(jobs, better.costs, better.plan)
