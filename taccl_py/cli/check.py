@@ -19,7 +19,6 @@ from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_size, format_time
-from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
 
 if TYPE_CHECKING:
@@ -100,6 +99,7 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
 
 
 def _judge_json(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    from taccl_py.verify.any_size import judge_any
     from taccl_py.verify.mscclpp import is_plan, judge_plan
 
     if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):

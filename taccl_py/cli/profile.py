@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _SHARED = "machine"
 _LEAST_LARGEST = 4096
+_ALIKE = 0.05  # relative difference of measured costs up to which nodes look the same
 _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few turns of what else its processors do
 
 
@@ -273,6 +274,10 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(found.topology)))
         click.echo(f"wrote {output}" + ("" if found.complete else ", of which not all was measured"), err=True)
+        if _look_alike_reordered(found.topology):
+            click.echo(
+                f"note: nodes look the same in another order of their ranks: taccl topo align {output}", err=True
+            )
     if as_json:
         echo_json(profile_record(found))
     else:
@@ -284,6 +289,16 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
     if setup.reference is not None:
         _require_as_good(setup.reference, found.topology, values)
     return 0
+
+
+def _look_alike_reordered(topology: Topology) -> bool:
+    """Whether nodes look the same, but only in another order of their ranks."""
+    from taccl_py.topology.alignment import align_nodes
+
+    try:
+        return align_nodes(topology, _ALIKE).changes
+    except InputError:  # there is one node, or one is like no other
+        return False
 
 
 def _measure(

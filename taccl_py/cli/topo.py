@@ -233,6 +233,47 @@ def diff_command(before: str, after: str, as_json: bool, **values: Any) -> None:
         raise InvalidArtifact(after, [Violation("", "drift", what)] * record["worse"])
 
 
+@topo.command("align")
+@click.argument("topology")
+@click.option("--nodes", type=click.IntRange(2), default=None, help="Number of nodes.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=0.05,
+    show_default=True,
+    help="Relative difference of alpha, beta or latency up to which two figures are the same; they are then made even.",
+)
+@click.option(
+    "-o", "--output", type=OUTPUT, default=None, help="Topology file to write, with the ranks in the new order."
+)
+@json_option
+def align_command(topology: str, output: Path | None, as_json: bool, **values: Any) -> None:
+    """Order the ranks of every node so that all nodes look the same, as where virtual machines number their GPUs differently.
+
+    TOPOLOGY is a name, formula or file. One algorithm then fits all nodes, and the search for it uses that they are alike. Start
+    the processes of each node with the CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES) that is printed for it.
+
+    Example: taccl topo align ndv2 --nodes 2
+    """
+    from taccl_py.pipeline import load_machine
+    from taccl_py.topology.alignment import align_nodes
+
+    try:
+        found = align_nodes(load_machine(topology, "", values["nodes"]).topology, values["tolerance"])
+    except InputError as error:
+        raise error if error.path else InputError(error.what, path=topology) from None
+    if output is not None:
+        write_atomically(output, canonical_json(topology_to_json(found.topology)))
+        click.echo(f"wrote {output}", err=True)
+    if as_json:
+        echo_json({"changes": found.changes, "orders": [list(order) for order in found.orders]})
+        return
+    rows = [(f"node {node}", ",".join(map(str, order))) for node, order in enumerate(found.orders)]
+    print_table(plain_table("Nodes look the same with these devices", ("node", "CUDA_VISIBLE_DEVICES"), rows))
+    if not found.changes:
+        click.echo("which is how they are numbered")
+
+
 def _show(topology: Topology) -> None:
     click.echo(f"{topology.name}: {topology.num_ranks} ranks in {topology.num_nodes} nodes")
     click.echo(f"source: {topology.source}")

@@ -1,6 +1,7 @@
 """``taccl topo``: topologies listed, shown, written, and read back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -292,3 +293,23 @@ def test_fit_infers_the_port_that_flows_shared(taccl, folder):
     (port,) = taccl("topo", "fit", "samples.csv", "--json").json["ports"]
     assert (port["links"], round(port["alpha_us"], 6), round(port["beta_us_per_mb"], 6)) == (2, 1, 10)
     assert "links that share it" in taccl("topo", "fit", "samples.csv").out
+
+
+def test_nodes_that_number_their_gpus_differently_are_measured_and_aligned(taccl, folder):
+    """Two NDv2 nodes, the second of which counts backwards: seen through noise, put in order, and symmetric again."""
+    machine = load_topology("ndv2", 2)
+    odd = replace(machine.subset([*range(8), *range(15, 7, -1)]), symmetry=())
+    write_json(folder / "odd.json", topology_to_json(odd))
+    measured = taccl("profile", "--emulate", "odd.json", "--noise", 0.005, "-o", "measured.json")
+    assert "taccl topo align measured.json" in measured.err
+    aligned = taccl("topo", "align", "measured.json", "-o", "aligned.json", "--json").json
+    assert aligned["changes"]
+    assert "1,0" not in taccl("topo", "align", "aligned.json").out
+    assert "which is how they are numbered" in taccl("topo", "align", "aligned.json").out
+    assert taccl("synth", "aligned.json", "allgather", "--time-limit", 1, "--only-schedule", "--json").code == 0
+    (image,) = json.loads((folder / "aligned.json").read_text(encoding="utf-8"))["symmetry"]
+    assert image == [*range(8, 16), *range(8)]
+
+
+def test_one_node_cannot_be_aligned(refuse):
+    refuse(2, ["ndv2", "one node"], "topo", "align", "ndv2")
