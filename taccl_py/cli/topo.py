@@ -158,8 +158,9 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
     """Fit alpha and beta of links to measured times, with residual, confidence, outliers and the sizes where the line breaks.
 
     FILES are CSV with the columns src, dst, size_bytes, time_us and perhaps serial (messages one after the other), joined (at
-    once), together (label of what ran at the same time, which tells the ports that links share); or what osu_latency, osu_bw, nccl-tests' sendrecv_perf or CUDA's
-    p2pBandwidthLatencyTest printed. All of them are one set of samples.
+    once), together (label of what ran at the same time, which tells the ports that links share); or what osu_latency, osu_bw,
+    nccl-tests' sendrecv_perf or CUDA's p2pBandwidthLatencyTest printed; or records of taccl profile (--record). All of them are
+    one set of samples.
 
     \b
     Examples:

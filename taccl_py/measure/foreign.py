@@ -1,10 +1,11 @@
-"""Outputs of other benchmarks as samples: OSU, nccl-tests' sendrecv_perf, CUDA's p2pBandwidthLatencyTest."""
+"""Files of other kinds as samples: OSU, nccl-tests' sendrecv_perf, CUDA's p2pBandwidthLatencyTest, records of profiles."""
 
 from __future__ import annotations
 
 import re
 
 from taccl_py.errors import InputError
+from taccl_py.measure.record import RECORD_FORMAT, samples_of_record
 from taccl_py.measure.samples import Sample, read_samples
 from taccl_py.units import BYTES_PER_MB
 
@@ -17,13 +18,13 @@ _P2P_LATENCIES = re.compile(r"P2P=Enabled Latency.*Matrix \(us\)")
 
 
 def read_any(text: str, path: str) -> tuple[Sample, ...]:
-    """Samples of a CSV file or of what a benchmark printed, by what stands in it.
+    """Samples of a CSV file, of a profile's record or of what a benchmark printed, by what stands in it.
 
     Parameters
     ----------
     text
         Of `osu_latency` or `osu_bw` between ranks 0 and 1; of `sendrecv_perf`, where every rank sends to the next at the same
-        time; of `p2pBandwidthLatencyTest`, where latency and bandwidth are measured alone.
+        time; of `p2pBandwidthLatencyTest`, where latency and bandwidth are measured alone; of a record of ``taccl profile``.
     path
         File name for error messages.
 
@@ -32,6 +33,8 @@ def read_any(text: str, path: str) -> tuple[Sample, ...]:
     InputError
         If nothing can be read from it.
     """
+    if RECORD_FORMAT in text[:100]:
+        return samples_of_record(text, path)
     if re.search(r"^\s*#\s*OSU MPI.*Latency", text, re.MULTILINE):
         return _osu(text, path, latency=True)
     if re.search(r"^\s*#\s*OSU MPI.*Bandwidth", text, re.MULTILINE):

@@ -8,8 +8,53 @@ from pathlib import Path
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, parse_json, read_text
 from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.measure.samples import Sample
 
-_FORMAT, _VERSION = "taccl-profile-record", 1
+RECORD_FORMAT = "taccl-profile-record"
+_VERSION = 1
+
+
+def samples_of_record(text: str, path: str) -> tuple[Sample, ...]:
+    """Samples of a record's text; flows that ran at the same time have one label.
+
+    Parameters
+    ----------
+    text
+        What the file holds.
+    path
+        Its name, for error messages.
+
+    Raises
+    ------
+    InputError
+        If the text is no record, or a line of it is wrong.
+    """
+    first, *lines = text.splitlines()
+    header = Fields(parse_json(first, path), path)
+    header.header(RECORD_FORMAT, _VERSION)
+    num_ranks = header.integer("num_ranks", least=2)
+    samples: list[Sample] = []
+    for number, line in enumerate(lines, 2):
+        experiment, times = _read_line(line, f"{path}, line {number}", num_ranks)
+        label = f"experiment {number - 1}" if len(times) > 1 else ""
+        for flow, time_us in zip(experiment.flows, times, strict=True):
+            samples.append(
+                Sample(flow.src, flow.dst, experiment.size_bytes, time_us, experiment.messages, together=label)
+            )
+    if not samples:
+        raise InputError("has no experiment; let the profile run longer", path=path)
+    return tuple(samples)
+
+
+def _read_line(line: str, path: str, num_ranks: int) -> tuple[Experiment, tuple[float, ...]]:
+    fields = Fields(parse_json(line, path), path)
+    ends, times = fields.integers("ranks", least=0), fields.numbers("times_us")
+    size_bytes, messages = fields.integer("size_bytes", least=0), fields.integer("messages", least=1)
+    fields.finish()
+    if len(ends) != 2 * len(times) or not times or max(ends) >= num_ranks:
+        fields.fail("ranks", f"found {len(ends)} ranks below {num_ranks} and {len(times)} times; two a time are needed")
+    flows = tuple(Flow(src, dst) for src, dst in zip(ends[::2], ends[1::2], strict=True))
+    return Experiment(flows, size_bytes, messages), tuple(times)
 
 
 class Record:
@@ -33,7 +78,7 @@ class Record:
     def __init__(self, path: Path, machine: str, num_ranks: int) -> None:
         self._path = path
         self.known: dict[Experiment, tuple[float, ...]] = {}
-        header = {"format": _FORMAT, "version": _VERSION, "machine": machine, "num_ranks": num_ranks}
+        header = {"format": RECORD_FORMAT, "version": _VERSION, "machine": machine, "num_ranks": num_ranks}
         if not path.exists():
             self._append(json.dumps(header) + "\n")
             return
@@ -46,18 +91,8 @@ class Record:
                 # The program was killed while it wrote this.
                 path.write_text(text[: len(text) - len(line)], encoding="utf-8")
                 break
-            self._read(Fields(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}"), num_ranks)
-
-    def _read(self, fields: Fields, num_ranks: int) -> None:
-        ends, times = fields.integers("ranks", least=0), fields.numbers("times_us")
-        size_bytes, messages = fields.integer("size_bytes", least=0), fields.integer("messages", least=1)
-        fields.finish()
-        if len(ends) != 2 * len(times) or not times or max(ends) >= num_ranks:
-            fields.fail(
-                "ranks", f"found {len(ends)} ranks below {num_ranks} and {len(times)} times; two a time are needed"
-            )
-        flows = tuple(Flow(src, dst) for src, dst in zip(ends[::2], ends[1::2], strict=True))
-        self.known[Experiment(flows, size_bytes, messages)] = tuple(times)
+            experiment, times = _read_line(line, f"{path}, line {number}", num_ranks)
+            self.known[experiment] = times
 
     def keep(self, experiment: Experiment, times: tuple[float, ...]) -> None:
         """Add a result.

@@ -72,3 +72,20 @@ def test_an_unknown_machine_of_many_nodes_takes_less_than_a_twentieth_of_all_pai
     every = taccl("profile", "--plan", "--ranks", ranks, "--nodes", nodes, "--all-pairs", "--json").json
     assert every["experiments"] == plan["experiments"] + plan["all_pairs"]
     assert every["seconds"] > plan["seconds"]
+
+
+def test_a_record_is_fitted_to_the_machine_that_was_found(taccl, folder):
+    assert taccl("profile", "--emulate", "ndv2-x2", "--record", "record.jsonl", "-o", "found.json").code == 0
+    assert taccl("topo", "fit", "record.jsonl", "--nodes", 2, "-o", "fitted.json").code == 0
+    assert "is as" in taccl("topo", "diff", "found.json", "fitted.json", "--tolerance", 0.001).out
+
+
+def test_a_record_with_a_wrong_line_is_refused(taccl, refuse, folder):
+    assert taccl("profile", "--emulate", "ring:3", "--record", "record.jsonl", "-o", "found.json").code == 0
+    lines = (folder / "record.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "short.jsonl").write_text(lines[0], encoding="utf-8")
+    refuse(2, ["short.jsonl", "no experiment"], "topo", "fit", "short.jsonl")
+    wrong = lines[1].replace('"ranks": [0, ', '"ranks": [9, ')
+    assert wrong != lines[1]
+    (folder / "wrong.jsonl").write_text(lines[0] + wrong, encoding="utf-8")
+    refuse(2, ["wrong.jsonl, line 2", "ranks below 3"], "topo", "fit", "wrong.jsonl")
