@@ -74,7 +74,7 @@ def test_an_unknown_machine_of_many_nodes_takes_less_than_a_twentieth_of_all_pai
     assert every["seconds"] > plan["seconds"]
 
 
-def test_a_record_is_fitted_to_the_machine_that_was_found(taccl, folder):
+def test_a_record_is_fitted_to_the_machine_that_was_found(taccl):
     assert taccl("profile", "--emulate", "ndv2-x2", "--record", "record.jsonl", "-o", "found.json").code == 0
     assert taccl("topo", "fit", "record.jsonl", "--nodes", 2, "-o", "fitted.json").code == 0
     assert "is as" in taccl("topo", "diff", "found.json", "fitted.json", "--tolerance", 0.001).out
