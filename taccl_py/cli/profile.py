@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _SHARED = "machine"
 _LEAST_LARGEST = 4096
-_ALIKE = 0.05  # relative difference of measured costs up to which nodes look the same
 _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few turns of what else its processors do
 
 
@@ -294,9 +293,10 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
 def _look_alike_reordered(topology: Topology) -> bool:
     """Whether nodes look the same, but only in another order of their ranks."""
     from taccl_py.topology.alignment import align_nodes
+    from taccl_py.topology.difference import TOLERANCE
 
     try:
-        return align_nodes(topology, _ALIKE).changes
+        return align_nodes(topology, TOLERANCE).changes
     except InputError:  # there is one node, or one is like no other
         return False
 

@@ -15,12 +15,22 @@ from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import canonical_json, read_text, write_atomically
 from taccl_py.report.tables import plain_table, print_table
 from taccl_py.topology.catalog import list_topologies, name_of_file
+from taccl_py.topology.difference import TOLERANCE
 from taccl_py.topology.files import topology_to_json
 from taccl_py.topology.machines import SHAPES
 from taccl_py.units import MAX_RANKS, format_ranks
 
 if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
+
+
+_tolerance_option = click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=TOLERANCE,
+    show_default=True,
+    help="Relative difference of alpha, beta or latency up to which two figures are the same.",
+)
 
 
 @click.group(short_help="List, show, import, fit and compare topologies.")
@@ -195,13 +205,7 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
 @click.argument("before")
 @click.argument("after")
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of both.")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(0),
-    default=0.05,
-    show_default=True,
-    help="Relative difference of alpha, beta or latency up to which two figures are the same.",
-)
+@_tolerance_option
 @click.option("--check", is_flag=True, help="End with exit code 4 if AFTER is worse somewhere.")
 @json_option
 def diff_command(before: str, after: str, as_json: bool, **values: Any) -> None:
@@ -237,13 +241,7 @@ def diff_command(before: str, after: str, as_json: bool, **values: Any) -> None:
 @topo.command("align")
 @click.argument("topology")
 @click.option("--nodes", type=click.IntRange(2), default=None, help="Number of nodes.")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(0),
-    default=0.05,
-    show_default=True,
-    help="Relative difference of alpha, beta or latency up to which two figures are the same; they are then made even.",
-)
+@_tolerance_option
 @click.option(
     "-o", "--output", type=OUTPUT, default=None, help="Topology file to write, with the ranks in the new order."
 )
@@ -251,7 +249,7 @@ def diff_command(before: str, after: str, as_json: bool, **values: Any) -> None:
 def align_command(topology: str, output: Path | None, as_json: bool, **values: Any) -> None:
     """Order the ranks of every node so that all nodes look the same, as where virtual machines number their GPUs differently.
 
-    TOPOLOGY is a name, formula or file. One algorithm then fits all nodes, and the search for it uses that they are alike. Start
+    TOPOLOGY is a name, formula or file; figures that are the same within the tolerance are made even. One algorithm then fits all nodes, and the search for it uses that they are alike. Start
     the processes of each node with the CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES) that is printed for it.
 
     Example: taccl topo align ndv2 --nodes 2

@@ -112,7 +112,6 @@ class _Clocks:
         num_actions = sum(len(draft.actions) for rank in drafts for draft in rank)
         self._across = whole and num_actions * sum(map(len, drafts)) <= _CLOCK_BUDGET
         self._width: list[int] = []
-        self._column_of: dict[int, int] = {}
         column = 0
         for rank in drafts:
             column = column if self._across else 0

@@ -29,21 +29,26 @@ def samples_of_record(text: str, path: str) -> tuple[Sample, ...]:
     InputError
         If the text is no record, or a line of it is wrong.
     """
-    first, *lines = text.splitlines()
-    header = Fields(parse_json(first, path), path)
+    lines = _whole_lines(text)
+    if len(lines) < 2:
+        raise InputError("has no experiment; let the profile run longer", path=path)
+    header = Fields(parse_json(lines[0], path), path)
     header.header(RECORD_FORMAT, _VERSION)
     num_ranks = header.integer("num_ranks", least=2)
     samples: list[Sample] = []
-    for number, line in enumerate(lines, 2):
+    for number, line in enumerate(lines[1:], 2):
         experiment, times = _read_line(line, f"{path}, line {number}", num_ranks)
         label = f"experiment {number - 1}" if len(times) > 1 else ""
         for flow, time_us in zip(experiment.flows, times, strict=True):
             samples.append(
                 Sample(flow.src, flow.dst, experiment.size_bytes, time_us, experiment.messages, together=label)
             )
-    if not samples:
-        raise InputError("has no experiment; let the profile run longer", path=path)
     return tuple(samples)
+
+
+def _whole_lines(text: str) -> list[str]:
+    """Lines of a record, without a last one that the program was killed while it wrote."""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _read_line(line: str, path: str, num_ranks: int) -> tuple[Experiment, tuple[float, ...]]:
@@ -83,14 +88,12 @@ class Record:
             self._append(json.dumps(header) + "\n")
             return
         text = read_text(path)
-        lines = text.splitlines(keepends=True)
+        lines = _whole_lines(text)
         if not lines or parse_json(lines[0], str(path)) != header:
             raise InputError(f"is not a record of {machine} with {num_ranks} ranks; name another file", path=str(path))
+        if not text.endswith("\n"):
+            path.write_text("".join(lines), encoding="utf-8")
         for number, line in enumerate(lines[1:], 2):
-            if not line.endswith("\n"):
-                # The program was killed while it wrote this.
-                path.write_text(text[: len(text) - len(line)], encoding="utf-8")
-                break
             experiment, times = _read_line(line, f"{path}, line {number}", num_ranks)
             self.known[experiment] = times
 

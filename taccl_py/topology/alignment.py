@@ -6,7 +6,7 @@ the ranks of each node are put in a fitting order, one algorithm fits all of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -65,7 +65,8 @@ def align_nodes(topology: Topology, tolerance: float) -> Alignment:
     labels = _Labels(even)
     aligned: list[tuple[int, ...]] = [nodes[0]]
     for number, ranks in enumerate(nodes[1:], 1):
-        found = _fitted(labels, aligned, ranks, [])
+        alike = labels.sorts(ranks) == labels.sorts(nodes[0])
+        found = _fitted(labels, aligned, ranks, []) if alike else None
         if found is None:
             raise InputError(
                 f"node {number} is not like node 0 in any order of its ranks, within {tolerance:.3g}; compare their links "
@@ -110,12 +111,34 @@ class _Labels:
             for link in links:
                 self._touched[src].update(link.ports)
                 self._touched[dst].update(link.ports)
-        self._own = [(sorted(map(repr, outside[rank])), self._shared(rank, rank)) for rank in range(topology.num_ranks)]
+        looks = ((sorted(map(repr, outside[rank])), self._shared(rank, rank)) for rank in range(topology.num_ranks))
+        self._sort = self._refined(_numbered(looks))
+
+    def sorts(self, ranks: Sequence[int]) -> list[int]:
+        """Sorts of ranks; ranks of different sorts cannot take each other's place."""
+        return sorted(self._sort[rank] for rank in ranks)
+
+    def _refined(self, sort: list[int]) -> list[int]:
+        """Sorts that also tell what a rank's neighbours in its node are of, their neighbours, and so on (Weisfeiler and Leman)."""
+        nodes = self._topology.node_ranks
+        while True:
+            looks = {
+                rank: (
+                    sort[rank],
+                    sorted(repr((self._pair(rank, other), sort[other])) for other in ranks if other != rank),
+                )
+                for ranks in nodes
+                for rank in ranks
+            }
+            finer = _numbered(looks[rank] for rank in range(len(sort)))
+            if max(finer) == max(sort):
+                return finer
+            sort = finer
 
     def fits(self, aligned: Sequence[tuple[int, ...]], chosen: Sequence[int], rank: int) -> bool:
         """Whether a rank may come next in a node, after those that are chosen, when so many nodes have their order."""
         first, place = aligned[0], len(chosen)
-        if self._own[rank] != self._own[first[place]]:
+        if self._sort[rank] != self._sort[first[place]]:
             return False
         for mine, theirs in zip((*chosen, rank), first, strict=False):
             if self._pair(mine, rank) != self._pair(theirs, first[place]):
@@ -150,6 +173,12 @@ class _Labels:
             (self._topology.ports[port].alpha_us, self._topology.ports[port].beta_us_per_mb) for port in link.ports
         )
         return link.alpha_us, link.beta_us_per_mb, link.latency_us, *ports
+
+
+def _numbered(looks: Iterable[object]) -> list[int]:
+    """The same number for what looks the same."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(repr(look), len(numbers)) for look in looks]
 
 
 def _evened(topology: Topology, tolerance: float) -> Topology:

@@ -10,6 +10,10 @@ from taccl_py.errors import InputError
 from taccl_py.topology.model import Topology
 
 
+# Relative difference up to which two figures are the same, if nothing else is said.
+TOLERANCE = 0.05
+
+
 class Change(StrEnum):
     """How something differs in the second description."""
 

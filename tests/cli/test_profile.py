@@ -85,6 +85,8 @@ def test_a_record_with_a_wrong_line_is_refused(taccl, refuse, folder):
     lines = (folder / "record.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "short.jsonl").write_text(lines[0], encoding="utf-8")
     refuse(2, ["short.jsonl", "no experiment"], "topo", "fit", "short.jsonl")
+    (folder / "cut.jsonl").write_text("".join(lines)[:-9], encoding="utf-8")
+    assert taccl("topo", "fit", "cut.jsonl").code == 0
     wrong = lines[1].replace('"ranks": [0, ', '"ranks": [9, ')
     assert wrong != lines[1]
     (folder / "wrong.jsonl").write_text(lines[0] + wrong, encoding="utf-8")

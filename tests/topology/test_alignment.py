@@ -77,3 +77,13 @@ def test_nodes_that_are_not_alike_are_named():
         align_nodes(load_topology("ndv2", 1), 0.05)
     with pytest.raises(InputError, match="no order makes them alike"):
         align_nodes(load_topology("ndv2", 2).subset(range(15)), 0.05)
+
+
+def test_a_slow_link_among_sixteen_ranks_that_are_all_alike_is_soon_seen():
+    """No order helps, and nobody tries the 16! of them."""
+    two = load_topology("dgx2", 2)
+    slow = tuple(
+        replace(k, beta_us_per_mb=2 * k.beta_us_per_mb) if (k.src, k.dst) == (20, 27) else k for k in two.links
+    )
+    with pytest.raises(InputError, match="node 1 is not like node 0"):
+        align_nodes(replace(two, links=slow, symmetry=()), 0.05)

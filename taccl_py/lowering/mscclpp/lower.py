@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, LoweringError
+from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import Geometry, Placement
 from taccl_py.lowering.lower import default_name
 from taccl_py.lowering.mscclpp.blocks import Post, share_out
 from taccl_py.lowering.mscclpp.emit import emit_blocks
+from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
 from taccl_py.lowering.mscclpp.signals import find_signals
 from taccl_py.lowering.mscclpp.switch import switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, Stream, make_tasks
@@ -133,11 +134,10 @@ def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
     safe = MSCCLPP.max_offset_bytes // longest // unit * unit * counted
     most = safe if options.max_bytes is None else options.max_bytes
     if least > most or most > safe:
-        raise LoweringError(
+        raise beyond(
+            "max_bytes" if most > safe else "min_bytes",
             f"{least} to {most} bytes are asked for, but {MSCCLPP.title} can run this plan from {unit * counted} to {safe} "
             "bytes; ask for sizes between, or use fewer chunks",
-            runtime=MSCCLPP.name,
-            limit="max_bytes" if most > safe else "min_bytes",
         )
     return least, most
 
@@ -166,12 +166,11 @@ def _settle(schedule: Schedule, places: Places) -> _Draft:
             return draft
         for post, number in crowded.items():
             parts[post] = max(number, parts.get(post, 1) + 1)
-    raise LoweringError(
+    raise beyond(
+        "max_operations",
         f"the work cannot be shared out so that no threadblock has more than {MSCCLPP.max_operations} operations and "
         f"{MSCCLPP.max_channels} channels of a type, which {MSCCLPP.title} allows; use fewer instances, or a schedule with "
         "fewer messages",
-        runtime=MSCCLPP.name,
-        limit="max_operations",
     )
 
 
@@ -193,35 +192,23 @@ def _require_room(stream: Stream, posts: tuple[Post, ...], num_ranks: int) -> No
     """Refuse what would need more threadblocks than a GPU has, or clocks larger than the memory."""
     everybody = set(posts)
     for rank in range(num_ranks):
-        _require_threadblocks(rank, sum(post.rank == rank for post in everybody))
+        require_threadblocks(rank, sum(post.rank == rank for post in everybody))
     if len(stream.tasks) * len(everybody) > _CLOCK_BUDGET:
-        raise LoweringError(
+        raise beyond(
+            "size",
             f"{len(stream.tasks)} puts, copies and reductions in {len(everybody)} threadblocks are too many to be ordered; use "
             "fewer ranks, chunks or instances",
-            runtime=MSCCLPP.name,
-            limit="size",
-        )
-
-
-def _require_threadblocks(rank: int, number: int) -> None:
-    if number > MSCCLPP.max_threadblocks:
-        raise LoweringError(
-            f"rank {rank} needs {number} threadblocks, and {MSCCLPP.max_threadblocks} run at the same time on the smallest GPU; "
-            "use fewer instances, or a schedule with fewer messages",
-            runtime=MSCCLPP.name,
-            limit="threadblocks",
         )
 
 
 def _require_few(draft: _Draft) -> None:
     """Refuse more threadblocks or semaphores on a GPU than there are."""
     for rank, blocks in enumerate(draft.blocks):
-        _require_threadblocks(rank, len(blocks))
+        require_threadblocks(rank, len(blocks))
         semaphores = draft.wiring.num_semaphores(rank)
         if semaphores > MSCCLPP.max_semaphores:
-            raise LoweringError(
+            raise beyond(
+                "semaphores",
                 f"rank {rank} needs {semaphores} semaphores between its threadblocks, and {MSCCLPP.title} has "
                 f"{MSCCLPP.max_semaphores}; use fewer instances, or a schedule with fewer messages",
-                runtime=MSCCLPP.name,
-                limit="semaphores",
             )

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from taccl_py.collective import Buffer, Kind
-from taccl_py.errors import InputError, LoweringError
+from taccl_py.errors import InputError
 from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
 from taccl_py.lowering.plan import MEMORY, SWITCH, Operation, PlanBlock, PlanGpu, SwitchGroup
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
@@ -101,27 +102,19 @@ def _require_switch(schedule: Schedule) -> None:
 def _require_room(topology: Topology, num_owned: int, instances: int) -> None:
     num_peers = topology.num_ranks - 1
     if num_peers > MSCCLPP.max_channels:
-        raise LoweringError(
+        raise beyond(
+            "max_channels",
             f"each threadblock tells all {num_peers} others, and {MSCCLPP.title} has room for {MSCCLPP.max_channels} channels; "
             "leave --switch out",
-            runtime=MSCCLPP.name,
-            limit="max_channels",
         )
     num_operations = 4 * -(-num_peers // MSCCLPP.max_channels_at_once) + 3 + num_owned
     if num_operations > MSCCLPP.max_operations:
-        raise LoweringError(
+        raise beyond(
+            "max_operations",
             f"a threadblock needs {num_operations} operations, and {MSCCLPP.title} has room for {MSCCLPP.max_operations}; use a "
             "schedule with fewer chunks",
-            runtime=MSCCLPP.name,
-            limit="max_operations",
         )
-    if instances > MSCCLPP.max_threadblocks:
-        raise LoweringError(
-            f"a rank needs {instances} threadblocks, and {MSCCLPP.max_threadblocks} run at the same time on the smallest GPU; use "
-            "fewer instances",
-            runtime=MSCCLPP.name,
-            limit="threadblocks",
-        )
+    require_threadblocks(0, instances)
 
 
 def _block(owned: Sequence[int], number: int, instances: int, num_ranks: int) -> PlanBlock:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
-from taccl_py.solvers.limits import Deadline
+from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import demand_bound, relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -48,7 +48,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     events.stage("ways")
     found: list[Schedule] = []
     work = 0
-    for way in _promising(demand):
+    for way in _promising(demand, options.limits.within(deadline.left)):
         best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
         done = best_us <= bound.time_us * (1 + _TOLERANCE) or deadline.left <= 0 or options.limits.stop.is_set()
         if found and (done or way.estimate_us > _HOPELESS * best_us or (work > _WORK)):
@@ -87,6 +87,6 @@ def _check(demand: Demand) -> None:
         raise InputError("costs for chunks of an unstated size are of no use to engine hierarchy; use --engine milp")
 
 
-def _promising(demand: Demand) -> Iterator[Way]:
+def _promising(demand: Demand, limits: Limits) -> Iterator[Way]:
     """The most promising ways first, and not many of them."""
-    yield from sorted(ways(demand), key=lambda way: way.estimate_us)[:_MOST]
+    yield from sorted(ways(demand, limits), key=lambda way: way.estimate_us)[:_MOST]

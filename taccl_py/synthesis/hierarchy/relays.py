@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds.passage import Passage
 from taccl_py.synthesis.models.relay_cover import Relay, choose_relays
 from taccl_py.synthesis.templates.moves import Move, Moves
@@ -57,8 +57,8 @@ class Relays:
     end_us: float
 
     @staticmethod
-    def of(topology: Topology) -> Relays | None:
-        """Find the soonest; None where nodes are not alike, or none are found before something could cross twice."""
+    def of(topology: Topology, limits: Limits) -> Relays | None:
+        """Find the soonest; None where nodes are not alike, or none are found in time or before something could cross twice."""
         if topology.num_nodes < 2 or topology.num_ranks > _MOST_RANKS:
             return None
         passage = Passage.of(topology)
@@ -66,11 +66,14 @@ class Relays:
         if not alike:
             return None
         links = tuple(alike)
+        deadline = Deadline(limits.seconds)
         for time_us in passage.times_us(links):
+            if deadline.left <= 0 or limits.stop.is_set():
+                return None
             cover = passage.cover(links, time_us, until_us=0.0, alike=alike)
             if len(cover.relays) > _MOST_RELAYS or time_us > passage.twice_us:
                 return None
-            chosen = choose_relays(cover, Limits(_SECONDS))
+            chosen = choose_relays(cover, limits.within(min(_SECONDS, deadline.left)))
             if chosen is not None:
                 return Relays(passage, chosen, time_us)
         return None

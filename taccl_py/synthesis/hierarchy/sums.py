@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds.passage import Passage
 from taccl_py.synthesis.hierarchy.relays import alike_links
 from taccl_py.synthesis.models.cp_sums import SumPlan, exchange_sums
@@ -18,7 +18,8 @@ from taccl_py.topology.model import Topology
 
 # Larger nodes, and nodes of which more hubs are needed, are not for this.
 _MOST_RANKS, _MOST_GROUPS = 16, 4
-_LIMITS = Limits(seconds=20.0, work=8.0)
+# Work of the solver for one number of hubs, and the most seconds.
+_WORK, _SECONDS = 8.0, 20.0
 _PRECISION = 1e-9
 
 
@@ -45,8 +46,8 @@ class SumExchange:
     plan: SumPlan
 
     @staticmethod
-    def of(topology: Topology) -> SumExchange | None:
-        """Find one; None where nodes are not two alike with one sort of links and a NIC for each rank, or none is found."""
+    def of(topology: Topology, limits: Limits) -> SumExchange | None:
+        """Find one; None where nodes are not two alike with one sort of links and a NIC for each rank, or none is found in time."""
         passage = Passage.of(topology)
         nodes = topology.node_ranks
         if len(nodes) != 2 or len(nodes[0]) > _MOST_RANKS or not _has_own_ports(topology, passage.crossing):
@@ -61,9 +62,13 @@ class SumExchange:
             return None
         (hop,), (across,) = hop_us, across_us
         rounds = int((hop + across) / hop * (1 + _PRECISION))
+        deadline = Deadline(limits.seconds)
         for groups in range(1, _MOST_GROUPS + 1):
+            if deadline.left <= 0 or limits.stop.is_set():
+                return None
             if _may_suffice(neighbours, groups):
-                plan = exchange_sums(neighbours, rounds, groups, _LIMITS)
+                within = limits.within(min(_SECONDS, deadline.left), _WORK)
+                plan = exchange_sums(neighbours, rounds, groups, within)
                 if plan is not None:
                     return SumExchange(nodes, neighbours, hop, across, plan)
         return None

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 
 from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
 from taccl_py.synthesis.hierarchy.cluster import Cluster
@@ -51,8 +52,8 @@ class Way:
     plan: Callable[[], Plan | None]
 
 
-def ways(demand: Demand) -> Iterator[Way]:
-    """Every way to serve a demand; none if the machine's nodes are not linked as needed."""
+def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
+    """Every way to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find."""
     topology = demand.topology
     share_bytes = demand.chunk_bytes(demand.collective(1))
     forth, back = (_cluster(machine, share_bytes) for machine in (topology, topology.reversed()))
@@ -61,20 +62,20 @@ def ways(demand: Demand) -> Iterator[Way]:
     match demand.kind:
         case Kind.ALLGATHER:
             yield from _gathers(demand, forth, reduce=False)
-            yield from _relays(demand, forth)
+            yield from _relays(demand, forth, limits)
         case Kind.REDUCESCATTER:
             yield from _gathers(demand, back, reduce=True)
         case Kind.ALLREDUCE:
             yield from _both(demand, forth, back)
             yield from _exchanges(demand, forth, back)
-            yield from _sums(demand, forth)
+            yield from _sums(demand, forth, limits)
         case Kind.BROADCAST:
             yield from _broadcasts(demand, forth, reduce=False)
         case Kind.REDUCE:
             yield from _broadcasts(demand, back, reduce=True)
         case Kind.ALLTOALL:
             yield from _shuttles(demand, forth)
-            yield from _relays(demand, forth)
+            yield from _relays(demand, forth, limits)
 
 
 def _cluster(topology: Topology, share_bytes: float) -> Cluster | None:
@@ -208,17 +209,17 @@ def _is_small(demand: Demand, site: Site) -> bool:
     return demand.chunks_per_rank in (None, 1) and not site.linked_inside_nodes and site.all_small(whole_bytes)
 
 
-def _relays(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+def _relays(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
     """Small messages between sparse nodes."""
-    relays = Relays.of(cluster.site.topology) if _is_small(demand, cluster.site) else None
+    relays = Relays.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if relays is not None:
         moves = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
         if moves is not None:
             yield Way(relays.end_us, partial(_plan, "relays", 1, moves))
 
 
-def _sums(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+def _sums(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
     """Small sums of sparse nodes."""
-    exchange = SumExchange.of(cluster.site.topology) if _is_small(demand, cluster.site) else None
+    exchange = SumExchange.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if exchange is not None:
         yield Way(exchange.end_us, partial(_plan, "sums", 1, exchange.moves(demand.topology.num_ranks)))

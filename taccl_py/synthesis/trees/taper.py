@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.jobs import gather_jobs, interleaved
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
@@ -121,9 +122,4 @@ def _sizes(parts: int, cuts: int, fall: float, counts: Sequence[int]) -> tuple[i
     if not count:
         return None
     weights = [fall**cut for cut in range(cuts) for _ in range(parts)]
-    scale = (count - len(weights)) / sum(weights)
-    exact = [1 + weight * scale for weight in weights]
-    sizes = [int(each) for each in exact]
-    for i in sorted(range(len(sizes)), key=lambda i: (sizes[i] - exact[i], i))[: count - sum(sizes)]:
-        sizes[i] += 1
-    return tuple(sizes)
+    return tuple(1 + more for more in apportion(weights, count - len(weights)))

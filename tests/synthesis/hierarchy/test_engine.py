@@ -37,7 +37,7 @@ def solved(topology, kind, size_bytes, engine=synthesize_hierarchy, **more):
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (3, 2), (4, 3), (5, 1)])
 def test_every_way_is_right(nodes, ranks, kind):
     demand = Demand(small_cluster(nodes, ranks), kind, float(MIB), root=nodes * ranks - 1 if kind in KINDS[3:5] else 0)
-    found = list(ways(demand))
+    found = list(ways(demand, Limits()))
     for way in found[:: max(1, len(found) // 12)]:
         schedule = fitted(demand, way.plan())
         if schedule is not None:

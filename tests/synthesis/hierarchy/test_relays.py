@@ -20,7 +20,7 @@ pytestmark = quiet_pulp
 
 
 def relayed(topology, kind, size_bytes=1e-3):
-    relays = Relays.of(topology)
+    relays = Relays.of(topology, Limits())
     moves = relays.alltoall() if kind is Kind.ALLTOALL else relays.allgather()
     return fitted(Demand(topology, kind, size_bytes), Plan("relays", 1, moves))
 
@@ -55,15 +55,15 @@ def test_three_nics_tell_two_other_nodes(kind):
     """With two hops one message serves nine pairs (middle to middle) and the other two at most four each, of 18 in all; with three hops
     the ends serve nine pairs, too: told by all, each hands out to its half."""
     topology = lines_of_three(num_nodes=3)
-    assert Relays.of(topology).end_us == pytest.approx(5 + 3 * 1)
+    assert Relays.of(topology, Limits()).end_us == pytest.approx(5 + 3 * 1)
     schedule = relayed(topology, kind)
     assert judge_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(8)
 
 
 def test_nodes_that_differ_have_none():
-    assert Relays.of(load_topology("ndv2", 2).subset(range(15))) is None
-    assert Relays.of(load_topology("dgx1")) is None
+    assert Relays.of(load_topology("ndv2", 2).subset(range(15)), Limits()) is None
+    assert Relays.of(load_topology("dgx1"), Limits()) is None
 
 
 def test_the_engine_proves_that_a_sparse_cluster_is_served_as_soon_as_it_can_be():

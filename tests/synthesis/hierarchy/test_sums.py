@@ -4,6 +4,7 @@ from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import lower_and_judge
 from taccl_py.runtimes import EXECUTOR
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.sums import SumExchange
@@ -15,7 +16,7 @@ from taccl_py.verify.schedule import judge_schedule
 def test_two_mi250x_nodes_add_up_in_three_hops_beside_the_network():
     """2.6 us across and 3 hops of 0.8 us, and 1 KiB at 16 GB/s and three times at 50 GB/s or more."""
     topology = load_topology("mi250x", 2)
-    exchange = SumExchange.of(topology)
+    exchange = SumExchange.of(topology, Limits())
     schedule = fitted(Demand(topology, Kind.ALLREDUCE, 1024.0), Plan("sums", 1, exchange.moves(32)))
     assert judge_schedule(schedule) == ()
     assert schedule.makespan_us <= 2.6 + 3 * 0.8 + 1024 / 16e3 + 3 * 1024 / 50e3
@@ -25,4 +26,4 @@ def test_two_mi250x_nodes_add_up_in_three_hops_beside_the_network():
 
 def test_other_machines_have_none():
     for machine, nodes in (("ndv2", 2), ("mi250x", 1), ("ndv4", 3)):
-        assert SumExchange.of(load_topology(machine, nodes)) is None
+        assert SumExchange.of(load_topology(machine, nodes), Limits()) is None

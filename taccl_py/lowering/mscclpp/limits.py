@@ -1,0 +1,27 @@
+"""Limits of MSCCL++ that a plan would not keep, told in one way."""
+
+from __future__ import annotations
+
+from taccl_py.errors import LoweringError
+from taccl_py.runtimes import MSCCLPP
+
+
+def beyond(limit: str, sentence: str) -> LoweringError:
+    """Return the error for a limit that cannot be kept; the sentence says what is needed, what there is, and the remedy."""
+    return LoweringError(sentence, runtime=MSCCLPP.name, limit=limit)
+
+
+def require_threadblocks(rank: int, number: int) -> None:
+    """Refuse more threadblocks of a rank than run at the same time.
+
+    Raises
+    ------
+    LoweringError
+        If there are more.
+    """
+    if number > MSCCLPP.max_threadblocks:
+        raise beyond(
+            "threadblocks",
+            f"rank {rank} needs {number} threadblocks, and {MSCCLPP.max_threadblocks} run at the same time on the smallest GPU; "
+            "use fewer instances, or a schedule with fewer messages",
+        )
