@@ -9,7 +9,6 @@ from enum import StrEnum
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Topology
 
-
 # Relative difference up to which two figures are the same, if nothing else is said.
 TOLERANCE = 0.05
 
