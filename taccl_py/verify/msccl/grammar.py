@@ -174,7 +174,6 @@ def parse_algorithm(document: Document, runtime: Runtime, findings: Findings) ->
     return _algorithm(document.algorithms[0], runtime, findings)
 
 
-@lru_cache(maxsize=1 << 16)
 def _is_decimal(text: str) -> bool:
     return _DECIMAL.fullmatch(text) is not None
 
@@ -189,6 +188,13 @@ def c_integer(text: str) -> int:
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
     value = int(digits, base)
     return -value if match.group(1) == "-" else value
+
+
+@lru_cache(maxsize=1 << 16)
+def _plain_number(text: str, bits: int) -> int | None:
+    """A number of so many bits that nothing can be said against, as nearly all are; None for any other text."""
+    value = c_integer(text)
+    return value if _is_decimal(text) and -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
 
 
 class _Attributes:
@@ -219,6 +225,9 @@ class _Attributes:
         text = self.text(name)
         if not self.has(name):
             return 0
+        value = _plain_number(text, bits)
+        if value is not None:
+            return value
         value = c_integer(text)
         if not _is_decimal(text):
             what = f"{name}={quoted(text)} (line {self._element.line}) is read as {value}; write a plain decimal number"
