@@ -138,6 +138,8 @@ class Algorithm:
         As written, or the runtime's default.
     num_threads
         ``nthreads``, which only the legacy runtime reads; None elsewhere or when absent.
+    num_elements
+        ``gpu`` elements in the file, also where one of them stands for all in `gpus`.
     """
 
     name: str
@@ -151,6 +153,7 @@ class Algorithm:
     min_bytes: int
     max_bytes: int
     num_threads: int | None
+    num_elements: int
     gpus: tuple[Gpu, ...]
 
 
@@ -274,6 +277,7 @@ def _algorithm(element: Element, runtime: Runtime, findings: Findings) -> Algori
         min_bytes=read.optional_number("minBytes", 0, required=not legacy, bits=64),
         max_bytes=read.optional_number("maxBytes", LEGACY_MAX_BYTES, required=not legacy, bits=64),
         num_threads=read.number("nthreads") if legacy and read.has("nthreads") else None,
+        num_elements=len(gpus),
         gpus=gpus,
     )
     return algorithm if read.complete else None

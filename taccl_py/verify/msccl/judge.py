@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Violation
@@ -11,10 +11,18 @@ from taccl_py.verify.msccl.execute import Execution, ends, find_circles, is_spli
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.geometry import Geometry, Placement, operations_of, size_of_split
 from taccl_py.verify.msccl.grammar import Algorithm, parse_algorithm
-from taccl_py.verify.msccl.operations import Plan, make_plan
+from taccl_py.verify.msccl.images import ImageContents, Images, find_images
+from taccl_py.verify.msccl.operations import ALL_RANKS, Plan, Wires, make_plan
 from taccl_py.verify.msccl.races import find_races
-from taccl_py.verify.msccl.rules import check_algorithm, check_connections, check_gpus, find_geometry, largest_size
-from taccl_py.verify.msccl.semantics import check_contents, find_root, make_setting
+from taccl_py.verify.msccl.rules import (
+    check_algorithm,
+    check_connections,
+    check_gpu,
+    check_gpu_ids,
+    find_geometry,
+    largest_size,
+)
+from taccl_py.verify.msccl.semantics import Contents, Setting, check_contents, find_root, make_setting
 from taccl_py.verify.msccl.step_rules import check_steps
 from taccl_py.verify.msccl.text import read_document
 
@@ -89,6 +97,14 @@ class ProgramVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class _Asked:
+    """Collective and root that the file must be for, where they were named."""
+
+    kind: Kind | None
+    root: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Case:
     """What is executed: a file without structural mistakes, and for which placements (True: in place)."""
 
@@ -96,6 +112,14 @@ class _Case:
     geometry: Geometry
     runtime: Runtime
     placements: tuple[bool, ...]
+    plan: Plan
+    images: Images | None
+
+    def contents(self, setting: Setting, findings: Findings) -> Contents:
+        """Cells before the program runs."""
+        if self.images is None:
+            return Contents(setting, findings)
+        return ImageContents(setting, findings, self.plan, self.algorithm, self.images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +145,43 @@ def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root
     root
         The root rank that a rooted collective is for; compared with the one that the program works for.
     """
+    images = find_images(text, runtime, kind)
+    if images is not None:
+        findings = Findings()
+        algorithm = parse_algorithm(read_document(images.text, findings), runtime, findings)
+        if algorithm is not None:
+            algorithm = replace(algorithm, num_elements=algorithm.num_ranks)
+            verdict = _judge(algorithm, runtime, _Asked(kind, root), findings, images)
+            if not verdict.violations:
+                return verdict
     findings = Findings()
     algorithm = parse_algorithm(read_document(text, findings), runtime, findings)
     if algorithm is None:
         return ProgramVerdict(None, findings.violations(), findings.notes())
+    return _judge(algorithm, runtime, _Asked(kind, root), findings, None)
+
+
+def _judge(
+    algorithm: Algorithm, runtime: Runtime, asked: _Asked, findings: Findings, images: Images | None
+) -> ProgramVerdict:
+    """Judge an algorithm; with `images` its only GPU stands for all, and whoever objects must look at all of them to tell why."""
+    kind, root = asked.kind, asked.root
+    wires = ALL_RANKS if images is None else Wires(images.mirror)
     geometry = find_geometry(algorithm, runtime, kind, findings)
     check_algorithm(algorithm, runtime, findings)
-    check_gpus(algorithm, geometry, runtime, findings)
+    if images is None:
+        check_gpu_ids(algorithm, findings)
+    for gpu in algorithm.gpus:
+        check_gpu(gpu, algorithm, geometry, runtime, findings)
     check_steps(algorithm, geometry, runtime, findings)
-    check_connections(algorithm, findings, compare_counts=not findings.broken)
+    check_connections(algorithm, findings, compare_counts=not findings.broken, wires=wires)
     placements = _placements(algorithm, runtime, findings)
     if root is not None and geometry is not None and geometry.kind is not None and geometry.kind not in ROOTED:
         findings.violation("", "wrong-root", f"{geometry.kind} has no root, and root {root} was asked for")
     run = _Run()
     if geometry is not None and not findings.broken and _is_small_enough(algorithm, geometry, findings):
-        run = _execute(_Case(algorithm, geometry, runtime, placements), root, findings)
+        plan = make_plan(algorithm, wires)
+        run = _execute(_Case(algorithm, geometry, runtime, placements, plan, images), root, findings)
     facts = _facts(
         algorithm, None if geometry is None else geometry.kind, placements, largest_size(algorithm, runtime), run
     )
@@ -144,7 +190,7 @@ def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root
 
 def _is_small_enough(algorithm: Algorithm, geometry: Geometry, findings: Findings) -> bool:
     scratch = sum(gpu.scratch_chunks for gpu in algorithm.gpus)
-    cells = geometry.num_ranks * (geometry.input_chunks + geometry.output_chunks) + scratch
+    cells = len(algorithm.gpus) * (geometry.input_chunks + geometry.output_chunks) + scratch
     if cells > MAX_CELLS:
         what = f"its buffers have {cells} chunks together; the judge follows at most {MAX_CELLS}, so use fewer chunks"
         findings.violation("", "not-judged", what)
@@ -152,7 +198,7 @@ def _is_small_enough(algorithm: Algorithm, geometry: Geometry, findings: Finding
 
 
 def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
-    plan = make_plan(case.algorithm)
+    plan = case.plan
     whole = least_capacity(plan, MAX_COUNT)
     if whole.capacity is None:
         for circle in find_circles(plan, MAX_COUNT, None):
@@ -167,8 +213,8 @@ def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
             what = f"{_slots_text(case)}, and the program needs {whole.capacity}: {circle.what}"
             findings.violation(circle.where, "fifo-deadlock", what)
     elif single.capacity is None or single.capacity > slots:
-        safe_max_bytes = _check_largest_size(case, plan, slots, findings)
-    return _Run(_check_placements(case, plan, whole, root, findings), safe_max_bytes, single.capacity)
+        safe_max_bytes = _check_largest_size(case, slots, findings)
+    return _Run(_check_placements(case, whole, root, findings), safe_max_bytes, single.capacity)
 
 
 def _slots_text(case: _Case) -> str:
@@ -176,9 +222,9 @@ def _slots_text(case: _Case) -> str:
     return f"{case.algorithm.protocol} keeps at most {slots} unread operations on a connection"
 
 
-def _check_largest_size(case: _Case, plan: Plan, slots: int, findings: Findings) -> int:
+def _check_largest_size(case: _Case, slots: int, findings: Findings) -> int:
     """Largest size for which the runtime's queues are long enough; objects when the file may be used above it."""
-    algorithm = case.algorithm
+    algorithm, plan = case.algorithm, case.plan
     chunks = _smallest_safe_split(plan, slots)
     payload = case.runtime.payload_bytes[algorithm.protocol]
     safe_bytes = size_of_split(algorithm.num_chunks_per_loop, payload, chunks)
@@ -208,13 +254,11 @@ def _smallest_safe_split(plan: Plan, slots: int) -> int:
     return safe
 
 
-def _check_placements(
-    case: _Case, plan: Plan, whole: Execution, asked_root: int | None, findings: Findings
-) -> int | None:
+def _check_placements(case: _Case, whole: Execution, asked_root: int | None, findings: Findings) -> int | None:
     """Contents and races for every placement that the file declares; returns the root that was found."""
     if not case.placements:
         return None
-    algorithm, geometry = case.algorithm, case.geometry
+    algorithm, geometry, plan = case.algorithm, case.geometry, case.plan
     unknown = make_setting(algorithm, geometry, Placement(case.placements[0], None))
     root = find_root(plan, whole.order, unknown, asked_root)
     if asked_root is not None and root is not None and root != asked_root:
@@ -222,8 +266,8 @@ def _check_placements(
     settings = [make_setting(algorithm, geometry, Placement(in_place, root)) for in_place in case.placements]
     separate = [Findings() for _ in settings]
     for setting, found in zip(settings, separate, strict=True):
-        check_contents(plan, whole.order, setting, found)
-    handed_over = find_races(plan, whole.order, settings, separate)
+        check_contents(plan, whole.order, case.contents(setting, found), found)
+    handed_over = find_races(plan, whole.order, settings, separate, messages_order=case.images is None)
     if case.runtime.name == RCCL.name and handed_over:
         findings.note(
             "some steps read from the input buffer what another threadblock wrote there; this runtime orders memory"

@@ -10,6 +10,7 @@ matters: a nop without dependency is not counted, and a dependency that a fused 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Address
@@ -110,6 +111,35 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
+class Wires:
+    """Which FIFO a threadblock fills and which it empties.
+
+    Attributes
+    ----------
+    mirror
+        Where one rank stands for all: what rank r sends to rank 0 is the image of what rank 0 sends to ``mirror[r]``, and is
+        called so. None where all ranks are there.
+    """
+
+    mirror: Sequence[int] | None = None
+
+    def filled_by(self, gpu: int, tb: Threadblock) -> Connection | None:
+        """FIFO that a threadblock sends to."""
+        return Connection(gpu, tb.send_peer, tb.channel) if tb.send_peer >= 0 else None
+
+    def emptied_by(self, gpu: int, tb: Threadblock) -> Connection | None:
+        """FIFO that a threadblock receives from."""
+        if tb.recv_peer < 0:
+            return None
+        if self.mirror is not None:
+            return Connection(gpu, self.mirror[tb.recv_peer], tb.channel)
+        return Connection(tb.recv_peer, gpu, tb.channel)
+
+
+ALL_RANKS = Wires()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that runs.
 
@@ -172,10 +202,10 @@ class _Chain:
     swallowed: list[Step]
 
 
-def make_plan(algorithm: Algorithm) -> Plan:
+def make_plan(algorithm: Algorithm, wires: Wires = ALL_RANKS) -> Plan:
     """Plan of an algorithm whose threadblocks, peers and dependencies have been found to exist."""
     gpus = sorted(algorithm.gpus, key=lambda gpu: gpu.id)
-    draft = _Draft([(gpu.id, tb) for gpu in gpus for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id)])
+    draft = _Draft([(gpu.id, tb) for gpu in gpus for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id)], wires)
     blocks = tuple(Block(gpu, tb.id, draft.operations(block)) for block, (gpu, tb) in enumerate(draft.owners))
     return Plan(
         blocks=blocks,
@@ -189,14 +219,12 @@ def make_plan(algorithm: Algorithm) -> Plan:
 class _Draft:
     """Numbers of everything that a plan refers to."""
 
-    def __init__(self, owners: list[tuple[int, Threadblock]]) -> None:
+    def __init__(self, owners: list[tuple[int, Threadblock]], wires: Wires) -> None:
         self.owners = owners
-        self.sending = {
-            Connection(g, tb.send_peer, tb.channel): b for b, (g, tb) in enumerate(owners) if tb.send_peer >= 0
-        }
-        self.receiving = {
-            Connection(tb.recv_peer, g, tb.channel): b for b, (g, tb) in enumerate(owners) if tb.recv_peer >= 0
-        }
+        self._filled = [wires.filled_by(gpu, tb) for gpu, tb in owners]
+        self._emptied = [wires.emptied_by(gpu, tb) for gpu, tb in owners]
+        self.sending = {found: block for block, found in enumerate(self._filled) if found is not None}
+        self.receiving = {found: block for block, found in enumerate(self._emptied) if found is not None}
         self.connections = tuple(sorted(connection for connection in self.sending if connection in self.receiving))
         self._number = {connection: index for index, connection in enumerate(self.connections)}
         self._block_of = {(gpu, tb.id): block for block, (gpu, tb) in enumerate(owners)}
@@ -214,9 +242,10 @@ class _Draft:
 
     def operations(self, block: int) -> tuple[Operation, ...]:
         """Operations of one threadblock with their waits and connections."""
-        gpu, tb = self.owners[block]
-        inbound = self._number.get(Connection(tb.recv_peer, gpu, tb.channel))
-        outbound = self._number.get(Connection(gpu, tb.send_peer, tb.channel))
+        gpu, _ = self.owners[block]
+        filled, emptied = self._filled[block], self._emptied[block]
+        inbound = None if emptied is None else self._number.get(emptied)
+        outbound = None if filled is None else self._number.get(filled)
         found = []
         for index, fused in enumerate(self._fused[block]):
             step, does = fused.last, fused.last.does

@@ -109,7 +109,14 @@ class RaceCheck:
         self._findings.violation(where, "race", what)
 
 
-def find_races(plan: Plan, order: Sequence[int], settings: Sequence[Setting], found: Sequence[Findings]) -> bool:
+def find_races(
+    plan: Plan,
+    order: Sequence[int],
+    settings: Sequence[Setting],
+    found: Sequence[Findings],
+    *,
+    messages_order: bool = True,
+) -> bool:
     """Object to accesses that nothing orders; return whether any step reads through the input what another threadblock wrote.
 
     Mostly flags alone order what threadblocks of a GPU do, which is soon seen GPU by GPU; only if they do not, messages count too.
@@ -120,11 +127,13 @@ def find_races(plan: Plan, order: Sequence[int], settings: Sequence[Setting], fo
         All operations, and an order of them that respects queues and flags.
     settings, found
         Every way to run the program, and where its objections go.
+    messages_order
+        Whether messages count too where flags alone do not order everything; they cannot where one rank stands for all.
     """
-    trials = [Findings() for _ in settings]
+    trials = [Findings() for _ in settings] if messages_order else found
     checks = [RaceCheck(plan, setting, trial) for setting, trial in zip(settings, trials, strict=True)]
     _follow_flags(plan, order, checks)
-    if any(trial.violations() for trial in trials):
+    if messages_order and any(trial.violations() for trial in trials):
         checks = [RaceCheck(plan, setting, findings) for setting, findings in zip(settings, found, strict=True)]
         _follow_all(plan, order, checks)
     return any(check.input_handovers for check in checks)

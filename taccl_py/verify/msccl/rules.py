@@ -20,7 +20,7 @@ from taccl_py.runtimes import (
 from taccl_py.verify.msccl.findings import Findings, listing, place, quoted
 from taccl_py.verify.msccl.geometry import Geometry, divides_among_ranks, geometry_of
 from taccl_py.verify.msccl.grammar import Algorithm, Gpu, Threadblock
-from taccl_py.verify.msccl.operations import Connection
+from taccl_py.verify.msccl.operations import ALL_RANKS, Connection, Wires
 
 _SIMPLE_THREADS = 544  # threads of a Simple kernel; one warp of them does not copy
 _WARP = 32
@@ -68,31 +68,32 @@ def check_algorithm(algorithm: Algorithm, runtime: Runtime, findings: Findings) 
     _check_scratch_size(algorithm, runtime, findings)
 
 
-def check_gpus(algorithm: Algorithm, geometry: Geometry | None, runtime: Runtime, findings: Findings) -> None:
-    """Rules about the ``gpu`` elements and everything that is counted on one GPU."""
-    _check_gpu_ids(algorithm, findings)
-    for gpu in algorithm.gpus:
-        _check_scratch(gpu, findings)
-        if geometry is not None:
-            _check_chunk_counts(gpu, algorithm, geometry, runtime, findings)
-        _check_nodes(gpu, algorithm, findings)
-        _check_threadblock_ids(gpu, runtime, findings)
-        for tb in gpu.threadblocks:
-            _check_peers(gpu, tb, algorithm.num_ranks, findings)
-            _check_channel(gpu, tb, algorithm, runtime, findings)
-        _check_peers_per_channel(gpu, findings)
+def check_gpu(gpu: Gpu, algorithm: Algorithm, geometry: Geometry | None, runtime: Runtime, findings: Findings) -> None:
+    """Rules about everything that is counted on one GPU."""
+    _check_scratch(gpu, findings)
+    if geometry is not None:
+        _check_chunk_counts(gpu, algorithm, geometry, runtime, findings)
+    _check_nodes(gpu, algorithm, findings)
+    _check_threadblock_ids(gpu, runtime, findings)
+    for tb in gpu.threadblocks:
+        _check_peers(gpu, tb, algorithm.num_ranks, findings)
+        _check_channel(gpu, tb, algorithm, runtime, findings)
+    _check_peers_per_channel(gpu, findings)
 
 
-def check_connections(algorithm: Algorithm, findings: Findings, *, compare_counts: bool) -> None:
+def check_connections(
+    algorithm: Algorithm, findings: Findings, *, compare_counts: bool, wires: Wires = ALL_RANKS
+) -> None:
     """Rules about the two ends of each connection; counts are compared only where all steps could be read."""
     senders: dict[Connection, list[Threadblock]] = {}
     receivers: dict[Connection, list[Threadblock]] = {}
     for gpu in algorithm.gpus:
         for tb in gpu.threadblocks:
-            if tb.send_peer >= 0:
-                senders.setdefault(Connection(gpu.id, tb.send_peer, tb.channel), []).append(tb)
-            if tb.recv_peer >= 0:
-                receivers.setdefault(Connection(tb.recv_peer, gpu.id, tb.channel), []).append(tb)
+            filled, emptied = wires.filled_by(gpu.id, tb), wires.emptied_by(gpu.id, tb)
+            if filled is not None:
+                senders.setdefault(filled, []).append(tb)
+            if emptied is not None:
+                receivers.setdefault(emptied, []).append(tb)
     for connection in sorted({*senders, *receivers}):
         sending, receiving = senders.get(connection, []), receivers.get(connection, [])
         _check_ends(connection, sending, receiving, findings)
@@ -209,7 +210,8 @@ def _check_scratch_size(algorithm: Algorithm, runtime: Runtime, findings: Findin
         )
 
 
-def _check_gpu_ids(algorithm: Algorithm, findings: Findings) -> None:
+def check_gpu_ids(algorithm: Algorithm, findings: Findings) -> None:
+    """Rules about which ``gpu`` elements there are."""
     n = algorithm.num_ranks
     counts = Counter(gpu.id for gpu in algorithm.gpus)
     for gpu, count in sorted(counts.items()):
@@ -249,7 +251,7 @@ def _check_chunk_counts(
 
 def _check_nodes(gpu: Gpu, algorithm: Algorithm, findings: Findings) -> None:
     steps = sum(len(tb.steps) for tb in gpu.threadblocks)
-    nodes = 1 + len(algorithm.gpus) + len(gpu.threadblocks) + steps
+    nodes = 1 + algorithm.num_elements + len(gpu.threadblocks) + steps
     if nodes > MAX_XML_NODES:
         what = f"rank {gpu.id} keeps {nodes} elements; a runtime has room for {MAX_XML_NODES}"
         findings.violation(place(gpu.id), "node-limit", what)

@@ -32,9 +32,8 @@ class Setting:
 
 def make_setting(algorithm: Algorithm, geometry: Geometry, placement: Placement) -> Setting:
     """Setting of an algorithm."""
-    scratch = {gpu.id: gpu.scratch_chunks for gpu in algorithm.gpus}
-    ranks = range(geometry.num_ranks)
-    return Setting(geometry, placement, tuple(lay_out(geometry, placement, rank, scratch[rank]) for rank in ranks))
+    scratch = sorted((gpu.id, gpu.scratch_chunks) for gpu in algorithm.gpus)
+    return Setting(geometry, placement, tuple(lay_out(geometry, placement, rank, chunks) for rank, chunks in scratch))
 
 
 def find_root(plan: Plan, order: Sequence[int], setting: Setting, asked: int | None) -> int | None:
@@ -58,12 +57,21 @@ def best_root(contents: Contents, asked: int | None) -> int:
     return scores.index(best)
 
 
-def check_contents(plan: Plan, order: Sequence[int], setting: Setting, findings: Findings) -> None:
-    """Object to reads of nothing, wrong sums, touched buffers that may be NULL, and wrong results."""
-    _check_touched_buffers(plan, setting, findings)
-    contents = Contents(setting, findings)
+def check_contents(plan: Plan, order: Sequence[int], contents: Contents, findings: Findings) -> None:
+    """Object to reads of nothing, wrong sums, touched buffers that may be NULL, and wrong results.
+
+    Parameters
+    ----------
+    plan, order
+        All operations, and an order of them that respects queues and flags.
+    contents
+        Fresh.
+    findings
+        Where objections go, also those of `contents`.
+    """
+    _check_touched_buffers(plan, contents.setting, findings)
     contents.run(plan, order)
-    if setting.geometry.kind is not None:
+    if contents.setting.geometry.kind is not None:
         check_results(contents, findings)
 
 
@@ -120,7 +128,9 @@ class Contents:
 
     def _apply(self, operation: Operation, gpu: int, where: str, queues: list[deque[list[int]]]) -> None:
         step = operation.step
-        values = None if operation.inbound is None else queues[operation.inbound].popleft()
+        values = (
+            None if operation.inbound is None else self.arrived(operation.inbound, queues[operation.inbound].popleft())
+        )
         for address in operation.reads:
             local = self.read(gpu, address, step.count, where)
             values = local if values is None else self.add(values, local, where)
@@ -132,6 +142,10 @@ class Contents:
             self.cells[gpu][start : start + step.count] = values
         if operation.outbound is not None:
             queues[operation.outbound].append(values)
+
+    def arrived(self, connection: int, values: list[int]) -> list[int]:  # noqa: ARG002
+        """What the receiver makes of a message: the values that were sent, as all ranks are there."""
+        return values
 
     def read(self, gpu: int, address: Address, count: int, where: str) -> list[int]:
         """Values of cells; objects to cells that nobody has written."""
@@ -213,7 +227,7 @@ def _wanted(contents: Contents) -> dict[tuple[int, int], int]:
     """Value that every output cell must hold at the end, by rank and offset."""
     geometry = contents.setting.geometry
     only_root = geometry.kind in (Kind.REDUCE, Kind.GATHER)
-    ranks = [contents.setting.placement.root or 0] if only_root else range(geometry.num_ranks)
+    ranks = [contents.setting.placement.root or 0] if only_root else range(len(contents.setting.regions))
     cells = [(rank, offset) for rank in ranks for offset in range(geometry.output_chunks)]
     return {(rank, offset): _wanted_value(contents, rank, offset) for rank, offset in cells}
 

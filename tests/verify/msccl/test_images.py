@@ -1,0 +1,171 @@
+"""Where one rank stands for all, the judge says what it says when it looks at all of them."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from taccl_py.collective import Address, Kind
+from taccl_py.lowering.images import Images as Copies
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.msccl_xml import emit_xml
+from taccl_py.lowering.parts import join_ranks, lower_ranks
+from taccl_py.pipeline import Request, synthesize_group
+from taccl_py.runtimes import EXECUTOR, RCCL
+from taccl_py.schedule.group import GROUP_KINDS
+from taccl_py.synthesis.engine import Events
+from taccl_py.verify.msccl import images
+from taccl_py.verify.msccl.images import find_images
+from taccl_py.verify.msccl.judge import judge_program
+
+NEVER = 1 << 30
+
+
+def lowered(machine, kind, chunks=1, runtime=EXECUTOR):
+    """A group schedule and the program of all its ranks."""
+    request = Request(machine, kind, size_bytes=1 << 20, chunks_per_rank=chunks, engine="replicate")
+    schedule = synthesize_group(request, Events()).schedule
+    ranks = range(schedule.topology.num_ranks)
+    return schedule, join_ranks(list(lower_ranks(schedule, LoweringOptions(runtime), ranks)))
+
+
+def with_pattern(schedule, program, pattern):
+    """The program in which all ranks do what the pattern says."""
+    copies = Copies(schedule, pattern, 1)
+    return replace(program, gpus=tuple(copies.of(rank) for rank in range(len(program.gpus))))
+
+
+def judged_one_for_all(text, runtime, monkeypatch):
+    monkeypatch.setattr(images, "FEWEST_RANKS", 2)
+    return judge_program(text, runtime)
+
+
+def judged_rank_by_rank(text, runtime, monkeypatch):
+    monkeypatch.setattr(images, "FEWEST_RANKS", NEVER)
+    return judge_program(text, runtime)
+
+
+@pytest.mark.parametrize("runtime", [EXECUTOR, RCCL])
+@pytest.mark.parametrize("kind", GROUP_KINDS)
+@pytest.mark.parametrize("machine", ["ring:5", "torus:3x4", "twisted:2x4", "hpn:3", "hypercube:3"])
+def test_both_ways_find_the_same_facts(machine, kind, runtime, monkeypatch):
+    _, program = lowered(machine, kind, chunks=1 if kind is Kind.ALLTOALL else 2, runtime=runtime)
+    text = emit_xml(program, runtime)
+    found = judged_one_for_all(text, runtime, monkeypatch)
+    assert found == judged_rank_by_rank(text, runtime, monkeypatch)
+    assert found.violations == ()
+
+
+def test_images_are_rotations_on_a_ring(monkeypatch):
+    monkeypatch.setattr(images, "FEWEST_RANKS", 2)
+    _, program = lowered("ring:4", Kind.ALLGATHER)
+    found = find_images(emit_xml(program, EXECUTOR), EXECUTOR, None)
+    assert found is not None
+    assert found.to.tolist() == [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2]]
+    assert list(found.mirror) == [0, 3, 2, 1]  # what rank 1 sends to rank 0 is like what rank 0 sends to rank 3
+
+
+def changed(pattern, rng):
+    """The pattern with one thing that is wrong, or only different."""
+    blocks = list(pattern.threadblocks)
+    number = rng.choice([index for index, tb in enumerate(blocks) if tb.steps])
+    tb, steps = blocks[number], list(blocks[number].steps)
+    at = rng.randrange(len(steps))
+    step = steps[at]
+    what = rng.choice(["drop", "twice", "swap", "free", "offset", "from", "flag", "peer", "channel"])
+    if what == "drop":
+        del steps[at]
+    elif what == "twice":
+        steps.insert(at, step)
+    elif what == "swap":
+        other = rng.randrange(len(steps))
+        steps[at], steps[other] = steps[other], steps[at]
+    elif what == "free":
+        steps[at] = replace(step, depends_on=None)
+    elif what == "offset":
+        steps[at] = replace(step, dst=Address(step.dst.buffer, rng.choice(steps).dst.offset))
+    elif what == "from":
+        steps[at] = replace(step, src=rng.choice(steps).src)
+    elif what == "flag":
+        steps[at] = replace(step, has_dependent=not step.has_dependent)
+    elif what == "peer":
+        other = rng.choice(blocks)
+        tb = replace(tb, send_peer=other.send_peer if tb.send_peer >= 0 else -1)
+    else:
+        tb = replace(tb, channel=tb.channel + 1)
+    blocks[number] = replace(tb, steps=tuple(steps))
+    return replace(pattern, threadblocks=tuple(blocks))
+
+
+@pytest.mark.parametrize("kind", GROUP_KINDS)
+@pytest.mark.parametrize("machine", ["ring:5", "torus:2x3", "hpn:2"])
+def test_both_ways_object_to_the_same_when_all_ranks_are_wrong_alike(machine, kind, monkeypatch):
+    schedule, program = lowered(machine, kind)
+    rng = random.Random(7)
+    objections = 0
+    for _ in range(12):
+        pattern = changed(program.gpus[0], rng)
+        text = emit_xml(with_pattern(schedule, program, pattern), EXECUTOR)
+        right = judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == right
+        objections += bool(right.violations)
+    assert objections >= 4
+
+
+def test_both_ways_object_to_the_same_when_one_rank_is_wrong(monkeypatch):
+    _, program = lowered("torus:3x3", Kind.ALLREDUCE)
+    rng = random.Random(11)
+    for _ in range(25):
+        wrong = rng.randrange(1, 9)
+        gpus = list(program.gpus)
+        gpus[wrong] = changed(gpus[wrong], rng)
+        text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
+        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('<gpu id="3"', '<gpu id="4"'),
+        ('<gpu id="3"', '<gpu  id="3"'),
+        ('s="0" type', 's="00" type'),
+        ('dstoff="', 'dstoff="0'),
+        ('dstoff="', 'dstoff=" '),
+        ("  </gpu>", "  </gpu><!-- last -->"),
+        ("</algo>", ""),
+        ('send="', 'send="99999999999999999999999'),
+    ],
+)
+def test_text_that_is_odd_in_one_place_is_judged_as_ever(old, new, monkeypatch):
+    _, program = lowered("torus:2x3", Kind.ALLGATHER)
+    text = emit_xml(program, EXECUTOR)
+    at = text.rindex(old)
+    odd = text[:at] + new + text[at + len(old) :]
+    assert judged_one_for_all(odd, EXECUTOR, monkeypatch) == judged_rank_by_rank(odd, EXECUTOR, monkeypatch)
+
+
+def test_ranks_whose_names_do_not_fit_together_are_judged_one_by_one(monkeypatch):
+    """Each rank's text is an image of rank 0's, but in the image that is rank 2's, ranks 0 and 1 have changed places."""
+    monkeypatch.setattr(images, "FEWEST_RANKS", 2)
+    _, program = lowered("ring:4", Kind.ALLGATHER)
+    text = emit_xml(program, EXECUTOR)
+    assert find_images(text, EXECUTOR, None) is not None
+    twisted = {0: 2, 1: 3, 2: 1, 3: 0}
+    gpu, blocks = program.gpus[0], []
+    for tb in gpu.threadblocks:
+        steps = tuple(
+            replace(step, **{end: moved(getattr(step, end), twisted) for end in ("src", "dst")}) for step in tb.steps
+        )
+        blocks.append(
+            replace(tb, send_peer=twisted.get(tb.send_peer, -1), recv_peer=twisted.get(tb.recv_peer, -1), steps=steps)
+        )
+    gpus = list(program.gpus)
+    gpus[2] = replace(gpu, rank=2, threadblocks=tuple(blocks))
+    text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
+    assert find_images(text, EXECUTOR, None) is None
+    assert judged_one_for_all(text, EXECUTOR, monkeypatch).violations
+
+
+def moved(address, names):
+    """The address in the image; AllGather's output alone has a share for every rank, here of one chunk."""
+    return Address(address.buffer, names.get(address.offset, -1)) if address.buffer == "o" else address
