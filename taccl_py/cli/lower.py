@@ -55,8 +55,8 @@ class _Written:
 @click.option(
     "--switch",
     is_flag=True,
-    help="Let the switch add up and multicast (mscclpp-json, AllReduce, where the topology says that it can): each chunk is "
-    "asked for by the rank that hands it out in SCHEDULE.",
+    help="Let the switch multicast and add up (mscclpp-json; AllReduce, AllGather and Broadcast, where the topology says that it "
+    "can): each rank lets it store its share at all ranks. SCHEDULE says machine, chunks and size, its messages do not matter.",
 )
 @click.option("--name", default=None, help="Name of the algorithm in the file; default: collective and machine.")
 @lowering_options

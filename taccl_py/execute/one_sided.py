@@ -17,7 +17,8 @@ _BUFFERS = tuple(map(str, Buffer))
 _PUTS = ("put", "pws", "pwsf")
 _TYPES = ("memory", "port", "switch")
 _NAMES = (
-    "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", *_PUTS, "copy", "re", "glres"
+    "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", *_PUTS, "copy", "re", "glres",
+    "gstore",
 )  # fmt: skip
 
 
@@ -172,7 +173,8 @@ def _find_root(kind: Kind, blocks: tuple[DeedBlock, ...], num_ranks: int) -> int
     if kind not in ROOTED:
         return 0
     starts = kind in (Kind.BROADCAST, Kind.SCATTER)
-    puts = [(block.rank, deed.target.rank) for block in blocks for deed in block.deeds if deed.target is not None]
+    deeds = [(block.rank, deed) for block in blocks for deed in block.deeds if deed.target is not None]
+    puts = [(rank, place.rank) for rank, deed in deeds for place in (deed.target, *deed.copies) if place is not None]
     busy = {dst if starts else src for src, dst in puts if src != dst}
     idle = [rank for rank in range(num_ranks) if rank not in busy]
     return idle[0] if len(idle) == 1 else None
@@ -250,7 +252,7 @@ class _GpuReader:
         found = [self._places(one, known) for one in fields.objects("dst_buff", [])]
         targets = [places[0] for places in found]
         sources = tuple(place for one in fields.objects("src_buff", []) for place in self._places(one, known))
-        moves = name in (*_PUTS, "copy", "re", "glres")
+        moves = name in (*_PUTS, "copy", "re", "glres", "gstore")
         if len(targets) != moves or (not sources if moves else sources):
             fields.fail("dst_buff", f"has {len(targets)} places for {name}, and there is to be {int(moves)}")
         if any(source.count != targets[0].count for source in sources):

@@ -181,7 +181,7 @@ class _Machine:
                 return self._take(worker, [(worker.block.rank, one) for one in deed.semaphores], self._semaphores)
             case "barrier":
                 return self._meet(worker, deed)
-            case "put" | "pws" | "pwsf" | "copy" | "re" | "glres":
+            case "put" | "pws" | "pwsf" | "copy" | "re" | "glres" | "gstore":
                 return self._start(worker, deed)
         return True
 

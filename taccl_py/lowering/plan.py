@@ -36,8 +36,10 @@ class Operation:
         Local cells that it writes, or cells of the remote buffer `remote`.
     remote
         Remote buffer, or None.
-    switch
-        Switch channel by which `sources` are those of all its ranks, added up, and `target` the cells of all of them; or None.
+    summed
+        Switch channel by which `sources` are those of all its ranks, added up; or None.
+    stored
+        Switch channel by which `target` is the cells of all its ranks; or None.
     """
 
     name: str
@@ -47,7 +49,8 @@ class Operation:
     sources: tuple[Cells, ...] = ()
     target: Cells | None = None
     remote: int | None = None
-    switch: int | None = None
+    summed: int | None = None
+    stored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +199,20 @@ def _operation(operation: Operation) -> dict[str, Any]:
         found["channel_ids"] = list(operation.channels)
     if operation.semaphores:
         found["semaphore_ids"] = list(operation.semaphores)
-    if operation.switch is not None:
-        cells = [*operation.sources, *([] if operation.target is None else [operation.target])]
-        places = [{"switch_channel_id": operation.switch, "index": one.first, "size": one.count} for one in cells]
-        return found | {"src_buff": places[:-1], "dst_buff": places[-1:], "reduce_op": "sum"}
     if operation.sources:
-        found["src_buff"] = [_local(cells) for cells in operation.sources]
+        found["src_buff"] = [_operand(cells, operation.summed) for cells in operation.sources]
     if operation.target is not None:
         target = operation.target
         if operation.remote is None:
-            found["dst_buff"] = [_local(target)]
+            found["dst_buff"] = [_operand(target, operation.stored)]
         else:
             found["dst_buff"] = [{"buffer_id": operation.remote, "index": target.first, "size": target.count}]
-    if operation.name == "re":
+    if operation.name in ("re", "glres"):
         found["reduce_op"] = "sum"
     return found
 
 
-def _local(cells: Cells) -> dict[str, Any]:
-    return {"type": str(cells.buffer), "index": cells.first, "size": cells.count}
+def _operand(cells: Cells, switch: int | None) -> dict[str, Any]:
+    """Cells of a local buffer, or of the buffer of a switch channel at all its ranks."""
+    where: dict[str, Any] = {"type": str(cells.buffer)} if switch is None else {"switch_channel_id": switch}
+    return where | {"index": cells.first, "size": cells.count}

@@ -13,7 +13,7 @@ from taccl_py.lowering.plan import MEMORY, PORT, SWITCH, Operation, Plan, PlanBl
 
 # Operations of plans that copy and add up in the order of signals: what `Operation` can say.
 _SYNCHRONIZES = ("nop", "signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release", "flush")
-_MOVES = ("put", "pws", "pwsf", "copy", "re", "glres")
+_MOVES = ("put", "pws", "pwsf", "copy", "re", "glres", "gstore")
 _TYPES = (MEMORY, PORT)
 _ALL_TYPES = (MEMORY, PORT, SWITCH)
 _MAX_BYTES = (1 << 64) - 1
@@ -26,7 +26,7 @@ def parse_plan(text: str, path: str) -> Plan:
     ------
     InputError
         If it is not JSON, a field is missing or of the wrong type, or it uses operations other than puts, local copies and sums,
-        sums by a switch, signals and semaphores.
+        sums and multicasts by a switch, signals and semaphores.
     """
     fields = Fields(parse_json(text, path), path)
     return Plan(
@@ -106,15 +106,22 @@ def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...], groups: list[S
                 one.fail("dst_buff", f"names remote buffer {operation.remote}, which its threadblock does not have")
             buffer = all_remotes[numbers[operation.remote]].buffer
             operation = replace(operation, target=replace(operation.target, buffer=buffer))
-        if operation.target is not None and operation.switch is not None:
-            numbers = channels.get(SWITCH, ())
-            if operation.switch >= len(numbers) or numbers[operation.switch] >= len(groups):
-                one.fail("dst_buff", f"names switch channel {operation.switch}, which its threadblock does not have")
-            buffer = groups[numbers[operation.switch]].buffer
-            sources = tuple(replace(cells, buffer=buffer) for cells in operation.sources)
-            operation = replace(operation, sources=sources, target=replace(operation.target, buffer=buffer))
-        operations.append(operation)
+        operations.append(_with_switch_buffers(one, operation, [groups[n] for n in channels.get(SWITCH, ())]))
     return PlanBlock(tuple(operations), channels, remotes)
+
+
+def _with_switch_buffers(fields: Fields, operation: Operation, groups: list[SwitchGroup]) -> Operation:
+    """Operation with the buffers of its switch channels, by their places in the list of its threadblock."""
+    for field, number in (("src_buff", operation.summed), ("dst_buff", operation.stored)):
+        if number is not None and number >= len(groups):
+            fields.fail(field, f"names switch channel {number}, which its threadblock does not have; correct it")
+    if operation.summed is not None:
+        buffer = groups[operation.summed].buffer
+        operation = replace(operation, sources=tuple(replace(cells, buffer=buffer) for cells in operation.sources))
+    if operation.stored is not None and operation.target is not None:
+        buffer = groups[operation.stored].buffer
+        operation = replace(operation, target=replace(operation.target, buffer=buffer))
+    return operation
 
 
 def _operation(fields: Fields) -> Operation:
@@ -122,13 +129,16 @@ def _operation(fields: Fields) -> Operation:
     if name not in (*_SYNCHRONIZES, *_MOVES) or fields.has("tbg_info"):
         what = "threadblocks that share an operation are" if fields.has("tbg_info") else f"{name!r} is"
         fields.fail("name", f"{what} not among what is replayed: {', '.join((*_MOVES, *_SYNCHRONIZES))}")
-    target, remote, switch = None, None, None
+    target, remote, stored, summed = None, None, None, None
     for one in fields.objects("dst_buff", []):
-        switch = one.integer("switch_channel_id", least=0) if one.has("switch_channel_id") else None
+        stored = _switch_of(one)
         remote = one.integer("buffer_id", least=0) if one.has("buffer_id") else None
         target = _cells(one)
-    if (name == "glres") != (switch is not None):
-        fields.fail("dst_buff", f"{name} must{'' if name == 'glres' else ' not'} name a switch channel; correct it")
+    for one in fields.objects("src_buff", []):
+        summed = _switch_of(one)
+    for field, number, users in (("src_buff", summed, ("glres",)), ("dst_buff", stored, ("glres", "gstore"))):
+        if (name in users) != (number is not None):
+            fields.fail(field, f"{name} must{'' if name in users else ' not'} name a switch channel there; correct it")
     return Operation(
         name=name,
         channel_type=fields.choice("channel_type", ("", *_ALL_TYPES), ""),
@@ -137,8 +147,13 @@ def _operation(fields: Fields) -> Operation:
         sources=tuple(_cells(one) for one in fields.objects("src_buff", [])),
         target=target,
         remote=remote,
-        switch=switch,
+        summed=summed,
+        stored=stored,
     )
+
+
+def _switch_of(fields: Fields) -> int | None:
+    return fields.integer("switch_channel_id", least=0) if fields.has("switch_channel_id") else None
 
 
 def _cells(fields: Fields) -> Cells:

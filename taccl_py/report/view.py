@@ -94,7 +94,7 @@ def _plan_gpu(gpu: PlanGpu) -> dict[str, Any]:
         "operations": names.total(),
         "longest": max((len(block.operations) for block in gpu.blocks), default=0),
         "scratch_chunks": gpu.scratch_chunks,
-        "puts": names["put"] + names["pws"] + names["pwsf"],
+        "puts": names["put"] + names["pws"] + names["pwsf"] + names["gstore"],
         "sums": names["re"] + names["glres"],
         "copies": names["copy"],
         "signals": names["signal"] + names["pws"] + names["pwsf"],
@@ -125,8 +125,8 @@ def _plan_pairs(plan: Plan) -> list[dict[str, Any]]:
 
 def _receivers(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> tuple[int, ...]:
     """Other ranks into whose memory an operation writes."""
-    if operation.switch is not None:
-        group = gpu.groups[block.channels[operation.channel_type][operation.switch]]
+    if operation.stored is not None:
+        group = gpu.groups[block.channels[operation.channel_type][operation.stored]]
         return tuple(rank for rank in group.ranks if rank != gpu.rank)
     if operation.remote is None:
         return ()

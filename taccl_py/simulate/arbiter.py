@@ -8,6 +8,9 @@ somebody could use.
 Every waiting request is filed under one of the resources that it finds busy. When that resource becomes free the
 requests filed there are tried in order until it is taken again, so a request is looked at only when its case may have
 changed.
+
+What a switch does for several ranks (`Way`) is many small packets that ports pass on among others. It does not wait until all its
+ports are free: each takes its share of it after what was asked of it before, and it is over when all have.
 """
 
 from __future__ import annotations
@@ -52,10 +55,18 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Links and ports that are used together, for what a switch does for several ranks, and the latency after that."""
+class Load:
+    """How many times all bytes of a request go through a resource."""
 
-    resources: tuple[int, ...]
+    resource: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Loads of what a switch does for several ranks, and the latency after that."""
+
+    loads: tuple[Load, ...]
     latency_us: float
 
 
@@ -98,13 +109,13 @@ class Settlement:
 
 
 class Arbiter:
-    """State of all links and ports of a topology, and of further ways over its ports, which are numbered after the links."""
+    """State of all links and ports of a topology, and ways over its ports, which are numbered after the links."""
 
     def __init__(self, topology: Topology, ways: Sequence[Way] = ()) -> None:
         self._topology = topology
-        used = [*topology.resources_of, *(way.resources for way in ways)]
-        self._resources = [tuple(dict.fromkeys(resources)) for resources in used]
-        self._latency_us = [*(link.latency_us for link in topology.links), *(way.latency_us for way in ways)]
+        self._resources = [tuple(dict.fromkeys(resources)) for resources in topology.resources_of]
+        self._latency_us = [link.latency_us for link in topology.links]
+        self._ways = tuple(ways)
         self._busy_until_us = [0.0] * topology.num_resources
         # A resource has requests filed under it only while it is busy, and then an alarm is set for its end.
         self._filed: list[list[Request]] = [[] for _ in range(topology.num_resources)]
@@ -137,6 +148,9 @@ class Arbiter:
                     continue
                 heapq.heappop(self._filed[place])
                 del self._waiting[request.owner]
+            if request.link >= len(self._resources):
+                self._share_out(request, now_us)
+                continue
             last_free = max(self._resources[request.link], key=self._busy_until_us.__getitem__)
             if self._busy_until_us[last_free] > limit_us:
                 self._file(request, last_free)
@@ -171,6 +185,19 @@ class Arbiter:
             self._alarms.append(Alarm(self._busy_until_us[resource], resource))
         heapq.heappush(self._filed[resource], request)
         self._waiting[request.owner] = (request, resource)
+
+    def _share_out(self, request: Request, now_us: float) -> None:
+        """Let each port of a way take its load after what it has to do already."""
+        way = self._ways[request.link - len(self._resources)]
+        end_us = now_us
+        for load in way.loads:
+            occupancy_us = self._topology.occupancy_us(load.resource, request.size_bytes * load.share)
+            free_us = max(now_us, self._busy_until_us[load.resource]) + occupancy_us
+            self._busy_until_us[load.resource] = free_us
+            end_us = max(end_us, free_us)
+            if self._has_filed(load.resource):
+                self._alarms.append(Alarm(free_us, load.resource))
+        self._grants.append(Grant(request, now_us, end_us, end_us + way.latency_us))
 
     def _start(self, request: Request, start_us: float) -> None:
         longest_us = 0.0

@@ -6,9 +6,9 @@
 * A signal is there when all that its threadblock has put to that peer before has arrived; that of ``pws`` and ``pwsf`` when
   their data have. The n-th wait on a channel is for the n-th signal. Semaphores count.
 * Of several links between two ranks the n-th threadblock that puts to that peer uses the n-th, and around again.
-* A sum by a switch (``glres``) takes what all ranks hold out of them and the sum into them, so it asks for the ports of all
-  in both directions. Its owner loads and stores through the same ports, which is as much again; owners are taken to be equally
-  many everywhere, so of n ranks each port carries an n-th more. The sum arrives an alpha later, for it is loaded first.
+* A multicast by a switch (``gstore``) takes its sender's way out once and each receiver's way in once. A sum (``glres``) takes the
+  ways out of all whose data it adds up and the way in to who asked for it, and is then multicast; it arrives an alpha later, for
+  it is loaded first.
 * Signals themselves, the handshake at the start, local copies and sums take no time.
 
 Requests for links and ports are served as in `taccl_py.simulate.program_replay`.
@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.lowering.plan import PORT, SWITCH, Operation, Plan, PlanBlock, PlanGpu
-from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request, Way
+from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
+from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
+from taccl_py.simulate.in_network import BY_SWITCH, errand_of, find_ways
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
 
@@ -122,8 +123,8 @@ class _Replay:
         self._blocks = [_Block(gpu.rank, n, one) for gpu in plan.gpus for n, one in enumerate(gpu.blocks)]
         self._lanes = [_lanes_of(gpu) for gpu in plan.gpus]
         self._links = _choose_links(plan, topology)
-        ways = _find_ways(plan, topology)
-        self._way_of = {ranks: len(topology.links) + number for number, ranks in enumerate(ways)}
+        ways = find_ways(plan, topology)
+        self._way_of = {errand: len(topology.links) + number for number, errand in enumerate(ways)}
         self._arbiter = Arbiter(topology, tuple(ways.values()))
         self._flows: list[_Flow] = []
         self._fresh: list[int] = []
@@ -234,8 +235,8 @@ class _Replay:
         """Begin an operation; whether the threadblock goes on at once."""
         if operation.name in _PUTS:
             return self._put(block, operation)
-        if operation.name == "glres":
-            return self._sum(block, operation)
+        if operation.name in BY_SWITCH:
+            return self._ask_switch(block, operation)
         if operation.name in ("signal", "rlxsignal"):
             self._signal(block, operation)
         elif operation.name == "sem_release":
@@ -272,14 +273,16 @@ class _Replay:
         block.asked = holds
         return not holds
 
-    def _sum(self, block: _Block, operation: Operation) -> bool:
-        """Load sums through a switch and store them."""
+    def _ask_switch(self, block: _Block, operation: Operation) -> bool:
+        """Let a switch multicast, or load sums and store them."""
         if block.asked or operation.target is None:
             return not block.asked
-        ranks = _members(self._plan.gpus[block.rank], block.record, operation)
-        size_bytes = operation.target.count * self._chunk_bytes * (1 + 1 / len(ranks))
+        errand = errand_of(self._plan.gpus[block.rank], block.record, operation)
+        size_bytes = operation.target.count * self._chunk_bytes
         self._fresh.append(len(self._flows))
-        self._flows.append(_Flow(block, block.position, self._way_of[ranks], size_bytes, None, ranks=ranks))
+        self._flows.append(
+            _Flow(block, block.position, self._way_of[errand], size_bytes, None, ranks=errand.stored)
+        )  # fmt: skip
         block.asked = True
         return False
 
@@ -336,35 +339,6 @@ def _peer(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> int:
     if operation.remote is None:
         raise ValueError("a put names no remote buffer")
     return gpu.remotes[block.remotes[operation.channel_type][operation.remote]].rank
-
-
-def _members(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> tuple[int, ...]:
-    """Ranks whose cells an operation of a switch names."""
-    if operation.switch is None:
-        raise ValueError("a sum by a switch names no switch channel")
-    return gpu.groups[block.channels[SWITCH][operation.switch]].ranks
-
-
-def _find_ways(plan: Plan, topology: Topology) -> dict[tuple[int, ...], Way]:
-    """Way of every switch channel that is used, by its ranks."""
-    blocks = [(gpu, block) for gpu in plan.gpus for block in gpu.blocks]
-    used = {_members(gpu, block, one) for gpu, block in blocks for one in block.operations if one.name == "glres"}
-    found = {}
-    for ranks in sorted(used):
-        _require_switch(plan, topology, ranks)
-        links = [topology.links_between[src, dst][0] for src in ranks for dst in ranks if src != dst]
-        resources = {resource for link in links for resource in topology.resources_of[link]}
-        found[ranks] = Way(tuple(sorted(resources)), max(topology.links[link].alpha_us for link in links))
-    return found
-
-
-def _require_switch(plan: Plan, topology: Topology, ranks: tuple[int, ...]) -> None:
-    can = any(one.multicast and one.reduce and set(ranks) <= set(one.ranks) for one in topology.switches)
-    if not can or any((a, b) not in topology.links_between for a in ranks for b in ranks if a != b):
-        raise InputError(
-            f"plan {plan.name} lets a switch add up what ranks {', '.join(map(str, ranks))} hold, and topology {topology.name} "
-            "has none that multicasts and reduces among them; replay it on the machine that it was made for"
-        )
 
 
 def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], int]:

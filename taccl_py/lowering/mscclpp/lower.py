@@ -40,7 +40,7 @@ class PlanOptions:
     name
         None makes one from collective and machine.
     switch
-        Whether the switch of the topology adds and multicasts, instead of messages.
+        Whether the switch of the topology multicasts and adds up, instead of messages.
     """
 
     placement: Placement = Placement.BOTH
@@ -91,11 +91,10 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     in_place = options.placement is not Placement.OUT_OF_PLACE
     if options.placement is Placement.BOTH and kind is Kind.ALLTOALL:
         in_place = False
-    if options.switch and not in_place:
-        raise InputError(
-            "a switch adds up in place alone here; leave --placement out", path="command line", field="--placement"
-        )
-    gpus = switch_gpus(schedule, options.instances) if options.switch else _message_gpus(schedule, options, in_place)
+    if options.switch:
+        gpus = switch_gpus(schedule, options.instances, in_place=in_place)
+    else:
+        gpus = _message_gpus(schedule, options, in_place)
     counted = gpus[0].output_chunks if kind is Kind.ALLGATHER else gpus[0].input_chunks
     longest = max(max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in gpus)
     least, most = _sizes(options, counted, longest)

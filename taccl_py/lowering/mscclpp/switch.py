@@ -1,134 +1,147 @@
-"""AllReduce by a switch that adds and multicasts: no messages, but loads of sums and stores to everybody.
+"""Collectives by a switch that multicasts and adds up: no messages, but stores to everybody, and loads of sums.
 
-Each chunk has an owner, which lets the switch add up what all ranks hold of it and store the sum at all of them (``glres``).
-Nobody may load or store before all ranks have begun the call, and nobody may leave before all owners are done with its memory;
-so all threadblocks with one number, one on each rank, greet each other, and tell each other when they are done. Instances share
-out the cells among as many threadblocks.
+What a rank has to hand out, it lets the switch store at all ranks (``gstore``): its share of an AllGather, the root's data of a
+Broadcast. In an AllReduce each rank lets the switch add up what all ranks hold of its share and store the sum at all of them
+(``glres``).
+
+Nobody may load or store before all ranks have begun the call, and nobody may leave before all that is stored in its memory is
+there; so all threadblocks with one number, one on each rank, greet those that store, and are told when they are done. Instances
+share out the cells among as many threadblocks.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from taccl_py.collective import Buffer, Kind
+from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
-from taccl_py.lowering.plan import MEMORY, SWITCH, Operation, PlanBlock, PlanGpu, SwitchGroup
-from taccl_py.runtimes import MSCCLPP
+from taccl_py.lowering.mscclpp.blocks import Post
+from taccl_py.lowering.mscclpp.script import Lengths, Script
+from taccl_py.lowering.plan import PlanGpu, SwitchGroup
 from taccl_py.schedule.ir import Schedule
 from taccl_py.topology.model import Topology
 
-_NOP = Operation("nop")
+_KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BROADCAST)
 
 
-def switch_gpus(schedule: Schedule, instances: int) -> tuple[PlanGpu, ...]:
-    """Return the programs of all ranks for an AllReduce in place, in which chunks have the owners that they have in a schedule.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Neighbouring chunks that a rank hands out: the first in its input, the first in all outputs, and how many."""
+
+    source: int
+    target: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is done: by each rank (`runs`; None: nothing), in so many parts."""
+
+    kind: Kind
+    runs: tuple[_Run | None, ...]
+    instances: int
+    in_place: bool
+
+    def group(self, buffer: Buffer) -> SwitchGroup:
+        """Switch channel of all ranks."""
+        return SwitchGroup(buffer, tuple(range(len(self.runs))))
+
+    def part(self, buffer: Buffer, first: int, count: int, number: int) -> Cells:
+        """Cells of an instance: one part of all cells of some chunks."""
+        return Cells(buffer, first * self.instances + number * count, count)
+
+
+def switch_gpus(schedule: Schedule, instances: int, *, in_place: bool) -> tuple[PlanGpu, ...]:
+    """Return the programs of all ranks that let the switch do what the messages of a schedule do.
 
     Parameters
     ----------
     schedule
-        A schedule to which the judge does not object.
+        Collective, chunks and machine; its messages are not looked at.
     instances
-        Threadblocks of every rank, each with one part of every chunk.
+        Threadblocks of every rank, each with one part of all that the rank hands out.
+    in_place
+        Whether input and output are the same memory.
 
     Raises
     ------
     InputError
-        If it is no AllReduce, or no switch of its topology adds and multicasts among all ranks.
+        If it is another collective, or no switch of its topology can do that for all ranks.
     LoweringError
         If a limit of the runtime cannot be kept.
     """
     _require_switch(schedule)
-    num_ranks = schedule.collective.num_ranks
-    owned: list[list[int]] = [[] for _ in range(num_ranks)]
-    for chunk, owner in enumerate(find_owners(schedule)):
-        owned[owner].append(chunk)
-    _require_room(schedule.topology, max(map(len, owned)), instances)
-    everybody = SwitchGroup(Buffer.INPUT, tuple(range(num_ranks)))
-    num_cells = schedule.collective.input_chunks * instances
-    return tuple(
-        PlanGpu(
-            rank=rank,
-            input_chunks=num_cells,
-            output_chunks=num_cells,
-            scratch_chunks=0,
-            peers={MEMORY: tuple(peer for peer in range(num_ranks) if peer != rank) * instances},
-            remotes=(),
-            num_semaphores=0,
-            blocks=tuple(_block(owned[rank], number, instances, num_ranks) for number in range(instances)),
-            groups=(everybody,) * instances,
-        )
-        for rank in range(num_ranks)
+    collective = schedule.collective
+    script = Script(schedule.topology.node_of)
+    work = _Work(collective.kind, _runs(collective), instances, in_place)
+    for number in range(instances):
+        for rank in range(collective.num_ranks):
+            _write_block(script, work, Post(rank, 0, number))
+    return script.gpus(Lengths(collective.input_chunks * instances, collective.output_chunks * instances))
+
+
+def can_serve(topology: Topology, kind: Kind, ranks: Sequence[int]) -> bool:
+    """Whether some switch can do for these ranks what a collective needs: multicast, and for sums also add up."""
+    return any(
+        one.multicast and (one.reduce or kind is not Kind.ALLREDUCE) and set(ranks) <= set(one.ranks)
+        for one in topology.switches
     )
 
 
-def find_owners(schedule: Schedule) -> list[int]:
-    """Rank that first hands out the sum of each chunk; where all add up for themselves, the one that owns the fewest so far."""
-    first: dict[int, int] = {}
-    for message in schedule.messages:  # in order of their starts
-        if not message.reduce:
-            for chunk in message.chunks:
-                first.setdefault(chunk, schedule.topology.links[message.link].src)
-    totals = Counter(first.values())
-    owners = []
-    for chunk in range(schedule.collective.num_chunks):
-        if chunk not in first:
-            first[chunk] = min(range(schedule.collective.num_ranks), key=lambda rank: (totals[rank], rank))
-            totals[first[chunk]] += 1
-        owners.append(first[chunk])
-    return owners
-
-
 def _require_switch(schedule: Schedule) -> None:
-    collective, topology = schedule.collective, schedule.topology
-    if collective.kind is not Kind.ALLREDUCE:
+    kind, topology = schedule.collective.kind, schedule.topology
+    if kind not in _KINDS:
         raise InputError(
-            f"a switch does allreduce alone here, and the schedule is of {collective.kind}; leave --switch out",
+            f"a switch does {', '.join(_KINDS)} here, and the schedule is of {kind}; leave --switch out",
             path="command line",
             field="--switch",
         )
-    everybody = set(range(topology.num_ranks))
-    if not any(one.multicast and one.reduce and everybody <= set(one.ranks) for one in topology.switches):
+    if not can_serve(topology, kind, range(topology.num_ranks)):
+        needed = "multicasts and reduces" if kind is Kind.ALLREDUCE else "multicasts"
         raise InputError(
-            f"topology {topology.name} has no switch that multicasts and reduces among all its {topology.num_ranks} ranks; "
+            f"topology {topology.name} has no switch that {needed} among all its {topology.num_ranks} ranks; "
             "leave --switch out, or say so in the topology (multicast, reduce) where the device can",
             path="command line",
             field="--switch",
         )
 
 
-def _require_room(topology: Topology, num_owned: int, instances: int) -> None:
-    num_peers = topology.num_ranks - 1
-    if num_peers > MSCCLPP.max_channels:
-        raise beyond(
-            "max_channels",
-            f"each threadblock tells all {num_peers} others, and {MSCCLPP.title} has room for {MSCCLPP.max_channels} channels; "
-            "leave --switch out",
-        )
-    num_operations = 4 * -(-num_peers // MSCCLPP.max_channels_at_once) + 3 + num_owned
-    if num_operations > MSCCLPP.max_operations:
-        raise beyond(
-            "max_operations",
-            f"a threadblock needs {num_operations} operations, and {MSCCLPP.title} has room for {MSCCLPP.max_operations}; use a "
-            "schedule with fewer chunks",
-        )
-    require_threadblocks(0, instances)
+def _runs(collective: Collective) -> tuple[_Run | None, ...]:
+    """What each rank hands out: its own share, but all of it the root of a Broadcast."""
+    ranks, share = range(collective.num_ranks), collective.chunks_per_rank
+    if collective.kind is Kind.BROADCAST:
+        return tuple(_Run(0, 0, share) if rank == collective.root else None for rank in ranks)
+    first = 0 if collective.kind is Kind.ALLGATHER else share  # the input is the rank's share, or all shares
+    return tuple(_Run(first * rank, share * rank, share) for rank in ranks)
 
 
-def _block(owned: Sequence[int], number: int, instances: int, num_ranks: int) -> PlanBlock:
-    channels = tuple(range(num_ranks - 1))
-    operations = [*_on_channels("rlxsignal", channels), *_on_channels("rlxwait", channels), _NOP]
-    for chunk in owned:
-        cells = Cells(Buffer.INPUT, chunk * instances + number, 1)
-        operations.append(Operation("glres", SWITCH, sources=(cells,), target=cells, switch=0))
-    operations += [_NOP, *_on_channels("signal", channels), *_on_channels("wait", channels), _NOP]
-    first = number * (num_ranks - 1)
-    return PlanBlock(tuple(operations), {MEMORY: tuple(first + one for one in channels), SWITCH: (number,)}, {})
+def _write_block(script: Script, work: _Work, post: Post) -> None:
+    """What a rank does in one instance: the ranks that store are greeted by all others, and tell them when they are done."""
+    others = [Post(rank, post.peer, post.instance) for rank in range(len(work.runs)) if rank != post.rank]
+    storing = [other for other in others if work.runs[other.rank] is not None]
+    served = others if work.runs[post.rank] is not None else []
+    script.tell(post, "rlxsignal", storing)
+    script.tell(post, "rlxwait", served)
+    script.meet(post)
+    run = work.runs[post.rank]
+    if run is not None:
+        _store(script, work, post, run)
+        script.meet(post)
+    script.tell(post, "signal", served)
+    script.tell(post, "wait", storing)
+    script.meet(post)
 
 
-def _on_channels(name: str, channels: Sequence[int]) -> Iterator[Operation]:
-    most = MSCCLPP.max_channels_at_once
-    for first in range(0, len(channels), most):
-        yield Operation(name, MEMORY, tuple(channels[first : first + most]))
+def _store(script: Script, work: _Work, post: Post, run: _Run) -> None:
+    if work.kind is Kind.ALLREDUCE:
+        # In place the input is the output; one name is enough for both.
+        stored = Buffer.INPUT if work.in_place else Buffer.OUTPUT
+        source = work.part(Buffer.INPUT, run.source, run.count, post.instance)
+        target = work.part(stored, run.target, run.count, post.instance)
+        script.sum_by_switch(post, work.group(Buffer.INPUT), source, work.group(stored), target)
+        return
+    target = work.part(Buffer.OUTPUT, run.target, run.count, post.instance)
+    source = target if work.in_place else work.part(Buffer.INPUT, run.source, run.count, post.instance)
+    script.multicast(post, source, work.group(Buffer.OUTPUT), target)

@@ -23,6 +23,11 @@ class Wire:
     one: Post
     other: Post
 
+    @staticmethod
+    def between(post: Post, peer: Post) -> Wire:
+        """Channel of two ends in any order."""
+        return Wire(min(post, peer), max(post, peer))
+
     def peer(self, post: Post) -> Post:
         """The other end."""
         return self.other if post == self.one else self.one
@@ -65,7 +70,7 @@ class Wiring:
 
     def kind_to(self, post: Post, peer: Post) -> str:
         """Type of the channel between two threadblocks."""
-        wire = _wire(post, peer)
+        wire = Wire.between(post, peer)
         return next(kind for kind, wires in self.wires[post.rank].items() if wire in wires)
 
     def num_semaphores(self, rank: int) -> int:
@@ -91,7 +96,7 @@ def wire_up(stream: Stream, posts: tuple[Post, ...], signals: Signals, node_of: 
     for post, task in zip(posts, stream.tasks, strict=True):
         if task.deed is Deed.PUT and post not in greeted:
             greeted[post] = min(hearer for teller, hearer in told if teller == post and hearer.rank == task.peer)
-    wires = sorted({_wire(*pair) for pair in told if pair[0].rank != pair[1].rank})
+    wires = sorted({Wire.between(*pair) for pair in told if pair[0].rank != pair[1].rank})
     local = [pair for pair in sorted(told) if pair[0].rank == pair[1].rank]
     ranks = range(len(node_of))
     everybody = sorted({*posts, *(hearer for _, hearer in told)})
@@ -103,7 +108,7 @@ def wire_up(stream: Stream, posts: tuple[Post, ...], signals: Signals, node_of: 
         posts=tuple(tuple(post for post in everybody if post.rank == rank) for rank in ranks),
         told={pair: tuple(tasks) for pair, tasks in told.items()},
         greeted=greeted,
-        wires=tuple(_wires_of(rank, wires, node_of) for rank in ranks),
+        wires=tuple(wires_of(rank, wires, node_of) for rank in ranks),
         semaphores=semaphores,
         remotes=tuple(_remotes_of(rank, stream) for rank in ranks),
     )
@@ -114,11 +119,8 @@ def _all_words(signals: Signals) -> set[Word]:
     return found.union(*signals.last.values())
 
 
-def _wire(post: Post, peer: Post) -> Wire:
-    return Wire(min(post, peer), max(post, peer))
-
-
-def _wires_of(rank: int, wires: Iterable[Wire], node_of: tuple[int, ...]) -> dict[str, tuple[Wire, ...]]:
+def wires_of(rank: int, wires: Iterable[Wire], node_of: tuple[int, ...]) -> dict[str, tuple[Wire, ...]]:
+    """Channels of a rank by type, in the order of the wires, which must be the same order for all ranks."""
     kinds: dict[str, list[Wire]] = {MEMORY: [], PORT: []}
     for wire in wires:
         if rank in (wire.one.rank, wire.other.rank):

@@ -107,7 +107,7 @@ BROKEN_ALLGATHER = {
     "a proxy's operation in memory": (replace(4, put(cells("o", 0), far(0, 0), name="pws", channels=[0])), "wrong-channel"),
     "a semaphore that is not there": (insert(0, on_semaphores("sem_release", 0)), "no-such-semaphore"),
     "an operation that does not exist": (replace(1, {"name": "noop"}), "unknown-operation"),
-    "an operation that is not judged": (replace(1, {"name": "gstore"}), "not-judged"),
+    "an operation that is not judged": (replace(1, {"name": "gstorepkt"}), "not-judged"),
     "packets": (put_all("protocol", "LL"), "not-judged"),
     "no such collective": (put_all("collective", "allgrope"), "collective"),
     "another collective": (put_all("collective", "alltoall"), "chunk-counts"),

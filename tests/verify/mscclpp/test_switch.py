@@ -137,8 +137,103 @@ def test_out_of_place_sums_go_from_input_to_output():
     assert rules(value) == set()
 
 
-def test_load_and_store_through_channels_of_different_ranks_are_refused():
+def test_sums_of_all_may_be_stored_at_some_who_do_not_then_hold_the_result_everywhere():
+    """The runtime looks up the channels of load and store one by one; here GPU 2 does not get the sum of the first chunk."""
     value = three_allreduce()
     _leave_out(value)
     ops_of(value)[3]["src_buff"] = [by(0, 0)]
-    assert rules(value) == {"wrong-peer"}
+    assert rules(value) == {"wrong-result"}
+    assert all("gpu 2" in str(violation) for violation in verdict(value).violations)
+
+
+# Multicasts
+
+
+def gstore(index, source=None, channel=0, size=1):
+    return {
+        "name": "gstore",
+        "channel_type": "switch",
+        "src_buff": [source or cells("o", index, size)],
+        "dst_buff": [by(channel, index, size)],
+    }
+
+
+def three_allgather():
+    """Each of three GPUs lets the switch store its chunk everywhere, in place."""
+    value = three_allreduce()
+    value["collective"] = "allgather"
+    for rank, one in enumerate(value["gpus"]):
+        one["input_chunks"] = 1
+        one["channels"][1]["buffer_type"] = "o"
+        ops_of(value, rank)[3] = gstore(rank)
+    return value
+
+
+def three_broadcast():
+    """GPU 1 lets the switch store its chunk everywhere."""
+    gpus = []
+    for rank in range(3):
+        ops = [on("rlxwait", 0, 1), NOP, gstore(0), NOP, on("signal", 0, 1), NOP]
+        if rank != 1:
+            ops = [on("rlxsignal", 0), NOP, on("wait", 0), NOP]
+        peers = [0, 2] if rank == 1 else [1]
+        one = gpu(rank, (1, 1, 0), peers, [], [block(0, ops, channels=tuple(range(len(peers))), remotes=())])
+        one["channels"].append(group(0, 1, 2, buffer="o"))
+        if rank == 1:
+            one["threadblocks"][0]["channels"].append({"channel_type": "switch", "channel_ids": [0]})
+        gpus.append(one)
+    return plan("broadcast", copy.deepcopy(gpus))
+
+
+def not_awaited(value):
+    """GPU 1 does not tell GPU 2 that its chunk is there."""
+    ops_of(value, 1)[4] = on("signal", 0)
+    ops_of(value, 2)[2] = NOP
+
+
+BROKEN_GATHER = {
+    "nobody says that the call has begun": (everywhere(no_greeting), "before-entry"),
+    "nobody waits for the others at the end": (everywhere(no_farewell), "unawaited-write"),
+    "a share at another's place": (set_op(3, gstore(1, cells("o", 0))), "race"),
+    "a share at another offset of its own": (set_op(3, gstore(0, cells("o", 1))), "race"),
+    "a share that nobody stores": (set_op(3, NOP), "wrong-result"),
+    "a share for too few ranks": (lambda value: _leave_out_of(value), "wrong-result"),
+    "no meeting before the signal": (lambda value: ops_of(value).__delitem__(4), "missing-nop"),
+    "a source by switch": (set_op(3, gstore(0, by(0, 0))), "wrong-buffer"),
+    "a destination of one rank": (set_op(3, {**gstore(0), "dst_buff": [cells("o", 0)]}), "wrong-buffer"),
+    "a switch channel that the threadblock lacks": (set_op(3, gstore(0, channel=1)), "no-such-channel"),
+    "a chunk beyond the end": (set_op(3, gstore(2, size=2)), "outside-buffer"),
+    "source and target of different sizes": (set_op(3, {**gstore(0), "src_buff": [cells("o", 0, 2)]}), "size-mismatch"),
+    "another type of channel": (set_op(3, {**gstore(0), "channel_type": "memory"}), "wrong-channel"),
+    "the shorter buffer of other ranks": (lambda value: _into_inputs(value), "shifted-buffer"),
+}  # fmt: skip
+
+
+def _leave_out_of(value):
+    _leave_out(value)
+    for rank in range(2):
+        value["gpus"][rank]["channels"][2]["buffer_type"] = "o"
+    ops_of(value)[3] = gstore(0, channel=1)
+
+
+def _into_inputs(value):
+    """The switch channel is over the inputs, which in place lie at another offset of the output on every rank."""
+    for rank in range(3):
+        value["gpus"][rank]["channels"][1]["buffer_type"] = "i"
+        ops_of(value, rank)[3]["dst_buff"] = [by(0, 0)]
+
+
+def test_plans_in_which_the_switch_multicasts_are_good():
+    assert verdict(three_allgather()).violations == ()
+    found = verdict(three_broadcast())
+    assert (found.violations, found.facts.root) == ((), 1)
+
+
+@pytest.mark.parametrize("name", BROKEN_GATHER)
+def test_a_broken_multicast_is_refused_by_name(name):
+    change, rule = BROKEN_GATHER[name]
+    assert rule in rules(changed(three_allgather(), change))
+
+
+def test_a_broadcast_whose_end_somebody_does_not_wait_for_is_refused():
+    assert rules(changed(three_broadcast(), not_awaited)) == {"unawaited-write"}
