@@ -22,7 +22,7 @@ from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_ranks
 from taccl_py.lowering.program import Gpu, Program
-from taccl_py.runtimes import Runtime
+from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.program_replay import replay_program
@@ -34,6 +34,7 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.replicate import replicate, why_not
+from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.catalog import is_taccl_profile, load_topology, topology_file
@@ -554,7 +555,8 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conv
 def lower_best(synthesis: Synthesis, options: LoweringOptions) -> tuple[Synthesis, Lowered]:
     """Lower the best schedule, or a nearly as fast one whose XML keeps its promise better; the choice is the synthesis' schedule.
 
-    Ranks that share a port cannot wait for each other in MSCCL, so there the XML may be slower than the schedule.
+    Ranks that share a port cannot wait for each other in MSCCL, so there the XML may be slower than the schedule. The bound becomes
+    one for messages that a step can carry.
     """
     lowered = lower_and_judge(synthesis.schedule, options)
     best = synthesis
@@ -566,7 +568,7 @@ def lower_best(synthesis: Synthesis, options: LoweringOptions) -> tuple[Synthesi
             candidate = lower_and_judge(schedule, options)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
                 best, lowered = _chosen_instead(synthesis, schedule), candidate
-    return best, lowered
+    return bounded_by_messages(best, MAX_COUNT), lowered
 
 
 def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:

@@ -14,6 +14,7 @@ from taccl_py.lowering.protocol import choose_protocol
 from taccl_py.pipeline import Lowered, Request, lower_and_judge, make_demand, replay_at
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import lower_envelope
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.schedule.transform import resized
 from taccl_py.synthesis.bounds import Bound, DemandBounds
@@ -143,7 +144,7 @@ def synthesize_portfolio(
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=float(low))
-    probes = [Probe(each, bounds.at(each.size_bytes)) for each in demands]
+    probes = [Probe(each, bounds.at(each.size_bytes, MAX_COUNT)) for each in demands]
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
         candidates = race_candidates(probes, racer, events)
     if not candidates:
@@ -157,7 +158,7 @@ def synthesize_portfolio(
             (c for c in candidates if c is not candidates[span.choice]), key=lambda c: c.curve.time_us(middle)
         )
         members += _cover([candidates[span.choice], *others], span.min_bytes, span.max_bytes, options)
-    members = [_with_origin(member, demand, request, bounds.at(member.max_bytes)) for member in members]
+    members = [_with_origin(member, demand, request, bounds.at(member.max_bytes, MAX_COUNT)) for member in members]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
 
 

@@ -8,7 +8,7 @@ the best of all.
 from taccl_py.synthesis.bounds.best import allreduce_bound, best_bound
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.chunked import lower_bound
-from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound
+from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound, message_bound
 from taccl_py.synthesis.bounds.flow import flow_bound
 from taccl_py.synthesis.bounds.net import quickest
 from taccl_py.synthesis.bounds.relays import relay_bound
@@ -21,6 +21,7 @@ __all__ = [
     "demand_bound",
     "flow_bound",
     "lower_bound",
+    "message_bound",
     "quickest",
     "relay_bound",
 ]

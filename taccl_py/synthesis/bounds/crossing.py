@@ -6,16 +6,20 @@ then, and reaches in time at most ``out(T - arrival)`` ranks of B from its recei
 `taccl_py.synthesis.bounds.growth`; the first one backwards). So it serves at most the product of pairs (o, b), and all messages
 together must serve ``|O| |B|`` pairs. By time T a port that they share lets through few of them, at least its alpha apart, and
 each takes longer by beta for what it carries: pairs are served byte by byte, so a message that serves p pairs carries at least
-p times the bytes of a pair.
+p times the bytes of a pair. Of m messages through a port the first one starts at some s, the last one leaves some r of the time
+behind it, and all of them with their alphas and bytes lie between s and T - r, whatever s and r are.
+
+Where a message carries k chunks at most, it serves at most the pairs that need these: a chunk is what one rank has for one other
+(AllToAll), what one has for all of B (AllGather), or what all of O have for one (ReduceScatter); finer chunks serve less.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
@@ -23,14 +27,14 @@ import numpy as np
 from taccl_py.collective import Kind
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.growth import Classes, fits, nodes
-from taccl_py.synthesis.bounds.net import Net
+from taccl_py.synthesis.bounds.net import FloatArray, Net
 from taccl_py.synthesis.bounds.spread import shared_port
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
 _KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
-# Messages through one port whose sizes and times are looked at one by one; more are only counted.
-_MOST_MESSAGES = 2
+# Messages through one port of which the first and the last one are looked at closely; more are only counted.
+_MOST_MESSAGES = 8
 _PRECISION = 1e-12
 
 
@@ -67,6 +71,8 @@ class Crossing:
         Pairs of a rank of O and one of B.
     share
         What a message carries at least for each pair that it serves, as a share of the size.
+    together
+        Pairs that need the same data.
     reason
         For people.
     """
@@ -76,73 +82,113 @@ class Crossing:
     tells_us: tuple[float, ...]
     pairs: int
     share: float
+    together: int
     reason: str
 
-    def at(self, size_bytes: float) -> Bound:
-        """Bound for a size."""
-        megabytes = self.share * size_bytes / BYTES_PER_MB
+    def at(self, size_bytes: float, most_chunks: int | None = None) -> Bound:
+        """Bound for a size.
+
+        Parameters
+        ----------
+        size_bytes
+            The size as nccl-tests counts it.
+        most_chunks
+            Most chunks in a message, where there is a limit. A chunk is at most what one rank has, or has for one other.
+        """
+        most_pairs, reason = self.pairs, self.reason
+        if most_chunks is not None and most_chunks * self.together < self.pairs:
+            most_pairs, reason = most_chunks * self.together, f"{reason}, with at most {most_chunks} chunks in each"
+        load = _Load(self.share * size_bytes / BYTES_PER_MB, most_pairs)
         low, high = 0.0, 1.0
-        while not self._suffices(high, megabytes):
+        while not self._suffices(high, load):
             low, high = high, 2 * high
             if math.isinf(high):
-                return Bound(0.0, self.reason)
+                return Bound(0.0, reason)
         while high - low > _PRECISION * high:
             middle = (low + high) / 2
-            if self._suffices(middle, megabytes):
+            if self._suffices(middle, load):
                 high = middle
             else:
                 low = middle
-        return Bound(low, self.reason)
+        return Bound(low, reason)
 
-    def _suffices(self, time_us: float, megabytes: float) -> bool:
+    def _suffices(self, time_us: float, load: _Load) -> bool:
         """Whether the gates can serve all pairs by a time."""
-        served = sum(number * self._served(gate, time_us, megabytes) for gate, number in self.gates)
+        served = sum(number * self._served(gate, time_us, load) for gate, number in self.gates)
         return served >= self.pairs * (1 - _PRECISION)
 
-    def _served(self, gate: Gate, time_us: float, megabytes: float) -> float:
+    def _served(self, gate: Gate, time_us: float, load: _Load) -> float:
         """Most pairs that messages through one gate serve by a time."""
         window_us = time_us - gate.least_us
         if window_us < 0:
             return 0.0
-        per_pair_us = gate.beta_us_per_mb * megabytes
+        per_pair_us = gate.beta_us_per_mb * load.pair_mb
         by_bytes = (time_us - gate.alpha_us) / per_pair_us if per_pair_us > 0 else math.inf
         most = math.floor(window_us / gate.alpha_us * (1 + _PRECISION)) + 1 if gate.alpha_us > 0 else math.inf
         if most <= _MOST_MESSAGES:
-            served = self._in_turn(gate, 0.0, time_us, per_pair_us)
+            served = max(self._in_turn(gate, number, time_us, load) for number in range(1, int(most) + 1))
         else:
-            served = most * max(self._told(window_us - us) * self._tells(us) for us in self._spent(window_us))
+            served = most * min(load.most_pairs, self._by_one(0.0, window_us, window_us))
         return min(served, by_bytes, self.pairs)
 
-    def _in_turn(self, gate: Gate, free_us: float, time_us: float, per_pair_us: float) -> float:
-        """Most pairs of messages one after the other, the first from `free_us` on.
+    def _in_turn(self, gate: Gate, number: int, time_us: float, load: _Load) -> float:
+        """Most pairs of so many messages one after the other, whenever the first one starts and whatever the last one leaves of the time.
 
-        It is best that each starts when it must wait for nothing more, and serves as many pairs as it can before the next one.
+        The first one can be told little by its start, the last one can tell little in what it leaves, and the bytes of all pass in
+        between.
         """
-        latest_us = time_us - gate.least_us
-        if free_us > latest_us:
-            return 0.0
-        best = 0.0
-        for start_us in sorted({max(free_us, told_us) for told_us in self.told_us if told_us <= latest_us}):
-            told = self._told(start_us)
-            for spent_us in self._spent(latest_us - start_us):
-                served: float = told * self._tells(spent_us)
-                if per_pair_us > 0:
-                    served = min(served, (time_us - start_us - spent_us - gate.alpha_us) / per_pair_us)
-                after_us = start_us + gate.alpha_us + per_pair_us * served
-                best = max(best, served + self._in_turn(gate, after_us, time_us, per_pair_us))
-        return best
+        window_us, alpha_us = time_us - gate.least_us, gate.alpha_us
+        start_us = self._steps_us[0][self._steps_us[0] <= window_us * (1 + _PRECISION)][:, None]
+        left_us = self._steps_us[1][self._steps_us[1] <= window_us * (1 + _PRECISION)][None, :]
+        if number == 1:
+            served = np.minimum(load.most_pairs, self._told(start_us) * self._tells(left_us))
+        else:
+            first = np.minimum(load.most_pairs, self._told(start_us) * self._tells(window_us - start_us))
+            last = np.minimum(load.most_pairs, self._told(window_us - left_us) * self._tells(left_us))
+            between = min(load.most_pairs, self._by_one(alpha_us, window_us - alpha_us, window_us))
+            served = first + last + (number - 2) * between
+        room_us = time_us - start_us - left_us - number * alpha_us
+        per_pair_us = gate.beta_us_per_mb * load.pair_mb
+        if per_pair_us > 0:
+            served = np.minimum(served, room_us / per_pair_us)
+        fits = start_us + left_us + (number - 1) * alpha_us <= window_us * (1 + _PRECISION)
+        return float(np.where(fits, served, 0.0).max(initial=0.0))
 
-    def _told(self, time_us: float) -> int:
-        """Ranks of O that can have told a sender by a time."""
-        return bisect_right(self.told_us, time_us * (1 + _PRECISION))
+    def _by_one(self, first_us: float, last_us: float, window_us: float) -> float:
+        """Most pairs of one message that starts between two times and can tell others as long as a window lasts."""
+        steps_us = self._steps_us[0]
+        inside = (steps_us > first_us) & (steps_us <= last_us * (1 + _PRECISION))
+        starts_us = np.concatenate([[first_us], steps_us[inside]])
+        return float((self._told(starts_us) * self._tells(window_us - starts_us)).max())
 
-    def _tells(self, time_us: float) -> int:
-        """Ranks of B that a receiver can tell within a time."""
-        return bisect_right(self.tells_us, time_us * (1 + _PRECISION))
+    def _told(self, times_us: FloatArray) -> IntArray:
+        """Ranks of O that can have told a sender by some times."""
+        return np.searchsorted(self._told_us, times_us * (1 + _PRECISION), side="right")
 
-    def _spent(self, most_us: float) -> list[float]:
-        """Times within a limit that are worth spending inside B."""
-        return sorted({us for us in self.tells_us if us <= most_us * (1 + _PRECISION)})
+    def _tells(self, times_us: FloatArray) -> IntArray:
+        """Ranks of B that a receiver can tell within some times."""
+        return np.searchsorted(self._tells_us, times_us * (1 + _PRECISION), side="right")
+
+    @cached_property
+    def _told_us(self) -> FloatArray:
+        return np.array(self.told_us, dtype=np.float64)
+
+    @cached_property
+    def _tells_us(self) -> FloatArray:
+        return np.array(self.tells_us, dtype=np.float64)
+
+    @cached_property
+    def _steps_us(self) -> tuple[FloatArray, FloatArray]:
+        """Starts that are worth waiting for, and times that are worth spending inside B."""
+        return np.unique(self._told_us), np.unique(self._tells_us)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What has to cross: data of every pair in megabytes, and how many pairs a message can serve at most."""
+
+    pair_mb: float
+    most_pairs: int
 
 
 def crossings(machine: Cluster, kind: Kind, near: list[int]) -> Iterator[Crossing]:
@@ -197,7 +243,7 @@ class Cluster:
         together = {Kind.ALLTOALL: 1, Kind.ALLGATHER: num_taking, Kind.REDUCESCATTER: num_giving, Kind.ALLREDUCE: pairs}
         whole = 1 if kind is Kind.ALLREDUCE else self.net.num_ranks
         reason = f"crossing: messages of {pairs} pairs of ranks {name}, gathered before and handed out behind"
-        return Crossing(gates, told_us, tells_us, pairs, 1 / (whole * together[kind]), reason)
+        return Crossing(gates, told_us, tells_us, pairs, 1 / (whole * together[kind]), together[kind], reason)
 
     def gates(self, taking: frozenset[int]) -> list[tuple[Gate, IntArray]]:
         """Ways into some nodes, each with its links."""

@@ -112,18 +112,20 @@ class DemandBounds:
         """Best bound on bandwidth for a size as nccl-tests counts it."""
         return best_of(charge.at(size_bytes) for charge in self.charges)
 
-    def crossing(self, size_bytes: float) -> Bound:
-        """Best bound on messages between nodes for a size as nccl-tests counts it."""
-        best = best_of(crossing.at(size_bytes) for crossing in self.crossings)
+    def crossing(self, size_bytes: float, most_chunks: int | None = None) -> Bound:
+        """Best bound on messages between nodes, of so many chunks at most, for a size as nccl-tests counts it."""
+        best = best_of(crossing.at(size_bytes, most_chunks) for crossing in self.crossings)
         least_us = max(best.time_us, self.latency.time_us, self.spread.time_us, self.bandwidth(size_bytes).time_us)
         for handout in self.handouts:
             best = best_of([best, handout.at(size_bytes, least_us)])
             least_us = max(least_us, best.time_us)
         return best_of([best] if self.relays is None else [best, self.relays])
 
-    def at(self, size_bytes: float) -> Bound:
-        """Best bound for a size as nccl-tests counts it."""
-        return best_of([self.latency, self.spread, self.bandwidth(size_bytes), self.crossing(size_bytes)])
+    def at(self, size_bytes: float, most_chunks: int | None = None) -> Bound:
+        """Best bound for a size as nccl-tests counts it, and for messages of so many chunks at most."""
+        return best_of(
+            [self.latency, self.spread, self.bandwidth(size_bytes), self.crossing(size_bytes, most_chunks)]
+        )  # fmt: skip
 
 
 def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, limits: Limits | None = None) -> Bound:
@@ -146,6 +148,18 @@ def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, l
         See `DemandBounds.of`.
     """
     return DemandBounds.of(topology, kind, root, limits).at(size_bytes)
+
+
+def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks: int) -> Bound:
+    """Bound on messages between nodes of so many chunks at most; 0 where the number of chunks limits nothing.
+
+    A chunk is at most what one rank has, or has for one other; what all ranks sum up together may be one.
+    """
+    if kind in ROOTED or kind is Kind.ALLREDUCE or (kind is not Kind.ALLTOALL and topology.num_ranks <= most_chunks):
+        return best_of([])
+    machine = _Machine(topology, kind, 0)
+    cluster = Cluster.of(machine.net)
+    return best_of(c.at(size_bytes, most_chunks) for c in (machine.crossings(cluster) if cluster is not None else ()))
 
 
 class _Machine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 from taccl_py.synthesis.templates.delegates import Delegates, flipped
@@ -43,6 +44,8 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
         ways |= {f"{camp.name}, by rail": _led(camp, site, quickest, by_rail=True)}
         if small and num_nodes > 2 and num_nodes & (num_nodes - 1) == 0 and camp.across.name == DOUBLING:
             ways[f"{camp.name}, doubling"] = _doubled(_led(camp, site, quickest, by_rail=False), camp, site)
+    if small and num_nodes > 2:
+        yield from _in_waves(site, quickest, chunks_per_rank)
     for name, way in ways.items():
         moves = _along(way, num_ranks, chunks_per_rank, far_first=False)
         if all(site.linked(move.src, move.dst) for move in moves):
@@ -152,6 +155,54 @@ def _doubled(way: Way, camp: Camp, site: Site) -> Way:
         return (*hops[:crossing], *between, *hops[crossing + 2 :])
 
     return found
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Hop:
+    """A message that chunks share."""
+
+    start: int
+    end: int
+    src: int
+    dst: int
+
+
+def _in_waves(site: Site, quickest: Way, chunks_per_rank: int) -> Iterator[Plan]:
+    """Leaders again, but what is for each node is gathered, crosses and is dealt out for itself.
+
+    So the first message to another node waits for less, and less is left to be dealt out behind the last one; what is between these
+    has time while they are on their way.
+    """
+    num_ranks = site.topology.num_ranks
+    for camp in camps(site):
+        way = _led(camp, site, quickest, by_rail=False)
+        carried: dict[_Hop, list[int]] = {}
+        for src in range(num_ranks):
+            for dst in range(num_ranks):
+                first = (src * num_ranks + dst) * chunks_per_rank
+                for hop in _hops_in_waves(_without_circles(way(src, dst)), site):
+                    carried.setdefault(hop, []).extend(range(first, first + chunks_per_rank))
+        if all(site.linked(hop.src, hop.dst) for hop in carried):
+            moves = tuple(
+                Move(hop.src, hop.dst, tuple(chunks), hop.start, hop.end) for hop, chunks in sorted(carried.items())
+            )
+            yield Plan(f"{camp.name}, node by node", chunks_per_rank, moves)
+
+
+def _hops_in_waves(hops: tuple[int, ...], site: Site) -> Iterator[_Hop]:
+    """Hops of a way, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
+    node_of, nodes = site.topology.node_of, sorted(set(site.topology.node_of))
+    num_nodes, length = len(nodes), site.topology.num_ranks
+    wave = (nodes.index(node_of[hops[-1]]) - nodes.index(node_of[hops[0]])) % num_nodes
+    # Inside a node there is time while the first messages cross.
+    at = (wave - 1 if wave else num_nodes - 1) * length
+    for here, there in pairwise(hops):
+        lasts = 1
+        if wave and node_of[here] != node_of[there]:
+            at, lasts = max(at, (num_nodes + wave - 2) * length), length
+        if here != there:
+            yield _Hop(at, at + lasts, here, there)
+        at += lasts
 
 
 def _without_circles(way: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import DemandBounds, demand_bound
+from taccl_py.synthesis.bounds import DemandBounds, demand_bound, message_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.synthesis.problem import Problem
@@ -51,6 +51,23 @@ def test_two_ranks_a_nic_need_a_doubling_more():
 def test_the_second_message_of_a_nic_brings_what_other_nodes_sent():
     """Four nodes, one NIC each: gathered in 0.6 us, two messages one after the other, handed out in 0.6 us."""
     assert crossing("ndv2-x4", Kind.ALLREDUCE).time_us == pytest.approx(0.6 + 2 * 2.6 + 0.6)
+
+
+def test_three_messages_are_needed_where_two_cannot_hold_the_chunks():
+    """192 pairs, at most 71 in a message: gathered in two steps, as 40 in the first of three would leave 152; the last is handed out."""
+    bounds = DemandBounds.of(load_topology("ndv2-x4"), Kind.ALLTOALL)
+    bound = bounds.crossing(1024.0, most_chunks=71)
+    # 32 bytes for each pair, 105 us for a MB.
+    assert bound.time_us == pytest.approx(0.6 + 3 * 2.6 + 192 * 32 * 105e-6 + 0.3)
+    assert bound.reason.endswith("with at most 71 chunks in each")
+    assert bound.time_us == message_bound(load_topology("ndv2-x4"), Kind.ALLTOALL, 1024.0, 71).time_us
+    assert bounds.crossing(1024.0, most_chunks=192) == bounds.crossing(1024.0)
+
+
+def test_a_sum_is_one_chunk_however_many_add_to_it():
+    bounds = DemandBounds.of(load_topology("ndv2-x4"), Kind.ALLREDUCE)
+    assert bounds.at(1024.0, most_chunks=1) == bounds.at(1024.0)
+    assert message_bound(load_topology("ndv2-x4"), Kind.ALLREDUCE, 1024.0, 1).time_us == 0.0
 
 
 # The NIC takes 105 us for a MB. AllGather: half of the size crosses; AllToAll: 64 of 16 x 16 parts, each a 16th of the size.
@@ -101,6 +118,28 @@ def test_nothing_at_all_is_faster_on_two_small_nodes(seed, kind, chunk_bytes):
     if best_us is not None:
         size_bytes = chunk_bytes * collective.chunks_per_size
         assert demand_bound(topology, kind, 0, size_bytes).time_us <= best_us * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from(EVERYONE), st.sampled_from([1.0, MB / 10]))
+def test_no_template_is_faster_than_the_bound_for_its_longest_message(seed, kind, size_bytes):
+    rng = random.Random(seed)
+    topology = joined_nodes(rng, rng.choice((2, 3, 4)), rng.choice((2, 3, 4)), (0.5, 1.0, 3.0), (0.0, 1.0, 10.0))
+    for named in template_schedules(Demand(topology, kind, size_bytes, chunks_per_rank=1)):
+        longest = max(len(message.chunks) for message in named.schedule.messages)
+        bound_us = message_bound(topology, kind, size_bytes, longest).time_us
+        assert bound_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from([1.0, MB]))
+def test_nothing_is_faster_with_chunks_that_travel_alone(seed, chunk_bytes):
+    topology = joined_nodes(random.Random(seed), 2, 2, (0.5, 1.0, 3.0), (1.0, 10.0))
+    collective = Collective(Kind.ALLGATHER, topology.num_ranks)
+    best_us = least_time_us(Problem.build(topology, collective, None, chunk_bytes), batches=False, most=4_000)
+    if best_us is not None:
+        bounds = DemandBounds.of(topology, Kind.ALLGATHER)
+        assert bounds.at(chunk_bytes * collective.chunks_per_size, most_chunks=1).time_us <= best_us * (1 + 1e-9)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

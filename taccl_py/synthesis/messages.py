@@ -1,0 +1,27 @@
+"""What is proved of an answer once it is known how many chunks a message of the runtime can carry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taccl_py.synthesis.bounds import message_bound
+from taccl_py.synthesis.engine import Proof, Synthesis
+
+# A schedule this near to the bound is optimal; the rest is floating point.
+_AT_BOUND = 1 + 1e-6
+
+
+def bounded_by_messages(synthesis: Synthesis, most_chunks: int) -> Synthesis:
+    """Return the answer with the bound for messages of so many chunks, if its own messages are such and that is the better bound."""
+    schedule = synthesis.schedule
+    longest = max((len(message.chunks) for message in schedule.messages), default=0)
+    if schedule.size_bytes is None or longest > most_chunks:
+        return synthesis
+    bound = message_bound(schedule.topology, schedule.collective.kind, schedule.size_bytes, most_chunks)
+    if bound.time_us <= synthesis.bound.time_us:
+        return synthesis
+    proof = Proof.OPTIMAL if schedule.makespan_us <= bound.time_us * _AT_BOUND else synthesis.proof
+    if schedule.origin is not None:
+        origin = replace(schedule.origin, status=str(proof), bound_us=bound.time_us, bound_reason=bound.reason)
+        schedule = schedule.with_origin(origin)
+    return replace(synthesis, schedule=schedule, bound=bound, proof=proof)
