@@ -31,8 +31,14 @@ _STEP = 4.0
 @click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, for example 1KiB:1GiB.")
 @degradation_options
+@click.option(
+    "--switch",
+    "by_switch",
+    is_flag=True,
+    help="Also for algorithms that let the machine's switches multicast and add up, as the topology says they can.",
+)
 @json_option
-def bound(as_json: bool, **values: Any) -> None:
+def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
     """Print lower bounds on the time of COLLECTIVE on TOPOLOGY, for every algorithm and however it cuts the data.
 
     Latency is the quickest way between the ranks that are farthest apart; fan-out counts how many ranks can know something in
@@ -40,11 +46,15 @@ def bound(as_json: bool, **values: Any) -> None:
     out, and for up to 32 ranks proves whether some choice of them serves everyone, which can take seconds; bandwidth is the
     worst cut through links and ports, or a flow over all of them. The largest binds.
 
+    These are for messages from rank to rank. With --switch, what a switch stores at many ranks leaves its sender once, and what it
+    adds up enters a rank once: latency and cuts remain, and the other bounds fall.
+
     \b
     Examples:
       taccl bound ndv4 allgather --nodes 2 --sizes 1KiB:1GiB
       taccl bound torus:8x8 alltoall --size 64MiB
       taccl bound dgx1 broadcast --root 3 --json
+      taccl bound ndv5 allreduce --nodes 2 --switch
       taccl bound dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
     """
     from taccl_py.pipeline import Request, make_demand
@@ -73,8 +83,11 @@ def bound(as_json: bool, **values: Any) -> None:
     if demand.topology.chunk_costs:
         collective = demand.collective(demand.chunks_per_rank or 1)
         wanted = [demand.chunk_bytes(collective) * collective.chunks_per_size]
-    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=wanted[0])
-    result = bounds_record(demand, bounds, wanted)
+    if by_switch:
+        bounds = DemandBounds.by_switch(demand.topology, demand.kind, demand.root)
+    else:
+        bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=wanted[0])
+    result = bounds_record(demand, bounds, wanted, by_switch=by_switch)
     if as_json:
         echo_json(result)
         return

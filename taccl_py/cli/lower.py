@@ -15,8 +15,11 @@ from taccl_py.jsonio import read_text, write_atomically
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
+from taccl_py.units import format_gap, format_size, format_time
 
 if TYPE_CHECKING:
+    from taccl_py.in_network import SwitchPlan
+    from taccl_py.lowering.plan import Plan
     from taccl_py.pipeline import Lowered
     from taccl_py.schedule.group import GroupSchedule
 
@@ -176,12 +179,12 @@ def _summary(program: Program) -> str:
 
 
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
+    from taccl_py.in_network import lower_by_switch
     from taccl_py.lowering.mscclpp import PlanOptions
     from taccl_py.pipeline import lower_plan_and_judge
     from taccl_py.runtimes import MSCCLPP
 
-    given = click.get_current_context().get_parameter_source("runtime") is ParameterSource.COMMANDLINE
-    if given:
+    if click.get_current_context().get_parameter_source("runtime") is ParameterSource.COMMANDLINE:
         raise InputError(
             f"is a runtime for XML, and {_PLAN} is for {MSCCLPP.title} alone; leave --runtime out",
             path="command line",
@@ -193,14 +196,36 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
             path="command line",
             field="--protocol",
         )
-    options = make_lowering_options(values)
-    lowered = lower_plan_and_judge(
-        subject,
-        PlanOptions(
-            options.placement, options.instances, options.min_bytes, options.max_bytes, values["name"], values["switch"]
-        ),
+    given = make_lowering_options(values)
+    options = PlanOptions(given.placement, given.instances, given.min_bytes, given.max_bytes, values["name"])
+    if values["switch"]:
+        made = lower_by_switch(subject, options)
+        facts, summary = _plan_facts(made.lowered.plan)
+        return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
+    lowered = lower_plan_and_judge(subject, options)
+    return _Written(lowered.text, *_plan_facts(lowered.plan))
+
+
+def _switch_facts(made: SwitchPlan) -> dict[str, Any]:
+    return {
+        "replay_us": made.replay.makespan_us,
+        "bound_us": made.bound.time_us,
+        "bound_reason": made.bound.reason,
+        "gap": made.gap,
+    }
+
+
+def _against_bound(made: SwitchPlan) -> str:
+    size = "" if made.replay.size_bytes is None else f"at {format_size(made.replay.size_bytes)}: "
+    return (
+        f"{size}predicted time {format_time(made.replay.makespan_us)}, lower bound {format_time(made.bound.time_us)} "
+        f"({made.bound.reason}; switches included), gap {format_gap(made.gap)}"
     )
-    plan = lowered.plan
+
+
+def _plan_facts(plan: Plan) -> tuple[dict[str, Any], str]:
+    from taccl_py.runtimes import MSCCLPP
+
     facts = {
         "runtime": MSCCLPP.name,
         "protocol": str(Protocol.SIMPLE),
@@ -217,4 +242,4 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
         f"{plan.num_threadblocks} threadblocks and {plan.num_channels} channels a GPU, at most {plan.num_operations} "
         f"operations each, {placement}, for {MSCCLPP.version}"
     )
-    return _Written(lowered.text, facts, summary)
+    return facts, summary

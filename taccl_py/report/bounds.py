@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taccl_py.collective import Collective
 from taccl_py.report.tables import plain_table
-from taccl_py.synthesis.bounds import DemandBounds
+from taccl_py.synthesis.bounds import DemandBounds, helpful_switches
 from taccl_py.synthesis.engine import Demand
 from taccl_py.units import algbw_gbps, format_rate, format_size, format_time
 
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 _COLUMNS = ("size", "bound", "algbw <=", "busbw <=", "latency", "fan-out", "crossing", "bandwidth", "what binds")
 
 
-def bounds_record(demand: Demand, bounds: DemandBounds, sizes: Sequence[float]) -> dict[str, Any]:
+def bounds_record(
+    demand: Demand, bounds: DemandBounds, sizes: Sequence[float], *, by_switch: bool = False
+) -> dict[str, Any]:
     """Return the JSON object of the bounds for some sizes; times are microseconds, rates GB/s.
+
+    `switch` says whether they hold for algorithms that let switches multicast and add up (true), or for messages alone (false);
+    it is null where no switch can.
 
     On machines whose costs are per chunk the size and the rates are null and times are in the profile's own unit.
     """
@@ -55,13 +60,19 @@ def bounds_record(demand: Demand, bounds: DemandBounds, sizes: Sequence[float]) 
         "num_ranks": topology.num_ranks,
         "num_nodes": topology.num_nodes,
         "root": demand.root,
+        "switch": by_switch if helpful_switches(topology, demand.kind) else None,
         "results": rows,
     }
 
 
 def bounds_table(result: dict[str, Any]) -> Table:
     """Table of a record."""
-    title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks: no algorithm is faster"
+    claim = {
+        None: "no algorithm is faster",
+        False: "no algorithm of messages is faster (--switch: of any)",
+        True: "no algorithm is faster, switches included",
+    }[result["switch"]]
+    title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks: {claim}"
     return plain_table(title, _COLUMNS, [_row(row) for row in result["results"]])
 
 

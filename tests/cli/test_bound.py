@@ -41,6 +41,22 @@ def test_no_algorithm_that_synth_finds_is_faster(taccl, kind):
     assert bound["bound_us"] <= found["bound_us"] <= found["makespan_us"] * (1 + 1e-9)
 
 
+def test_where_switches_can_do_more_the_table_says_whether_that_is_counted(taccl):
+    plain, more = taccl("bound", "ndv5", "allreduce"), taccl("bound", "ndv5", "allreduce", "--switch")
+    assert "no algorithm of messages is faster (--switch: of any)" in plain.out
+    assert "no algorithm is faster, switches included" in more.out
+    records = [taccl("bound", "ndv5", "allreduce", *option, "--json").json for option in ((), ("--switch",))]
+    assert [record["switch"] for record in records] == [False, True]
+    assert records[0]["results"][0]["bound_us"] > records[1]["results"][0]["bound_us"]
+    assert taccl("bound", "ring:4", "allreduce", "--json").json["switch"] is None
+
+
+@pytest.mark.parametrize(("machine", "kind"), [("ndv5", "alltoall"), ("ndv4", "allreduce")])
+def test_a_switch_that_cannot_help_is_no_way_to_a_bound(refuse, machine, kind):
+    says = f"no switch of topology {machine} multicasts or reduces what {kind} could use; leave --switch out"
+    refuse(2, ["--switch", says], "bound", machine, kind, "--switch")
+
+
 def test_nodes_and_ranks(taccl):
     two = taccl("bound", "ndv4", "allgather", "--nodes", 2, "--json").json
     assert (two["num_ranks"], two["num_nodes"]) == (16, 2)

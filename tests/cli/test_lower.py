@@ -177,6 +177,10 @@ def test_a_switch_adds_up_where_the_machine_has_one_that_can(taccl):
     assert taccl("synth", "ndv5", "allreduce", "--nodes", 1, "--engine", "templates", "-o", "n.json").code == 0
     ended = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "--instances", 2, "-o", "nvls.json", "--json")
     assert (ended.code, ended.json["in_place"], ended.json["threadblocks"]) == (0, True, 2)
+    assert ended.json["bound_us"] * (1 + ended.json["gap"]) == pytest.approx(ended.json["replay_us"])
+    told = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "-o", "nvls.json").err
+    assert "at 1MB: predicted time " in told
+    assert "; switches included), gap " in told
     assert taccl("check", "nvls.json").code == 0
     assert taccl("run", "nvls.json", "--size", "64KiB").code == 0
     replay = taccl("simulate", "nvls.json", "--topology", "ndv5", "--size", "64MiB", "--json")

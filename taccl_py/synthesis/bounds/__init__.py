@@ -10,6 +10,7 @@ from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.chunked import lower_bound
 from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound, message_bound
 from taccl_py.synthesis.bounds.flow import flow_bound
+from taccl_py.synthesis.bounds.in_network import helpful_switches
 from taccl_py.synthesis.bounds.net import quickest
 from taccl_py.synthesis.bounds.relays import relay_bound
 
@@ -20,6 +21,7 @@ __all__ = [
     "best_bound",
     "demand_bound",
     "flow_bound",
+    "helpful_switches",
     "lower_bound",
     "message_bound",
     "quickest",

@@ -12,6 +12,9 @@
 
 A bound on bandwidth is linear in the size but for alphas and latencies, which is why one analysis of a machine serves all
 sizes.
+
+All this is for messages. Where switches multicast and add up (``by_switch``), distance and cuts remain
+(`taccl_py.synthesis.bounds.in_network`).
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ from taccl_py.synthesis.bounds.cut import Cut, CutFinder
 from taccl_py.synthesis.bounds.flow import alltoall_charge
 from taccl_py.synthesis.bounds.growth import growth_bound, nodes
 from taccl_py.synthesis.bounds.handout import Handout, handouts
+from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, without_messages
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.relays import relay_bound
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Switch, Topology
 from taccl_py.units import format_ranks
 
 # Data flows from the root, or to it.
@@ -69,6 +73,36 @@ class DemandBounds:
     crossings: tuple[Crossing, ...] = ()
     handouts: tuple[Handout, ...] = ()
     relays: Bound | None = None
+
+    @staticmethod
+    def by_switch(topology: Topology, kind: Kind, root: int = 0) -> DemandBounds:
+        """Analyse the machine for algorithms that let its switches multicast and add up, as well as send messages.
+
+        Parameters
+        ----------
+        topology
+            The machine.
+        kind, root
+            The collective.
+
+        Raises
+        ------
+        InputError
+            If the root does not exist, there is only one rank, or no switch helps with the collective.
+        Infeasible
+            See `of`.
+        """
+        _require_root(topology, kind, root)
+        switches = helpful_switches(topology, kind)
+        if not switches:
+            raise InputError(
+                f"no switch of topology {topology.name} multicasts or reduces what {kind} could use; leave --switch out",
+                path="command line",
+                field="--switch",
+            )
+        machine = _Machine(topology, kind, root, switches)
+        charges = tuple(machine.charges(Limits(seconds=_SECONDS)))
+        return DemandBounds(machine.latency(), Bound(0.0, "a switch tells many at once"), charges)
 
     @staticmethod
     def of(
@@ -165,10 +199,12 @@ def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks
 class _Machine:
     """One collective on one machine."""
 
-    def __init__(self, topology: Topology, kind: Kind, root: int) -> None:
-        self.topology, self.kind, self.root = topology, kind, root
+    def __init__(self, topology: Topology, kind: Kind, root: int, switches: tuple[Switch, ...] = ()) -> None:
+        self.topology, self.kind, self.root, self.switches = topology, kind, root, switches
         self.net = Net.of(topology)
-        self.orbits = Orbits.of_machine(topology)
+        if switches:
+            self.topology, self.net = without_messages(topology, switches)
+        self.orbits = Orbits.of_machine(self.topology)
         self._node_of = nodes(self.net)
         self._starts = [root] if kind in ROOTED else self._some(self.orbits.ranks())
 
@@ -314,7 +350,7 @@ class _Machine:
             divisions.append((f"ranks of node {node} and the rest", np.where(node_of == node, ranks, -1)))
         for name, group_of in divisions:
             groups = len(np.unique(group_of))
-            if groups < 2:
+            if groups < 2 or not keeps_apart(self.switches, group_of):
                 continue
             resources = finder.cheapest_cover(np.flatnonzero(group_of[self.net.src] != group_of[self.net.dst]))
             if resources is not None:
