@@ -10,14 +10,22 @@ from taccl_py.baselines.library import Baseline, Family, baselines_of
 from taccl_py.baselines.nccl_graph import Graphs
 from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of
 from taccl_py.baselines.nccl_tuner import Algorithm, Choice, Gpu, Job, choose, predictions
+from taccl_py.baselines.taccl.method import KINDS, Effort, run_taccl, sketches_for
+from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, require_valid
+from taccl_py.lowering.msccl_xml import emit_xml
+from taccl_py.pipeline import Request, load_machine, require_valid
 from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
+from taccl_py.runtimes import LEGACY
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
-from taccl_py.synthesis.engine import Events
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology
 from taccl_py.units import SizeRange
+from taccl_py.verify.msccl import judge_program
 
+# More chunks, which its users also try, take long; instances cut them as well.
+_TACCL_EFFORT = Effort(chunk_counts=(1,), seeds=(0, 1, 2))
 # Which of our baselines is NCCL's algorithm; its NVLS is none, for no link of a topology multicasts.
 _FAMILY_OF = {
     Algorithm.RING: Family.RING,
@@ -121,7 +129,13 @@ class _Timed:
 
 
 def compare_sizes(
-    request: Request, sizes: SizeRange, options: LoweringOptions, tuned: Tuned, events: Events
+    request: Request,
+    sizes: SizeRange,
+    options: LoweringOptions,
+    tuned: Tuned,
+    events: Events,
+    *,
+    with_taccl: bool = False,
 ) -> Comparison:
     """Synthesize for a range of sizes and compare.
 
@@ -137,12 +151,16 @@ def compare_sizes(
         What NCCL would know of the machine.
     events
         Progress.
+    with_taccl
+        Whether TACCL's method is tried too, for as long again as the search of ours.
 
     Raises
     ------
     TacclError
         Input and synthesis errors; InvalidArtifact if the judge objects to a baseline, which is an error of ours.
     """
+    if with_taccl:
+        _require_taccl(request)
     portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
     demand = portfolio.demand
     events.stage("baselines")
@@ -154,13 +172,17 @@ def compare_sizes(
         for each in _timed(baselines_of(demand.topology, demand.kind, demand.root, size), sizes)
     ]
     job = _job(demand.topology, tuned)
+    taccl: dict[int, BaselineTime] = {}
+    if with_taccl:
+        events.stage("TACCL")
+        taccl = _taccl(demand, [row.size_bytes for row in portfolio.rows], request.options.limits)
     rows = [
         ComparedSize(
             size_bytes=row.size_bytes,
             ours_us=row.makespan_us,
             engine=portfolio.members[row.member].candidate.engine,
             bound_us=row.bound.time_us,
-            baselines=_fastest(timed, row.size_bytes),
+            baselines=(*_fastest(timed, row.size_bytes), *(taccl[at] for at in (row.size_bytes,) if at in taccl)),
             nccl=choose(job, demand.kind, row.size_bytes) if job is not None else None,
             is_direct=job is not None and not predictions(job, demand.kind),
         )
@@ -188,6 +210,37 @@ def _fastest(timed: Sequence[_Timed], size_bytes: int) -> tuple[BaselineTime, ..
         if each.family not in best or time_us < best[each.family].time_us:
             best[each.family] = BaselineTime(each.family, each.variant, time_us)
     return tuple(best.values())
+
+
+def _require_taccl(request: Request) -> None:
+    """Refuse what TACCL has no answer for, before anything is searched."""
+    what = ""
+    if request.kind not in KINDS:
+        what = f"it makes no runnable file of {request.kind}, only of {', '.join(KINDS)}"
+    elif request.ranks is not None:
+        what = "sketches are written for all ranks; leave --ranks out"
+    elif not request.sketch and not sketches_for(load_machine(request.topology, "", request.nodes).topology):
+        what = "it needs a sketch, and none is shipped for this machine and number of nodes; add --sketch"
+    if what:
+        raise InputError(what, path="command line", field="--with-taccl")
+
+
+def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[int, BaselineTime]:
+    """The fastest program of TACCL at every size for which there was time."""
+    sketches = (demand.sketch,) if demand.sketch is not None else sketches_for(demand.topology)
+    found: dict[int, BaselineTime] = {}
+    deadline = Deadline(limits.seconds)
+    for place, size in enumerate(sizes_bytes):
+        share = limits.within(deadline.left / (len(sizes_bytes) - place))
+        attempts = list(run_taccl(demand.topology, demand.kind, size, sketches, _TACCL_EFFORT, share))
+        if attempts:
+            best = min(attempts, key=lambda each: each.replayed_us)
+            text = emit_xml(best.program, LEGACY)
+            verdict = judge_program(text, LEGACY, kind=demand.kind)
+            if verdict.violations:
+                raise InvalidArtifact(f"baseline TACCL ({best.name})", verdict.violations)
+            found[size] = BaselineTime(Family.TACCL, best.name, best.replayed_us)
+    return found
 
 
 def _job(topology: Topology, tuned: Tuned) -> Job | None:

@@ -1,4 +1,4 @@
-"""All baselines of a collective on a machine, as schedules of our own."""
+"""All baselines of a collective on a machine that are schedules of our own."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from taccl_py.topology.model import Topology
 
 
 class Family(StrEnum):
-    """The baselines, by the names that people know."""
+    """The baselines, by the names that people know; TACCL's are programs (`taccl_py.baselines.taccl`), the others schedules."""
 
     RING = "ring"
     TREE = "double binary tree"
     DIRECT = "direct"
     HIERARCHICAL = "hierarchical"
     PAT = "PAT"
+    TACCL = "TACCL"
 
 
 # An order that is faster by less than this is no variant of its own.
@@ -85,6 +86,7 @@ def baselines_of(topology: Topology, kind: Kind, root: int, size_bytes: float) -
     return tuple(
         Baseline(family, tuple(_variants(family, topology, kind, root, size_bytes)))
         for family in Family
+        if family is not Family.TACCL
     )  # fmt: skip
 
 

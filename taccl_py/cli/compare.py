@@ -15,7 +15,7 @@ from taccl_py.runtimes import RUNTIMES
 _GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
 
 
-@click.command(short_help="Compare our algorithms with NCCL's, for every size.")
+@click.command(short_help="Compare our algorithms with NCCL's (and TACCL's), for every size.")
 @click.argument("topology")
 @click.argument("collective", type=KIND)
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
@@ -51,6 +51,11 @@ _GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
     help="What NCCL_GRAPH_DUMP_FILE wrote on the machine; else NCCL's channels are estimated from the topology.",
 )
 @click.option(
+    "--with-taccl",
+    is_flag=True,
+    help="Also TACCL's method, with --sketch or all shipped sketches of the machine; takes as long again.",
+)
+@click.option(
     "--time-limit", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Seconds for the search of ours."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
@@ -60,12 +65,13 @@ def compare(as_json: bool, **values: Any) -> None:
 
     Baselines are rings, double binary trees, direct exchange, rings at two levels, and PAT, as schedules on the same machine
     under the same costs, each in its fastest variant; the judge checks them as it checks ours. NCCL's choice follows its own
-    model of time. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.
+    model of time. TACCL's time is the replay of the program that its own lowering makes. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.
 
     \b
     Examples:
       taccl compare ring:4 allgather --sizes 1KiB:1MiB --time-limit 5
       taccl compare ndv4 allreduce --sizes 1MiB:1MiB --time-limit 5 --json
+      taccl compare ndv4 allgather --nodes 2 --sizes 1KiB:1MiB --with-taccl
     """
     from taccl_py.baselines.compare import Tuned, compare_sizes
     from taccl_py.baselines.nccl_graph import read_graphs
@@ -94,7 +100,12 @@ def compare(as_json: bool, **values: Any) -> None:
     tuned = Tuned(None if gpu == "auto" else Gpu(gpu), None if cpu == "auto" else cpu == "amd", graphs)
     with watched(stop) as events:
         comparison = compare_sizes(
-            request, values["sizes"], LoweringOptions(RUNTIMES[values["runtime"]]), tuned, events
+            request,
+            values["sizes"],
+            LoweringOptions(RUNTIMES[values["runtime"]]),
+            tuned,
+            events,
+            with_taccl=values["with_taccl"],
         )
     result = comparison_record(comparison)
     if as_json:

@@ -1,6 +1,7 @@
 """``taccl compare``: one row a size, in the table as in JSON."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,20 @@ def test_what_nccl_makes_of_sends_and_receives_is_compared_with_the_direct_sched
     (row,) = ended.json["sizes"]
     assert row["nccl"]["algorithm"] == "send and receive"
     assert row["speedup_nccl"] == pytest.approx(row["baselines"]["direct"]["time_us"] / row["ours_us"])
+
+
+def test_taccl_is_one_more_baseline_where_there_is_a_sketch(taccl, refuse):
+    """Two ranks, 1 us + 10 us/MB, half a megabyte each: 6 us is all that there is to find."""
+    sketch = {"format": "taccl-sketch", "version": 1, "name": "pair"}
+    Path("pair.json").write_text(json.dumps(sketch))
+    few = ("compare", "full:2,alpha_us=1,beta_us_per_mb=10", "allgather", "--sizes", "1MB:1MB", "--time-limit", 2)
+    ended = taccl(*few, "--sketch", "pair.json", "--with-taccl", "--json")
+    assert ended.code == 0, ended.err
+    (row,) = ended.json["sizes"]
+    assert row["baselines"]["TACCL"]["time_us"] == pytest.approx(6)
+    assert row["baselines"]["TACCL"]["variant"].startswith("pair, 1 chunk, ")
+    refuse(2, ["--with-taccl", "--sketch"], *few, "--with-taccl")
+    refuse(2, ["--with-taccl", "allgather, alltoall, allreduce"], "compare", "full:4", "broadcast", "--with-taccl")
 
 
 def test_a_graph_dump_that_is_none_is_refused(refuse, folder):
