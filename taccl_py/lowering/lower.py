@@ -226,7 +226,7 @@ def _settle(case: _Case) -> tuple[_Case, Attempt]:
     decisions = Decisions()
     for _ in range(_MAX_ATTEMPTS):
         attempt = _attempt(case, decisions)
-        better: Decisions | None = shorten(attempt, decisions, runtime)
+        better: Decisions | None = shorten(attempt, decisions, runtime, case.subject.turn if case.subject else None)
         if better == decisions:
             choice = _other_choice(case, attempt)
             if choice != case.choice:

@@ -4,15 +4,22 @@ What a rank does follows from its own messages, so rank 0 is lowered with these 
 program (`taccl_py.lowering.images`): memory is that of one rank's part, whatever the number of ranks. Where an image would tear
 neighbouring chunks apart every rank is lowered by itself. Its peers then decide on their side what they send together and in which
 order; as all ranks do the same the two sides agree, which `find_disagreement` looks at.
+
+All ranks are busy in the same way at the same time, so whatever passes a port out of turn does so everywhere, and the time lost
+adds up over the rounds. So where there are ports, each rank keeps the schedule's order of its sends from the outset
+(`taccl_py.lowering.turns`), at the price of fused steps; what it receives then comes in the schedule's order too, as messages to
+one rank have no other reason to overtake each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from taccl_py.errors import LoweringError
 from taccl_py.lowering.images import Images
-from taccl_py.lowering.lower import LoweringOptions, Subject, lower_rank
+from taccl_py.lowering.lower import LoweringOptions, PortOrder, Subject, lower_rank
 from taccl_py.lowering.program import Gpu, Op, Program
 from taccl_py.schedule.group import GroupSchedule
 
@@ -47,12 +54,21 @@ def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterab
     InputError
         If an option is impossible, or the schedule is not valid.
     """
-    pattern = _lower_one(schedule, options, 0)
+    pattern, options = _lower_pattern(schedule, options)
     # All ranks use the protocol that rank 0 chose.
     options = replace(options, protocol=pattern.protocol)
     images = _images(schedule, options, pattern.gpus[0])
     for rank in ranks:
         yield _lower_one(schedule, options, rank) if images is None else _alone(pattern, images.of(rank))
+
+
+def _lower_pattern(schedule: GroupSchedule, options: LoweringOptions) -> tuple[Program, LoweringOptions]:
+    """Rank 0's program, with its sends in turn if there are ports and room for the steps that wait, and the options of all."""
+    if schedule.topology.ports and options.port_order is PortOrder.FREE:
+        in_turn = replace(options, port_order=PortOrder.SENDS)
+        with suppress(LoweringError):
+            return _lower_one(schedule, in_turn, 0), in_turn
+    return _lower_one(schedule, options, 0), options
 
 
 def _images(schedule: GroupSchedule, options: LoweringOptions, pattern: Gpu) -> Images | None:

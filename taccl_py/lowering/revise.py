@@ -6,7 +6,7 @@ drafts the program, looks at what is too long or can stop, decides that otherwis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from taccl_py.errors import LoweringError
@@ -63,8 +63,19 @@ class Attempt:
     num_channels: int
 
 
-def shorten(attempt: Attempt, decisions: Decisions, runtime: Runtime) -> Decisions:
-    """Return the decisions that give too long threadblocks less to do; the same ones if all are short enough."""
+def shorten(
+    attempt: Attempt, decisions: Decisions, runtime: Runtime, alike: Mapping[int, int] | None = None
+) -> Decisions:
+    """Return the decisions that give too long threadblocks less to do; the same ones if all are short enough.
+
+    Parameters
+    ----------
+    attempt, decisions, runtime
+        What was drafted, under which decisions, for which runtime.
+    alike
+        Where one rank is lowered alone, a number for each of its links: what is decided for one is decided for all with the same
+        number, as their other ends are at ranks that decide for themselves.
+    """
     spread, local, apart = dict(decisions.spread), dict(decisions.local), set(decisions.apart)
     for draft in (draft for rank in attempt.drafts for draft in rank):
         steps = count_steps(draft, attempt.dependencies)
@@ -79,6 +90,11 @@ def shorten(attempt: Attempt, decisions: Decisions, runtime: Runtime) -> Decisio
             for link in sorted(set(_links(draft, attempt.transfers))):
                 now = decisions.spread.get(link, 1)
                 spread[link] = max(spread.get(link, 1), now + 1, -(-now * steps // runtime.max_steps))
+    if alike is not None:
+        most: dict[int, int] = {}
+        for link, channels in spread.items():
+            most[alike[link]] = max(most.get(alike[link], 1), channels)
+        spread = {link: most[number] for link, number in alike.items() if number in most}
     return Decisions(spread, local, frozenset(apart), decisions.staged)
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import LoweringError
+from taccl_py.lowering import parts
 from taccl_py.lowering.images import Images
-from taccl_py.lowering.lower import LoweringOptions, lower
+from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.parts import find_disagreement, find_peers, lower_ranks
 from taccl_py.pipeline import Request, lower_group_and_judge, lower_one_rank, synthesize_group
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
@@ -29,6 +30,36 @@ def test_the_judge_accepts_what_was_lowered_rank_by_rank(machine, kind):
     lowered = lower_group_and_judge(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     assert len(lowered.program.gpus) == schedule.topology.num_ranks
+
+
+@pytest.mark.parametrize("kind", GROUP_KINDS)
+@pytest.mark.parametrize(("machine", "size_bytes"), [("hpn:3", 1 << 20), ("hpn:4", 1 << 26), ("switch:6", 1 << 20)])
+def test_where_ports_are_shared_the_xml_takes_as_long_as_the_schedule(machine, size_bytes, kind):
+    schedule = group(machine, kind, size_bytes)
+    assert lower_group_and_judge(schedule, OPTIONS).replay.makespan_us == pytest.approx(schedule.makespan_us)
+
+
+def test_links_that_are_images_of_each_other_get_as_many_channels():
+    """24 chunks of 16 ranks are too many steps for one threadblock, first on one side of a connection, later on the other."""
+    schedule = group("hpn:2", Kind.ALLGATHER, 1 << 24, chunks=24)
+    lowered = lower_group_and_judge(schedule, OPTIONS)
+    assert lowered.program.num_channels > 1
+    assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
+
+
+def test_without_room_for_turns_messages_pass_ports_as_they_come(monkeypatch):
+    schedule = group("hpn:2", Kind.ALLREDUCE)
+    monkeypatch.setattr("taccl_py.lowering.parts._lower_one", _refuses_turns(parts._lower_one))
+    assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
+
+
+def _refuses_turns(lower_one):
+    def lowered(schedule, options, rank):
+        if options.port_order is not PortOrder.FREE:
+            raise LoweringError("no room", runtime="executor", limit="threadblocks")
+        return lower_one(schedule, options, rank)
+
+    return lowered
 
 
 def group_of_nodes(machine, nodes, kind):
