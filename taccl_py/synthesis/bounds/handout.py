@@ -5,10 +5,11 @@ later over b's own ways in, or over links inside B in what is left of the time. 
 
     |B| * (what must come) <= |B| * (what came in by t) + (what came in later) + (rate inside B) * (T - t - alpha)
 
-holds for every t, and so does every average of it over t. What is on the right hand side of an average is a sum over the messages
-that come in, each worth its size times a weight that falls with its arrival. Messages follow each other through the gates of B, at
-least alpha and beta for each byte apart, and none carries more than its sender can know by its start; so what all of them are worth
-at most is a longest path over starts and arrivals. If that is less than what is needed, T is too short.
+holds for every t, and so does every average of it over t. The last term also is no more than what can multiply inside B from the
+messages that came in later (`taccl_py.synthesis.bounds.knowledge`). What is on the right hand side of an average is a sum over the
+messages that come in, each worth its size times a weight that falls with its arrival. Messages follow each other through the gates
+of B, at least alpha and beta for each byte apart, and none carries more than its sender can know by its start; so what all of them
+are worth at most is a longest path over starts and arrivals. If that is less than what is needed, T is too short.
 
 An AllReduce is this twice: contributions, too, have to be collected in a node before they leave it, which is the same backwards. The
 messages between nodes are the same ones, so both inequalities are added up.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -30,80 +31,18 @@ from taccl_py.collective import Kind
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.crossing import Cluster, Gate, earliest
 from taccl_py.synthesis.bounds.cut import CutFinder
+from taccl_py.synthesis.bounds.knowledge import Hub, Learned, size_within
 from taccl_py.synthesis.bounds.net import FloatArray, Orbits
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
-# Cells in the time within which the bound is looked for, and by how much it may exceed the bound that is known.
+# Cells in the time within which the bound is looked for, and by how much it may exceed the bound that is known; then again,
+# beyond what was found.
 _CELLS, _STRETCH = 240, 2.5
+_FINE_CELLS, _FINE_STRETCH = 420, 1.08
 # A gate's alpha must last for so many cells.
 _LEAST_CELLS = 2.0
-# Averages over t: a part of the weight lies on the end, the rest evenly on times from a first one on, all as shares of T.
-_FIRST, _LENGTH, _AT_END = np.linspace(0.1, 0.9, 12), np.array([0.02, 0.15, 0.3, 0.45]), np.array([0.0, 0.3, 0.6, 1.0])
-_PRECISION = 2e-3
-
-
-@dataclass(frozen=True)
-class Hub:
-    """The best that ranks of any node can do to get to know something.
-
-    Attributes
-    ----------
-    gate
-        A way into a node: least alpha and beta of any.
-    gates, own
-        Ways into a node, and into a rank from outside its node, at most.
-    ranks
-        Ranks of a node, at most.
-    rate_mb_per_us, alpha_us
-        What comes to a rank over links inside its node, and the least time of a message on these.
-    hears_us
-        Times by which a rank can have heard from one, two, ... ranks of its node.
-    """
-
-    gate: Gate
-    gates: int
-    own: int
-    ranks: int
-    rate_mb_per_us: float
-    alpha_us: float
-    hears_us: tuple[float, ...]
-
-    def known(self, cells: int, cell_us: float, share_mb: float) -> FloatArray:
-        """Shares of ranks that a rank knows at most by the end of every cell.
-
-        By t it knows at most what was in its node by some earlier time, and of what came in later, only what entered at as many ranks
-        as it can have heard from since, and no more than comes over its links.
-        """
-        per_share_us = self.gate.beta_us_per_mb * share_mb
-        known, brought = np.zeros(cells), np.zeros(cells)
-        lead = int(self.gate.alpha_us / cell_us)
-        ends: FloatArray = np.arange(1.0, cells + 1.0) * cell_us
-        heard = np.searchsorted(np.array(self.hears_us), ends * (1 + 1e-9), side="right").astype(np.float64)
-        extra = (
-            np.maximum(0.0, ends - self.alpha_us) * self.rate_mb_per_us / share_mb if share_mb > 0 else ends + np.inf
-        )
-        for cell in range(cells):
-            best = brought[cell - 1] if cell else 0.0
-            if cell >= lead:
-                starts = np.arange(cell - lead + 1)
-                size = _size(known[starts], ends[cell - starts], self.gate.alpha_us, per_share_us)
-                best = max(best, float((size + brought[starts]).max()))
-            brought[cell] = best
-            # In the node by the end of an earlier cell: what its ranks have, and what came over all gates.
-            before = self.ranks + self.gates * brought[:cell]
-            since = np.minimum(heard[:cell] * self.own * best, self.own * best + extra[:cell])[::-1]
-            found = heard[cell] * (1 + self.own * best)
-            known[cell] = min(found, float((before + since).min())) if cell else found
-        return known
-
-
-def _size(known: FloatArray, lasting_us: FloatArray, alpha_us: float, per_share_us: float) -> FloatArray:
-    """Shares in a message that lasts at most so long."""
-    if per_share_us <= 0:
-        return known
-    found: FloatArray = np.minimum(known, np.maximum(0.0, lasting_us - alpha_us) / per_share_us)
-    return found
+_PRECISION = 1e-3
 
 
 @dataclass(frozen=True)
@@ -142,64 +81,90 @@ class Handout:
     def at(self, size_bytes: float, least_us: float) -> Bound:
         """Bound for a size; 0 if it is not above the bound that is known."""
         total = self.ranks + self.others
-        search = _Search(self, size_bytes / BYTES_PER_MB / (1 if self.is_sum else total), least_us)
-        return Bound(search.longest_us(), self.reason)
+        unit_mb = size_bytes / BYTES_PER_MB / (1 if self.is_sum else total)
+        alphas = [gate.alpha_us for gate in (self.forth.gate, self.back.gate, *(gate for gate, _ in self.gates))]
+        if least_us <= 0 or unit_mb <= 0 or min(alphas) < _LEAST_CELLS * least_us * _STRETCH / _CELLS:
+            return Bound(0.0, self.reason)
+        rough = _Search(self, unit_mb, least_us, _CELLS, _STRETCH).longest(_Average.all())
+        if rough is None:
+            return Bound(0.0, self.reason)
+        fine = _Search(self, unit_mb, rough.time_us, _FINE_CELLS, _FINE_STRETCH).longest(rough.average.near())
+        return Bound(fine.time_us if fine else rough.time_us, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _TooShort:
+    """A time that is too short, and an average by which it is."""
+
+    time_us: float
+    average: _Average
 
 
 class _Search:
-    """The largest T that is proved to be too short."""
+    """The largest T up to so many times a known bound that is proved to be too short."""
 
-    def __init__(self, handout: Handout, unit_mb: float, least_us: float) -> None:
+    def __init__(self, handout: Handout, unit_mb: float, least_us: float, cells: int, stretch: float) -> None:
         """Take a unit of data that is a rank's share, or everything if it is summed."""
         self._handout, self._unit_mb, self._least_us = handout, unit_mb, least_us
-        self._cell_us = least_us * _STRETCH / _CELLS
+        self._cells, self._stretch, self._cell_us = cells, stretch, least_us * stretch / cells
         self._wanted = 1.0 if handout.is_sum else float(handout.others)
-        gates = [handout.forth.gate, handout.back.gate, *(gate for gate, _ in handout.gates)]
-        self._works = least_us > 0 and unit_mb > 0 and min(g.alpha_us for g in gates) >= _LEAST_CELLS * self._cell_us
-        if not self._works:
-            return
-        share_mb = 0.0 if handout.is_sum else unit_mb
-        told = handout.forth.known(_CELLS, self._cell_us, share_mb)
-        self._told = np.minimum(1.0, told / handout.others) if handout.is_sum else told
-        reach = handout.back.known(_CELLS, self._cell_us, 0.0) if handout.both_ways else np.zeros(_CELLS)
-        self._reach = np.minimum(1.0, reach / handout.others)
+        if handout.is_sum:
+            told, reach = (hub.learned(cells, self._cell_us, 0.0).known for hub in (handout.forth, handout.back))
+            self._told, self._reach = (np.minimum(1.0, known / handout.others) for known in (told, reach))
+            hubs, sent = (handout.forth, handout.back)[: 1 + handout.both_ways], np.ones(cells)
+            self._learned = [hub.learned(cells, self._cell_us, unit_mb, sent) for hub in hubs]
+        else:
+            self._learned = [handout.forth.learned(cells, self._cell_us, unit_mb)]
+            self._told, self._reach = self._learned[0].known, np.zeros(cells)
 
-    def longest_us(self) -> float:
-        if not self._works or not self._too_short(self._least_us * (1 + _PRECISION)):
-            return 0.0
-        low, high = self._least_us * (1 + _PRECISION), self._least_us * _STRETCH * (1 - _PRECISION)
-        while high - low > _PRECISION * low:
+    def longest(self, averages: _Averages) -> _TooShort | None:
+        """None if the known bound cannot be proved to be too short either."""
+        found = self._short(self._least_us * (1 + _PRECISION), averages)
+        low, high = self._least_us * (1 + _PRECISION), self._least_us * self._stretch * (1 - _PRECISION)
+        while found and high - low > _PRECISION * low:
             middle = (low + high) / 2
-            low, high = (middle, high) if self._too_short(middle) else (low, middle)
-        return low
+            better = self._short(middle, averages)
+            found, low, high = (better, middle, high) if better else (found, low, middle)
+        return found
 
-    def _too_short(self, time_us: float) -> bool:
+    def _short(self, time_us: float, averages: _Averages) -> _TooShort | None:
         """Whether for some average not enough can come in and be handed out by a time."""
-        handout = self._handout
-        average = _Average.of(time_us)
-        inside = handout.rate_mb_per_us / self._unit_mb * average.left_us(time_us - handout.alpha_us)
-        worth = sum(number * self._worth(gate, time_us, average) for gate, number in handout.gates)
-        return bool((worth + inside < handout.ranks * self._wanted * (1 - 1e-9)).any())
+        handout, scaled = self._handout, averages.times(time_us)
+        inside = np.mean([self._inside(learned, time_us, scaled) for learned in self._learned], axis=0)
+        worth = np.sum([number * self._worth(gate, time_us, scaled) for gate, number in handout.gates], axis=0)
+        lacks: FloatArray = handout.ranks * self._wanted * (1 - 1e-9) - (worth + inside)
+        worst = int(lacks.argmax())
+        return _TooShort(time_us, averages.one(worst)) if lacks[worst] > 0 else None
 
-    def _worth(self, gate: Gate, time_us: float, average: _Average) -> FloatArray:
+    def _inside(self, learned: Learned, time_us: float, averages: _Averages) -> FloatArray:
+        """What all ranks get over links inside the node after t of what came there after t, on average."""
+        handout = self._handout
+        starts: FloatArray = np.arange(float(len(learned.handed))) * learned.stride_us
+        left_us = np.maximum(0.0, time_us - handout.alpha_us - starts)
+        cell = min(self._cells - 1, int(time_us / self._cell_us))
+        most = np.minimum(handout.rate_mb_per_us / self._unit_mb * left_us, handout.ranks * learned.handed[:, cell])
+        most[starts > time_us] = 0.0
+        return averages.between(starts, learned.stride_us) @ most
+
+    def _worth(self, gate: Gate, time_us: float, averages: _Averages) -> FloatArray:
         """What messages through a gate are worth at most, [average]."""
         cells = int(time_us / self._cell_us) + 1
         starts: FloatArray = np.arange(float(cells)) * self._cell_us
-        out = self._weights(starts, average)
+        out = self._weights(starts, averages)
         # Backwards what is collected counts as what is handed out does, and time runs from the end of a message's first cell.
-        collected = self._weights(time_us - starts - self._cell_us, average)
-        reach = self._reach[np.minimum(_CELLS - 1, ((time_us - starts) / self._cell_us).astype(np.int64))]
+        collected = self._weights(time_us - starts - self._cell_us, averages)
+        reach = self._reach[np.minimum(self._cells - 1, ((time_us - starts) / self._cell_us).astype(np.int64))]
         per_unit_us, lead = gate.beta_us_per_mb * self._unit_mb, int(gate.alpha_us / self._cell_us)
         lasting: FloatArray = starts + self._cell_us
         whole = np.full(cells, self._wanted)
-        best = np.zeros((len(average.at_end), cells + 1))
+        best = np.zeros((len(averages.at_end), cells + 1))
         for cell in range(cells - 1, -1, -1):
             best[:, cell] = best[:, cell + 1]
             if cell + lead >= cells:
                 continue
             ends = np.arange(cell + lead, cells)
             most = whole[ends] if self._handout.is_sum else np.full(len(ends), self._told[cell])
-            size = _size(most, lasting[ends - cell], gate.alpha_us, per_unit_us)
+            size = size_within(most, lasting[ends - cell], gate.alpha_us, per_unit_us)
             weight = out[:, ends]
             if self._handout.is_sum:
                 weight = weight * self._told[cell]
@@ -208,25 +173,56 @@ class _Search:
             best[:, cell] = np.maximum(best[:, cell], (size * weight + best[:, ends]).max(axis=1))
         return np.asarray(best[:, 0], dtype=np.float64)
 
-    def _weights(self, times_us: FloatArray, average: _Average) -> FloatArray:
+    def _weights(self, times_us: FloatArray, averages: _Averages) -> FloatArray:
         """Worth of what arrives at some times: for all ranks if it is by t, else for the one that it comes to, [average, time]."""
-        found: FloatArray = (self._handout.ranks - 1) * average.not_before(times_us) + 1
+        found: FloatArray = (self._handout.ranks - 1) * averages.not_before(times_us) + 1
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Average:
-    """Averages over times t: `at_end` of the weight on the end, the rest evenly between two times, [average]."""
+    """An average over times t: `at_end` of the weight on the end, the rest evenly on times from a first one on; as shares of T."""
+
+    first: float
+    length: float
+    at_end: float
+
+    @staticmethod
+    def all() -> _Averages:
+        """Those that are tried first."""
+        return _Averages.of(
+            np.linspace(0.1, 0.9, 12), np.array([0.02, 0.15, 0.3, 0.45]), np.array([0.0, 0.3, 0.6, 1.0])
+        )
+
+    def near(self) -> _Averages:
+        """Those not far from this one."""
+        first = np.clip(self.first + np.linspace(-0.08, 0.08, 9), 0.0, 0.97)
+        length = np.clip(self.length + np.linspace(-0.1, 0.1, 5), 0.02, 1.0)
+        return _Averages.of(first, length, np.clip(self.at_end + np.array([-0.2, -0.1, 0.0, 0.1, 0.2]), 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class _Averages:
+    """Many averages, [average]."""
 
     first_us: FloatArray
     last_us: FloatArray
     at_end: FloatArray
 
     @staticmethod
-    def of(time_us: float) -> _Average:
-        """Those that are tried for a time."""
-        first, length, at_end = (part.reshape(-1) for part in np.meshgrid(_FIRST, _LENGTH, _AT_END))
-        return _Average(first * time_us, (first + length) * time_us, at_end)
+    def of(first: FloatArray, length: FloatArray, at_end: FloatArray) -> _Averages:
+        """All combinations, where T is 1."""
+        first, length, at_end = (part.reshape(-1) for part in np.meshgrid(first, length, at_end))
+        return _Averages(first, first + length, at_end)
+
+    def times(self, time_us: float) -> _Averages:
+        """The same for another T."""
+        return _Averages(self.first_us * time_us, self.last_us * time_us, self.at_end)
+
+    def one(self, number: int) -> _Average:
+        """One of them, where T is 1."""
+        first = float(self.first_us[number])
+        return _Average(first, float(self.last_us[number]) - first, float(self.at_end[number]))
 
     def not_before(self, times_us: FloatArray) -> FloatArray:
         """Weight of the t that are not before some times, [average, time]."""
@@ -235,31 +231,34 @@ class _Average:
         found: FloatArray = self.at_end[:, None] + (1 - self.at_end[:, None]) * spread
         return found
 
-    def left_us(self, end_us: float) -> FloatArray:
-        """Average of what is left from t to a time before the end, 0 for a later t."""
-        last = np.minimum(self.last_us, end_us)
-        counts = np.maximum(0.0, last - self.first_us) / (self.last_us - self.first_us)
-        found: FloatArray = (1 - self.at_end) * counts * (end_us - (self.first_us + last) / 2)
+    def between(self, starts_us: FloatArray, stride_us: float) -> FloatArray:
+        """Weight of the t before the end that are at some times or less than a stride later, [average, time]."""
+        upper = np.minimum(self.last_us[:, None], starts_us[None, :] + stride_us)
+        common = np.maximum(0.0, upper - np.maximum(self.first_us[:, None], starts_us[None, :]))
+        found: FloatArray = (1 - self.at_end[:, None]) * common / (self.last_us - self.first_us)[:, None]
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Inside:
-    """What comes over some links together, and the least alpha of what they share."""
+    """What comes over some links together, and what limits it: least alpha and beta, and how many ports and links."""
 
     rate_mb_per_us: float
-    alpha_us: float
+    entry: Gate
+    entries: int
 
     @staticmethod
     def of(cluster: Cluster, finder: CutFinder, links: IntArray) -> _Inside:
         """Of links that nothing limits the rate is infinite."""
+        free = Gate(0.0, 0.0, 0.0)
         if not len(links):
-            return _Inside(0.0, 0.0)
+            return _Inside(0.0, free, 0)
         resources = finder.cheapest_cover(links)
         if resources is None:
-            return _Inside(np.inf, 0.0)
-        net = cluster.net
-        return _Inside(float((1 / net.beta_us_per_mb[resources]).sum()), float(net.alpha_us[resources].min()))
+            return _Inside(np.inf, free, 0)
+        alpha_us, beta = cluster.net.alpha_us[resources], cluster.net.beta_us_per_mb[resources]
+        entry = Gate(float(alpha_us.min()), float(beta.min()), float(alpha_us.min()))
+        return _Inside(float((1 / beta).sum()), entry, len(resources))
 
 
 def handouts(cluster: Cluster, kind: Kind, near: list[int], orbits: Orbits) -> Iterator[Handout]:
@@ -287,7 +286,7 @@ def _handout(machine: Cluster, node: int, hubs: tuple[Hub, Hub], kind: Kind, bot
     ranks = machine.telling.sizes[node]
     gates = tuple(Counter(gate for gate, _ in machine.gates(frozenset({node}))).items())
     return Handout(
-        gates, ranks, net.num_ranks - ranks, inside.rate_mb_per_us, inside.alpha_us, *hubs,
+        gates, ranks, net.num_ranks - ranks, inside.rate_mb_per_us, inside.entry.alpha_us, *hubs,
         is_sum=kind is Kind.ALLREDUCE, both_ways=both_ways, reason="",
     )  # fmt: skip
 
@@ -301,16 +300,22 @@ def _hub(machine: Cluster, orbits: Orbits) -> Hub:
     gates = [gate for of_node in every for gate, _ in of_node]
     own = Counter(rank for of_node in every for _, links in of_node for rank in np.unique(net.dst[links]).tolist())
     hears = (earliest(machine.hearing, frozenset({n}), frozenset({n})) for n in range(len(every)))
+    limited = all(rank.entries for rank in ranks)
     return Hub(
-        Gate(
-            min(gate.alpha_us for gate in gates),
-            min(gate.beta_us_per_mb for gate in gates),
-            min(gate.least_us for gate in gates),
-        ),
-        gates=max(map(len, every)), own=max(own.values()), ranks=max(machine.telling.sizes),
-        rate_mb_per_us=max(rank.rate_mb_per_us for rank in ranks), alpha_us=min(rank.alpha_us for rank in ranks),
+        _quickest(gates), gates=max(map(len, every)), own=max(own.values()), ranks=max(machine.telling.sizes),
+        rate_mb_per_us=max(rank.rate_mb_per_us for rank in ranks), entry=_quickest([rank.entry for rank in ranks]),
+        entries=max(rank.entries for rank in ranks) if limited else 0,
         hears_us=tuple(min(times) for times in zip_longest(*hears, fillvalue=math.inf)),
     )  # fmt: skip
+
+
+def _quickest(gates: Sequence[Gate]) -> Gate:
+    """The least of each cost of some gates."""
+    return Gate(
+        min(gate.alpha_us for gate in gates),
+        min(gate.beta_us_per_mb for gate in gates),
+        min(gate.least_us for gate in gates),
+    )
 
 
 def _nodes_alike(cluster: Cluster, orbits: Orbits) -> bool:

@@ -11,7 +11,8 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds, demand_bound
 from taccl_py.synthesis.bounds.crossing import Gate
-from taccl_py.synthesis.bounds.handout import Handout, Hub
+from taccl_py.synthesis.bounds.handout import Handout
+from taccl_py.synthesis.bounds.knowledge import Hub
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.templates.library import template_schedules
@@ -22,7 +23,7 @@ from taccl_py.topology.template import instantiate
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
 # Nodes of 8 ranks on a switch, 0.3 us a message; each has a NIC, 2.6 us a message.
-RAILS = Hub(Gate(2.6, 20.0, 2.6), 8, 1, 8, 0.2, 0.3, (0.0, 0.3, 0.6, 0.6, 0.9, 0.9, 0.9, 0.9))
+RAILS = Hub(Gate(2.6, 20.0, 2.6), 8, 1, 8, 0.2, Gate(0.3, 5.0, 0.3), 1, (0.0, 0.3, 0.6, 0.6, 0.9, 0.9, 0.9, 0.9))
 
 
 @pytest.mark.parametrize(
@@ -40,14 +41,27 @@ RAILS = Hub(Gate(2.6, 20.0, 2.6), 8, 1, 8, 0.2, 0.3, (0.0, 0.3, 0.6, 0.6, 0.9, 0
 )
 def test_ranks_of_two_rounds_are_known_one_round_after_the_other(time_us, known):
     cell_us = 0.02
-    found = RAILS.known(300, cell_us, 0.0)
+    found = RAILS.learned(300, cell_us, 0.0).known
     assert found[int(time_us / cell_us)] == known
 
 
 def test_bytes_delay_what_is_known():
-    without, with_bytes = (RAILS.known(300, 0.04, share_mb) for share_mb in (0.0, 0.01))
+    without, with_bytes = (RAILS.learned(300, 0.04, share_mb).known for share_mb in (0.0, 0.01))
     assert (with_bytes <= without).all()
     assert with_bytes[-1] < without[-1]
+
+
+@pytest.mark.parametrize(("time_us", "shares"), [(2.7, 0), (3.0, 1), (3.3, 3), (3.6, 7), (5.0, 8)])
+def test_what_came_late_is_handed_out_by_messages_that_double(time_us, shares):
+    """Every NIC brings one share at 2.6 us; then a rank gets one, two and four of the others' in 0.3 us each, and not more than all."""
+    found = RAILS.learned(300, 0.02, 0.0, np.ones(300)).handed
+    assert found[0, int(time_us / 0.02)] == shares
+
+
+def test_512_ranks_hand_out_in_rounds_of_three_messages():
+    """64 nodes of 8 H800, AllGather of 1 MiB: with one alpha for all that is handed out, and none for what is passed on, it is 11.0."""
+    handout = Handout(((RAILS.gate, 8),), 8, 504, 1.6, 0.3, RAILS, RAILS, is_sum=False, both_ways=False, reason="")
+    assert 11.65 < handout.at(float(1 << 20), 5.44).time_us < 12.5
 
 
 def test_a_slow_link_inside_hands_out_everything_after_the_first_message():
@@ -57,7 +71,7 @@ def test_a_slow_link_inside_hands_out_everything_after_the_first_message():
     the NIC until T no more than (T - 1) / 0.5 MB, each to one rank. By averages over t, what comes in late is not handed out.
     """
     gate = Gate(1.0, 0.5, 1.0)
-    hub = Hub(gate, 1, 1, 2, 0.125, 1.0, (0.0, 1.0))
+    hub = Hub(gate, 1, 1, 2, 0.125, Gate(1.0, 8.0, 1.0), 1, (0.0, 1.0))
     handout = Handout(((gate, 1),), 2, 2, 0.25, 1.0, hub, hub, is_sum=False, both_ways=False, reason="")
     by_hand_us = (4 + 2 / 4 + 1 / 0.5) / (1 / 4 + 1 / 0.5)
     assert handout.at(4e6, by_hand_us * 0.6).time_us >= by_hand_us * 0.85
@@ -66,7 +80,7 @@ def test_a_slow_link_inside_hands_out_everything_after_the_first_message():
 
 def test_gates_without_alpha_are_left_to_other_bounds():
     gate = Gate(0.0, 0.5, 0.0)
-    hub = Hub(gate, 1, 1, 2, 0.125, 1.0, (0.0, 1.0))
+    hub = Hub(gate, 1, 1, 2, 0.125, Gate(1.0, 8.0, 1.0), 1, (0.0, 1.0))
     assert Handout(((gate, 1),), 2, 2, 0.25, 1.0, hub, hub, False, False, "").at(4e6, 1.0).time_us == 0.0
 
 
@@ -107,5 +121,5 @@ def test_the_pipelines_of_hierarchy_are_not_faster(name, kind, power):
 
 
 def test_what_is_known_never_falls():
-    known = RAILS.known(300, 0.04, 0.002)
+    known = RAILS.learned(300, 0.04, 0.002).known
     assert (np.diff(known) >= 0).all()
