@@ -3,9 +3,11 @@
 import pytest
 
 from taccl_py.collective import Collective, Kind
+from taccl_py.errors import LoweringError
 from taccl_py.in_network import lower_by_switch
-from taccl_py.lowering.mscclpp import PlanOptions
+from taccl_py.lowering.mscclpp import PlanOptions, Rails
 from taccl_py.schedule.ir import Schedule
+from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
 from tests.lowering.cases import MB
 
@@ -39,3 +41,38 @@ def test_one_node_takes_what_its_ports_take(kind, time_us, bound_us):
 def test_no_plan_is_faster_than_the_bound(kind, chunk_bytes, instances):
     found = lower_by_switch(wanted("ndv5", kind, chunk_bytes=chunk_bytes), PlanOptions(instances=instances))
     assert found.replay.makespan_us >= found.bound.time_us * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "broadcast"])
+@pytest.mark.parametrize("chunk_bytes", [64, 1 << 16, 1 << 22])
+def test_no_plan_of_two_nodes_is_faster_than_the_bound(kind, chunk_bytes):
+    found = lower_by_switch(wanted("ndv5-x2", kind, chunk_bytes=chunk_bytes), PlanOptions())
+    assert found.replay.makespan_us >= found.bound.time_us * (1 - 1e-9)
+
+
+def test_two_nodes_are_faster_than_messages_can_be_and_large_sizes_go_in_more_pieces():
+    sizes = [1 << 10, 64 << 20]
+    found = [lower_by_switch(wanted("ndv5-x2", "allreduce", chunk_bytes=one / 16), PlanOptions()) for one in sizes]
+    assert [one.options.pieces for one in found] == [1, 4]
+    messages = DemandBounds.of(load_topology("ndv5-x2"), Kind.ALLREDUCE).at(sizes[1]).time_us
+    assert found[1].bound.time_us < found[1].replay.makespan_us < messages
+
+
+def test_over_several_nodes_small_data_is_sent_to_all_and_large_data_relayed():
+    for chunk_bytes, rails in ((64, Rails.DIRECT), (1 << 22, Rails.RELAYED)):
+        for kind in ("allreduce", "broadcast"):
+            schedule = wanted(
+                "ndv5-x4", kind, chunk_bytes=chunk_bytes, chunks_per_rank=1 if kind == "allreduce" else 16
+            )
+            assert lower_by_switch(schedule, PlanOptions()).options.rails is rails, (kind, chunk_bytes)
+
+
+def test_of_cuts_that_do_not_divide_the_size_none_is_taken_if_another_does():
+    """24 ranks: 64 MiB is a multiple of 8 pieces and not of 24, as three nodes that share out sums would need."""
+    found = lower_by_switch(wanted("ndv5-x3", "allreduce", chunk_bytes=(64 << 20) / 24), PlanOptions())
+    assert (64 << 20) % (16 * found.lowered.plan.chunks_per_size) == 0
+
+
+def test_limits_of_the_smallest_cut_are_told():
+    with pytest.raises(LoweringError, match="semaphores"):
+        lower_by_switch(wanted("ndv5-x2", "allreduce"), PlanOptions(instances=17))

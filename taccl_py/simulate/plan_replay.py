@@ -200,13 +200,15 @@ class _Replay:
     def _depart(self, grant: Grant) -> None:
         number = grant.request.owner
         flow = self._flows[number]
-        self._at(grant.link_free_us, "sent", number)
         self._at(grant.arrival_us, "arrived", number)
         if flow.link >= len(self._topology.links):
+            # Its threadblock loads and stores what the switch adds up, so it is held until all that is done.
+            self._at(grant.arrival_us, "sent", number)
             for rank in flow.ranks:
                 flow.block.landed_us[rank] = max(flow.block.landed_us.get(rank, 0.0), grant.arrival_us)
             self.end_us = max(self.end_us, grant.arrival_us)
             return
+        self._at(grant.link_free_us, "sent", number)
         link = self._topology.links[flow.link]
         flow.block.landed_us[link.dst] = max(flow.block.landed_us.get(link.dst, 0.0), grant.arrival_us)
         self.end_us = max(self.end_us, grant.arrival_us)

@@ -189,6 +189,18 @@ def test_a_switch_adds_up_where_the_machine_has_one_that_can(taccl):
     assert "switch" in shown.out
 
 
+@pytest.mark.usefixtures("folder")
+def test_switches_of_two_nodes_serve_their_own_and_rails_join_them(taccl):
+    size = ("--size", "64MiB")
+    assert taccl("synth", "ndv5", "allreduce", "--nodes", 2, "--engine", "templates", *size, "-o", "n.json").code == 0
+    ended = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "-o", "nvls.json", "--json")
+    assert (ended.code, ended.json["pieces"], ended.json["rails"]) == (0, 4, "direct")
+    assert ended.json["bound_us"] < ended.json["replay_us"] < ended.json["makespan_us"]
+    assert taccl("run", "nvls.json", "--size", "64KiB").code == 0
+    replay = taccl("simulate", "nvls.json", "--topology", "ndv5", "--nodes", 2, *size, "--json").json
+    assert replay["results"][0]["time_us"] == pytest.approx(ended.json["replay_us"])
+
+
 def test_a_switch_is_for_plans_and_for_machines_that_have_one(taccl, folder, schedules):
     (folder / "s.json").write_text(schedules["allreduce"], encoding="utf-8")
     ended = taccl("lower", "s.json", "--switch", "-o", "a.xml")

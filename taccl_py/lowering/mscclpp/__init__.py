@@ -6,8 +6,12 @@
     share_out        tasks -> threadblocks
     find_signals     who tells whom what, so that nothing is read too early or overwritten too early
     emit_plan        operations, channels, remote buffers, JSON
+
+What switches multicast and add up is written down instead (`switch_gpus`, and over several nodes `rails_gpus`).
 """
 
 from taccl_py.lowering.mscclpp.lower import LoweredPlan, PlanOptions, lower_plan
+from taccl_py.lowering.mscclpp.rails import Rails
+from taccl_py.lowering.mscclpp.switch import needs_rails
 
-__all__ = ["LoweredPlan", "PlanOptions", "lower_plan"]
+__all__ = ["LoweredPlan", "PlanOptions", "Rails", "lower_plan", "needs_rails"]

@@ -12,8 +12,9 @@ from taccl_py.lowering.lower import default_name
 from taccl_py.lowering.mscclpp.blocks import Post, share_out
 from taccl_py.lowering.mscclpp.emit import emit_blocks
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
+from taccl_py.lowering.mscclpp.rails import Rails
 from taccl_py.lowering.mscclpp.signals import find_signals
-from taccl_py.lowering.mscclpp.switch import switch_gpus
+from taccl_py.lowering.mscclpp.switch import SwitchCut, switch_gpus
 from taccl_py.lowering.mscclpp.tasks import Places, Stream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
 from taccl_py.lowering.plan import Plan, PlanBlock, PlanGpu, emit_plan
@@ -40,7 +41,9 @@ class PlanOptions:
     name
         None makes one from collective and machine.
     switch
-        Whether the switch of the topology multicasts and adds up, instead of messages.
+        Whether the switches of the topology multicast and add up, instead of messages.
+    pieces, rails
+        Of a plan by switch for several nodes; see `SwitchCut`.
     """
 
     placement: Placement = Placement.BOTH
@@ -49,6 +52,8 @@ class PlanOptions:
     max_bytes: int | None = None
     name: str | None = None
     switch: bool = False
+    pieces: int = 1
+    rails: Rails = Rails.DIRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     if options.placement is Placement.BOTH and kind is Kind.ALLTOALL:
         in_place = False
     if options.switch:
-        gpus = switch_gpus(schedule, options.instances, in_place=in_place)
+        cut = SwitchCut(options.instances, options.pieces, options.rails)
+        gpus = switch_gpus(schedule, cut, in_place=in_place)
     else:
         gpus = _message_gpus(schedule, options, in_place)
     counted = gpus[0].output_chunks if kind is Kind.ALLGATHER else gpus[0].input_chunks

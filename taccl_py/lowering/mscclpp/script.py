@@ -18,6 +18,7 @@ from taccl_py.lowering.plan import SWITCH, Operation, PlanBlock, PlanGpu, Remote
 from taccl_py.runtimes import MSCCLPP
 
 _ON_SEMAPHORES = ("sem_release", "sem_acquire")
+_TELLS, _WAITS = ("signal", "rlxsignal"), ("wait", "rlxwait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +73,24 @@ class Script:
         self._add(post, _Step("sem_acquire", (teller,)))
 
     def meet(self, post: Post) -> None:
-        """Let all threads come to this point."""
+        """Let all threads come to this point; where they wait or meet next anyway, nothing is written."""
         self._add(post, _Step("nop"))
 
     def put(self, post: Post, name: str, peer: Post, source: Cells, target: Cells) -> None:
         """Put cells into the memory of a rank on another node: ``put``, ``pws`` or ``pwsf``; the signal is for `peer`."""
         self._add(post, _Step(name, (peer,), (source,), target))
 
-    def add_up(self, post: Post, target: Cells, others: Sequence[Cells]) -> None:
-        """Add other cells to some, as many at a time as one operation can name."""
-        most = MSCCLPP.max_buffers_at_once - 2  # the sum is a source and the destination
-        for first in range(0, len(others), most):
-            if first:
-                self.meet(post)
-            self._add(post, _Step("re", sources=(target, *others[first : first + most]), target=target))
+    def copy(self, post: Post, source: Cells, target: Cells) -> None:
+        """Copy cells of the same rank."""
+        self._add(post, _Step("copy", (), (source,), target))
+
+    def add_up(self, post: Post, target: Cells, sources: Sequence[Cells]) -> None:
+        """Add up cells in their order, as many at a time as one operation can name."""
+        most = MSCCLPP.max_buffers_at_once - 1  # the destination is one of them
+        self._add(post, _Step("re", (), tuple(sources[:most]), target))
+        for first in range(most, len(sources), most - 1):
+            self.meet(post)
+            self._add(post, _Step("re", (), (target, *sources[first : first + most - 1]), target))
 
     def sum_by_switch(
         self, post: Post, summed: SwitchGroup, source: Cells, stored: SwitchGroup, target: Cells
@@ -98,7 +103,7 @@ class Script:
         self._add(post, _Step("gstore", (), (source,), target, None, stored))
 
     def _add(self, post: Post, step: _Step) -> None:
-        if step.peers or step.name not in ("signal", "rlxsignal", "wait", "rlxwait"):
+        if step.peers or step.name not in (*_TELLS, *_WAITS):
             self._steps.setdefault(post, []).append(step)
 
     def gpus(self, lengths: Lengths) -> tuple[PlanGpu, ...]:
@@ -139,12 +144,20 @@ class Script:
         )
 
     def _block(self, post: Post, numbering: _Numbering) -> PlanBlock:
-        channels, remotes = numbering.channels(post), numbering.remotes_of(post, self._steps[post])
-        operations = tuple(
-            one for step in self._steps[post] for one in _operations(post, step, channels, remotes, numbering)
-        )
+        steps = _needed(self._steps[post])
+        channels, remotes = numbering.channels(post), numbering.remotes_of(post, steps)
+        operations = tuple(one for step in steps for one in _operations(post, step, channels, remotes, numbering))
         _require_room(operations, channels)
         return PlanBlock(operations, channels, remotes)
+
+
+def _needed(steps: Sequence[_Step]) -> list[_Step]:
+    """Steps without meetings before a wait, behind which there is another meeting, or before a meeting."""
+    return [
+        step
+        for step, after in zip(steps, [*steps[1:], None], strict=True)
+        if step.name != "nop" or after is None or after.name not in ("nop", "sem_acquire", *_WAITS)
+    ]
 
 
 def _require_room(operations: Sequence[Operation], channels: dict[str, tuple[int, ...]]) -> None:
@@ -208,7 +221,17 @@ class _Numbering:
         ranks = range(len(node_of))
         named = [(post, step, peer) for post, mine in sorted(steps.items()) for step in mine for peer in step.peers]
         far = {Wire.between(post, peer) for post, step, peer in named if step.name not in _ON_SEMAPHORES}
-        self.wires = tuple(wires_of(rank, sorted(far), node_of) for rank in ranks)
+        mine_of: dict[int, list[Wire]] = {rank: [] for rank in ranks}
+        for wire in sorted(far):
+            mine_of[wire.one.rank].append(wire)
+            mine_of[wire.other.rank].append(wire)
+        self.wires = tuple(wires_of(rank, mine_of[rank], node_of) for rank in ranks)
+        self._channel = {
+            (rank, wire): (kind, number)
+            for rank in ranks
+            for kind, wires in self.wires[rank].items()
+            for number, wire in enumerate(wires)
+        }
         near = {(post, peer) for post, step, peer in named if step.name == "sem_release"}
         near |= {(peer, post) for post, step, peer in named if step.name == "sem_acquire"}
         self.semaphores: dict[tuple[Post, Post], int] = {}
@@ -230,9 +253,7 @@ class _Numbering:
 
     def channel(self, post: Post, peer: Post) -> tuple[str, int]:
         """Type and number of the channel between two threadblocks, as a number of the first one's rank."""
-        wire = Wire.between(post, peer)
-        kind = next(kind for kind, wires in self.wires[post.rank].items() if wire in wires)
-        return kind, self.wires[post.rank][kind].index(wire)
+        return self._channel[post.rank, Wire.between(post, peer)]
 
     def group(self, post: Post, group: SwitchGroup) -> int:
         """Number of a threadblock's own channel over a switch: each has one of its own."""

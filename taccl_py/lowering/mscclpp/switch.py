@@ -18,12 +18,32 @@ from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.mscclpp.blocks import Post
+from taccl_py.lowering.mscclpp.rails import Rails, Site, rails_gpus
 from taccl_py.lowering.mscclpp.script import Lengths, Script
 from taccl_py.lowering.plan import PlanGpu, SwitchGroup
 from taccl_py.schedule.ir import Schedule
 from taccl_py.topology.model import Topology
 
 _KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BROADCAST)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCut:
+    """How work is cut.
+
+    Attributes
+    ----------
+    instances
+        Threadblocks of every kind on every rank, each with one part of everything.
+    pieces
+        Over several nodes: pieces that each of them does one after the other.
+    rails
+        Over several nodes: how data that several of them need gets there.
+    """
+
+    instances: int = 1
+    pieces: int = 1
+    rails: Rails = Rails.DIRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +73,30 @@ class _Work:
         return Cells(buffer, first * self.instances + number * count, count)
 
 
-def switch_gpus(schedule: Schedule, instances: int, *, in_place: bool) -> tuple[PlanGpu, ...]:
+def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[PlanGpu, ...]:
     """Return the programs of all ranks that let the switch do what the messages of a schedule do.
 
     Parameters
     ----------
     schedule
         Collective, chunks and machine; its messages are not looked at.
-    instances
-        Threadblocks of every rank, each with one part of all that the rank hands out.
+    cut
+        How the work is cut.
     in_place
         Whether input and output are the same memory.
 
     Raises
     ------
     InputError
-        If it is another collective, or no switch of its topology can do that for all ranks.
+        If it is another collective, or no switch of its topology can do that for all ranks or all ranks of a node.
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    _require_switch(schedule)
-    collective = schedule.collective
-    script = Script(schedule.topology.node_of)
+    collective, topology, instances = schedule.collective, schedule.topology, cut.instances
+    if needs_rails(schedule):
+        site = Site(topology.node_ranks, instances, cut.pieces, in_place, cut.rails)
+        return rails_gpus(collective, topology.node_of, site)
+    script = Script(topology.node_of)
     work = _Work(collective.kind, _runs(collective), instances, in_place)
     for number in range(instances):
         for rank in range(collective.num_ranks):
@@ -82,7 +104,7 @@ def switch_gpus(schedule: Schedule, instances: int, *, in_place: bool) -> tuple[
     return script.gpus(Lengths(collective.input_chunks * instances, collective.output_chunks * instances))
 
 
-def can_serve(topology: Topology, kind: Kind, ranks: Sequence[int]) -> bool:
+def _can_serve(topology: Topology, kind: Kind, ranks: Sequence[int]) -> bool:
     """Whether some switch can do for these ranks what a collective needs: multicast, and for sums also add up."""
     return any(
         one.multicast and (one.reduce or kind is not Kind.ALLREDUCE) and set(ranks) <= set(one.ranks)
@@ -90,7 +112,14 @@ def can_serve(topology: Topology, kind: Kind, ranks: Sequence[int]) -> bool:
     )
 
 
-def _require_switch(schedule: Schedule) -> None:
+def needs_rails(schedule: Schedule) -> bool:
+    """Whether switches serve nodes, and not all ranks at once.
+
+    Raises
+    ------
+    InputError
+        See `switch_gpus`.
+    """
     kind, topology = schedule.collective.kind, schedule.topology
     if kind not in _KINDS:
         raise InputError(
@@ -98,14 +127,28 @@ def _require_switch(schedule: Schedule) -> None:
             path="command line",
             field="--switch",
         )
-    if not can_serve(topology, kind, range(topology.num_ranks)):
-        needed = "multicasts and reduces" if kind is Kind.ALLREDUCE else "multicasts"
+    if _can_serve(topology, kind, range(topology.num_ranks)):
+        return False
+    needed = "multicasts and reduces" if kind is Kind.ALLREDUCE else "multicasts"
+    nodes = topology.node_ranks
+    if len(nodes) == 1 or not all(len(ranks) > 1 and _can_serve(topology, kind, ranks) for ranks in nodes):
+        among = f"all its {topology.num_ranks} ranks" if len(nodes) == 1 else "all ranks of every node"
         raise InputError(
-            f"topology {topology.name} has no switch that {needed} among all its {topology.num_ranks} ranks; "
+            f"topology {topology.name} has no switch that {needed} among {among}; "
             "leave --switch out, or say so in the topology (multicast, reduce) where the device can",
             path="command line",
             field="--switch",
         )
+    if len({len(ranks) for ranks in nodes}) > 1 or any(
+        (a, b) not in topology.links_between for rail in zip(*nodes, strict=True) for a in rail for b in rail if a != b
+    ):
+        raise InputError(
+            f"nodes of topology {topology.name} differ in size, or ranks of one local number have no links to each other, which "
+            "plans by switch need; leave --switch out",
+            path="command line",
+            field="--switch",
+        )
+    return True
 
 
 def _runs(collective: Collective) -> tuple[_Run | None, ...]:

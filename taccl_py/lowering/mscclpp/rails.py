@@ -1,0 +1,397 @@
+"""Collectives of several nodes whose switches multicast and add up: switches inside, rails between ranks of one local number.
+
+Everything is cut into pieces, which follow each other. Of each piece the rank with local number l cares for the l-th part:
+
+* AllReduce: its switch adds up what the node's ranks hold of the part, and the sum goes to scratch. Ranks of one local number
+  exchange these sums, each adds them up in the order of the nodes, so that all get the same bits, and lets its switch store the
+  result everywhere in the node. Where nodes relay, each node does so for its own part of the part, and sends the result to the
+  others, which hand it out.
+* AllGather: each rank lets its switch store its share in its node, and sends it to the ranks of its number, which do the same.
+* Broadcast: the root lets its switch store everything in its node; from there each part goes to the other nodes along its rail.
+
+A switch stores a sum at one rank at least, and at others: here at a neighbour, whose scratch has room for that. It loads from all
+and stores at two, which takes far less of the ports than to store at all what only one needs. What a proxy sends lies in cells that
+nobody writes to, so that nobody has to wait until it is sent, but at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taccl_py.collective import Buffer, Collective, Kind
+from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.mscclpp.blocks import Post
+from taccl_py.lowering.mscclpp.script import Lengths, Script
+from taccl_py.lowering.plan import PlanGpu, SwitchGroup
+
+# Threadblocks of a rank: what lets the switch add up or gives its own data, what adds up or gives, what hands out what has come.
+_FIRST, _SECOND, _HAND = 0, 1, 2
+
+
+class Rails(StrEnum):
+    """How data that several nodes need gets there.
+
+    ``direct``: each node sends to all others. ``relayed``: of an AllReduce each node adds up one part of everything and sends the
+    result to all; a Broadcast goes from node to node. That is less for each NIC, and takes longer for the first piece.
+    """
+
+    DIRECT = "direct"
+    RELAYED = "relayed"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Nodes, and how the work is cut.
+
+    Attributes
+    ----------
+    nodes
+        Ranks of every node in order of their local numbers, as many in each.
+    instances
+        Threadblocks of every kind on every rank.
+    pieces
+        Pieces that each instance does one after the other.
+    in_place
+        Whether input and output are the same memory.
+    rails
+        How nodes send to several others.
+    """
+
+    nodes: tuple[tuple[int, ...], ...]
+    instances: int
+    pieces: int
+    in_place: bool
+    rails: Rails
+
+    @property
+    def num_local(self) -> int:
+        """Ranks of a node."""
+        return len(self.nodes[0])
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of all instances."""
+        return self.instances * self.pieces
+
+    def places(self) -> Iterator[_Place]:
+        """Every rank in every instance."""
+        for instance in range(self.instances):
+            for node, ranks in enumerate(self.nodes):
+                for local in range(len(ranks)):
+                    yield _Place(self, node, local, instance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A rank in one instance."""
+
+    site: Site
+    node: int
+    local: int
+    instance: int
+
+    @property
+    def rank(self) -> int:
+        return self.site.nodes[self.node][self.local]
+
+    def post(self, role: int) -> Post:
+        """Threadblock of this rank."""
+        return Post(self.rank, role, self.instance)
+
+    def at(self, node: int, role: int) -> Post:
+        """Threadblock of the rank with the same local number on a node."""
+        return Post(self.site.nodes[node][self.local], role, self.instance)
+
+    def others(self, role: int) -> list[Post]:
+        """Threadblocks of the ranks with the same local number on all other nodes."""
+        return [self.at(node, role) for node in self.other_nodes]
+
+    @property
+    def other_nodes(self) -> list[int]:
+        """All other nodes, the next one first, so that not all nodes begin with the same one."""
+        count = len(self.site.nodes)
+        return [(self.node + step) % count for step in range(1, count)]
+
+    def peers(self, role: int) -> list[Post]:
+        """Threadblocks of the other ranks of this node."""
+        return [Post(rank, role, self.instance) for rank in self.site.nodes[self.node] if rank != self.rank]
+
+    def group(self, buffer: Buffer) -> SwitchGroup:
+        """Switch channel of the whole node."""
+        return SwitchGroup(buffer, self.site.nodes[self.node])
+
+    def pair(self) -> SwitchGroup:
+        """Switch channel to the scratch of this rank and a neighbour."""
+        neighbour = self.local ^ 1 if self.local ^ 1 < self.site.num_local else self.local - 1
+        ranks = self.site.nodes[self.node]
+        return SwitchGroup(Buffer.SCRATCH, tuple(sorted((ranks[self.local], ranks[neighbour]))))
+
+    def numbers(self) -> Iterator[tuple[int, bool]]:
+        """Pieces of this instance, and whether each is the last one."""
+        for piece in range(self.site.pieces):
+            yield self.instance * self.site.pieces + piece, piece == self.site.pieces - 1
+
+
+def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: Site) -> tuple[PlanGpu, ...]:
+    """Return the programs of all ranks for an AllReduce, an AllGather or a Broadcast.
+
+    Parameters
+    ----------
+    collective
+        What is done; its chunks are of no importance.
+    node_of
+        Node of every rank.
+    site
+        The nodes and how the work is cut.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+    script = Script(node_of)
+    if collective.kind is Kind.ALLREDUCE:
+        relayed = site.rails is Rails.RELAYED
+        layout = _SumLayout(site, len(site.nodes) if relayed else 1)
+        for place in site.places():
+            _let_switch_add(script, place, layout)
+            (_add_part if relayed else _add_all)(script, place, layout)
+        cells = site.num_local * layout.share
+        return script.gpus(Lengths(cells, cells, layout.scratch))
+    if collective.kind is Kind.ALLGATHER:
+        for place in site.places():
+            _give_share(script, place)
+        return script.gpus(
+            Lengths(site.num_pieces, collective.num_ranks * site.num_pieces, site.num_pieces if site.in_place else 0)
+        )
+    for place in site.places():
+        _pass_on(script, place, collective.root)
+    cells = site.num_local * site.num_pieces
+    return script.gpus(Lengths(cells, cells))
+
+
+def _put_all(script: Script, post: Post, hearers: list[Post], source: Cells, target: Cells, *, last: bool) -> None:
+    """Put cells to the same place at several ranks; the last ones of a threadblock are waited for, and then all threads meet."""
+    for hearer in hearers:
+        script.put(post, "pwsf" if last else "pws", hearer, source, target)
+        if last:
+            script.meet(post)
+
+
+def _part_as_friends(script: Script, place: _Place, role: int) -> None:
+    """Let nobody leave before all of the node have stored what they have to."""
+    post = place.post(role)
+    script.meet(post)
+    script.tell(post, "signal", place.peers(role))
+    script.tell(post, "wait", place.peers(role))
+    script.meet(post)
+
+
+# AllReduce
+
+
+@dataclass(frozen=True, slots=True)
+class _SumLayout:
+    """Where sums lie; with `parts` nodes each of which adds up a part of everything, or 1 if all add up all."""
+
+    site: Site
+    parts: int
+
+    @property
+    def share(self) -> int:
+        """Cells that ranks of one local number care for."""
+        return self.site.num_pieces * self.parts
+
+    def cells(self, place: _Place, number: int, buffer: Buffer) -> Cells:
+        """A piece's cells of a local number, one for each part."""
+        return Cells(buffer, (number * self.site.num_local + place.local) * self.parts, self.parts)
+
+    def own(self, place: _Place, number: int) -> Cells:
+        """Scratch for the sums of the node; not where a neighbour's are."""
+        area = place.local % 2 if place.local ^ 1 < self.site.num_local else 2
+        return Cells(Buffer.SCRATCH, area * self.share + number * self.parts, self.parts)
+
+    def part_of(self, cells: Cells, node: int) -> Cells:
+        """What a node adds up of some cells."""
+        return cells.part(node if self.parts > 1 else 0, 1)
+
+    def received(self, place: _Place, number: int, sender: int) -> Cells:
+        """Scratch for the sum of another node, at the rank of this place."""
+        slot = sender - (sender > place.node)
+        return Cells(Buffer.SCRATCH, self._areas * self.share + slot * self.site.num_pieces + number, 1)
+
+    def total(self, number: int) -> Cells:
+        """Scratch for what a node has added up."""
+        return Cells(Buffer.SCRATCH, self.scratch - self.site.num_pieces + number, 1)
+
+    @property
+    def _areas(self) -> int:
+        return 2 + self.site.num_local % 2
+
+    @property
+    def scratch(self) -> int:
+        """Cells of scratch."""
+        received = len(self.site.nodes) - 1 + (self.parts > 1)
+        return self._areas * self.share + received * self.site.num_pieces
+
+    def result(self) -> Buffer:
+        """Buffer of the result; in place the input has both names."""
+        return Buffer.INPUT if self.site.in_place else Buffer.OUTPUT
+
+
+def _let_switch_add(script: Script, place: _Place, layout: _SumLayout) -> None:
+    """Sums of the node, for this rank itself and for those of its number on the other nodes."""
+    post = place.post(_FIRST)
+    script.tell(post, "rlxsignal", place.peers(_FIRST))
+    script.tell(post, "rlxwait", [*place.peers(_FIRST), *place.others(_SECOND)])
+    script.meet(post)
+    for number, last in place.numbers():
+        own = layout.own(place, number)
+        source = layout.cells(place, number, Buffer.INPUT)
+        script.sum_by_switch(post, place.group(Buffer.INPUT), source, place.pair(), own)
+        script.meet(post)
+        script.release(post, place.post(_SECOND))
+        for node in place.other_nodes:
+            there = _Place(place.site, node, place.local, place.instance)
+            target = layout.received(there, number, place.node)
+            _put_all(script, post, [place.at(node, _SECOND)], layout.part_of(own, node), target, last=last)
+
+
+def _sum_of_nodes(script: Script, place: _Place, layout: _SumLayout, number: int, target: Cells) -> None:
+    """Wait for the sums of all nodes and add them up, in the order of the nodes."""
+    post = place.post(_SECOND)
+    script.tell(post, "wait", place.others(_FIRST))
+    script.acquire(post, place.post(_FIRST))
+    script.meet(post)
+    sums = [
+        layout.part_of(layout.own(place, number), node) if node == place.node else layout.received(place, number, node)
+        for node in range(len(place.site.nodes))
+    ]
+    script.add_up(post, target, sums)
+    script.meet(post)
+
+
+def _add_all(script: Script, place: _Place, layout: _SumLayout) -> None:
+    """Every node adds up everything for itself."""
+    post, result = place.post(_SECOND), layout.result()
+    script.tell(post, "rlxsignal", place.others(_FIRST))
+    for number, _ in place.numbers():
+        target = layout.cells(place, number, result)
+        _sum_of_nodes(script, place, layout, number, target)
+        script.multicast(post, target, place.group(result), target)
+    _part_as_friends(script, place, _SECOND)
+
+
+def _add_part(script: Script, place: _Place, layout: _SumLayout) -> None:
+    """Every node adds up its part, and sends it to the others; what has come is stored together with it."""
+    post, hand, result = place.post(_SECOND), place.post(_HAND), layout.result()
+    script.tell(post, "rlxsignal", place.others(_FIRST))
+    script.tell(post, "rlxwait", place.others(_HAND))
+    script.tell(hand, "rlxsignal", place.others(_SECOND))
+    for number, last in place.numbers():
+        total, target = layout.total(number), layout.cells(place, number, result)
+        _sum_of_nodes(script, place, layout, number, total)
+        # The switch stores at its sender too, so a proxy may not be reading there.
+        script.copy(post, total, layout.part_of(target, place.node))
+        script.meet(post)
+        script.release(post, hand)
+        _put_all(script, post, place.others(_HAND), total, layout.part_of(target, place.node), last=last)
+        script.tell(hand, "wait", place.others(_SECOND))
+        script.acquire(hand, post)
+        script.meet(hand)
+        script.multicast(hand, target, place.group(result), target)
+    _part_as_friends(script, place, _HAND)
+
+
+# AllGather
+
+
+def _give_share(script: Script, place: _Place) -> None:
+    """Send the own share to the other nodes, store it in the own one, and hand out what comes from the others."""
+    send, give, hand = (place.post(role) for role in (_FIRST, _SECOND, _HAND))
+    script.tell(send, "rlxwait", place.others(_HAND))
+    script.tell(hand, "rlxsignal", place.others(_FIRST))
+    for post, role in ((give, _SECOND), (hand, _HAND)):
+        script.tell(post, "rlxsignal", place.peers(role))
+        script.tell(post, "rlxwait", place.peers(role))
+        script.meet(post)
+    script.meet(send)
+    everywhere = place.group(Buffer.OUTPUT)
+    for number, last in place.numbers():
+        own = Cells(Buffer.OUTPUT, place.rank * place.site.num_pieces + number, 1)
+        source = Cells(Buffer.SCRATCH if place.site.in_place else Buffer.INPUT, number, 1)
+        if place.site.in_place:
+            # As with sums: a proxy may not read where the switch stores.
+            script.copy(send, own, source)
+            script.meet(send)
+            script.release(send, give)
+            script.acquire(give, send)
+            script.meet(give)
+        _put_all(script, send, place.others(_HAND), source, own, last=last)
+        script.multicast(give, own if place.site.in_place else source, everywhere, own)
+        for node in place.other_nodes:
+            came = Cells(Buffer.OUTPUT, place.site.nodes[node][place.local] * place.site.num_pieces + number, 1)
+            script.tell(hand, "wait", [place.at(node, _FIRST)])
+            script.meet(hand)
+            script.multicast(hand, came, everywhere, came)
+    _part_as_friends(script, place, _SECOND)
+    _part_as_friends(script, place, _HAND)
+
+
+# Broadcast
+
+
+def _pass_on(script: Script, place: _Place, root: int) -> None:
+    """What a rank does with its part: in the root's node it comes from the root, elsewhere along the rail."""
+    start = next(node for node, ranks in enumerate(place.site.nodes) if root in ranks)
+    steps = (place.node - start) % len(place.site.nodes)  # nodes are visited in order from the root's
+    if place.site.rails is Rails.DIRECT:
+        before, after = (None if steps == 0 else start), (place.other_nodes if steps == 0 else [])
+    else:
+        before = None if steps == 0 else (place.node - 1) % len(place.site.nodes)
+        after = [] if steps == len(place.site.nodes) - 1 else place.other_nodes[:1]
+    if before is None:
+        _from_root(script, place, root, [place.at(node, _HAND) for node in after])
+    else:
+        teller = place.at(before, _HAND if before != start else _FIRST)
+        _from_rail(script, place, teller, [place.at(node, _HAND) for node in after])
+
+
+def _from_root(script: Script, place: _Place, root: int, hearers: list[Post]) -> None:
+    post, num_local = place.post(_FIRST), place.site.num_local
+    at_root = Post(root, _FIRST, place.instance)
+    is_root = place.rank == root
+    script.tell(post, "rlxwait", [*(place.peers(_FIRST) if is_root else []), *hearers])
+    if not is_root:
+        script.tell(post, "rlxsignal", [at_root])
+    script.meet(post)
+    for number, last in place.numbers():
+        whole = Cells(Buffer.OUTPUT, number * num_local, num_local)
+        part = whole.part(place.local, 1)
+        if is_root:
+            source = whole if place.site.in_place else Cells(Buffer.INPUT, whole.first, whole.count)
+            script.multicast(post, source, place.group(Buffer.OUTPUT), whole)
+            script.meet(post)
+            script.tell(post, "signal", place.peers(_FIRST))
+        else:
+            script.tell(post, "wait", [at_root])
+            script.meet(post)
+        _put_all(script, post, hearers, part, part, last=last)
+
+
+def _from_rail(script: Script, place: _Place, teller: Post, hearers: list[Post]) -> None:
+    post = place.post(_HAND)
+    script.tell(post, "rlxsignal", [*place.peers(_HAND), teller])
+    script.tell(post, "rlxwait", [*place.peers(_HAND), *hearers])
+    script.meet(post)
+    for number, last in place.numbers():
+        part = Cells(Buffer.OUTPUT, number * place.site.num_local + place.local, 1)
+        script.tell(post, "wait", [teller])
+        script.meet(post)
+        script.multicast(post, part, place.group(Buffer.OUTPUT), part)
+        if hearers:
+            script.meet(post)
+        _put_all(script, post, hearers, part, part, last=last)
+    _part_as_friends(script, place, _HAND)
