@@ -29,6 +29,8 @@ _QUICK = ("templates",)
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
 # The linear model of one chunk has about this many pairs of chunk and link for each that is solved in a second.
 _MOST_PAIRS = 200_000
+# Sketches leave few of these, but all are looked at once for each.
+_MOST_SKETCHED_PAIRS = 2_000_000
 _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 
 
@@ -54,11 +56,11 @@ def _sketched_runs(demand: Demand) -> list[Run]:
     """The milp engine with what a person would say of who talks between nodes: restricted, it gets further in the same time."""
     count = demand.chunks_per_rank or 1
     pairs = demand.collective(count).num_chunks * len(demand.topology.links)
-    if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > _MOST_PAIRS:
+    if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > _MOST_SKETCHED_PAIRS:
         return []
     return [
         Run("milp", replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
-        for sketch in reversed(connection_sketches(demand, count))  # the narrowest first: they are soon done
+        for sketch in connection_sketches(demand, count)  # the narrowest first: they are soon done
     ]
 
 

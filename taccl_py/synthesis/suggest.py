@@ -12,12 +12,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from taccl_py.collective import Kind
+from taccl_py.collective import Collective, Kind
 from taccl_py.errors import TacclError
 from taccl_py.sketch.model import DIRECT, Rotation, Sketch
 from taccl_py.synthesis.bounds import quickest
 from taccl_py.synthesis.engine import Demand, Events, Synthesis
 from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.race import Racer, Run
 from taccl_py.synthesis.symmetry import Generator, make_generator
 from taccl_py.topology.model import Topology
@@ -93,10 +94,23 @@ def candidate_sketches(demand: Demand, chunks: int) -> Iterator[Sketch]:
 
 
 def connection_sketches(demand: Demand, chunks: int) -> list[Sketch]:
-    """Of the candidates those that only say who talks between nodes."""
+    """Of the candidates those that only say who talks between nodes, what leaves the fewest choices first."""
     inside, *_ = _link_ideas(demand.topology)
     _anybody, *between = _connection_ideas(demand.topology)
-    return [sketch for idea in between if (sketch := _sketch(demand, inside, idea, chunks)) is not None]
+    found = [sketch for idea in between if (sketch := _sketch(demand, inside, idea, chunks)) is not None]
+    return sorted(reversed(found), key=lambda sketch: _num_choices(demand, sketch, chunks))
+
+
+def _num_choices(demand: Demand, sketch: Sketch, chunks: int) -> int:
+    """Pairs of chunk and link that symmetry does not exchange, on the machine as it is."""
+    routed = _routed(demand, chunks)
+    return Quotient.of(Problem.build(demand.topology, routed, sketch, demand.chunk_bytes(routed))).num_arcs
+
+
+def _routed(demand: Demand, chunks: int) -> Collective:
+    """The collective that is routed: of a sum the one that it is, run backwards, or half of it."""
+    collective = demand.collective(chunks)
+    return collective.dual() or (replace(collective, kind=Kind.ALLGATHER) if collective.reduces else collective)
 
 
 def _sketch(demand: Demand, inside: _Idea, between: _Idea, chunks: int) -> Sketch | None:
@@ -114,10 +128,9 @@ def _sketch(demand: Demand, inside: _Idea, between: _Idea, chunks: int) -> Sketc
     )
     try:
         sketch.check_fits(topology)
-        collective = demand.collective(chunks)
-        routed = collective.dual() or (replace(collective, kind=Kind.ALLGATHER) if collective.reduces else collective)
+        routed = _routed(demand, chunks)
         problems = [Problem.build(topology, routed, sketch, demand.chunk_bytes(routed))]
-        if collective.reduces:
+        if demand.collective(chunks).reduces:
             backwards = topology.reversed()
             problems.append(Problem.build(backwards, routed, sketch.for_sums(backwards), demand.chunk_bytes(routed)))
     except TacclError:  # the machine has no such links, or a chunk has no way left

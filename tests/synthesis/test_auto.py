@@ -39,3 +39,11 @@ def test_what_a_person_would_say_of_who_talks_between_nodes_is_tried_where_nothi
     assert all(
         run.demand.sketch is None for run in second_runs(Demand(load_topology("ndv2", 1), Kind.ALLGATHER, 65536.0))
     )
+
+
+def test_sketches_are_tried_where_a_machine_is_too_large_without_one_what_leaves_the_fewest_choices_first():
+    """DGX-2: 1024 chunks and 992 links are a million pairs; equal ranks of two nodes have 45 that symmetry does not exchange."""
+    runs = second_runs(Demand(load_topology("dgx2", 2), Kind.ALLTOALL, 1048576.0))
+    assert runs[0].demand.sketch.name == "dgx2-rails"
+    assert {run.demand.chunks_per_rank for run in runs} == {1}
+    assert not second_runs(Demand(load_topology("ndv4", 16), Kind.ALLTOALL, 1048576.0))
