@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from taccl_py.collective import Kind
-from taccl_py.errors import LoweringError
+from taccl_py.collective import Collective, Kind
+from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, Rails, lower_plan, needs_rails
+from taccl_py.lowering.plan import Plan
 from taccl_py.pipeline import lower_plan_and_judge
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.simulate.timeline import Timeline
-from taccl_py.synthesis.bounds import Bound, DemandBounds
+from taccl_py.synthesis.bounds import Bound, DemandBounds, helpful_switches
+from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
+# Ranks up to which a search asks by itself what switches could do.
+_MOST_RANKS = 64
 # Collectives in which nodes can pass on what several others need.
 _RELAYED = frozenset({Kind.ALLREDUCE, Kind.BROADCAST})
 
@@ -68,38 +75,90 @@ def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
     return SwitchPlan(lowered, best, replay, bounds.at(size_bytes))
 
 
-def _fastest_cut(schedule: Schedule, options: PlanOptions, size_bytes: float) -> PlanOptions:
-    """Options with the number of pieces and the rails that are fastest at a size; a size that the pieces do not divide is not run.
+def switch_times_us(topology: Topology, kind: Kind, root: int, sizes: Sequence[float]) -> list[float | None]:
+    """Predicted times of plans by switch at some sizes; None where there is no plan, or none whose chunks divide the size.
 
-    More pieces follow each other more closely, and pay alpha more often; so trying ends when more of them are slower.
+    Parameters
+    ----------
+    topology
+        The machine.
+    kind, root
+        The collective.
+    sizes
+        Sizes as nccl-tests counts them, in bytes.
     """
-    found: list[_Tried] = []
-    refusal: LoweringError | None = None
-    for rails in Rails if schedule.topology.num_nodes > 2 and schedule.collective.kind in _RELAYED else (Rails.DIRECT,):
-        times: list[float] = []
-        for pieces in _PIECES:
-            tried = replace(options, pieces=pieces, rails=rails)
-            try:
-                plan = lower_plan(schedule, tried).plan
-            except LoweringError as error:
-                refusal = refusal or error
-                break
-            replay = replay_plan(plan, schedule.collective.kind, schedule.topology, size_bytes / plan.chunks_per_size)
-            odd = round(size_bytes) % (plan.alignment_bytes * plan.chunks_per_size) != 0
-            found.append(_Tried(odd, replay.makespan_us, len(found), tried))
-            times.append(replay.makespan_us)
-            if len(times) > 1 and times[-1] > times[-2]:
-                break
-    if not found:
-        raise refusal or ValueError("no number of pieces was tried")
-    return min(found, key=lambda one: (one.odd, one.time_us, one.number)).options
+    none: list[float | None] = [None] * len(sizes)
+    if topology.num_ranks > _MOST_RANKS or not helpful_switches(topology, kind):
+        return none
+    collective = Collective(kind, topology.num_ranks, 1, root)
+    schedule = Schedule(topology, collective, float(BYTES_PER_MB), (), ((),) * topology.num_ranks)
+    best = [math.inf] * len(sizes)
+    try:
+        for rails in _rails(schedule):
+            before = [math.inf] * len(sizes)
+            for cut in _cuts(schedule, PlanOptions(switch=True, rails=rails)):
+                times = [cut.time_us(schedule, size) for size in sizes]
+                whole = [time if cut.divides(size) else math.inf for time, size in zip(times, sizes, strict=True)]
+                best = [min(pair) for pair in zip(best, whole, strict=True)]
+                if all(now >= earlier for now, earlier in zip(times, before, strict=True)):
+                    break
+                before = times
+    except (InputError, LoweringError):
+        return none
+    return [time if math.isfinite(time) else None for time in best]
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
-    """Options that were tried: whether the size is no multiple of their chunks, their time, and their place in the order."""
+class _Cut:
+    """A plan and what it was made with."""
 
-    odd: bool
-    time_us: float
-    number: int
     options: PlanOptions
+    plan: Plan
+
+    def time_us(self, schedule: Schedule, size_bytes: float) -> float:
+        """Predicted time at a size."""
+        chunk_bytes = size_bytes / self.plan.chunks_per_size
+        return replay_plan(self.plan, schedule.collective.kind, schedule.topology, chunk_bytes).makespan_us
+
+    def divides(self, size_bytes: float) -> bool:
+        """Whether a size is a multiple of its chunks; others are not run."""
+        return round(size_bytes) % (self.plan.alignment_bytes * self.plan.chunks_per_size) == 0
+
+
+def _rails(schedule: Schedule) -> tuple[Rails, ...]:
+    """Ways between nodes that are worth trying: of two nodes none has to relay anything."""
+    several = schedule.topology.num_nodes > 2 and schedule.collective.kind in _RELAYED and needs_rails(schedule)
+    return tuple(Rails) if several else (Rails.DIRECT,)
+
+
+def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_Cut]:
+    """Plans of more and more pieces, until a limit of the runtime is reached; on one node there are no pieces."""
+    for pieces in _PIECES if needs_rails(schedule) else _PIECES[:1]:
+        tried = replace(options, pieces=pieces)
+        try:
+            plan = lower_plan(schedule, tried).plan
+        except LoweringError:
+            if pieces == _PIECES[0]:
+                raise
+            return
+        yield _Cut(tried, plan)
+
+
+def _fastest_cut(schedule: Schedule, options: PlanOptions, size_bytes: float) -> PlanOptions:
+    """Options with the number of pieces and the rails that are fastest at a size, of those whose chunks divide it if there are any.
+
+    More pieces follow each other more closely, and pay alpha more often; so trying ends when more of them are slower.
+    """
+    best: tuple[bool, float] = (True, math.inf)
+    chosen = options
+    for rails in _rails(schedule):
+        before_us = math.inf
+        for cut in _cuts(schedule, replace(options, rails=rails)):
+            time_us = cut.time_us(schedule, size_bytes)
+            worth = (not cut.divides(size_bytes), time_us)
+            if worth < best:
+                best, chosen = worth, cut.options
+            if time_us > before_us:
+                break
+            before_us = time_us
+    return chosen

@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
-from taccl_py.in_network import lower_by_switch
+from taccl_py.in_network import lower_by_switch, switch_times_us
 from taccl_py.lowering.mscclpp import PlanOptions, Rails
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import DemandBounds
@@ -71,6 +71,28 @@ def test_of_cuts_that_do_not_divide_the_size_none_is_taken_if_another_does():
     """24 ranks: 64 MiB is a multiple of 8 pieces and not of 24, as three nodes that share out sums would need."""
     found = lower_by_switch(wanted("ndv5-x3", "allreduce", chunk_bytes=(64 << 20) / 24), PlanOptions())
     assert (64 << 20) % (16 * found.lowered.plan.chunks_per_size) == 0
+
+
+@pytest.mark.parametrize("machine", ["ndv5", "ndv5-x2", "ndv5-x4"])
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "broadcast"])
+def test_times_asked_for_many_sizes_at_once_are_those_of_the_plans(machine, kind):
+    sizes = [1 << 12, 1 << 26]
+    topology = load_topology(machine)
+    times = switch_times_us(topology, Kind(kind), 0, sizes)
+    for size_bytes, time_us in zip(sizes, times, strict=True):
+        chunk_bytes = size_bytes / Collective(Kind(kind), topology.num_ranks).chunks_per_size
+        assert (
+            time_us == lower_by_switch(wanted(machine, kind, chunk_bytes=chunk_bytes), PlanOptions()).replay.makespan_us
+        )
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "size_bytes"),
+    [("ndv4", "allreduce", 1 << 20), ("ndv5", "reduce", 1 << 20), ("ndv5", "allreduce", 1000), ("ndv5-x16", "broadcast", 1 << 20)],
+)  # fmt: skip
+def test_where_there_is_no_plan_for_a_size_there_is_no_time(machine, kind, size_bytes):
+    """The machine has no such switch, the collective no such plan, the size no whole chunks, or there are too many ranks to ask."""
+    assert switch_times_us(load_topology(machine), Kind(kind), 0, [size_bytes]) == [None]
 
 
 def test_limits_of_the_smallest_cut_are_told():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,7 +19,7 @@ from taccl_py.portfolio.build import Member, Portfolio, synthesize_portfolio
 from taccl_py.report.portfolio import portfolio_record, portfolio_tables
 from taccl_py.report.tables import PORTFOLIO_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
-from taccl_py.units import SizeRange
+from taccl_py.units import SizeRange, format_size, format_time
 
 # Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
 _NOTES = "taccl"
@@ -33,6 +35,7 @@ def synth_portfolio(
         portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
     names = [_name(portfolio, member) for member in portfolio.members] if output is not None else []
     result = portfolio_record(portfolio, names)
+    _add_switch_times(result, portfolio)
     if output is not None:
         summary = output / _NOTES / f"{_stem(portfolio)}-summary.json"
         stale = _written_before(summary) - set(names)
@@ -44,8 +47,35 @@ def synth_portfolio(
         return
     for table in portfolio_tables(result):
         print_table(table)
+    if note := _faster_by_switch(result):
+        click.echo(note, err=True)
     for name in names:
         click.echo(f"wrote {output}/{name}", err=True)
+
+
+def _add_switch_times(result: dict[str, Any], portfolio: Portfolio) -> None:
+    """Add the predicted time of a plan by switch to every size at which there is one."""
+    from taccl_py.in_network import switch_times_us
+
+    demand, rows = portfolio.demand, result["sizes"]
+    times = switch_times_us(demand.topology, demand.kind, demand.root, [row["size_bytes"] for row in rows])
+    for row, time_us in zip(rows, times, strict=True):
+        if time_us is not None:
+            row["switch_us"] = time_us
+
+
+def _faster_by_switch(result: dict[str, Any]) -> str:
+    """A note for people where the machine's switches could do it faster than any messages that were found."""
+    faster = [row for row in result["sizes"] if row.get("switch_us", math.inf) < row["makespan_us"]]
+    if not faster:
+        return ""
+    most = max(faster, key=lambda row: row["makespan_us"] / row["switch_us"])
+    times = f"{format_time(most['switch_us'])} instead of {format_time(most['makespan_us'])}"
+    return (
+        f"note: at {len(faster)} of {len(result['sizes'])} sizes plans for MSCCL++ that use what the machine's switches can do "
+        f"are faster ({format_size(most['size_bytes'])}: {times}): with a schedule of the size, taccl lower SCHEDULE.json "
+        "--to mscclpp-json --switch -o plan.json"
+    )
 
 
 def _written_before(summary: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options, Synthesis
-from taccl_py.units import SizeRange, format_gap
+from taccl_py.units import SizeRange, format_gap, format_time
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
@@ -155,13 +156,16 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         lowered = None
         if not values["only_schedule"] and not _only_schedule(output):
             synthesis, lowered = lower_best(synthesis, options)
-    files = _write(output, synthesis, lowered, request)
-    result = timed(record(synthesis, lowered, request.engine, files), synthesis)
+    facts = {**record(synthesis, lowered, request.engine, []), **_switch_facts(synthesis)}
+    files = _write(output, synthesis, lowered, facts)
+    result = timed({**facts, "files": files}, synthesis)
     if as_json:
         echo_json(result)
         return
     print_table(summary_table(result))
     if lowered is not None and (note := _slow_replay(synthesis, lowered, options.instances)):
+        click.echo(note, err=True)
+    if note := _faster_by_switch(result):
         click.echo(note, err=True)
     if values["engine"] is None and not request.sketch and synthesis.gap > _WIDE_GAP:
         click.echo(
@@ -226,6 +230,30 @@ def _synth_range(
     synth_portfolio(request, sizes, options, output, as_json=as_json)
 
 
+def _switch_facts(synthesis: Synthesis) -> dict[str, Any]:
+    """Predicted time of a plan by switch for the same machine, collective and size, if there is one."""
+    from taccl_py.in_network import switch_times_us
+
+    schedule = synthesis.schedule
+    collective, topology = schedule.collective, schedule.topology
+    size_bytes = schedule.chunk_bytes * collective.chunks_per_size
+    (time_us,) = switch_times_us(topology, collective.kind, collective.root, [size_bytes])
+    return {} if time_us is None else {"switch_us": time_us}
+
+
+def _faster_by_switch(result: dict[str, Any]) -> str:
+    """A note for people where the machine's switches could do it faster than any messages that were found."""
+    time_us = result.get("switch_us", math.inf)
+    if time_us >= result["makespan_us"]:
+        return ""
+    written = [name for name in result["files"] if name.endswith(".json") and Path(name).name != "summary.json"]
+    schedule = written[0] if written else "SCHEDULE.json"
+    return (
+        f"note: a plan for MSCCL++ that uses what the machine's switches can do takes {format_time(time_us)}: "
+        f"taccl lower {schedule} --to mscclpp-json --switch -o plan.json"
+    )
+
+
 def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int) -> str:
     """A note for people where the XML does not keep what the schedule promises, with the cause where it is known."""
     slower = lowered.replay.makespan_us / synthesis.schedule.makespan_us - 1
@@ -255,8 +283,8 @@ def _check_output(output: Path | None) -> None:
         raise InputError("is a file; name a directory, or a file ending in .xml or .json", path=str(output))
 
 
-def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, request: Request) -> list[str]:
-    """Write what was asked for; every text is complete before the first file is."""
+def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, facts: dict[str, Any]) -> list[str]:
+    """Write what was asked for, `facts` in the summary; every text is complete before the first file is."""
     if output is None:
         return []
     schedule = write_schedule(synthesis.schedule)
@@ -267,7 +295,7 @@ def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, r
     else:
         paths = [output / name for name in ("schedule.json", "algorithm.xml", "summary.json")]
         names = [path.name for path in paths]
-        summary = canonical_json({"format": SUMMARY_FORMAT, **record(synthesis, lowered, request.engine, names)})
+        summary = canonical_json({"format": SUMMARY_FORMAT, **facts, "files": names})
         texts = dict(zip(paths, (schedule, lowered.text, summary), strict=True))
     write_all(texts)
     return [str(path) for path in texts]

@@ -99,6 +99,14 @@ def test_the_same_is_printed_as_json(taccl):
     assert record["ranges"][0]["min_bytes"] == 1 << 10
 
 
+def test_sizes_at_which_switches_are_faster_are_counted(taccl):
+    ended = taccl("synth", "ndv5", "broadcast", "--sizes", "1KiB:4KiB", "--time-limit", "2")
+    assert (
+        "note: at 2 of 2 sizes plans for MSCCL++ that use what the machine's switches can do are faster (" in ended.err
+    )
+    assert "taccl lower SCHEDULE.json --to mscclpp-json --switch -o plan.json" in ended.err
+
+
 @pytest.mark.parametrize(
     ("words", "option"),
     [

@@ -116,6 +116,20 @@ def test_the_summary_is_what_json_prints_without_times_of_this_run(taccl, folder
     assert summary == {key: printed[key] for key in printed if key not in ("files", "solver_seconds", "stage_seconds")}
 
 
+def test_where_switches_are_faster_than_messages_the_command_for_that_is_told(taccl):
+    words = ("synth", "ndv5", "allreduce", "--size", "64MiB", "--engine", "templates")
+    ended = taccl(*words, "-o", "out")
+    told = "switches can do takes 170.5 us: taccl lower out/schedule.json --to mscclpp-json --switch -o plan.json"
+    assert told in ended.err
+    assert taccl("lower", "out/schedule.json", "--to", "mscclpp-json", "--switch", "-o", "plan.json").code == 0
+    assert taccl(*words, "--json").json["switch_us"] == pytest.approx(170.5, rel=1e-3)
+
+
+def test_where_messages_are_faster_or_no_switch_helps_nothing_is_told(taccl):
+    for words in (("ndv5", "allgather", "--size", "64MiB"), ("ndv4", "allreduce"), ("ndv5", "alltoall")):
+        assert "switch" not in taccl("synth", *words, "--engine", "templates").err
+
+
 def test_status_gap_and_bound_agree(taccl):
     record = taccl("synth", "mesh:3x3", "alltoall", "--time-limit", "0.5", "--json").json
     assert record["makespan_us"] >= record["bound_us"] * (1 - 1e-9)
