@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from taccl_py.collective import ROOTED, Kind
+from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReached, LoweringError
 from taccl_py.jsonio import read_json
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
@@ -396,15 +396,19 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
             other, replayed = _lower_once(schedule, replace(options, port_order=order))
             if replayed.makespan_us < timeline.makespan_us:
                 program, timeline = other, replayed
-    text = emit_xml(program, options.runtime)
-    collective = schedule.collective
+    return judged(program, timeline, schedule.collective, options.runtime)
+
+
+def judged(program: Program, replay: Timeline, collective: Collective, runtime: Runtime) -> Lowered:
+    """A program with its text, or InvalidArtifact if the judge objects to that."""
+    text = emit_xml(program, runtime)
     root = collective.root if collective.kind in ROOTED else None
-    verdict = judge_program(text, options.runtime, kind=collective.kind, root=root)
+    verdict = judge_program(text, runtime, kind=collective.kind, root=root)
     if verdict.violations:
         raise InvalidArtifact("algorithm.xml", verdict.violations)
-    if parse_xml(text, "algorithm.xml", options.runtime) != program:
+    if parse_xml(text, "algorithm.xml", runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
-    return Lowered(program, text, verdict, timeline)
+    return Lowered(program, text, verdict, replay)
 
 
 def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:

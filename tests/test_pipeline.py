@@ -5,20 +5,18 @@ from dataclasses import replace
 import pytest
 
 from taccl_py import pipeline
-from taccl_py.collective import Collective, Kind
+from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.pipeline import Request, load_machine, lower_and_judge, lower_best, make_demand, synthesize
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
-from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis
-from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import quiet_pulp, write_taccl
 from tests.lowering import cases
-from tests.lowering.cases import MB, crossing, machine_with_ports
+from tests.lowering.cases import MB, shared_nic
 
 pytestmark = quiet_pulp
 
@@ -197,27 +195,6 @@ def test_an_instance_carries_its_part_of_every_chunk():
 
 
 # Runners-up, where ranks share a NIC
-
-
-def shared_nic(*, direct, detour_us=32.0):
-    """Broadcast from 4 by 0 and 1, whose links out (to 2, and to 3) share a NIC; rank 5 gets it from 3, or directly from 4.
-
-    By way of 3 it takes 30 us if rank 1 goes first at the NIC, which no program can make sure: rank 0 asks at the same time.
-    Directly it takes 32 us, whoever goes first.
-    """
-    links = [
-        Link(4, 0, 0.0, 10.0), Link(4, 1, 0.0, 10.0), Link(0, 2, 0.0, 10.0, ports=(0,)),
-        Link(1, 3, 0.0, 10.0, ports=(0,)), Link(3, 5, 0.0, 10.0), Link(4, 5, 0.0, detour_us),
-    ]  # fmt: skip
-    topology = machine_with_ports(6, links, 1)
-    messages = [crossing(topology, 4, 0, 0, 0.0, 10.0), crossing(topology, 4, 1, 0, 0.0, 10.0)]
-    if direct:
-        messages += [crossing(topology, 4, 5, 0, 0.0, detour_us)]
-        messages += [crossing(topology, 0, 2, 0, 10.0, 20.0), crossing(topology, 1, 3, 0, 20.0, 30.0)]
-    else:
-        messages += [crossing(topology, 1, 3, 0, 10.0, 20.0)]
-        messages += [crossing(topology, 0, 2, 0, 20.0, 30.0), crossing(topology, 3, 5, 0, 20.0, 30.0)]
-    return Schedule(topology, Collective(Kind.BROADCAST, 6, 1, 4), MB, tuple(messages), ((),) * 6)
 
 
 def test_the_runner_up_whose_xml_keeps_its_promise_wins_and_nothing_is_proven_of_it():

@@ -7,27 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import InputError, LimitReached, LoweringError
-from taccl_py.lowering.buffers import Geometry
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
-from taccl_py.pipeline import Lowered, Request, lower_and_judge, make_demand, replay_at
+from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import lower_envelope
+from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
-from taccl_py.schedule.transform import resized
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import SizeRange
 
 # Sizes at which engines run are this far apart at most.
-_PROBE_FACTOR = 4.0
+_PROBE_FACTOR = 2.0
 # Longest run of one engine; a range races many.
 _RUN_SECONDS = 12.0
 # A span may keep an algorithm that is this much slower than the fastest where that saves a file.
-_TOLERANCE = 0.002
+_TOLERANCE = 5e-4
 # Chunks of at least this many bytes are cut into instances, so that one threadblock does not limit a fast link.
 _INSTANCE_BYTES = 4 << 20
 _MOST_INSTANCES = 4
@@ -150,26 +149,24 @@ def synthesize_portfolio(
     if not candidates:
         raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
     events.stage("lowering")
-    spans = lower_envelope([c.curve for c in candidates], low, high, _TOLERANCE)
+    variants = lower_variants(candidates, [round(probe.demand.size_bytes) for probe in probes], options)
     members: list[Member] = []
-    for span in spans:
-        middle = math.sqrt(span.min_bytes * span.max_bytes)
-        others = sorted(
-            (c for c in candidates if c is not candidates[span.choice]), key=lambda c: c.curve.time_us(middle)
-        )
-        members += _cover([candidates[span.choice], *others], span.min_bytes, span.max_bytes, options)
+    for span in lower_envelope([variant.curve for variant in variants], low, high, _TOLERANCE):
+        middle = round(math.sqrt(span.min_bytes * span.max_bytes))
+        others = sorted(variants, key=lambda variant: variant.curve.time_us(middle))
+        members += _cover([variants[span.choice], *others], span.min_bytes, span.max_bytes, options)
     members = [_with_origin(member, demand, request, bounds.at(member.max_bytes, MAX_COUNT)) for member in members]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
 
 
-def _cover(candidates: Sequence[Candidate], low: int, high: int, options: LoweringOptions) -> list[Member]:
-    """Members for all sizes of a span: the first candidate where it can be lowered, another one where it cannot."""
+def _cover(variants: Sequence[Variant], low: int, high: int, options: LoweringOptions) -> list[Member]:
+    """Members for all sizes of a span: the first variant where it can be lowered, another one where it cannot."""
     members: list[Member] = []
     while low <= high:
         failure: LoweringError | None = None
-        for candidate in candidates:
+        for variant in variants:
             try:
-                member = _lower_from(candidate, low, high, options)
+                member = _lower_from(variant, low, high, options)
             except LoweringError as error:
                 failure = failure or error
                 continue
@@ -181,17 +178,17 @@ def _cover(candidates: Sequence[Candidate], low: int, high: int, options: Loweri
     return members
 
 
-def _lower_from(candidate: Candidate, low: int, high: int, options: LoweringOptions) -> Member:
+def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions) -> Member:
     """Program for the sizes from `low` up to `high`, or to where another protocol is better, or to where it is safe."""
-    schedule = _at(candidate.schedule, low)
-    protocol = options.protocol or choose_protocol(schedule, None, options.runtime).protocol
+    schedule = variant.candidate.schedule
+    protocol = options.protocol or choose_protocol(at_size(schedule, low), None, options.runtime).protocol
     if options.protocol is None:
-        high = _last_with(candidate.schedule, protocol, low, high, options)
+        high = _last_with(schedule, protocol, low, high, options)
     best: Member | None = None
     failure: LoweringError | None = None
-    for instances in _instances(_at(candidate.schedule, high), options):
+    for instances in _instances(at_size(schedule, high), options):
         try:
-            member = _lower_with(candidate, low, high, replace(options, protocol=protocol, instances=instances))
+            member = _lower_with(variant, low, high, replace(options, protocol=protocol, instances=instances))
         except LoweringError as error:
             failure = failure or error
             continue
@@ -202,28 +199,33 @@ def _lower_from(candidate: Candidate, low: int, high: int, options: LoweringOpti
     return best
 
 
-def _lower_with(candidate: Candidate, low: int, high: int, options: LoweringOptions) -> Member:
+def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions) -> Member:
     """Program for the sizes from `low` up to `high`, or as far as it is safe."""
-    schedule = _at(candidate.schedule, high)
-    geometry = Geometry(schedule.collective, options.instances, options.runtime.checks_chunk_counts)
-    # Sizes as the runtime counts them, for one byte as nccl-tests counts it.
-    share = geometry.bytes_per_call(1.0) / schedule.collective.chunks_per_size
+    schedule = at_size(variant.candidate.schedule, variant.at_bytes)
+    share = bytes_per_byte(schedule, options)
     options = replace(options, min_bytes=math.ceil(low * share))
-    safe = math.floor(lower_and_judge(schedule, options).program.max_bytes / share)
+    wanted = math.floor(high * share)
+    known = variant.lowered
+    if known.program.protocol is not options.protocol or options.instances > 1 or known.program.max_bytes < wanted:
+        try:
+            known = lower_and_judge(schedule, replace(options, max_bytes=wanted))
+        except LoweringError:
+            known = lower_and_judge(schedule, options)
+    safe = math.floor(known.program.max_bytes / share)
     if safe < low:
         raise LoweringError(
             "no size of the range is safe for this algorithm", runtime=options.runtime.name, limit="max_bytes"
         )
     high = min(high, safe)
-    schedule = _at(schedule, high)
-    lowered = lower_and_judge(schedule, replace(options, max_bytes=math.floor(high * share)))
-    return Member(candidate, schedule, lowered, low, high, options.instances)
+    program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
+    lowered = judged(program, known.replay, schedule.collective, options.runtime)
+    return Member(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 
 
 def _no_slower(one: Member, other: Member, options: LoweringOptions) -> bool:
     """Whether one program is nowhere slower than another, as far as the ends of their range tell."""
     for size in (other.min_bytes, other.max_bytes):
-        schedule = _at(other.schedule, size)
+        schedule = at_size(other.schedule, size)
         times = [replay_at(m.lowered.program, schedule, options.runtime, m.instances) for m in (one, other)]
         if times[0].makespan_us > times[1].makespan_us * (1 + _TOLERANCE):
             return False
@@ -237,15 +239,11 @@ def _instances(schedule: Schedule, options: LoweringOptions) -> list[int]:
     return [1, 2, _MOST_INSTANCES]
 
 
-def _at(schedule: Schedule, size_bytes: float) -> Schedule:
-    return resized(schedule, schedule.collective.chunk_bytes(size_bytes))
-
-
 def _last_with(schedule: Schedule, protocol: Protocol, low: int, high: int, options: LoweringOptions) -> int:
     """Largest size up to `high` for which the protocol is still the choice; the choice changes at most from small to large."""
 
     def kept(size: int) -> bool:
-        return choose_protocol(_at(schedule, size), None, options.runtime).protocol is protocol
+        return choose_protocol(at_size(schedule, size), None, options.runtime).protocol is protocol
 
     if kept(high):
         return high
@@ -276,7 +274,7 @@ def _rows(members: Sequence[Member], probes: Sequence[Probe], options: LoweringO
         size = round(probe.demand.size_bytes)
         index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
         member = members[index]
-        schedule = _at(member.schedule, size)
+        schedule = at_size(member.schedule, size)
         replay = replay_at(member.lowered.program, schedule, options.runtime, member.instances)
         rows.append(SizeRow(size, index, schedule.makespan_us, replay.makespan_us, probe.bound))
     return rows

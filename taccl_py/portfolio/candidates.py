@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from taccl_py.pipeline import require_valid
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
-from taccl_py.synthesis.auto import first_runs, second_runs
+from taccl_py.synthesis.auto import constructive_runs, quick_runs, searching_runs, second_runs
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events
-from taccl_py.synthesis.race import Outcome, Racer
+from taccl_py.synthesis.race import Outcome, Racer, Run
 
+# What takes longer runs at one in so many probes.
+_EVERY = 2
 # A size whose best time is this close to the bound is not raced again.
 _CLOSE = 0.01
 
@@ -60,12 +62,26 @@ class Probe:
 
 
 def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> list[Candidate]:
-    """Candidates of all engines at all probes; a second round only where the first one left a gap."""
+    """Candidates of all engines at all probes.
+
+    Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
+    Should time run out, then where least is lost: trees and flows are for large sizes, which come first.
+    """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Found(low, high)
-    found.add(racer.race([run for probe in probes for run in first_runs(probe.demand)], events))
-    wide = [probe for probe in probes if probe.gap(found.candidates) > _CLOSE]
-    found.add(racer.race([run for probe in wide for run in second_runs(probe.demand)], events))
+    fewer = [*probes[:-1:_EVERY], probes[-1]]
+
+    def race(runs: Callable[[Demand], Iterable[Run]], at: Iterable[Probe]) -> None:
+        found.add(racer.race([run for probe in at for run in runs(probe.demand)], events))
+
+    def wide(some: list[Probe]) -> list[Probe]:
+        return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
+
+    race(quick_runs, fewer)
+    race(constructive_runs, fewer[::-1])
+    race(quick_runs, wide([probe for probe in probes if probe not in fewer]))
+    race(searching_runs, wide(fewer))
+    race(second_runs, wide(fewer))
     return found.candidates
 
 

@@ -1,6 +1,6 @@
 """Lower envelope: which of several algorithms is the fastest at every size of a range.
 
-Every curve is convex and piecewise linear, so between neighbouring breakpoints of all curves the question is the lower
+Every curve is piecewise linear, so between neighbouring breakpoints of all curves the question is the lower
 envelope of straight lines, and the crossings are exact.
 """
 

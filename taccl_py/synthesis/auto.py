@@ -36,11 +36,24 @@ _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 
 def first_runs(demand: Demand) -> list[Run]:
     """Runs that find the best answer for most sizes."""
-    engine = "flow" if demand.kind is Kind.ALLTOALL else "trees"
-    runs = _milp_runs(demand, _FIRST_CHUNKS)
-    if demand.kind not in (Kind.GATHER, Kind.SCATTER):
-        runs.append(Run(engine, demand))
-    runs.append(Run("templates", demand))
+    return [*searching_runs(demand), *constructive_runs(demand), *quick_runs(demand)]
+
+
+def searching_runs(demand: Demand) -> list[Run]:
+    """Those of them that take what time they get."""
+    return _milp_runs(demand, _FIRST_CHUNKS)
+
+
+def constructive_runs(demand: Demand) -> list[Run]:
+    """Those of them that are done in some seconds."""
+    if demand.kind in (Kind.GATHER, Kind.SCATTER):
+        return []
+    return [Run("flow" if demand.kind is Kind.ALLTOALL else "trees", demand)]
+
+
+def quick_runs(demand: Demand) -> list[Run]:
+    """Those of them that are done in a second or two."""
+    runs = [Run("templates", demand)]
     if demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER):
         runs.append(Run("hierarchy", demand))
     return runs

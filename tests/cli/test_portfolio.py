@@ -75,7 +75,7 @@ def test_no_engine_alone_beats_the_portfolio(made, taccl, size, engine):
     _, record = made
     row = min(record["sizes"], key=lambda r: abs(r["size_bytes"] - size))
     alone = taccl("synth", "ring:4", "allgather", "--size", row["size_bytes"], "--engine", engine, "--json").json
-    assert row["makespan_us"] <= alone["makespan_us"] * 1.0021
+    assert row["makespan_us"] <= alone["makespan_us"] * 1.0006
 
 
 def test_the_large_sizes_of_a_ring_are_near_the_bound(made):
@@ -102,7 +102,7 @@ def test_the_same_is_printed_as_json(taccl):
 def test_sizes_at_which_switches_are_faster_are_counted(taccl):
     ended = taccl("synth", "ndv5", "broadcast", "--sizes", "1KiB:4KiB", "--time-limit", "2")
     assert (
-        "note: at 2 of 2 sizes plans for MSCCL++ that use what the machine's switches can do are faster (" in ended.err
+        "note: at 3 of 3 sizes plans for MSCCL++ that use what the machine's switches can do are faster (" in ended.err
     )
     assert "taccl lower SCHEDULE.json --to mscclpp-json --switch -o plan.json" in ended.err
 

@@ -370,3 +370,24 @@ def random_schedule(seed, kind):
         later = [replace(m, start_us=m.start_us + shift_us, end_us=m.end_us + shift_us) for m in second.messages]
         return replace(first, messages=first.messages + tuple(later))
     return reverse(random_routed(rng, topology.reversed(), collective.dual(), target=collective), collective)
+
+
+def shared_nic(*, direct, detour_us=32.0):
+    """Broadcast from 4 by 0 and 1, whose links out (to 2, and to 3) share a NIC; rank 5 gets it from 3, or directly from 4.
+
+    By way of 3 it takes 30 us if rank 1 goes first at the NIC, which no program can make sure: rank 0 asks at the same time.
+    Directly it takes 32 us, whoever goes first.
+    """
+    links = [
+        Link(4, 0, 0.0, 10.0), Link(4, 1, 0.0, 10.0), Link(0, 2, 0.0, 10.0, ports=(0,)),
+        Link(1, 3, 0.0, 10.0, ports=(0,)), Link(3, 5, 0.0, 10.0), Link(4, 5, 0.0, detour_us),
+    ]  # fmt: skip
+    topology = machine_with_ports(6, links, 1)
+    messages = [crossing(topology, 4, 0, 0, 0.0, 10.0), crossing(topology, 4, 1, 0, 0.0, 10.0)]
+    if direct:
+        messages += [crossing(topology, 4, 5, 0, 0.0, detour_us)]
+        messages += [crossing(topology, 0, 2, 0, 10.0, 20.0), crossing(topology, 1, 3, 0, 20.0, 30.0)]
+    else:
+        messages += [crossing(topology, 1, 3, 0, 10.0, 20.0)]
+        messages += [crossing(topology, 0, 2, 0, 20.0, 30.0), crossing(topology, 3, 5, 0, 20.0, 30.0)]
+    return Schedule(topology, Collective(Kind.BROADCAST, 6, 1, 4), MB, tuple(messages), ((),) * 6)

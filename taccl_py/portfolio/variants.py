@@ -1,0 +1,147 @@
+"""Variants: candidates as programs, by whose replays files are chosen.
+
+A program may take longer than its schedule, and how much longer depends on the size whose times decided about its order. At every probe size the candidates are lowered in order of their schedules' times, until the next one could not be faster even if
+its program kept its promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from taccl_py.errors import LoweringError
+from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import Lowered, lower_and_judge, replay_at
+from taccl_py.portfolio.candidates import Candidate
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import resized
+from taccl_py.simulate.cost_curve import CostCurve, CurvePiece
+from taccl_py.units import BYTES_PER_MB
+
+# Most candidates that are lowered at one probe size.
+_MOST_TRIES = 4
+# What another program could gain at most where no other one is looked for.
+_WORTH = 5e-4
+# A program is replayed at sizes up to this factor from the one that it is made for.
+_NEAR = 8.5
+# What is not replayed counts as so many times as slow, unless the program keeps the schedule's promise wherever it is replayed.
+_UNKNOWN = 2.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A candidate with the size that its program is made for.
+
+    Attributes
+    ----------
+    candidate
+        The algorithm.
+    at_bytes
+        Size whose times decide about the order of what takes turns.
+    lowered
+        The program, for all sizes for which it is safe.
+    curve
+        Its replays.
+    """
+
+    candidate: Candidate
+    at_bytes: int
+    lowered: Lowered
+    curve: CostCurve
+
+    @property
+    def slower(self) -> float:
+        """How many times as slow as its schedule the program is at its own size."""
+        return self.curve.time_us(self.at_bytes) / self.candidate.curve.time_us(self.at_bytes)
+
+    def is_made_for(self, size: int) -> bool:
+        """Whether it is likely that the candidate's program for a size is no faster."""
+        return self.curve.time_us(size) <= self.candidate.curve.time_us(size) * self.slower * (1 + _WORTH)
+
+
+def at_size(schedule: Schedule, size_bytes: float) -> Schedule:
+    """Return the schedule with the chunks of a size as nccl-tests counts it."""
+    return resized(schedule, schedule.collective.chunk_bytes(size_bytes))
+
+
+def bytes_per_byte(schedule: Schedule, options: LoweringOptions) -> float:
+    """Return what the runtime counts for a byte as nccl-tests counts it."""
+    geometry = Geometry(schedule.collective, options.instances, options.runtime.checks_chunk_counts)
+    return geometry.bytes_per_call(1.0) / schedule.collective.chunks_per_size
+
+
+def lower_variants(candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions) -> list[Variant]:
+    """Variants of which at every probe size one is as fast as a program can be found.
+
+    Parameters
+    ----------
+    candidates
+        Algorithms whose curves cover the sizes.
+    sizes
+        Probe sizes, the ends of the range among them.
+    options
+        Runtime and placement.
+
+    Raises
+    ------
+    LoweringError
+        If at some size no candidate can be lowered.
+    """
+    found: list[Variant] = []
+    # The largest first: their programs take longest to make and often serve smaller sizes as well.
+    for size in reversed(sizes):
+        ranked = sorted(candidates, key=lambda candidate: candidate.curve.time_us(size))
+        best_us = min((variant.curve.time_us(size) for variant in found), default=float("inf"))
+        failure: LoweringError | None = None
+        for candidate in ranked[:_MOST_TRIES]:
+            if candidate.curve.time_us(size) * (1 + _WORTH) >= best_us:
+                break
+            if any(variant.candidate is candidate and variant.is_made_for(size) for variant in found):
+                continue
+            try:
+                variant = _lowered(candidate, size, sizes, options)
+            except LoweringError as error:
+                failure = failure or error
+                continue
+            found.append(variant)
+            best_us = min(best_us, variant.curve.time_us(size))
+        if failure is not None and best_us == float("inf"):
+            raise failure
+    return found
+
+
+def _lowered(candidate: Candidate, size: int, sizes: Sequence[int], options: LoweringOptions) -> Variant:
+    lowered = lower_and_judge(at_size(candidate.schedule, size), options)
+    if lowered.program.max_bytes < size * bytes_per_byte(candidate.schedule, options):
+        raise LoweringError(f"{size} bytes are not safe", runtime=options.runtime.name, limit="max_bytes")
+    slower = {float(size): lowered.replay.makespan_us / candidate.curve.time_us(size)}
+    for each in sizes:
+        if each != size and 1 / _NEAR < each / size < _NEAR:
+            resized = at_size(candidate.schedule, each)
+            replay = replay_at(lowered.program, resized, options.runtime, options.instances)
+            slower[float(each)] = replay.makespan_us / candidate.curve.time_us(each)
+    unknown = _UNKNOWN if max(slower.values()) > 1 + _WORTH else 1.0
+    return Variant(
+        candidate, size, lowered, _slowed(candidate.curve, {float(each): unknown for each in sizes} | slower)
+    )
+
+
+def _slowed(curve: CostCurve, slower: dict[float, float]) -> CostCurve:
+    """Curve of a program that is so many times as slow as its schedule at some sizes, and between them by a factor that changes evenly."""
+    sizes = sorted(slower)
+    ends = sorted({*sizes, *(piece.from_bytes for piece in curve.pieces[1:])})
+
+    def time_us(size: float) -> float:
+        low = max(known for known in sizes if known <= size)
+        high = min(known for known in sizes if known >= size)
+        part = (size - low) / (high - low) if high > low else 0.0
+        return curve.time_us(size) * max(1.0, slower[low] + part * (slower[high] - slower[low]))
+
+    return CostCurve(tuple(_line(low, high, time_us(low), time_us(high)) for low, high in pairwise(ends)))
+
+
+def _line(from_bytes: float, to_bytes: float, from_us: float, to_us: float) -> CurvePiece:
+    us_per_mb = (to_us - from_us) / (to_bytes - from_bytes) * BYTES_PER_MB
+    return CurvePiece(from_bytes, to_bytes, from_us - us_per_mb * from_bytes / BYTES_PER_MB, us_per_mb)

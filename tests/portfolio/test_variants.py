@@ -1,0 +1,69 @@
+"""Programs of candidates, and files that are chosen by what these take."""
+
+from functools import cache
+
+import pytest
+
+from taccl_py.errors import LoweringError
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import replay_at
+from taccl_py.portfolio.candidates import Candidate
+from taccl_py.portfolio.envelope import lower_envelope
+from taccl_py.portfolio.variants import at_size, lower_variants
+from taccl_py.runtimes import EXECUTOR
+from taccl_py.simulate.cost_curve import cost_curve
+from tests.lowering.cases import MB, shared_nic
+
+# Sizes as nccl-tests counts them; links take 10 us for a MB.
+SIZES = [MB // 2, MB, 2 * MB, 4 * MB]
+OPTIONS = LoweringOptions(EXECUTOR)
+
+
+@cache
+def candidates():
+    """The first takes 30 us for a MB and its program 40 us, as ranks that share a NIC cannot wait for each other; the second 32 us."""
+    schedules = [shared_nic(direct=False), shared_nic(direct=True)]
+    return [Candidate("made up", "none", s, cost_curve(s, SIZES[0], SIZES[-1])) for s in schedules]
+
+
+def test_where_a_program_is_slower_than_its_schedule_another_candidate_is_lowered():
+    variants = lower_variants(candidates(), SIZES, OPTIONS)
+    (span,) = lower_envelope([variant.curve for variant in variants], SIZES[0], SIZES[-1])
+    assert variants[span.choice].candidate is candidates()[1]
+    for size in SIZES:
+        assert min(variant.curve.time_us(size) for variant in variants) == pytest.approx(32 * size / MB)
+
+
+def test_curves_are_what_programs_take():
+    """Replayed at all of these sizes, as they are near to each other."""
+    for variant in lower_variants(candidates(), SIZES, OPTIONS):
+        for size in SIZES:
+            replay = replay_at(variant.lowered.program, at_size(variant.candidate.schedule, size), EXECUTOR, 1)
+            assert variant.curve.time_us(size) == pytest.approx(replay.makespan_us)
+
+
+def test_one_program_is_enough_where_it_keeps_its_promise():
+    (variant,) = lower_variants(candidates()[1:], SIZES, OPTIONS)
+    assert variant.at_bytes == SIZES[-1]
+    assert variant.curve.time_us(MB * 3) == pytest.approx(96)
+
+
+def test_what_was_not_replayed_counts_as_slow_if_anything_was_slower():
+    """The program that is made for 4 MB is not replayed at 4 kB; the one that is made for 4 kB takes its place there."""
+    sizes = [4000, 4 * MB]
+    schedule = shared_nic(direct=False)
+    candidate = Candidate("made up", "none", schedule, cost_curve(schedule, *sizes))
+    large, small = lower_variants([candidate], sizes, OPTIONS)
+    assert (large.at_bytes, small.at_bytes) == (4 * MB, 4000)
+    assert large.curve.time_us(4 * MB) == pytest.approx(4 * 40)
+    assert large.curve.time_us(4000) == pytest.approx(0.004 * 2 * 30)
+    assert small.curve.time_us(4000) == pytest.approx(0.004 * 40)
+
+
+def test_what_cannot_be_lowered_at_all_is_an_error(monkeypatch):
+    def cramped(_schedule, options):
+        raise LoweringError("no room", runtime=options.runtime.name, limit="threadblocks")
+
+    monkeypatch.setattr("taccl_py.portfolio.variants.lower_and_judge", cramped)
+    with pytest.raises(LoweringError, match="no room"):
+        lower_variants(candidates(), SIZES, OPTIONS)
