@@ -7,9 +7,10 @@ and `contiguous_runs` cuts every batch into runs that are neighbours, in one ord
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import chain, groupby, islice, pairwise
 
 from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.topology.model import Topology
@@ -76,8 +77,22 @@ def choose_scratch(
 
 
 def _named_list(needed: set[int], batches: list[tuple[int, ...]]) -> tuple[int, ...]:
-    named = dict.fromkeys(chunk for batch in sorted(batches, key=len, reverse=True) for chunk in batch)
-    return (*named, *sorted(needed - named.keys()))
+    """The largest batches first; one that goes on where another begins or ends is put there."""
+    runs: list[deque[int]] = []
+    run_of: dict[int, deque[int]] = {}
+    for batch in sorted(dict.fromkeys(batches), key=len, reverse=True):
+        new = [chunk for chunk in batch if chunk not in run_of]
+        known = [chunk for chunk in batch if chunk in run_of]
+        run = run_of[known[0]] if new and known else deque[int]()
+        if known and batch == (*new, *known) and known == list(islice(run, len(known))):
+            run.extendleft(reversed(new))
+        elif known and batch == (*known, *new) and known == list(islice(reversed(run), len(known)))[::-1]:
+            run.extend(new)
+        elif new:
+            run = deque(new)
+            runs.append(run)
+        run_of.update(dict.fromkeys(new, run))
+    return (*chain.from_iterable(runs), *sorted(needed - run_of.keys()))
 
 
 def _orders(collective: Collective) -> tuple[Callable[[int], tuple[int, int, int]], ...]:

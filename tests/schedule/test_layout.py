@@ -85,6 +85,14 @@ def test_batches_that_are_parts_of_each_other_stay_whole_as_they_are_named():
     assert runs_of(topology, collective, *nested) != [(1, 3, 2, 4), (2, 4)]
 
 
+def test_batches_that_go_on_where_others_begin_or_end_stay_whole():
+    """Of 1..6 rank 1 gets the middle four together, and passes the first three and the last three on."""
+    topology, collective = chain(7), Collective(Kind.SCATTER, 7)
+    overlapping = [together(0, 2, 3, 4, 5), together(1, 4, 5, 6, start=1.0), together(1, 1, 2, 3, start=2.0)]
+    scratch = choose_scratch(topology, collective, overlapping, as_named=True)
+    assert scratch[1] == (1, 2, 3, 4, 5, 6)
+
+
 def test_scratch_without_batches_is_in_order_of_number():
     topology, collective = chain(3), Collective(Kind.SCATTER, 3, 3)
     drafts = [together(0, chunk, start=-chunk) for chunk in (8, 6, 7)]

@@ -155,9 +155,23 @@ class _Learning:
         # In the node by the end of an earlier cell: what its ranks have, and what came over all gates.
         before = hub.ranks + hub.gates * self._brought[:cell]
         since = np.minimum(self._heard[:cell] * hub.own * best, hub.own * best + self._in_time[:cell])[::-1]
-        by_moment = np.append(float(hub.ranks), before)[self._moments[:rows]]
-        late = hub.own * self._late[:rows, cell] + self.inside[:rows, cell]
-        return min(found, float((before + since).min()), float((by_moment + late).min()))
+        split = float(hub.ranks + self._split(cell, rows).min())
+        return min(found, float((before + since).min()), split)
+
+    def _split(self, cell: int, rows: int) -> FloatArray:
+        """What came over the gates, split at every moment.
+
+        Of gates from which a rank knows nothing that came later it knows what they can have brought before; of the others, no more than
+        those that it can have heard from since, what they can have brought before their last message.
+        """
+        hub, moments, late = self._hub, self._moments[:rows], self._late[:rows, cell]
+        before = np.append(0.0, self._brought[:cell])[moments]
+        early = np.minimum(before, self._brought[cell - self._lead] if cell >= self._lead else 0.0)
+        told = hub.own * late + self.inside[:rows, cell]
+        most = np.minimum(float(hub.gates), hub.own * self._heard[cell - moments])
+        gates = np.minimum(most, np.divide(told, late, out=np.zeros(rows), where=late > 0))
+        found = (hub.gates - gates) * before + gates * early + np.minimum(told, gates * late)
+        return np.asarray(np.maximum(found, hub.gates * before), dtype=np.float64)
 
 
 def size_within(known: FloatArray, lasting_us: FloatArray, alpha_us: float, per_share_us: float) -> FloatArray:

@@ -12,7 +12,7 @@ from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule, dispatch_messages
 from taccl_py.schedule.transform import drafts_of
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.hierarchy.outline import most_packed
+from taccl_py.synthesis.hierarchy.outline import MOST_PACKED_BYTES, most_packed
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.moves import Plan, as_drafts, cut
 from taccl_py.topology.model import Topology
@@ -31,7 +31,7 @@ def fitted(demand: Demand, plan: Plan) -> Schedule | None:
     drafts = as_drafts(topology, chunk_bytes, plan.moves)
     if drafts is None:
         return None
-    packed = [part for draft in drafts for part in _packed(draft, most_packed(chunk_bytes))]
+    packed = [part for draft in drafts for part in _packed(draft, chunk_bytes)]
     found = list(_timed(topology, collective, chunk_bytes, packed, as_named=False))
     if collective.reduces and len(found[0].messages) > len(packed):
         # Sums that do not lie together can be moved to scratch, for copies that others need not.
@@ -52,14 +52,20 @@ def _timed(
     yield replace(schedule, messages=dispatch_messages(topology, chunk_bytes, drafts_of(schedule)))
 
 
-def _packed(draft: Draft, most: int) -> Iterator[Draft]:
-    """The draft in parts whose chunks may be copied together; as it is where they may not, or lie together in as few parts."""
-    parts = -(-len(draft.chunks) // max(1, most))
-    if draft.reduce or most < 2 or len(draft.chunks) == 1 or _runs(draft.chunks) <= parts:
+def _packed(draft: Draft, chunk_bytes: float) -> Iterator[Draft]:
+    """The draft in parts whose chunks may be copied together.
+
+    What lies together in as few parts is not cut: the runtime cuts it as it cuts what lies together. It is copied if it is small.
+    """
+    most, number = most_packed(chunk_bytes), len(draft.chunks)
+    parts, runs = -(-number // max(1, most)), _runs(draft.chunks)
+    if draft.reduce or most < 2 or runs == 1:
         yield draft
-        return
-    for part in cut(len(draft.chunks), parts):
-        yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
+    elif runs <= parts:
+        yield replace(draft, packed=number * chunk_bytes <= MOST_PACKED_BYTES)
+    else:
+        for part in cut(number, parts):
+            yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
 
 
 def _runs(chunks: Sequence[int]) -> int:

@@ -19,6 +19,7 @@ from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import Course, CourseTimes, broadcast_moves, course_times
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.hierarchy.sums import SumExchange
+from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
 from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import Site
@@ -62,11 +63,14 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
     match demand.kind:
         case Kind.ALLGATHER:
             yield from _gathers(demand, forth, reduce=False)
+            yield from _triples(demand, forth, forth)
             yield from _relays(demand, forth, limits)
         case Kind.REDUCESCATTER:
             yield from _gathers(demand, back, reduce=True)
+            yield from _triples(demand, back, back)
         case Kind.ALLREDUCE:
             yield from _both(demand, forth, back)
+            yield from _triples(demand, forth, back)
             yield from _exchanges(demand, forth, back)
             yield from _sums(demand, forth, limits)
         case Kind.BROADCAST:
@@ -154,6 +158,22 @@ def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
 
     for outline, times in _outlines(demand, forth):
         yield Way(2 * times.end_us, partial(write, outline, times))
+
+
+def _triples(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+    """AllGather in three messages of every lane, ReduceScatter as that backwards, AllReduce as both."""
+    share_bytes = demand.chunk_bytes(demand.collective(1))
+    triples = Triples.of(forth, share_bytes) if demand.chunks_per_rank in (None, 1) else None
+    if triples is None:
+        return
+
+    def write() -> Plan | None:
+        gathered, spread = (triple_moves(cluster, triples, share_bytes, by_share((1,))) for cluster in (forth, back))
+        if demand.kind is not Kind.ALLREDUCE:
+            return _plan(triples.name, 1, gathered, reduce=demand.kind is Kind.REDUCESCATTER)
+        return _plan(triples.name, 1, in_turn(turned(spread, reduce=True), gathered))
+
+    yield Way((1 + (demand.kind is Kind.ALLREDUCE)) * triples.end_us, write)
 
 
 def _exchanges(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:

@@ -1,0 +1,77 @@
+"""Three messages of every lane."""
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
+from taccl_py.synthesis.hierarchy.fitting import fitted
+from taccl_py.synthesis.hierarchy.gather import by_share
+from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
+from taccl_py.synthesis.templates.moves import Plan, turned
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.fabrics import rail_nodes
+from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.template import instantiate
+from taccl_py.verify.schedule import judge_schedule
+
+SHARE = 2048.0
+
+
+def rails(lanes, nodes):
+    return instantiate(rail_nodes("rails", lanes, 200.0, 50.0), nodes)
+
+
+def cluster_of(topology):
+    return Cluster.of(Site(topology, SHARE))
+
+
+@pytest.mark.parametrize(("lanes", "nodes"), [(2, 4), (2, 6), (4, 9), (4, 20), (8, 23)])
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER])
+def test_everyone_gets_everything_in_the_estimated_time(lanes, nodes, kind):
+    topology = rails(lanes, nodes)
+    demand = Demand(topology, kind, SHARE * lanes * nodes)
+    reduce = kind is Kind.REDUCESCATTER
+    cluster = cluster_of(topology.reversed() if reduce else topology)
+    triples = Triples.of(cluster, SHARE)
+    moves = triple_moves(cluster, triples, SHARE, by_share((1,)))
+    schedule = fitted(demand, Plan(triples.name, 1, turned(moves, reduce=True) if reduce else moves))
+    assert judge_schedule(schedule) == ()
+    assert len(schedule.messages) == len(moves), (
+        "what goes together lies together, or is copied together where it may be"
+    )
+    assert schedule.makespan_us <= triples.end_us * (1 + 1e-6)
+
+
+def test_times_are_as_worked_out_by_hand():
+    """Nodes of 2 lanes: one message inside, one round; then each lane knows two nodes, and brings one of the two that are left."""
+    triples = Triples.of(cluster_of(rails(2, 5)), SHARE)
+    inside, across = 5 * SHARE / 1e6, 20 * SHARE / 1e6
+    assert [part.size for part in triples.second] == [2, 2]
+    assert triples.third.size == 0
+    assert triples.end_us == pytest.approx((0.3 + inside) + 2 * (2.6 + 2 * across) + (0.3 + 2 * inside))
+
+
+@pytest.mark.parametrize(("lanes", "nodes"), [(3, 9), (8, 9), (2, 13), (8, 91)])
+def test_other_clusters_are_left_to_others(lanes, nodes):
+    """Nodes of three, nodes of which one round reaches all, and so many of them that three rounds are not enough."""
+    assert Triples.of(cluster_of(rails(lanes, nodes)), SHARE) is None
+
+
+def test_the_third_round_and_the_handing_out_end_together():
+    cluster = cluster_of(formula_topology("hpn:64"))
+    triples = Triples.of(cluster, SHARE)
+    assert triples.end_us < 14.31
+    last_us = max(cluster.lane_us(SHARE * part.size) + cluster.node_us(SHARE * part.other) for part in triples.second)
+    third_us = cluster.lane_us(SHARE * triples.third.size)
+    doubled_us = cluster.lane_us(SHARE * 8) + sum(cluster.node_us(SHARE * n) for n in (1, 2, 4, 8, 16))
+    assert triples.end_us == pytest.approx(doubled_us + last_us + third_us, rel=0.01)
+
+
+def test_the_engine_takes_it_where_shares_are_small():
+    demand = Demand(rails(4, 16), Kind.ALLGATHER, SHARE * 64)
+    found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=10, workers=1)), Events()).schedule
+    assert judge_schedule(found) == ()
+    assert found.makespan_us <= Triples.of(cluster_of(demand.topology), SHARE).end_us * (1 + 1e-9)
