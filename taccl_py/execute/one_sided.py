@@ -18,7 +18,7 @@ _PUTS = ("put", "pws", "pwsf")
 _TYPES = ("memory", "port", "switch")
 _NAMES = (
     "nop", "barrier", "sem_acquire", "sem_release", "signal", "rlxsignal", "wait", "rlxwait", *_PUTS, "copy", "re", "glres",
-    "gstore",
+    "gstore", "flush",
 )  # fmt: skip
 
 
@@ -249,7 +249,9 @@ class _GpuReader:
         for semaphore in semaphores:
             _item(fields, "semaphore_ids", range(self._num_semaphores), semaphore)
         known = channels.get(kind, []) if kind == "switch" else remotes.get(kind, [])
-        found = [self._places(one, known) for one in fields.objects("dst_buff", [])]
+        # The operands of a flush are only counted.
+        written = fields.objects("dst_buff", []) if name != "flush" else ()
+        found = [self._places(one, known) for one in written]
         targets = [places[0] for places in found]
         sources = tuple(place for one in fields.objects("src_buff", []) for place in self._places(one, known))
         moves = name in (*_PUTS, "copy", "re", "glres", "gstore")

@@ -181,6 +181,8 @@ class _Machine:
                 return self._take(worker, [(worker.block.rank, one) for one in deed.semaphores], self._semaphores)
             case "barrier":
                 return self._meet(worker, deed)
+            case "flush":
+                return not any(request.channels[0] in deed.channels for request in worker.requests)
             case "put" | "pws" | "pwsf" | "copy" | "re" | "glres" | "gstore":
                 return self._start(worker, deed)
         return True

@@ -27,7 +27,7 @@ class Operation:
     channel_type
         ``memory``, ``port`` or ``switch``, or empty.
     channels
-        Channels that it signals or waits on.
+        Channels that it signals, waits on or flushes.
     semaphores
         Semaphores that it releases or acquires.
     sources
@@ -209,6 +209,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
             found["dst_buff"] = [{"buffer_id": operation.remote, "index": target.first, "size": target.count}]
     if operation.name in ("re", "glres"):
         found["reduce_op"] = "sum"
+    if operation.name == "flush":
+        # The runtime flushes as many channels as there are destinations, so there is one for each, and nothing is written.
+        found["dst_buff"] = [_operand(Cells(Buffer.OUTPUT, 0, 1), None)] * len(operation.channels)
     return found
 
 

@@ -130,7 +130,7 @@ def _operation(fields: Fields) -> Operation:
         what = "threadblocks that share an operation are" if fields.has("tbg_info") else f"{name!r} is"
         fields.fail("name", f"{what} not among what is replayed: {', '.join((*_MOVES, *_SYNCHRONIZES))}")
     target, remote, stored, summed = None, None, None, None
-    for one in fields.objects("dst_buff", []):
+    for one in fields.objects("dst_buff", []) if name != "flush" else ():
         stored = _switch_of(one)
         remote = one.integer("buffer_id", least=0) if one.has("buffer_id") else None
         target = _cells(one)

@@ -2,7 +2,8 @@
 
 * A threadblock does its operations in order. A put through a memory channel asks for the link to its peer and the link's
   ports, and holds the threadblock until it has left the link. A put through a port channel is a request to that channel's
-  proxy, which carries out one after the other; the threadblock goes on, after ``pwsf`` when the data have arrived.
+  proxy, which carries out one after the other; the threadblock goes on, and at a ``flush`` (part of ``pwsf``) waits until all that it
+  has put through those channels has arrived.
 * A signal is there when all that its threadblock has put to that peer before has arrived; that of ``pws`` and ``pwsf`` when
   their data have. The n-th wait on a channel is for the n-th signal. Semaphores count.
 * Of several links between two ranks the n-th threadblock that puts to that peer uses the n-th, and around again.
@@ -95,6 +96,8 @@ class _Block:
     position: int = 0
     taken: int = 0
     asked: bool = False
+    unsent: Counter[_Lane] = field(default_factory=Counter)
+    flushed: tuple[_Lane, ...] = ()
     landed_us: dict[int, float] = field(default_factory=dict)
 
 
@@ -111,7 +114,6 @@ class _Flow:
     size_bytes: float
     lane: _Lane | None
     signals: bool = False
-    holds: bool = False
     ranks: tuple[int, ...] = ()
 
 
@@ -174,10 +176,8 @@ class _Replay:
                 self._fresh.append(queue[0])
         else:
             flow = self._flows[index]
-            if flow.signals and flow.lane is not None:
-                self._give(flow.lane)
-            if flow.holds:
-                self._finish(flow.block)
+            if flow.lane is not None:
+                self._leave(flow.block, flow.lane, signals=flow.signals)
 
     def _go_on(self) -> None:
         while self._ready:
@@ -239,6 +239,8 @@ class _Replay:
             return self._put(block, operation)
         if operation.name in BY_SWITCH:
             return self._ask_switch(block, operation)
+        if operation.name == "flush":
+            return self._flush(block, operation)
         if operation.name in ("signal", "rlxsignal"):
             self._signal(block, operation)
         elif operation.name == "sem_release":
@@ -259,7 +261,7 @@ class _Replay:
             return not block.asked
         link = self._links[block.rank, block.number, _peer(self._plan.gpus[block.rank], block.record, operation)]
         size_bytes = operation.target.count * self._chunk_bytes
-        number, holds = len(self._flows), operation.name == "pwsf"
+        number = len(self._flows)
         if operation.channel_type != PORT:
             block.asked = True
             self._flows.append(_Flow(block, block.position, link, size_bytes, None))
@@ -267,13 +269,31 @@ class _Replay:
             return False
         lane = self._lane(block, operation, operation.channels[0])
         signals = operation.name != "put"
-        self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals, holds))
+        self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals))
+        block.unsent[lane] += 1
         queue = self._proxies.setdefault(lane, deque())
         queue.append(number)
         if len(queue) == 1:
             self._fresh.append(number)
-        block.asked = holds
-        return not holds
+        if operation.name == "pwsf":
+            block.asked, block.flushed = True, (lane,)
+        return not block.asked
+
+    def _leave(self, block: _Block, lane: _Lane, *, signals: bool) -> None:
+        """Let what a proxy has put be there; who waits for that goes on."""
+        if signals:
+            self._give(lane)
+        block.unsent[lane] -= 1
+        if block.flushed and not any(block.unsent[one] for one in block.flushed):
+            block.flushed = ()
+            self._finish(block)
+
+    def _flush(self, block: _Block, operation: Operation) -> bool:
+        """Wait for proxies; whether they are done already."""
+        lanes = tuple(self._lane(block, operation, one) for one in operation.channels)
+        if any(block.unsent[lane] for lane in lanes):
+            block.asked, block.flushed = True, lanes
+        return not block.asked
 
     def _ask_switch(self, block: _Block, operation: Operation) -> bool:
         """Let a switch multicast, or load sums and store them."""

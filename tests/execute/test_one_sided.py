@@ -23,6 +23,7 @@ from tests.verify.mscclpp.plans import (
     cells,
     changed,
     far,
+    flushed_apart,
     local,
     on,
     on_semaphores,
@@ -36,7 +37,13 @@ from tests.verify.mscclpp.test_judge import broadcast, circle, with_barrier
 
 pytestmark = quiet_pulp
 
-GOOD = [two_allgather, two_allgather_by_proxy, two_allreduce, with_barrier]
+GOOD = [
+    two_allgather,
+    two_allgather_by_proxy,
+    lambda: changed(two_allgather_by_proxy(), flushed_apart),
+    two_allreduce,
+    with_barrier,
+]
 
 
 def outcome(value, *, size=4096, data_type=DataType.FLOAT32, operator=Operator.SUM, seed=None, root=None):
@@ -103,6 +110,24 @@ def test_a_proxy_is_late_where_nobody_waits_for_it():
         value["gpus"][0]["scratch_chunks"] = 1
 
     assert any(outcome(changed(two_allgather_by_proxy(), overwritten), seed=seed).num_wrong for seed in range(5))
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_what_a_flush_has_waited_for_may_be_overwritten(flushed):
+    """Rank 0 keeps its chunk, puts it, spoils it and restores it; only behind a flush is that always right."""
+
+    def spoiled(value):
+        flushed_apart(value)
+        value["gpus"][0]["scratch_chunks"] = 2
+        ops = ops_of(value)
+        spoil, restore = (local("copy", [cells("s", one)], cells("o", 0)) for one in (1, 0))
+        ops[5:5] = [NOP, spoil, *[NOP] * 10, restore, NOP]
+        if not flushed:
+            del ops[4]
+        ops[3:3] = [local("copy", [cells("o", 0)], cells("s", 0)), NOP]
+
+    wrong = [outcome(changed(two_allgather_by_proxy(), spoiled), seed=seed).num_wrong for seed in range(20)]
+    assert any(wrong) is not flushed
 
 
 @pytest.mark.parametrize(

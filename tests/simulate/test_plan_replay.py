@@ -13,7 +13,15 @@ from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.simulate.schedule_replay import replay_schedule
 from tests.lowering.mscclpp.test_lower import SCHEDULES
 from tests.simulate.cases import MB, both_ways, machine
-from tests.verify.mscclpp.plans import NOP, far, put, two_allgather, two_allgather_by_proxy
+from tests.verify.mscclpp.plans import (
+    NOP,
+    changed,
+    far,
+    flushed_apart,
+    put,
+    two_allgather,
+    two_allgather_by_proxy,
+)
 
 PAIR = both_ways((0, 1))
 
@@ -56,6 +64,21 @@ def test_puts_of_a_threadblock_follow_each_other():
     ops.insert(again, ops[again])
     link = PAIR.links[0]
     assert replay(value).makespan_us == pytest.approx(2 * (link.alpha_us + link.beta_us_per_mb))
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_flush_waits_until_what_was_put_before_has_arrived(holds):
+    """Rank 0 puts twice, the second time behind the flush, or before it: the link takes one after the other anyway."""
+    value = changed(two_allgather_by_proxy(), flushed_apart)
+    ops = value["gpus"][0]["threadblocks"][0]["ops"]
+    first = ops.index(next(one for one in ops if one["name"] == "pws"))
+    ops.insert(first + 2 if holds else first + 1, ops[first])
+    timeline = replay(value)
+    starts = sorted(one.start_us for one in timeline.transfers if one.src == 0)
+    link = PAIR.links[0]
+    cost_us = link.alpha_us + link.beta_us_per_mb
+    assert starts == [0.0, pytest.approx(cost_us)]
+    assert timeline.makespan_us == pytest.approx(2 * cost_us)
 
 
 def test_a_plan_that_stops_is_told():

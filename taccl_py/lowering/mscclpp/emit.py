@@ -3,7 +3,9 @@
 A threadblock begins with the handshake: it tells those who put to its rank that the call has begun here, and waits for the
 same word of those to whom it puts. Then come its tasks, each with what must be heard before it and what is told after it, and at
 the end the waits for what nobody needed before. All threads of a block meet (``nop``) between operations on the same cells,
-before a signal and after a wait.
+before a signal and after a wait. What a proxy has to finish is flushed by an operation of its own: the runtime's put with signal
+and flush (``pwsf``) passes the address of its offsets where the offset of the source belongs (execution_kernel.hpp of
+microsoft/mscclpp, 329c79a to 00668b4).
 """
 
 from __future__ import annotations
@@ -143,8 +145,11 @@ class _Emitter:
         elif task.deed is Deed.REDUCE:
             block.operations.append(Operation("re", sources=(task.writes, *task.reads), target=task.writes))
         else:
-            block.operations.append(self._put(block, number, task))
-            block.has_waited = block.operations[-1].name == "pwsf"
+            put = self._put(block, number, task)
+            block.operations.append(put)
+            if number in self._signals.flushed:
+                block.operations.append(Operation("flush", PORT, put.channels))
+                block.has_waited = True
 
     def _put(self, block: _Block, number: int, task: Task) -> Operation:
         remote = self._remote(task)
@@ -153,7 +158,7 @@ class _Emitter:
             return Operation("put", MEMORY, sources=task.reads, target=task.writes, remote=place)
         hearer = self._wiring.greeted[block.post]  # a proxy's puts are all told to one threadblock
         told = number in self._wiring.told[block.post, hearer]
-        name = "put" if not told else "pwsf" if number in self._signals.flushed else "pws"
+        name = "pws" if told else "put"
         channels = self._channels(block, [hearer])[PORT]
         return Operation(name, PORT, channels, sources=task.reads, target=task.writes, remote=place)
 

@@ -173,11 +173,11 @@ def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: Site) -> 
 
 
 def _put_all(script: Script, post: Post, hearers: list[Post], source: Cells, target: Cells, *, last: bool) -> None:
-    """Put cells to the same place at several ranks; the last ones of a threadblock are waited for, and then all threads meet."""
+    """Put cells to the same place at several ranks; the last ones of a threadblock are waited for."""
     for hearer in hearers:
-        script.put(post, "pwsf" if last else "pws", hearer, source, target)
-        if last:
-            script.meet(post)
+        script.put(post, "pws", hearer, source, target)
+    if last:
+        script.flush(post, hearers)
 
 
 def _part_as_friends(script: Script, place: _Place, role: int) -> None:
@@ -256,7 +256,9 @@ def _let_switch_add(script: Script, place: _Place, layout: _SumLayout) -> None:
         for node in place.other_nodes:
             there = _Place(place.site, node, place.local, place.instance)
             target = layout.received(there, number, place.node)
-            _put_all(script, post, [place.at(node, _SECOND)], layout.part_of(own, node), target, last=last)
+            script.put(post, "pws", place.at(node, _SECOND), layout.part_of(own, node), target)
+        if last and layout.parts == 1:  # else what comes back tells that it was there
+            script.flush(post, place.others(_SECOND))
 
 
 def _sum_of_nodes(script: Script, place: _Place, layout: _SumLayout, number: int, target: Cells) -> None:

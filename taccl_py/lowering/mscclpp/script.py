@@ -61,7 +61,7 @@ class Script:
         self._steps: dict[Post, list[_Step]] = {}
 
     def tell(self, post: Post, name: str, peers: Iterable[Post]) -> None:
-        """Signal others, or wait for their signals: ``signal``, ``rlxsignal``, ``wait`` or ``rlxwait``."""
+        """Signal others (``signal``, ``rlxsignal``), wait for their signals (``wait``, ``rlxwait``), or flush channels to them."""
         self._add(post, _Step(name, tuple(peers)))
 
     def release(self, post: Post, hearer: Post) -> None:
@@ -77,8 +77,15 @@ class Script:
         self._add(post, _Step("nop"))
 
     def put(self, post: Post, name: str, peer: Post, source: Cells, target: Cells) -> None:
-        """Put cells into the memory of a rank on another node: ``put``, ``pws`` or ``pwsf``; the signal is for `peer`."""
+        """Put cells into the memory of a rank on another node: ``put``, or ``pws`` with a signal for `peer`."""
         self._add(post, _Step(name, (peer,), (source,), target))
+
+    def flush(self, post: Post, peers: Sequence[Post]) -> None:
+        """Wait until what was put for others has left this rank; each is flushed by another thread, so they all meet before."""
+        if len(peers) > 1:
+            self.meet(post)
+        self.tell(post, "flush", peers)
+        self.meet(post)
 
     def copy(self, post: Post, source: Cells, target: Cells) -> None:
         """Copy cells of the same rank."""
@@ -103,7 +110,7 @@ class Script:
         self._add(post, _Step("gstore", (), (source,), target, None, stored))
 
     def _add(self, post: Post, step: _Step) -> None:
-        if step.peers or step.name not in (*_TELLS, *_WAITS):
+        if step.peers or step.name not in (*_TELLS, *_WAITS, "flush"):
             self._steps.setdefault(post, []).append(step)
 
     def gpus(self, lengths: Lengths) -> tuple[PlanGpu, ...]:

@@ -149,6 +149,8 @@ def _uses(plan: Plan) -> Iterator[_Use]:
     for gpu, block in ((one, block) for one in plan.gpus for block in one.blocks):
         for index, operation in enumerate(block.operations):
             where = place(gpu.id, block.id, index)
+            if operation.name == "flush":
+                continue  # its operands are only counted
             operands = [(one, False) for one in operation.sources] + [(one, True) for one in operation.targets]
             for operand, writes in operands:
                 for owner, buffer in owners_of(plan, gpu, block, operation, operand):

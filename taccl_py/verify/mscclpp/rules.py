@@ -39,6 +39,7 @@ FORMS = {
     "put": Form((MEMORY, PORT), sources=1, targets=1),
     "pws": Form((PORT,), channels=True, sources=1, targets=1),
     "pwsf": Form((PORT,), channels=True, sources=1, targets=1),
+    "flush": Form((PORT,), channels=True, targets=None),
     "copy": Form(sources=1, targets=1),
     "re": Form(sources=None, targets=1),
     "glres": Form((SWITCH,), sources=1, targets=1),
@@ -46,7 +47,7 @@ FORMS = {
 }
 # They exist, and nothing is known here of what they do to the order of things.
 UNJUDGED = frozenset({
-    "get", "flush", "res", "rre", "rres", "ppkt", "rppkt", "cpkt", "upkt", "repkt", "recpkt", "respkt", "recspkt",
+    "get", "res", "rre", "rres", "ppkt", "rppkt", "cpkt", "upkt", "repkt", "recpkt", "respkt", "recspkt",
     "gstorepkt", "pipeline",
 })  # fmt: skip
 
@@ -238,6 +239,9 @@ def _check_form(operation: Operation, form: Form, where: str, runtime: PlanRunti
         if len(given) != wanted if wanted is not None else not given:
             what = f"{operation.name} has {len(given)} {name}s and must have {wanted or 'at least 1'}"
             findings.violation(where, "operand-count", f"{what}; the runtime takes the first for all", fatal=True)
+    if operation.name == "flush" and len(operation.targets) != len(operation.channels):
+        what = f"it names {len(operation.channels)} channels, and {len(operation.targets)} destinations, by which the runtime counts"
+        findings.violation(where, "operand-count", f"{what}; name as many", fatal=True)
     at_once = max(len(operation.channels), len(operation.semaphores))
     if at_once > runtime.max_channels_at_once:
         what = f"it names {at_once} channels or semaphores, and there is room for {runtime.max_channels_at_once}; use two operations"

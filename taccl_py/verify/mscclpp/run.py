@@ -98,6 +98,7 @@ class Run:
         self._arrived: dict[tuple[int, int], list[_Worker]] = {}
         self._passed: dict[Seat, _Clock] = {}
         self._requests: dict[int, int] = {}
+        self._asked: dict[int, int] = {}  # operation that made the last request
         self._cells: dict[tuple[int, int], _Cell] = {}
         self._far: dict[tuple[int, int], list[Access]] = {}
         self._proxied: list[tuple[int, Access]] = []
@@ -148,6 +149,8 @@ class Run:
                 self._signal(worker, operation)
             case "wait" | "rlxwait":
                 return self._wait(worker, operation)
+            case "flush":
+                self._flush(worker, operation)
             case "sem_release":
                 self._release(worker, operation)
             case "sem_acquire":
@@ -199,6 +202,16 @@ class Run:
             np.maximum(worker.clock, clock, out=worker.clock)
         worker.heard = worker.step
         return True
+
+    def _flush(self, worker: _Worker, operation: Operation) -> None:
+        """Wait for proxies. The first thread asks them to put; the n-th one flushes the n-th channel."""
+        for place_in_list, channel in enumerate(operation.channels):
+            column = self._network.request_column(worker.seat, channel)
+            if place_in_list and self._asked.get(column, -1) > worker.met:
+                what = "another thread flushes than has put, and they have not met since, so it may come before the put"
+                self._object(worker, "missing-nop", f"{what}; put a nop before it")
+            worker.clock[column] = self._requests.get(column, 0)
+        worker.heard = worker.step
 
     def _release(self, worker: _Worker, operation: Operation) -> None:
         self._require_met(worker, operation.name)
@@ -280,6 +293,7 @@ class Run:
             return Access(worker.seat, worker.step, self._network.column(worker.seat), worker.step + 1, False)
         column = self._network.request_column(worker.seat, operation.channels[0])
         self._requests[column] = self._requests.get(column, 0) + 1
+        self._asked[column] = worker.step
         return Access(worker.seat, worker.step, column, self._requests[column], True)
 
     def _finish_request(self, worker: _Worker, operation: Operation, access: Access) -> None:
@@ -342,7 +356,7 @@ class Run:
                 self._findings.violation(place(last.seat.gpu, last.seat.block, last.step), "unawaited-write", what)
         for rank, access in self._proxied:
             if leaving[rank][access.column] < access.count:
-                what = "the proxy may still be reading when the call ends; end with pwsf, which waits for it"
+                what = "the proxy may still be reading when the call ends; end with a flush, which waits for it"
                 self._findings.violation(place(rank, access.seat.block, access.step), "unflushed-put", what)
         for (seat, channel, kind), queue in sorted(self._signals.items(), key=lambda item: item[0]):
             if queue:

@@ -130,7 +130,11 @@ def test_contributions_that_have_all_come_are_added_at_once():
 def test_between_nodes_a_proxy_puts_and_the_last_request_is_flushed():
     value = lowered(chain_broadcast(2, k=2, nodes=(0, 1)), OUT)
     sender = next(tb for tb in value["gpus"][0]["threadblocks"] if tb["channels"])
-    assert [operation["name"] for operation in sender["ops"]] == ["rlxwait", "nop", "put", "pwsf", "nop"]
+    assert [operation["name"] for operation in sender["ops"]] == ["rlxwait", "nop", "put", "pws", "flush", "nop"]
+    (flush,) = [operation for operation in sender["ops"] if operation["name"] == "flush"]
+    assert (
+        len(flush["dst_buff"]) == len(flush["channel_ids"]) == 1
+    )  # the runtime flushes as many as there are destinations
     assert {operation["channel_type"] for operation in sender["ops"] if "channel_type" in operation} == {"port"}
     assert names(value, 1) == ["rlxsignal", "wait", "nop"]
 
@@ -138,7 +142,7 @@ def test_between_nodes_a_proxy_puts_and_the_last_request_is_flushed():
 def test_who_passes_on_hears_of_every_chunk_that_a_proxy_brings():
     value = lowered(chain_broadcast(3, k=2, nodes=(0, 1, 1)), OUT)
     sender = next(tb for tb in value["gpus"][0]["threadblocks"] if tb["channels"])
-    assert [operation["name"] for operation in sender["ops"]] == ["rlxwait", "nop", "pws", "pwsf", "nop"]
+    assert [operation["name"] for operation in sender["ops"]] == ["rlxwait", "nop", "pws", "pws", "flush", "nop"]
     assert names(value, 1, 0) == ["rlxsignal", "wait", "nop", "sem_release", "wait", "nop", "sem_release"]
 
 

@@ -89,6 +89,19 @@ def two_allgather_by_proxy():
     )
 
 
+def flush(*channels, places=None):
+    """A flush; the runtime counts its destinations, which it does not write."""
+    places = len(channels) if places is None else places
+    return {**on("flush", *channels, kind="port"), "dst_buff": [cells("o", 0)] * places}
+
+
+def flushed_apart(value):
+    """In `two_allgather_by_proxy`, puts with a signal, and flushes by operations of their own."""
+    for rank in range(2):
+        ops_of(value, rank)[3] = put(cells("o", rank), far(0, rank), "port", "pws", [0])
+        ops_of(value, rank).insert(4, flush(0))
+
+
 def two_allreduce():
     """Each GPU puts its whole input into the other's scratch and adds what has come, out of place, in two threadblocks."""
 

@@ -1,5 +1,7 @@
 """The judge of MSCCL++ plans: right plans pass, and every way to break one is named."""
 
+import copy
+
 import pytest
 
 from taccl_py.collective import Kind
@@ -11,6 +13,8 @@ from tests.verify.mscclpp.plans import (
     cells,
     changed,
     far,
+    flush,
+    flushed_apart,
     gpu,
     local,
     on,
@@ -165,6 +169,45 @@ BROKEN_PROXY = {
 def test_a_proxy_that_is_too_late_is_named(name):
     change, rule = BROKEN_PROXY[name]
     assert rule in rules(changed(two_allgather_by_proxy(), change))
+
+
+def test_a_flush_waits_for_the_proxy():
+    assert rules(changed(two_allgather_by_proxy(), flushed_apart)) == set()
+
+
+@pytest.mark.parametrize(
+    ("operation", "rule"),
+    [
+        (flush(0, places=0), "operand-count"),
+        (flush(0, places=2), "operand-count"),
+        (flush(1), "no-such-channel"),
+        (on("flush", 0), "wrong-channel"),
+    ],
+)
+def test_a_flush_that_the_runtime_takes_for_another_is_refused(operation, rule):
+    value = changed(two_allgather_by_proxy(), flushed_apart)
+    assert rule in rules(changed(value, replace(4, operation)))
+
+
+def three_gather_by_proxy():
+    """GPU 0 puts its chunk to both others through two channels and flushes both at once."""
+    ops = [
+        on("rlxwait", 0, 1, kind="port"), NOP,
+        *(put(cells("i", 0), far(one, 0), "port", "pws", [one]) for one in range(2)),
+        NOP, flush(0, 1), NOP,
+    ]  # fmt: skip
+    other = [on("rlxsignal", 0, kind="port"), on("wait", 0, kind="port"), NOP]
+    copied = [local("copy", [cells("i", 0)], cells("o", 0))]
+    first = gpu(0, (1, 1, 0), [1, 2], [(1, "o"), (2, "o")], [
+        block(0, ops, "port", channels=(0, 1), remotes=(0, 1)), block(1, copied, channels=(), remotes=()),
+    ], "port")  # fmt: skip
+    rest = [gpu(r, (1, 1, 0), [0], [], [block(0, copy.deepcopy(other), "port", remotes=())], "port") for r in (1, 2)]
+    return plan("broadcast", [first, *rest], in_place=False)
+
+
+def test_threads_meet_before_one_flushes_what_another_has_put():
+    assert rules(three_gather_by_proxy()) == set()
+    assert rules(changed(three_gather_by_proxy(), drop(4))) == {"missing-nop"}
 
 
 # Operations of two_allreduce: 3 put, 6 wait, 7 nop, 8 sem_acquire, 9 nop, 10 re; second block: copy, nop, sem_release.
