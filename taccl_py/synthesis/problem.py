@@ -90,7 +90,7 @@ class Problem:
         """
         if self.sketch is not None:
             return self
-        kept = tuple(generator for generator in self.generators if _keeps_order(generator.rank))
+        kept = tuple(generator for generator in self.generators if keeps_order(generator.rank))
         return self if kept == self.generators else replace(self, generators=kept)
 
     def without_symmetry(self) -> Problem:
@@ -109,6 +109,7 @@ class Problem:
         return self.topology.message_us(link, chunks * self.chunk_bytes)
 
 
-def _keeps_order(image: tuple[int, ...]) -> bool:
+def keeps_order(image: tuple[int, ...]) -> bool:
+    """Whether a renaming of ranks leaves most neighbouring ranks neighbours, in order."""
     kept = sum(two == one + 1 for one, two in pairwise(image))
     return kept >= _MOST_NEIGHBOURS * (len(image) - 1)

@@ -17,7 +17,7 @@ from taccl_py.errors import TacclError
 from taccl_py.sketch.model import DIRECT, Rotation, Sketch
 from taccl_py.synthesis.bounds import quickest
 from taccl_py.synthesis.engine import Demand, Events, Synthesis
-from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.problem import Problem, keeps_order
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.race import Racer, Run
 from taccl_py.synthesis.symmetry import Generator, make_generator
@@ -94,10 +94,17 @@ def candidate_sketches(demand: Demand, chunks: int) -> Iterator[Sketch]:
 
 
 def connection_sketches(demand: Demand, chunks: int) -> list[Sketch]:
-    """Of the candidates those that only say who talks between nodes, what leaves the fewest choices first."""
+    """Of the candidates those that only say who talks between nodes, what leaves the fewest choices first.
+
+    Symmetries that part neighbours are left out: messages of several chunks would not survive them.
+    """
     inside, *_ = _link_ideas(demand.topology)
     _anybody, *between = _connection_ideas(demand.topology)
-    found = [sketch for idea in between if (sketch := _sketch(demand, inside, idea, chunks)) is not None]
+    found = [
+        replace(sketch, permutations=tuple(image for image in sketch.permutations if keeps_order(image)))
+        for idea in between
+        if (sketch := _sketch(demand, inside, idea, chunks)) is not None
+    ]
     return sorted(reversed(found), key=lambda sketch: _num_choices(demand, sketch, chunks))
 
 
@@ -177,6 +184,10 @@ def _connection_ideas(topology: Topology) -> Iterator[_Idea]:
         return
     yield _Idea("any", ", any connection between nodes", {})
     yield _Idea("rails", ", equal local ranks talk between nodes", {"connections": DIRECT})
+    own = {local: (local,) for local in range(len(topology.node_ranks[0]))}
+    yield _Idea(
+        "own", ", equal local ranks talk between nodes, each for itself", {"connections": DIRECT, "relays": own}
+    )
     doors = _doors(topology)
     if len(doors) == len(topology.node_ranks[0]):
         return
