@@ -23,7 +23,7 @@ refuses what is not such a file; whether the messages make sense is for the judg
 
 from __future__ import annotations
 
-import json
+import math
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
@@ -36,6 +36,8 @@ from taccl_py.units import MAX_SIZE_BYTES
 FORMAT = "taccl-schedule"
 GROUP_FORMAT = "taccl-group-schedule"  # that of `taccl_py.schedule.group_files`
 VERSION = 1
+
+_PACKED = ', "packed": true'
 
 
 def write_schedule(schedule: Schedule) -> str:
@@ -61,7 +63,8 @@ def write_schedule(schedule: Schedule) -> str:
         "origin": None if origin is None else origin_to_json(origin),
         "scratch": [list(chunks) for chunks in schedule.scratch],
     }
-    rows = ",\n".join("    " + message_line(message) for message in schedule.messages)
+    texts: dict[int, str] = {}  # by identity: the schedule keeps the tuples alive, and messages share them
+    rows = ",\n".join("    " + _message_line(message, texts) for message in schedule.messages)
     messages = f"[\n{rows}\n  ]" if rows else "[]"
     # The canonical form would spread a message over several lines as soon as it is long; files are read by message.
     return canonical_json(head).removesuffix("\n}\n") + f',\n  "messages": {messages}\n}}\n'
@@ -82,16 +85,21 @@ def origin_to_json(origin: Origin) -> dict[str, str | int | float]:
 
 def message_line(message: Message) -> str:
     """One message as one line of JSON."""
-    fields = {
-        "link": message.link,
-        "chunks": list(message.chunks),
-        "start_us": float(message.start_us),
-        "end_us": float(message.end_us),
-        "reduce": message.reduce,
-    }
-    if message.packed:
-        fields["packed"] = True
-    return json.dumps(fields, allow_nan=False)
+    return _message_line(message, {})
+
+
+def _message_line(message: Message, texts: dict[int, str]) -> str:
+    """The same; `texts` remembers the chunks of others. Schedules have millions of them, so the few fields are put together here."""
+    chunks = texts.get(id(message.chunks))
+    if chunks is None:
+        chunks = texts[id(message.chunks)] = ", ".join(map(str, message.chunks))
+    start_us, end_us = float(message.start_us), float(message.end_us)
+    if not (math.isfinite(start_us) and math.isfinite(end_us)):
+        raise ValueError(f"a message goes from {start_us} to {end_us} us, which JSON cannot hold")
+    return (
+        f'{{"link": {message.link}, "chunks": [{chunks}], "start_us": {start_us!r}, "end_us": {end_us!r}, '
+        f'"reduce": {"true" if message.reduce else "false"}{_PACKED if message.packed else ""}}}'
+    )
 
 
 def read_schedule(text: str, path: str) -> Schedule:

@@ -80,11 +80,18 @@ def _check_frame(schedule: Schedule) -> Iterator[Violation]:
         yield Violation("", "chunk-size", f"a chunk has {schedule.chunk_bytes} bytes")
     if any(schedule.scratch) or len(schedule.scratch) != topology.num_ranks:
         yield Violation("", "scratch-shape", "scratch is not empty for every rank")
+    num_links, num_chunks = len(topology.links), collective.num_chunks
+    good: set[int] = set()  # by identity: the schedule keeps the tuples alive, and messages share them
     for number, message in enumerate(schedule.messages):
-        if not 0 <= message.link < len(topology.links):
+        if not 0 <= message.link < num_links:
             yield Violation(f"message {number}", "no-such-link", f"uses link {message.link}, which does not exist")
-        if not message.chunks or min(message.chunks) < 0 or max(message.chunks) >= collective.num_chunks:
+        chunks = message.chunks
+        if id(chunks) in good:
+            continue
+        if not chunks or min(chunks) < 0 or max(chunks) >= num_chunks:
             yield Violation(f"message {number}", "no-such-chunk", "carries no chunk, or one that does not exist")
+        else:
+            good.add(id(chunks))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ messages wait for is counted once.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.model import Topology
@@ -16,6 +18,9 @@ from taccl_py.topology.model import Topology
 _RELATIVE_PRECISION = 1e-9
 # Messages of one port that are looked at when the first one cannot go.
 _MOST_TRIED = 12
+_NEVER = float("inf")
+
+_Charges = tuple[tuple[int, tuple[float, float]], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -84,18 +89,38 @@ def dispatch(topology: Topology, first: Sequence[Job], opening: Sequence[Barrier
     return _Dispatch(topology).run(first, opening)
 
 
+class _Waiting(NamedTuple):
+    """A message that waits for its port; a tuple, as millions of them are put in order.
+
+    Attributes
+    ----------
+    place, number
+        In the order; numbers decide between equal places.
+    last
+        The receiver's port, which is what most often is not free.
+    job
+        The message.
+    """
+
+    place: float
+    number: int
+    last: int
+    job: Job
+
+
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one port: the first ones, a heap of the others with their places, and when it is looked at again."""
+    """What waits for one port: the first ones in order, a heap of the others, and when it is looked at again."""
 
-    front: list[Job] = field(default_factory=list)
-    others: list[tuple[float, int, Job]] = field(default_factory=list)
+    front: list[_Waiting] = field(default_factory=list)
+    others: list[_Waiting] = field(default_factory=list)
     again_us: float = 0.0
 
 
 class _Dispatch:
     def __init__(self, topology: Topology) -> None:
         self._resources, self._cost, self._links = topology.resources_of, topology.resource_cost, topology.links
+        self._known: dict[int, _Charges] = {}
         self._free_us = [0.0] * topology.num_resources
         # Of the sender's first ports, and of links without a port.
         self._queues: dict[int, _Queue] = {}
@@ -140,7 +165,10 @@ class _Dispatch:
         resources = self._resources[job.link]
         port = resources[1] if len(resources) > 1 else resources[0]
         self._count += 1
-        heapq.heappush(self._queues.setdefault(port, _Queue()).others, (job.place, self._count, job))
+        queue = self._queues.get(port)
+        if queue is None:
+            queue = self._queues[port] = _Queue()
+        heapq.heappush(queue.others, _Waiting(job.place, self._count, resources[-1], job))
         stirred[port] = None
 
     def _serve(self, port: int, now: float) -> None:
@@ -152,26 +180,23 @@ class _Dispatch:
                 self._look_again(queue, port, free_us[port])
             return
         front, others = queue.front, queue.others
-        while others and (len(front) < _MOST_TRIED or others[0][0] < front[-1].place):
-            front.append(heapq.heappop(others)[2])
-            front.sort(key=_place)
+        while others and (len(front) < _MOST_TRIED or others[0].place < front[-1].place):
+            insort(front, heapq.heappop(others))
             if len(front) > _MOST_TRIED:
-                last = front.pop()
-                self._count += 1
-                heapq.heappush(others, (last.place, self._count, last))
-        again = float("inf")
-        for number, job in enumerate(front):
-            resources = self._resources[job.link]
-            until = free_us[resources[-1]]  # the receiver's, which is what most often is not free
+                heapq.heappush(others, front.pop())
+        again = _NEVER
+        for number, (_, _, last, job) in enumerate(front):
+            until = free_us[last]
             if until <= soon:
-                until = max([free_us[resource] for resource in resources])
-            if until <= soon:
-                del front[number]
-                self._start(job, max(now, until))
-                again = free_us[port]
-                break
-            again = min(again, until)
-        if again < float("inf"):
+                until = max([free_us[resource] for resource in self._resources[job.link]])
+                if until <= soon:
+                    del front[number]
+                    self._start(job, max(now, until))
+                    again = free_us[port]
+                    break
+            if until < again:
+                again = until
+        if again < _NEVER:
             self._look_again(queue, port, again)
 
     def _look_again(self, queue: _Queue, port: int, time_us: float) -> None:
@@ -180,18 +205,21 @@ class _Dispatch:
         heapq.heappush(self._events, (time_us, self._count, port, None))
 
     def _start(self, job: Job, now: float) -> None:
-        longest = 0.0
-        for resource in self._resources[job.link]:
-            alpha_us, beta_us_per_mb = self._cost[resource]
-            time_us = alpha_us + beta_us_per_mb * job.megabytes
-            self._free_us[resource] = now + time_us
-            longest = max(longest, time_us)
+        longest, free_us, megabytes = 0.0, self._free_us, job.megabytes
+        for resource, (alpha_us, beta_us_per_mb) in self._charges(job.link):
+            time_us = alpha_us + beta_us_per_mb * megabytes
+            free_us[resource] = now + time_us
+            if time_us > longest:
+                longest = time_us
         end = now + longest + self._links[job.link].latency_us
         self._messages.append(Message(job.link, job.chunks, now, end, job.reduce, job.packed))
         if job.tells is not None:
             self._count += 1
             heapq.heappush(self._events, (end, self._count, -1, job.tells))
 
-
-def _place(job: Job) -> float:
-    return job.place
+    def _charges(self, link: int) -> _Charges:
+        """What a link uses, with alpha and beta."""
+        found = self._known.get(link)
+        if found is None:
+            found = self._known[link] = tuple((resource, self._cost[resource]) for resource in self._resources[link])
+        return found

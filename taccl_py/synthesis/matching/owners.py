@@ -31,6 +31,8 @@ _CHUNKS = 8
 # Where groups of receivers end that share a message inside a node: what is needed first comes in small messages.
 _GROUPS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 _FEW_GROUPS = (0.5, 1.0)
+# In nodes that others wait for: what is large and not urgent would be in the way of what is urgent, so that nothing is large there.
+_MANY_GROUPS = 48
 # By which part of the whole handing out is planned sooner than the last sum is expected.
 _AHEAD = 0.1
 # Gates with less than this part of the usual bandwidth are served first.
@@ -123,6 +125,7 @@ class _Plan:
         self._chunks = self._placed()
         rates = shares.rate[shares.rate > 0]
         self._is_slow: list[bool] = (shares.rate < _SLOW * float(np.median(rates))).tolist()
+        self._parts = [self._groups(ranks) for ranks in self._nodes]
         self._is_whole = True
         self.first: list[Job] = []
         self.opening: list[Barrier] = []
@@ -182,7 +185,8 @@ class _Plan:
             (owner for owner in rail if self._chunks[piece][owner]),
             key=lambda owner: ((self._node_of[owner] - node - 1) % len(self._nodes), owner),
         )
-        parts = _GROUPS if piece in (0, self._pieces - 1) else _FEW_GROUPS
+        few = _GROUPS if piece in (0, self._pieces - 1) else _FEW_GROUPS
+        parts = max(self._parts[node], few, key=len)
         edges = {0} | {round(part * len(order)) for part in parts}
         gate = self._shares.gate_of[node]
         for place, (one, two) in enumerate(pairwise(order), start=1):
@@ -191,6 +195,23 @@ class _Plan:
         for begin, end in pairwise(sorted(edges)):
             owners = tuple(order[begin:end])
             yield _Span(int(gate[owners[0]]), owners, begin / len(order))
+
+    def _groups(self, ranks: Sequence[int]) -> tuple[float, ...]:
+        """Where groups of receivers end in a node with a slow gate, as many as alphas inside the node allow; none elsewhere."""
+        if not any(self._is_slow[rank] for rank in ranks):
+            return ()
+        inside = [self._topology.links_between.get((one, two), ()) for one in ranks for two in ranks]
+        slowest = max((link for lanes in inside for link in lanes), key=lambda link: self._us(link, 1.0), default=None)
+        if slowest is None:
+            return ()
+        piece_mb = float(self._shares.owned.sum()) * self._chunk_mb / len(ranks) / self._pieces
+        alpha_us = self._us(slowest, 0.0)
+        most = _MOST_ALPHA * (self._us(slowest, piece_mb) - alpha_us) / alpha_us if alpha_us > 0 else _MANY_GROUPS
+        number = int(min(_MANY_GROUPS, most))
+        return tuple(place / number for place in range(1, number + 1))
+
+    def _us(self, link: int, megabytes: float) -> float:
+        return self._topology.message_us(link, megabytes * BYTES_PER_MB)
 
     def _sum_inside(self, node: int, span: _Span, piece: int, urgency: float) -> Barrier:
         """Everyone in a node adds what it has to the gate."""

@@ -119,6 +119,20 @@ def test_sums_around_failed_nics_and_slow_nodes_are_right(nodes, slow):
         assert judge_schedule(schedule) == ()
 
 
+def test_in_a_slow_node_nothing_large_is_in_the_way():
+    """Inside it messages are for fewer owners than elsewhere, but not so few that alphas count: at 1 MiB, as many as elsewhere."""
+    machine = broken(12, slow="node 4 *")
+
+    def most_chunks(schedule, node):
+        ends = machine.links
+        inside = [m for m in schedule.messages if {ends[m.link].src // 8, ends[m.link].dst // 8} == {node}]
+        return max(len(message.chunks) for message in inside)
+
+    large, small = (owner_schedule(machine, size_bytes, None) for size_bytes in (16 << 30, 1 << 20))
+    assert most_chunks(large, 4) < most_chunks(large, 3) / 3
+    assert most_chunks(small, 4) == most_chunks(small, 3)
+
+
 def test_uneven_nodes_are_summed_right():
     machine = load_topology("ndv4", 3).subset([*range(8), *range(8, 13), *range(16, 23)])
     assert judge_schedule(owner_schedule(machine, 1 << 28, 5)) == ()
@@ -132,10 +146,10 @@ def test_machines_of_one_node_or_without_links_for_it_are_left_alone():
     assert owner_schedule(gone, 1 << 20, None) is None or judge_schedule(owner_schedule(gone, 1 << 20, None)) == ()
 
 
-def test_the_engine_sums_by_owners_within_a_quarter_of_the_bound():
+def test_the_engine_sums_by_owners_within_a_fifth_of_the_bound():
     machine = broken(8, "node 1 ib2 *", "node 2 ib6 *", "node 3 ib0 *", slow="node 4 *")
     options = Options(limits=Limits(seconds=0.1))
     found = synthesize_greedy(Demand(machine, Kind.ALLREDUCE, 16 << 30), options, Events())
     assert "owners" in found.stage_seconds
     assert found.bound == demand_bound(machine, Kind.ALLREDUCE, 0, 16 << 30)
-    assert found.gap <= 0.25
+    assert found.gap <= 0.2
