@@ -71,16 +71,6 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """A resource that is busy with a part of what a switch does."""
-
-    resource: int
-    start_us: float
-    end_us: float
-    size_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
 class Grant:
     """A request that has started.
 
@@ -94,15 +84,12 @@ class Grant:
         When it leaves its link.
     arrival_us
         When its data have arrived.
-    uses
-        Of a way, when each of its resources is busy with it.
     """
 
     request: Request
     start_us: float
     link_free_us: float
     arrival_us: float
-    uses: tuple[Use, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +189,15 @@ class Arbiter:
     def _share_out(self, request: Request, now_us: float) -> None:
         """Let each port of a way take its load after what it has to do already."""
         way = self._ways[request.link - len(self._resources)]
-        uses = []
+        end_us = now_us
         for load in way.loads:
-            size_bytes = request.size_bytes * load.share
-            start_us = max(now_us, self._busy_until_us[load.resource])
-            free_us = start_us + self._topology.occupancy_us(load.resource, size_bytes)
+            occupancy_us = self._topology.occupancy_us(load.resource, request.size_bytes * load.share)
+            free_us = max(now_us, self._busy_until_us[load.resource]) + occupancy_us
             self._busy_until_us[load.resource] = free_us
-            uses.append(Use(load.resource, start_us, free_us, size_bytes))
+            end_us = max(end_us, free_us)
             if self._has_filed(load.resource):
                 self._alarms.append(Alarm(free_us, load.resource))
-        end_us = max((use.end_us for use in uses), default=now_us)
-        self._grants.append(Grant(request, now_us, end_us, end_us + way.latency_us, tuple(uses)))
+        self._grants.append(Grant(request, now_us, end_us, end_us + way.latency_us))
 
     def _start(self, request: Request, start_us: float) -> None:
         longest_us = 0.0

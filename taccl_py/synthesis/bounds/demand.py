@@ -33,7 +33,7 @@ from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, crossings
 from taccl_py.synthesis.bounds.cut import Cut, CutFinder
 from taccl_py.synthesis.bounds.flow import alltoall_charge
 from taccl_py.synthesis.bounds.growth import growth_bound, nodes
-from taccl_py.synthesis.bounds.handout import Handout, handouts
+from taccl_py.synthesis.bounds.handout import Handout, handouts, rooted_handouts
 from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, without_messages
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.relays import relay_bound
@@ -46,6 +46,8 @@ _FROM_ROOT = frozenset({Kind.BROADCAST, Kind.SCATTER})
 _TO_ROOT = frozenset({Kind.GATHER, Kind.REDUCE})
 # Backwards on the machine turned around these are collectives in which data is copied and not summed or dealt out.
 _BACKWARDS = frozenset({Kind.REDUCESCATTER, Kind.REDUCE, Kind.SCATTER})
+# Everyone wants, or has, something of everyone, or all of one.
+_SPREADING = frozenset(Kind) - {Kind.GATHER, Kind.SCATTER}
 _SECONDS = 10.0
 # Starts times links up to which distances and growths are looked at from all starts; beyond it, from some.
 _MOST_STEPS = 20_000_000
@@ -132,7 +134,7 @@ class DemandBounds:
         machine = _Machine(topology, kind, root)
         limits = limits or Limits(seconds=_SECONDS)
         charges = machine.charges(limits)
-        cluster = Cluster.of(machine.net) if kind not in ROOTED else None
+        cluster = Cluster.of(machine.net) if kind in _SPREADING else None
         crossing, handed = (
             (tuple(machine.crossings(cluster)), tuple(machine.handouts(cluster))) if cluster else ((), ())
         )
@@ -244,6 +246,8 @@ class _Machine:
 
     def handouts(self, cluster: Cluster) -> Iterator[Handout]:
         """Bounds on messages between nodes whose data is then handed out."""
+        if self.kind in ROOTED:
+            return rooted_handouts(cluster, self.kind, self.root, self.orbits)
         return handouts(cluster, self.kind, self._nodes(self._sorts()), self.orbits)
 
     def _refuse(self, starts: list[int], others: BoolArray) -> None:

@@ -1,4 +1,4 @@
-"""Bound on middle sizes of AllGather, ReduceScatter and AllReduce: what comes into a node late has to be handed out there.
+"""Bound on middle sizes of collectives in which everyone gets everything: what comes into a node late has to be handed out there.
 
 Ranks outside a node B have something for every rank b of it. Choose a time t. What b has of it in the end was in B by t, or it came
 later over b's own ways in, or over links inside B in what is left of the time. Added up over the ranks of B,
@@ -10,6 +10,9 @@ messages that came in later (`taccl_py.synthesis.bounds.knowledge`). What is on 
 messages that come in, each worth its size times a weight that falls with its arrival. Messages follow each other through the gates
 of B, at least alpha and beta for each byte apart, and none carries more than its sender can know by its start; so what all of them
 are worth at most is a longest path over starts and arrivals. If that is less than what is needed, T is too short.
+
+A Broadcast is the same with everything in one place: what a message can carry is what its sender has got from the root by its start
+(`taccl_py.synthesis.bounds.senders`); a ReduceScatter and a Reduce are an AllGather and a Broadcast backwards.
 
 An AllReduce is this twice: contributions, too, have to be collected in a node before they leave it, which is the same backwards. The
 messages between nodes are the same ones, so both inequalities are added up.
@@ -33,6 +36,7 @@ from taccl_py.synthesis.bounds.crossing import Cluster, Gate, earliest
 from taccl_py.synthesis.bounds.cut import CutFinder
 from taccl_py.synthesis.bounds.knowledge import Hub, Learned, size_within
 from taccl_py.synthesis.bounds.net import FloatArray, Orbits
+from taccl_py.synthesis.bounds.senders import Sender, senders_of
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
@@ -65,6 +69,8 @@ class Handout:
         Whether all nodes are like B, and backwards the same, so that for sums both inequalities count.
     reason
         For people.
+    senders
+        If all is one root's: ways out of its node, and how many of each sort; there are two nodes then.
     """
 
     gates: tuple[tuple[Gate, int], ...]
@@ -77,11 +83,17 @@ class Handout:
     is_sum: bool
     both_ways: bool
     reason: str
+    senders: tuple[tuple[Sender, int], ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is one unit of data for all, which is summed up or the root's, and not one for each rank."""
+        return self.is_sum or bool(self.senders)
 
     def at(self, size_bytes: float, least_us: float) -> Bound:
         """Bound for a size; 0 if it is not above the bound that is known."""
         total = self.ranks + self.others
-        unit_mb = size_bytes / BYTES_PER_MB / (1 if self.is_sum else total)
+        unit_mb = size_bytes / BYTES_PER_MB / (1 if self.is_whole else total)
         alphas = [gate.alpha_us for gate in (self.forth.gate, self.back.gate, *(gate for gate, _ in self.gates))]
         if least_us <= 0 or unit_mb <= 0 or min(alphas) < _LEAST_CELLS * least_us * _STRETCH / _CELLS:
             return Bound(0.0, self.reason)
@@ -100,14 +112,29 @@ class _TooShort:
     average: _Average
 
 
+@dataclass(frozen=True)
+class _Chain:
+    """Messages one after the other through a gate, of which there are so many: what one carries at most, by the cell it starts in."""
+
+    gate: Gate
+    number: int
+    most: FloatArray
+
+
 class _Search:
     """The largest T up to so many times a known bound that is proved to be too short."""
 
     def __init__(self, handout: Handout, unit_mb: float, least_us: float, cells: int, stretch: float) -> None:
-        """Take a unit of data that is a rank's share, or everything if it is summed."""
+        """Take a unit of data that is a rank's share, or everything."""
         self._handout, self._unit_mb, self._least_us = handout, unit_mb, least_us
         self._cells, self._stretch, self._cell_us = cells, stretch, least_us * stretch / cells
-        self._wanted = 1.0 if handout.is_sum else float(handout.others)
+        self._wanted = 1.0 if handout.is_whole else float(handout.others)
+        if handout.senders:
+            self._learned = [handout.forth.learned(cells, self._cell_us, unit_mb, np.ones(cells))]
+            self._told = self._reach = np.zeros(cells)
+            ends: FloatArray = np.arange(1.0, cells + 1.0) * self._cell_us
+            self._chains = [_Chain(one.gate, number, one.known(ends, unit_mb)) for one, number in handout.senders]
+            return
         if handout.is_sum:
             told, reach = (hub.learned(cells, self._cell_us, 0.0).known for hub in (handout.forth, handout.back))
             self._told, self._reach = (np.minimum(1.0, known / handout.others) for known in (told, reach))
@@ -116,6 +143,8 @@ class _Search:
         else:
             self._learned = [handout.forth.learned(cells, self._cell_us, unit_mb)]
             self._told, self._reach = self._learned[0].known, np.zeros(cells)
+        most = np.full(cells, self._wanted) if handout.is_sum else self._told
+        self._chains = [_Chain(gate, number, most) for gate, number in handout.gates]
 
     def longest(self, averages: _Averages) -> _TooShort | None:
         """None if the known bound cannot be proved to be too short either."""
@@ -131,7 +160,7 @@ class _Search:
         """Whether for some average not enough can come in and be handed out by a time."""
         handout, scaled = self._handout, averages.times(time_us)
         inside = np.mean([self._inside(learned, time_us, scaled) for learned in self._learned], axis=0)
-        worth = np.sum([number * self._worth(gate, time_us, scaled) for gate, number in handout.gates], axis=0)
+        worth = np.sum([chain.number * self._worth(chain, time_us, scaled) for chain in self._chains], axis=0)
         lacks: FloatArray = handout.ranks * self._wanted * (1 - 1e-9) - (worth + inside)
         worst = int(lacks.argmax())
         return _TooShort(time_us, averages.one(worst)) if lacks[worst] > 0 else None
@@ -146,8 +175,9 @@ class _Search:
         most[starts > time_us] = 0.0
         return averages.between(starts, learned.stride_us) @ most
 
-    def _worth(self, gate: Gate, time_us: float, averages: _Averages) -> FloatArray:
+    def _worth(self, chain: _Chain, time_us: float, averages: _Averages) -> FloatArray:
         """What messages through a gate are worth at most, [average]."""
+        gate = chain.gate
         cells = int(time_us / self._cell_us) + 1
         starts: FloatArray = np.arange(float(cells)) * self._cell_us
         out = self._weights(starts, averages)
@@ -156,14 +186,13 @@ class _Search:
         reach = self._reach[np.minimum(self._cells - 1, ((time_us - starts) / self._cell_us).astype(np.int64))]
         per_unit_us, lead = gate.beta_us_per_mb * self._unit_mb, int(gate.alpha_us / self._cell_us)
         lasting: FloatArray = starts + self._cell_us
-        whole = np.full(cells, self._wanted)
         best = np.zeros((len(averages.at_end), cells + 1))
         for cell in range(cells - 1, -1, -1):
             best[:, cell] = best[:, cell + 1]
             if cell + lead >= cells:
                 continue
             ends = np.arange(cell + lead, cells)
-            most = whole[ends] if self._handout.is_sum else np.full(len(ends), self._told[cell])
+            most = np.full(len(ends), chain.most[cell])
             size = size_within(most, lasting[ends - cell], gate.alpha_us, per_unit_us)
             weight = out[:, ends]
             if self._handout.is_sum:
@@ -259,6 +288,24 @@ class _Inside:
         alpha_us, beta = cluster.net.alpha_us[resources], cluster.net.beta_us_per_mb[resources]
         entry = Gate(float(alpha_us.min()), float(beta.min()), float(alpha_us.min()))
         return _Inside(float((1 / beta).sum()), entry, len(resources))
+
+
+def rooted_handouts(cluster: Cluster, kind: Kind, root: int, orbits: Orbits) -> Iterator[Handout]:
+    """Bound for what of a Broadcast is handed out in the other of two nodes, or collected there for a Reduce."""
+    if kind not in (Kind.BROADCAST, Kind.REDUCE):
+        return
+    machine = cluster if kind is Kind.BROADCAST else cluster.reversed()
+    senders = senders_of(machine, root)
+    if senders:
+        node, hub = 1 - int(machine.node_of[root]), _hub(machine, orbits)
+        found = _handout(machine, node, (hub, hub), kind, both_ways=False)
+        if np.isfinite(found.rate_mb_per_us):
+            what = (
+                "comes into node {node} late is handed out"
+                if kind is Kind.BROADCAST
+                else "leaves node {node} early is collected"
+            )
+            yield replace(found, senders=senders, reason=f"handing out: what {what.format(node=node)} there")
 
 
 def handouts(cluster: Cluster, kind: Kind, near: list[int], orbits: Orbits) -> Iterator[Handout]:

@@ -1,0 +1,124 @@
+"""Senders of a Broadcast between two nodes: what can leave the root's node over each of its ways out, and when.
+
+Over the root's own way out anything can leave at any time. The ranks behind another one know nothing at first. Ranks that know
+something become more no faster than messages without bytes let them (`taccl_py.synthesis.bounds.growth`). So the first message to a
+rank behind the k-th way to have such a rank starts no sooner than the k-th of these arrivals less the time of the message; and what
+those ranks know later came in since then, at the rate of the links inside the node. What came back from the other node, too, can
+only have started there when something had arrived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from taccl_py.synthesis.bounds.crossing import Cluster, Gate
+from taccl_py.synthesis.bounds.cut import CutFinder
+from taccl_py.synthesis.bounds.net import FloatArray
+from taccl_py.synthesis.bounds.spread import shared_port
+from taccl_py.synthesis.symmetry import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Inflow:
+    """How data can come to the ranks behind a way out: from some time on, after an alpha, at a rate."""
+
+    since_us: float
+    alpha_us: float
+    rate_mb_per_us: float
+
+    def megabytes(self, ends_us: FloatArray) -> FloatArray:
+        """What has come at most by some times."""
+        found: FloatArray = np.maximum(0.0, ends_us - self.since_us - self.alpha_us) * self.rate_mb_per_us
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A way out of the root's node.
+
+    Attributes
+    ----------
+    gate
+        Its costs.
+    inflows
+        How data comes to the ranks behind it; none if the root is one of them.
+    """
+
+    gate: Gate
+    inflows: tuple[Inflow, ...]
+
+    def known(self, ends_us: FloatArray, size_mb: float) -> FloatArray:
+        """Share of everything that its ranks know at most by some times."""
+        if not self.inflows:
+            return np.ones(len(ends_us))
+        come: FloatArray = np.sum([inflow.megabytes(ends_us) for inflow in self.inflows], axis=0)
+        return np.minimum(1.0, come / size_mb)
+
+
+def senders_of(cluster: Cluster, root: int) -> tuple[tuple[Sender, int], ...]:
+    """Ways out of the root's node, and how many of each sort; none unless there are two nodes and data is limited inside them."""
+    net, home = cluster.net, int(cluster.node_of[root])
+    if len(cluster.telling.sizes) != 2:
+        return ()
+    ways = _ways_out(cluster, home)
+    behind = [set(net.src[links].tolist()) for links in ways.values()]
+    others = [ranks for ranks in behind if root not in ranks]
+    inside, back = (_inflow(cluster, set().union(*others), own) for own in (True, False))
+    gate = _quickest_gate(cluster, ways)
+    if inside is None or back is None or gate.least_us <= 0:
+        return ()
+    most_ways = max(Counter(rank for ranks in others for rank in ranks).values(), default=1)
+    learned = cluster.telling.grown(home, cluster.telling.of_rank[root])
+    told_us = sorted(each.time_us for each in learned if each.group == home)[1:]
+    own_links = (cluster.node_of[net.src] == home) & (cluster.node_of[net.dst] == home)
+    slowest_us = float(net.least_message_us[own_links].max(initial=0.0))
+    found = Counter({Sender(gate, ()): len(behind) - len(others)})
+    for number in range(len(others)):
+        told = number // most_ways
+        # Whoever hears from the other node first does so after something has got there.
+        since_us = min(told_us[told] - slowest_us if told < len(told_us) else math.inf, gate.least_us)
+        flows = (replace(inside, since_us=since_us), replace(back, since_us=gate.least_us))
+        found[Sender(gate, flows)] += 1
+    return tuple(found.items())
+
+
+def _ways_out(cluster: Cluster, home: int) -> dict[int, IntArray]:
+    """Links out of a node by the port or, without one, the link that their senders take turns on."""
+    net = cluster.net
+    links = np.flatnonzero((cluster.node_of[net.src] == home) & (cluster.node_of[net.dst] != home))
+    found: dict[int, list[int]] = {}
+    for link, key in zip(links.tolist(), shared_port(net, net.src, links).tolist(), strict=True):
+        found.setdefault(key, []).append(link)
+    return {key: np.array(each, dtype=np.int64) for key, each in found.items()}
+
+
+def _quickest_gate(cluster: Cluster, ways: Mapping[int, IntArray]) -> Gate:
+    """The least of each cost of some ways out."""
+    net = cluster.net
+    resources = [key if key >= 0 else -1 - key for key in ways]
+    return Gate(
+        float(net.alpha_us[resources].min()),
+        float(net.beta_us_per_mb[resources].min()),
+        min(float(net.least_message_us[links].min()) for links in ways.values()),
+    )
+
+
+def _inflow(cluster: Cluster, ranks: set[int], own: bool) -> Inflow | None:
+    """The best way for data to come to any of some ranks, from the own node or the other one; None if nothing limits it."""
+    net, node_of, finder = cluster.net, cluster.node_of, CutFinder(cluster.net)
+    alphas_us, rates = [math.inf], [0.0]
+    for rank in sorted(ranks):
+        links = np.flatnonzero((net.dst == rank) & ((node_of[net.src] == node_of[rank]) == own))
+        if not len(links):
+            continue
+        resources = finder.cheapest_cover(links)
+        if resources is None:
+            return None
+        alphas_us.append(float(net.alpha_us[resources].min()))
+        rates.append(float((1 / net.beta_us_per_mb[resources]).sum()))
+    return Inflow(0.0, min(alphas_us), max(rates))
