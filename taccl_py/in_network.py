@@ -34,7 +34,7 @@ class SwitchPlan:
     lowered
         The plan and its text.
     options
-        What it was made with: over several nodes the fastest number of pieces was looked for.
+        What it was made with: the fastest number of owners or of pieces was looked for.
     replay
         How long it takes at the schedule's size.
     bound
@@ -66,9 +66,7 @@ def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
     """
     collective, topology = schedule.collective, schedule.topology
     size_bytes = schedule.chunk_bytes * collective.chunks_per_size
-    best = replace(options, switch=True)
-    if needs_rails(schedule):
-        best = _fastest_cut(schedule, best, size_bytes)
+    best = _fastest_cut(schedule, replace(options, switch=True), size_bytes)
     lowered = lower_plan_and_judge(schedule, best)
     replay = replay_plan(lowered.plan, collective.kind, topology, size_bytes / lowered.plan.chunks_per_size)
     bounds = DemandBounds.by_switch(topology, collective.kind, collective.root)
@@ -132,22 +130,29 @@ def _rails(schedule: Schedule) -> tuple[Rails, ...]:
 
 
 def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_Cut]:
-    """Plans of more and more pieces, until a limit of the runtime is reached; on one node there are no pieces."""
-    for pieces in _PIECES if needs_rails(schedule) else _PIECES[:1]:
-        tried = replace(options, pieces=pieces)
+    """Plans of more and more pieces, or on one node by more and more owners, until a limit of the runtime is reached."""
+    if needs_rails(schedule):
+        wanted = [replace(options, pieces=pieces) for pieces in _PIECES]
+    else:
+        num_ranks = schedule.topology.num_ranks
+        fewer = [1 << power for power in range(num_ranks.bit_length()) if 1 << power < num_ranks]
+        counts = [*fewer, num_ranks] if schedule.collective.kind is Kind.ALLREDUCE else [num_ranks]
+        wanted = [replace(options, owners=owners) for owners in counts]
+    for number, tried in enumerate(wanted):
         try:
             plan = lower_plan(schedule, tried).plan
         except LoweringError:
-            if pieces == _PIECES[0]:
+            if number == 0:
                 raise
             return
         yield _Cut(tried, plan)
 
 
 def _fastest_cut(schedule: Schedule, options: PlanOptions, size_bytes: float) -> PlanOptions:
-    """Options with the number of pieces and the rails that are fastest at a size, of those whose chunks divide it if there are any.
+    """Options whose cut is fastest at a size, of those whose chunks divide it if there are any.
 
-    More pieces follow each other more closely, and pay alpha more often; so trying ends when more of them are slower.
+    More pieces follow each other more closely, more owners share the load, and both pay alpha more often; so trying ends when more
+    of them are slower.
     """
     best: tuple[bool, float] = (True, math.inf)
     chosen = options

@@ -35,6 +35,21 @@ def test_one_node_takes_what_its_ports_take(kind, time_us, bound_us):
     assert found.gap == pytest.approx(time_us / bound_us - 1, abs=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("size_mb", "owners", "time_us"),
+    [
+        # Each port pays 0.3 us for every owner and carries what owners share once more; a sum is loaded 0.3 us before it is stored.
+        (0.001, 1, 2 * 0.001 / 0.45 + 0.3 + 0.3),
+        (0.8, 2, 1.5 * 0.8 / 0.45 + 0.6 + 0.3),
+        (8, 8, 9 / 0.45 + 2.4 + 0.3),
+    ],
+)
+def test_the_smaller_an_allreduce_the_fewer_ranks_own_it(size_mb, owners, time_us):
+    found = lower_by_switch(wanted("ndv5", "allreduce", chunk_bytes=size_mb * MB / 8), PlanOptions())
+    assert found.options.owners == owners
+    assert found.replay.makespan_us == pytest.approx(time_us, rel=2e-3)
+
+
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "broadcast"])
 @pytest.mark.parametrize("chunk_bytes", [16, 4096, 8 * MB])
 @pytest.mark.parametrize("instances", [1, 4])

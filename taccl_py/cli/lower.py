@@ -59,9 +59,9 @@ class _Written:
     "--switch",
     is_flag=True,
     help="Let the switch multicast and add up (mscclpp-json; AllReduce, AllGather and Broadcast, where the topology says that it "
-    "can): each rank lets it store its share at all ranks. SCHEDULE says machine, chunks and size, its messages do not matter. "
-    "Of several nodes, each one's switch serves it, ranks of one number send to each other, and the pieces are those that are "
-    "fastest at SCHEDULE's size.",
+    "can): ranks let it store their part at all ranks. SCHEDULE says machine, collective and size, its messages do not matter. "
+    "Of several nodes, each one's switch serves it, and ranks of one number send to each other. How many ranks add up, and in "
+    "how many pieces, is what is fastest at SCHEDULE's size.",
 )
 @click.option("--name", default=None, help="Name of the algorithm in the file; default: collective and machine.")
 @lowering_options
@@ -205,6 +205,8 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
         facts, summary = _plan_facts(made.lowered.plan)
         if made.options.pieces > 1:
             summary += f", {made.options.pieces} pieces one after the other"
+        if made.options.owners is not None and made.options.owners < subject.topology.num_ranks:
+            summary += f", {made.options.owners} of {subject.topology.num_ranks} ranks let the switch add up"
         return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
     lowered = lower_plan_and_judge(subject, options)
     return _Written(lowered.text, *_plan_facts(lowered.plan))
@@ -216,6 +218,7 @@ def _switch_facts(made: SwitchPlan) -> dict[str, Any]:
         "bound_us": made.bound.time_us,
         "bound_reason": made.bound.reason,
         "gap": made.gap,
+        "owners": made.options.owners,
         "pieces": made.options.pieces,
         "rails": str(made.options.rails),
     }

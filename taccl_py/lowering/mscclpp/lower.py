@@ -42,8 +42,8 @@ class PlanOptions:
         None makes one from collective and machine.
     switch
         Whether the switches of the topology multicast and add up, instead of messages.
-    pieces, rails
-        Of a plan by switch for several nodes; see `SwitchCut`.
+    owners, pieces, rails
+        Of a plan by switch; see `SwitchCut`.
     """
 
     placement: Placement = Placement.BOTH
@@ -52,6 +52,7 @@ class PlanOptions:
     max_bytes: int | None = None
     name: str | None = None
     switch: bool = False
+    owners: int | None = None
     pieces: int = 1
     rails: Rails = Rails.DIRECT
 
@@ -97,7 +98,7 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     if options.placement is Placement.BOTH and kind is Kind.ALLTOALL:
         in_place = False
     if options.switch:
-        cut = SwitchCut(options.instances, options.pieces, options.rails)
+        cut = SwitchCut(options.instances, options.owners, options.pieces, options.rails)
         gpus = switch_gpus(schedule, cut, in_place=in_place)
     else:
         gpus = _message_gpus(schedule, options, in_place)

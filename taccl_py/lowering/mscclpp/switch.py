@@ -1,8 +1,8 @@
 """Collectives by a switch that multicasts and adds up: no messages, but stores to everybody, and loads of sums.
 
 What a rank has to hand out, it lets the switch store at all ranks (``gstore``): its share of an AllGather, the root's data of a
-Broadcast. In an AllReduce each rank lets the switch add up what all ranks hold of its share and store the sum at all of them
-(``glres``).
+Broadcast. In an AllReduce ranks, all or some, let the switch add up what all ranks hold of their part and store the sum at all of
+them (``glres``).
 
 Nobody may load or store before all ranks have begun the call, and nobody may leave before all that is stored in its memory is
 there; so all threadblocks with one number, one on each rank, greet those that store, and are told when they are done. Instances
@@ -35,6 +35,9 @@ class SwitchCut:
     ----------
     instances
         Threadblocks of every kind on every rank, each with one part of everything.
+    owners
+        On one node: ranks that let the switch add up a part of an AllReduce; None is all. Fewer pay alpha less often at every
+        port, and load their own ports more.
     pieces
         Over several nodes: pieces that each of them does one after the other.
     rails
@@ -42,35 +45,36 @@ class SwitchCut:
     """
 
     instances: int = 1
+    owners: int | None = None
     pieces: int = 1
     rails: Rails = Rails.DIRECT
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Neighbouring chunks that a rank hands out: the first in its input, the first in all outputs, and how many."""
-
-    source: int
-    target: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Work:
-    """What is done: by each rank (`runs`; None: nothing), in so many parts."""
+    """What is done on one node; `owners` are those who let the switch store something, each a part of an AllReduce."""
 
-    kind: Kind
-    runs: tuple[_Run | None, ...]
+    collective: Collective
+    owners: tuple[int, ...]
     instances: int
     in_place: bool
 
+    @property
+    def lengths(self) -> Lengths:
+        """Cells of input and output: one for everything that a threadblock lets the switch store."""
+        if self.collective.kind is Kind.ALLGATHER:
+            return Lengths(self.instances, self.collective.num_ranks * self.instances)
+        return Lengths(len(self.owners) * self.instances, len(self.owners) * self.instances)
+
     def group(self, buffer: Buffer) -> SwitchGroup:
         """Switch channel of all ranks."""
-        return SwitchGroup(buffer, tuple(range(len(self.runs))))
+        return SwitchGroup(buffer, tuple(range(self.collective.num_ranks)))
 
-    def part(self, buffer: Buffer, first: int, count: int, number: int) -> Cells:
-        """Cells of an instance: one part of all cells of some chunks."""
-        return Cells(buffer, first * self.instances + number * count, count)
+    def cell(self, post: Post, buffer: Buffer) -> Cells:
+        """Cell of a threadblock; the input of an AllGather is the rank's own share alone."""
+        is_share = self.collective.kind is Kind.ALLGATHER and buffer is Buffer.INPUT
+        first = 0 if is_share else self.owners.index(post.rank) * self.instances
+        return Cells(buffer, first + post.instance, 1)
 
 
 def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[PlanGpu, ...]:
@@ -79,7 +83,7 @@ def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[
     Parameters
     ----------
     schedule
-        Collective, chunks and machine; its messages are not looked at.
+        Collective and machine; its chunks and messages are not looked at.
     cut
         How the work is cut.
     in_place
@@ -97,11 +101,14 @@ def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[
         site = Site(topology.node_ranks, instances, cut.pieces, in_place, cut.rails)
         return rails_gpus(collective, topology.node_of, site)
     script = Script(topology.node_of)
-    work = _Work(collective.kind, _runs(collective), instances, in_place)
+    owners = tuple(range(collective.num_ranks))
+    if collective.kind is not Kind.ALLGATHER:
+        owners = (collective.root,) if collective.kind is Kind.BROADCAST else owners[: cut.owners]
+    work = _Work(collective, owners, instances, in_place)
     for number in range(instances):
         for rank in range(collective.num_ranks):
             _write_block(script, work, Post(rank, 0, number))
-    return script.gpus(Lengths(collective.input_chunks * instances, collective.output_chunks * instances))
+    return script.gpus(work.lengths)
 
 
 def _can_serve(topology: Topology, kind: Kind, ranks: Sequence[int]) -> bool:
@@ -151,40 +158,29 @@ def needs_rails(schedule: Schedule) -> bool:
     return True
 
 
-def _runs(collective: Collective) -> tuple[_Run | None, ...]:
-    """What each rank hands out: its own share, but all of it the root of a Broadcast."""
-    ranks, share = range(collective.num_ranks), collective.chunks_per_rank
-    if collective.kind is Kind.BROADCAST:
-        return tuple(_Run(0, 0, share) if rank == collective.root else None for rank in ranks)
-    first = 0 if collective.kind is Kind.ALLGATHER else share  # the input is the rank's share, or all shares
-    return tuple(_Run(first * rank, share * rank, share) for rank in ranks)
-
-
 def _write_block(script: Script, work: _Work, post: Post) -> None:
     """What a rank does in one instance: the ranks that store are greeted by all others, and tell them when they are done."""
-    others = [Post(rank, post.peer, post.instance) for rank in range(len(work.runs)) if rank != post.rank]
-    storing = [other for other in others if work.runs[other.rank] is not None]
-    served = others if work.runs[post.rank] is not None else []
+    others = [Post(rank, post.peer, post.instance) for rank in range(work.collective.num_ranks) if rank != post.rank]
+    storing = [other for other in others if other.rank in work.owners]
+    served = others if post.rank in work.owners else []
     script.tell(post, "rlxsignal", storing)
     script.tell(post, "rlxwait", served)
     script.meet(post)
-    run = work.runs[post.rank]
-    if run is not None:
-        _store(script, work, post, run)
+    if post.rank in work.owners:
+        _store(script, work, post)
         script.meet(post)
     script.tell(post, "signal", served)
     script.tell(post, "wait", storing)
     script.meet(post)
 
 
-def _store(script: Script, work: _Work, post: Post, run: _Run) -> None:
-    if work.kind is Kind.ALLREDUCE:
+def _store(script: Script, work: _Work, post: Post) -> None:
+    if work.collective.kind is Kind.ALLREDUCE:
         # In place the input is the output; one name is enough for both.
-        stored = Buffer.INPUT if work.in_place else Buffer.OUTPUT
-        source = work.part(Buffer.INPUT, run.source, run.count, post.instance)
-        target = work.part(stored, run.target, run.count, post.instance)
-        script.sum_by_switch(post, work.group(Buffer.INPUT), source, work.group(stored), target)
+        given, wanted = Buffer.INPUT, Buffer.INPUT if work.in_place else Buffer.OUTPUT
+        source, target = work.cell(post, given), work.cell(post, wanted)
+        script.sum_by_switch(post, work.group(given), source, work.group(wanted), target)
         return
-    target = work.part(Buffer.OUTPUT, run.target, run.count, post.instance)
-    source = target if work.in_place else work.part(Buffer.INPUT, run.source, run.count, post.instance)
+    target = work.cell(post, Buffer.OUTPUT)
+    source = target if work.in_place else work.cell(post, Buffer.INPUT)
     script.multicast(post, source, work.group(Buffer.OUTPUT), target)

@@ -66,13 +66,12 @@ def test_each_rank_sums_its_part_between_a_greeting_and_a_farewell():
         }  # fmt: skip
 
 
-def test_instances_are_threadblocks_that_share_out_each_chunk():
+def test_instances_are_threadblocks_that_share_out_the_part_of_a_rank():
     value = by_switch(direct_allreduce(3, k=2), instances=2)
-    assert value["gpus"][1]["input_chunks"] == 12
+    assert value["gpus"][1]["input_chunks"] == 6  # whatever the chunks of the schedule are
     for number in range(2):
         sums = [one["src_buff"][0] for one in ops(value, 1, number) if one["name"] == "glres"]
-        # Rank 1 owns chunks 2 and 3, which are cells 4 to 7, and each instance takes two of them.
-        assert [(one["index"], one["size"]) for one in sums] == [(4 + 2 * number, 2)]
+        assert [(one["index"], one["size"]) for one in sums] == [(2 + number, 1)]  # rank 1 owns cells 2 and 3
         block = value["gpus"][1]["threadblocks"][number]
         assert block["channels"] == [
             {"channel_type": "memory", "channel_ids": [number, 2 + number]},
@@ -106,13 +105,13 @@ def test_the_switch_takes_every_sum_once_through_all_ports(instances):
 
 
 def test_a_multicast_leaves_once_and_enters_everywhere_once():
-    """AllGather of 4 shares of 2 MB: each port in takes all 8 MB in 4 operations. Broadcast of 3 MB: one operation."""
+    """AllGather of 4 shares of 1 MB: each port in takes all 4 MB in 4 operations. Broadcast of 1 MB: one operation."""
     gather = on_plane(ring_allgather(4, k=2))
     plan = lower_plan(gather, PlanOptions(switch=True)).plan
-    assert replay_plan(plan, Kind.ALLGATHER, gather.topology, MB).makespan_us == pytest.approx(4 + 8)
+    assert replay_plan(plan, Kind.ALLGATHER, gather.topology, MB).makespan_us == pytest.approx(4 + 4)
     broadcast = on_plane(chain_broadcast(4, k=3))
     plan = lower_plan(broadcast, PlanOptions(switch=True)).plan
-    assert replay_plan(plan, Kind.BROADCAST, broadcast.topology, MB).makespan_us == pytest.approx(1 + 3)
+    assert replay_plan(plan, Kind.BROADCAST, broadcast.topology, MB).makespan_us == pytest.approx(1 + 1)
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -121,14 +120,26 @@ def test_each_rank_multicasts_its_share_of_an_allgather(in_place):
     value = by_switch(ring_allgather(3, k=2), placement=placement)
     for rank in range(3):
         assert names(value, rank) == ["rlxsignal", "rlxwait", "nop", "gstore", "nop", "signal", "wait", "nop"]
-        source = {"type": "o", "index": 2 * rank} if in_place else {"type": "i", "index": 0}
+        source = {"type": "o", "index": rank} if in_place else {"type": "i", "index": 0}
         assert ops(value, rank)[3] == {
             "name": "gstore",
             "channel_type": "switch",
-            "src_buff": [{**source, "size": 2}],
-            "dst_buff": [{"switch_channel_id": 0, "index": 2 * rank, "size": 2}],
+            "src_buff": [{**source, "size": 1}],
+            "dst_buff": [{"switch_channel_id": 0, "index": rank, "size": 1}],
         }
         assert value["gpus"][rank]["channels"][1]["buffer_type"] == "o"
+
+
+def test_of_a_small_allreduce_some_ranks_do_all():
+    """One owner adds up the whole buffer; the others greet it, and wait until it is done."""
+    value = by_switch(direct_allreduce(3), owners=1)
+    assert value["gpus"][0]["input_chunks"] == 1
+    assert names(value, 0) == ["rlxwait", "nop", "glres", "nop", "signal", "nop"]
+    assert names(value, 1) == names(value, 2) == ["rlxsignal", "wait", "nop"]
+    plan = read_one_sided(json.dumps(by_switch(direct_allreduce(5), owners=2, instances=3)), "plan.json")
+    for seed in range(4):
+        call = Call(1 << 12, DataType.INT32, Operator.SUM, in_place=True)
+        assert run_one_sided(plan, call, Conditions(EXECUTOR, seed=seed, shuffled=True)).num_wrong == 0
 
 
 def test_only_the_root_of_a_broadcast_multicasts_and_nobody_else_is_greeted():
