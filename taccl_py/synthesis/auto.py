@@ -17,6 +17,7 @@ from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.race import Outcome, Racer, Run
 from taccl_py.synthesis.suggest import connection_sketches
+from taccl_py.topology.translations import translations_of
 
 # Answers this close to the bound are not raced again.
 _CLOSE = 0.01
@@ -32,6 +33,9 @@ _MOST_PAIRS = 200_000
 # Sketches leave few of these, but all are looked at once for each.
 _MOST_SKETCHED_PAIRS = 2_000_000
 _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
+# Ranks of a machine without regularity from which on, and up to which, engine greedy takes part: below, others search everything;
+# above, it takes longer than a race.
+_GREEDY_RANKS = range(32, 513)
 
 
 def first_runs(demand: Demand) -> list[Run]:
@@ -48,7 +52,8 @@ def constructive_runs(demand: Demand) -> list[Run]:
     """Those of them that are done in some seconds."""
     if demand.kind in (Kind.GATHER, Kind.SCATTER):
         return []
-    return [Run("flow" if demand.kind is Kind.ALLTOALL else "trees", demand)]
+    runs = [Run("flow" if demand.kind is Kind.ALLTOALL else "trees", demand)]
+    return [*runs, Run("greedy", demand)] if _is_for_greedy(demand) else runs
 
 
 def quick_runs(demand: Demand) -> list[Run]:
@@ -57,6 +62,13 @@ def quick_runs(demand: Demand) -> list[Run]:
     if demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER):
         runs.append(Run("hierarchy", demand))
     return runs
+
+
+def _is_for_greedy(demand: Demand) -> bool:
+    """Whether links are missing or slow, or nodes differ, on a machine that is too large to search."""
+    topology = demand.topology
+    in_range = topology.num_ranks in _GREEDY_RANKS and not topology.chunk_costs
+    return in_range and demand.sketch is None and translations_of(topology) is None
 
 
 def second_runs(demand: Demand) -> list[Run]:

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.topology.automorphism import LinkImages
+from taccl_py.topology.model import Topology
+
 IntArray = NDArray[np.int64]
 
 # Entries of the table of coordinates; generators that are no basis make it larger than the number of ranks.
@@ -80,3 +83,9 @@ def _cycle(image: IntArray) -> int:
     while rank:
         rank, order = int(image[rank]), order + 1
     return order
+
+
+def translations_of(topology: Topology) -> Translations | None:
+    """Translations among the symmetries that the machine is believed to have, those that fail the test left out."""
+    images = LinkImages(topology)
+    return Translations.of([g for g in topology.symmetry if not isinstance(images.of(g), str)], topology.num_ranks)

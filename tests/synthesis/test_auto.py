@@ -7,6 +7,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.auto import first_runs, second_runs, synthesize_auto
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import Degradation, LinkChoice, SlowPort, degraded
 from tests.instances import quiet_pulp
 
 pytestmark = quiet_pulp
@@ -49,3 +50,19 @@ def test_sketches_are_tried_where_a_machine_is_too_large_without_one_what_leaves
     assert not any(run.demand.sketch.permutations for run in runs)  # exchanging the two ranks of a NIC parts neighbours
     assert {run.demand.chunks_per_rank for run in runs} == {1}
     assert not second_runs(Demand(load_topology("ndv4", 16), Kind.ALLTOALL, 1048576.0))
+
+
+def test_engine_greedy_takes_part_on_larger_machines_without_regularity():
+    """36 ranks are enough; on 16 others search all that there is."""
+    whole, small = load_topology("torus:6x6"), load_topology("torus:4x4")
+    gone = Degradation(missing=(LinkChoice(0, 1),))
+    raced = {
+        name: "greedy" in [run.engine for run in first_runs(Demand(machine, Kind.ALLREDUCE, 1e6))]
+        for name, machine in (
+            ("whole", whole),
+            ("broken", degraded(whole, gone)),
+            ("small", degraded(small, gone)),
+            ("slow", degraded(load_topology("ndv4", 5), Degradation(slow_ports=(SlowPort("node 2 *", 0.5),)))),
+        )
+    }
+    assert raced == {"whole": False, "broken": True, "small": False, "slow": True}

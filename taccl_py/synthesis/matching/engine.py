@@ -17,36 +17,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
-from taccl_py.collective import Collective, Kind
+from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.group import MOST_EXPANDED
-from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.schedule.timing import dispatch_messages
-from taccl_py.schedule.transform import allreduce, combining, drafts_of
+from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.matching.exchange import exchange
-from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.flood import Choice, Rule, flood
-from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.attempts import ROUTED, Attempt, Attempts, reordered
 from taccl_py.synthesis.matching.owners import owner_schedule
 from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.synthesis.matching.replicate import replicate, why_not
+from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.topology.model import Topology
 
-_ROUTED = {
-    Kind.BROADCAST: Kind.BROADCAST,
-    Kind.REDUCE: Kind.BROADCAST,
-    Kind.ALLGATHER: Kind.ALLGATHER,
-    Kind.REDUCESCATTER: Kind.ALLGATHER,
-    Kind.ALLREDUCE: Kind.ALLGATHER,
-    Kind.ALLTOALL: Kind.ALLTOALL,
-}
 _BY_RAILS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
 # Chunks on all ranks up to which blocks are put into buffers one by one; and how near to the bound something else may be found
 # that rails would not beat.
@@ -57,8 +44,6 @@ _TOLERANCE = 1e-9
 _CUTS = (1, 2, 4, 8, 16, 32)
 _WORK = 80_000
 _MOST_STARTS = 24
-# Bits that are looked at for each choice of the rarest chunk; beyond this many, chance has to do.
-_MOST_COUNTED = 200_000
 # Hops of an AllToAll without symmetry, whose ways are chosen one by one.
 _MOST_WAYS = 40_000
 # Messages that are put into another order in the end, and in all attempts together.
@@ -67,11 +52,16 @@ _MOST_REORDERED = 60_000
 
 def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`. Without a number of chunks it chooses one."""
-    if demand.kind not in _ROUTED:
-        raise InputError(f"engine greedy is for {', '.join(_ROUTED)}, found {demand.kind}; use --engine milp or flow")
+    if demand.kind not in ROUTED:
+        raise InputError(f"engine greedy is for {', '.join(ROUTED)}, found {demand.kind}; use --engine milp or flow")
     if demand.sketch is not None:
         raise InputError("engine greedy does not look at sketches; use --engine milp or trees", field="sketch")
-    return _Run(demand, options, events).answer()
+    run = _Run(demand, options, events)
+    answer = run.answer()
+    count, fits = answer.schedule.collective.chunks_per_rank, usable_counts(demand)
+    if len(answer.schedule.messages) > _MOST_REORDERED or (answer.proof is Proof.OPTIMAL and count in fits):
+        return answer
+    return fit_to_size(answer, demand, options.limits.within(run.deadline.left))
 
 
 class _Run:
@@ -97,9 +87,10 @@ class _Run:
                 other = search(best)
             if best is None or (other is not None and other.makespan_us < best.makespan_us):
                 best = other
-        if best is not None and len(best.messages) <= _MOST_REORDERED and not self._is_enough(best):
+        may_improve = best is not None and not self._is_enough(best) and not self._over()
+        if best is not None and may_improve and len(best.messages) <= _MOST_REORDERED:
             with self._stage("order"):
-                best = _reordered(best)
+                best = reordered(best)
         if best is None:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
@@ -126,7 +117,7 @@ class _Run:
     def _received_us(self, found: Schedule) -> float:
         """Time for the messages that the rank with the fewest links in (or out, for sums) needs, or 0 where that is not known."""
         kind, topology = self.demand.kind, self.demand.topology
-        if _ROUTED[kind] is not Kind.ALLGATHER:
+        if ROUTED[kind] is not Kind.ALLGATHER:
             return 0.0
         quickest_us = min(topology.message_us(link, found.chunk_bytes) for link in range(len(topology.links)))
         chunks = (topology.num_ranks - 1) * found.collective.chunks_per_rank
@@ -174,20 +165,33 @@ class _Run:
     def _matched(self, before: Schedule | None) -> Schedule | None:
         """Best schedule of a number of attempts with ever finer cuts; none where one attempt is too much work."""
         best: Schedule | None = None
-        for cuts in self._numbers_of_chunks(before):
-            last = best
-            for start in range(self._starts(cuts)):
-                found = self._attempt(cuts, self.limits.seed + start)
-                if found is not None and len(found.messages) <= _MOST_REORDERED // self._starts(cuts):
-                    found = _reordered(found)
+        with Attempts(self.demand, self.limits, self._over, self.deadline) as attempts:
+            for cuts in self._numbers_of_chunks(before):
+                last = best
+                best = self._best_of(attempts, cuts, best)
+                if best is last or self._over():
+                    break
+        return best
+
+    def _best_of(self, attempts: Attempts, cuts: int, best: Schedule | None) -> Schedule | None:
+        """The best of what was there and all attempts with so many chunks."""
+        with closing(attempts.results(self._tries(cuts), self._messages(cuts))) as results:
+            for found in results:
                 if found is not None and (best is None or found.makespan_us < best.makespan_us):
                     best = found
                     self.events.incumbent(best.makespan_us)
                 if best is not None and (self._is_enough(best) or self._over()):
                     break
-            if best is last or self._over():
-                break
         return best
+
+    def _tries(self, cuts: int) -> list[Attempt]:
+        """Attempts with so many chunks."""
+        number = self._starts(cuts)
+        # Every other one lets chunks go into a node several times, which pays where links inside it are the bottleneck.
+        return [
+            Attempt(cuts, self.limits.seed + start, start % 2 == 0, _MOST_REORDERED // number)
+            for start in range(number)
+        ]
 
     def _messages(self, cuts: int) -> int:
         """Messages of one attempt, relays of AllToAll not counted."""
@@ -214,50 +218,7 @@ class _Run:
             return 1
         return max(1, min(_MOST_STARTS, _WORK // self._messages(cuts)))
 
-    def _attempt(self, cuts: int, seed: int) -> Schedule | None:
-        demand, topology = self.demand, self.demand.topology
-        kind = _ROUTED[demand.kind]
-        if demand.kind is Kind.ALLREDUCE:
-            backward = self._routed(topology.reversed(), kind, cuts, seed)
-            forward = self._routed(topology, kind, cuts, seed) if backward is not None else None
-            return allreduce(forward, backward) if forward is not None and backward is not None else None
-        if kind is demand.kind:
-            return self._routed(topology, kind, cuts, seed)
-        found = self._routed(topology.reversed(), kind, cuts, seed)
-        return combining(found, topology) if found is not None else None
-
-    def _routed(self, topology: Topology, kind: Kind, cuts: int, seed: int) -> Schedule | None:
-        collective = Collective(kind, topology.num_ranks, cuts, self.demand.root)
-        chunk_bytes = self.demand.chunk_bytes(self.demand.collective(cuts))
-        fabric = Fabric.of(topology, chunk_bytes)
-        if kind is Kind.ALLTOALL:
-            return _scheduled(topology, collective, chunk_bytes, exchange(fabric, cuts, range(topology.num_ranks)))
-        counted = len(topology.links) * collective.num_chunks
-        choice = Choice.CHANCE if counted > _MOST_COUNTED else Choice.RAREST
-        # Every other attempt lets chunks go into a node several times, which pays where links inside it are the bottleneck.
-        rule = Rule(choice, (seed - self.limits.seed) % 2 == 0, seed)
-        hops = flood(fabric, collective.source, rule, self._over)
-        return None if hops is None else _scheduled(topology, collective, chunk_bytes, hops)
-
 
 def _ends(topology: Topology) -> tuple[list[int], list[int]]:
     """Rank that each link enters, and the one that it leaves."""
     return [link.dst for link in topology.links], [link.src for link in topology.links]
-
-
-def _reordered(schedule: Schedule) -> Schedule:
-    """The same deliveries in the order of the longest way still to go, if that is faster."""
-    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
-    other = replace(schedule, messages=messages)
-    return other if other.makespan_us < schedule.makespan_us else schedule
-
-
-def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, hops: Sequence[Hop]) -> Schedule:
-    relayed: list[set[int]] = [set() for _ in range(topology.num_ranks)]
-    if collective.kind is Kind.ALLTOALL:
-        for hop in hops:
-            dst = topology.links[hop.link].dst
-            relayed[dst].update(chunk for chunk in hop.chunks if collective.wanted[chunk] != (dst,))
-    messages = tuple(Message(hop.link, hop.chunks, hop.start_us, hop.end_us) for hop in hops)
-    scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
-    return Schedule(topology, collective, chunk_bytes, messages, scratch)

@@ -92,12 +92,6 @@ def _claims(topology: Topology, link: int, chunk_bytes: float, label: IntArray) 
     return tuple(claims)
 
 
-def translations_of(topology: Topology) -> Translations | None:
-    """Translations among the symmetries that the machine is believed to have, those that fail the test left out."""
-    images = LinkImages(topology)
-    return Translations.of([g for g in topology.symmetry if not isinstance(images.of(g), str)], topology.num_ranks)
-
-
 def resource_orbits(topology: Topology, translations: Translations) -> IntArray | None:
     """Orbit of every link and port, or None if one of them is kept in place by some translation."""
     found = LinkImages(topology)

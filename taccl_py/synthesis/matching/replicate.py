@@ -14,11 +14,11 @@ from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
-from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits, translations_of
+from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
 from taccl_py.synthesis.matching.growth import Hop, grow_trees
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Topology
-from taccl_py.topology.translations import Translations
+from taccl_py.topology.translations import Translations, translations_of
 
 # How often trees are grown, with other choices among equally good ones; and numbers of chunks that are tried. The search ends
 # sooner where it cannot get better.

@@ -1,0 +1,173 @@
+"""Attempts of matching, one with each seed: here one after the other, or on other processors, with the same results.
+
+Results come in the order of the attempts, whoever is done first, and what is made of them does not depend on who did it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.timing import dispatch_messages
+from taccl_py.schedule.transform import allreduce, combining, drafts_of
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.processes import STOP, Workers, start_workers
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.matching.exchange import exchange
+from taccl_py.synthesis.matching.fabric import Fabric
+from taccl_py.synthesis.matching.flood import Choice, Rule, flood
+from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.topology.model import Topology
+
+# Which collective is routed in place of each: sums are copies run backwards.
+ROUTED = {
+    Kind.BROADCAST: Kind.BROADCAST,
+    Kind.REDUCE: Kind.BROADCAST,
+    Kind.ALLGATHER: Kind.ALLGATHER,
+    Kind.REDUCESCATTER: Kind.ALLGATHER,
+    Kind.ALLREDUCE: Kind.ALLGATHER,
+    Kind.ALLTOALL: Kind.ALLTOALL,
+}
+# Bits that are looked at for each choice of the rarest chunk; beyond this many, chance has to do.
+_MOST_COUNTED = 200_000
+# Messages of attempts together from which on it pays to start processes, which takes a second or two.
+_WORTH_PROCESSES = 40_000
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to match chunks with links.
+
+    Attributes
+    ----------
+    cuts
+        Chunks of a rank's share.
+    seed
+        Of the choices among equals.
+    thrifty
+        Whether a chunk goes into a node once.
+    most_reordered
+        Messages up to which they are then put into the order of the longest way still to go, if that is faster.
+    """
+
+    cuts: int
+    seed: int
+    thrifty: bool
+    most_reordered: int
+
+
+class Attempts:
+    """Carries out attempts on one demand, on several processors where that pays."""
+
+    def __init__(self, demand: Demand, limits: Limits, over: Callable[[], bool], deadline: Deadline) -> None:
+        self._demand, self._over, self._deadline = demand, over, deadline
+        # In a process of a race the others are busy too.
+        self._number = limits.workers if multiprocessing.parent_process() is None else 1
+        self._stack = ExitStack()
+        self._workers: Workers | None = None
+
+    def __enter__(self) -> Attempts:
+        """Start nothing yet."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End the processes."""
+        self._stack.close()
+
+    def results(self, attempts: Sequence[Attempt], messages: int) -> Generator[Schedule | None, None, None]:
+        """Results in order, None where time was over; whoever needs no more of them closes the iterator.
+
+        Parameters
+        ----------
+        attempts
+            What to try.
+        messages
+            How many messages each of them has, about.
+        """
+        # The first one is often as good as can be, and no processes are needed.
+        here = len(attempts) if self._number == 1 or messages * (len(attempts) - 1) < _WORTH_PROCESSES else 1
+        for attempt in attempts[:here]:
+            yield carry_out(self._demand, attempt, self._over)
+        if here == len(attempts):
+            return
+        if self._workers is None:
+            self._workers = self._stack.enter_context(start_workers(self._number))
+        seconds = self._deadline.left
+        others = attempts[here:]
+        futures = [self._workers.pool.submit(_carry_out_there, self._demand, each, seconds) for each in others]
+        try:
+            for attempt, future in zip(others, futures, strict=True):
+                yield self._awaited(self._workers, attempt, future)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _awaited(self, workers: Workers, attempt: Attempt, future: Future[Schedule | None]) -> Schedule | None:
+        while not future.done():
+            wait([future], _POLL_SECONDS)
+            if self._over():
+                workers.stop()
+        try:
+            return future.result()
+        except BrokenProcessPool:  # perhaps for want of memory, of which one alone needs less
+            return carry_out(self._demand, attempt, self._over)
+
+
+def _carry_out_there(demand: Demand, attempt: Attempt, seconds: float) -> Schedule | None:
+    deadline = Deadline(seconds)
+    return carry_out(demand, attempt, lambda: STOP.is_set() or not deadline.left)
+
+
+def carry_out(demand: Demand, attempt: Attempt, over: Callable[[], bool]) -> Schedule | None:
+    """Schedule of one attempt, or None if time was over before."""
+    found = _matched(demand, attempt, over)
+    return reordered(found) if found is not None and len(found.messages) <= attempt.most_reordered else found
+
+
+def reordered(schedule: Schedule) -> Schedule:
+    """The same deliveries in the order of the longest way still to go, if that is faster."""
+    messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
+    other = replace(schedule, messages=messages)
+    return other if other.makespan_us < schedule.makespan_us else schedule
+
+
+def _matched(demand: Demand, attempt: Attempt, over: Callable[[], bool]) -> Schedule | None:
+    topology, kind = demand.topology, ROUTED[demand.kind]
+    if kind is demand.kind:
+        return _routed(demand, topology, attempt, over)
+    backward = _routed(demand, topology.reversed(), attempt, over)
+    if backward is None or demand.kind is not Kind.ALLREDUCE:
+        return None if backward is None else combining(backward, topology)
+    forward = _routed(demand, topology, attempt, over)
+    return None if forward is None else allreduce(forward, backward)
+
+
+def _routed(demand: Demand, topology: Topology, attempt: Attempt, over: Callable[[], bool]) -> Schedule | None:
+    collective = Collective(ROUTED[demand.kind], topology.num_ranks, attempt.cuts, demand.root)
+    chunk_bytes = demand.chunk_bytes(demand.collective(attempt.cuts))
+    fabric = Fabric.of(topology, chunk_bytes)
+    if collective.kind is Kind.ALLTOALL:
+        return _scheduled(topology, collective, chunk_bytes, exchange(fabric, attempt.cuts, range(topology.num_ranks)))
+    counted = len(topology.links) * collective.num_chunks
+    choice = Choice.CHANCE if counted > _MOST_COUNTED else Choice.RAREST
+    hops = flood(fabric, collective.source, Rule(choice, attempt.thrifty, attempt.seed), over)
+    return None if hops is None else _scheduled(topology, collective, chunk_bytes, hops)
+
+
+def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, hops: Sequence[Hop]) -> Schedule:
+    relayed: list[set[int]] = [set() for _ in range(topology.num_ranks)]
+    if collective.kind is Kind.ALLTOALL:
+        for hop in hops:
+            dst = topology.links[hop.link].dst
+            relayed[dst].update(chunk for chunk in hop.chunks if collective.wanted[chunk] != (dst,))
+    messages = tuple(Message(hop.link, hop.chunks, hop.start_us, hop.end_us) for hop in hops)
+    scratch = tuple(tuple(sorted(chunks)) for chunks in relayed)
+    return Schedule(topology, collective, chunk_bytes, messages, scratch)
