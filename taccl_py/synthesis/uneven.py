@@ -30,8 +30,10 @@ from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
 # Sizes are counted in elements of so many bytes; smaller ones are more, and what divides these divides them.
 _ELEMENT_BYTES = 4
-# No linear program for plans of more messages, and none in another order for those of more than the second number.
+# No linear program for plans of more messages, and none in another order for those of more than the second number; nor for those
+# with more pairs of a message and a chunk, which are its entries: half a million take minutes.
 _MOST_MESSAGES, _MANY_MESSAGES = 20_000, 2_000
+_MOST_PAIRS = 300_000
 # Chunks of a rank's buffer, at most, and how much more there are from one try to the next, at least.
 _MOST_CHUNKS, _STEP = 16384, 1.5
 # What sizes or finer chunks must gain, for a count that more chunks divide is rarer.
@@ -99,7 +101,8 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
         If highspy is not installed.
     """
     shares = _shares(schedule.collective)
-    if len(shares[0]) == 1 or len(schedule.messages) > _MOST_MESSAGES:
+    pairs = sum(len(message.chunks) for message in schedule.messages)
+    if len(shares[0]) == 1 or len(schedule.messages) > _MOST_MESSAGES or pairs > _MOST_PAIRS:
         return None
     deadline = Deadline(limits.seconds)
     drafts = drafts_of(schedule)

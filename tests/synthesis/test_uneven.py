@@ -44,6 +44,11 @@ def test_a_slower_link_carries_less():
     assert not judge_schedule(found)
 
 
+def test_plans_of_very_many_messages_and_chunks_stay_as_they_are(monkeypatch):
+    monkeypatch.setattr("taccl_py.synthesis.uneven._MOST_PAIRS", 1)
+    assert recut(two_lanes(), POWERS, LIMITS) is None
+
+
 def test_sizes_are_as_near_as_the_counts_allow():
     """Of five chunks the quick link gets four, 1 + 8 us; three quarters would be less, but three of five leave 1 + 12 us."""
     found = recut(two_lanes(), (5,), LIMITS)

@@ -41,9 +41,13 @@ from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
 # Cells in the time within which the bound is looked for, and by how much it may exceed the bound that is known; then again,
-# beyond what was found.
+# beyond what was found, by averages that differ so much from the best one; and once more for so many ranks, where other things
+# take longer.
 _CELLS, _STRETCH = 240, 2.5
-_FINE_CELLS, _FINE_STRETCH = 420, 1.08
+_FINE = ((400, 1.1, 1.0), (640, 1.04, 0.4))
+_MANY = 256
+# First part of a window of an average.
+_HEAD = 0.2
 # A gate's alpha must last for so many cells.
 _LEAST_CELLS = 2.0
 _PRECISION = 1e-3
@@ -97,11 +101,12 @@ class Handout:
         alphas = [gate.alpha_us for gate in (self.forth.gate, self.back.gate, *(gate for gate, _ in self.gates))]
         if least_us <= 0 or unit_mb <= 0 or min(alphas) < _LEAST_CELLS * least_us * _STRETCH / _CELLS:
             return Bound(0.0, self.reason)
-        rough = _Search(self, unit_mb, least_us, _CELLS, _STRETCH).longest(_Average.all())
-        if rough is None:
+        best = _Search(self, unit_mb, least_us, _CELLS, _STRETCH).longest(_Average.all())
+        if best is None:
             return Bound(0.0, self.reason)
-        fine = _Search(self, unit_mb, rough.time_us, _FINE_CELLS, _FINE_STRETCH).longest(rough.average.near())
-        return Bound(fine.time_us if fine else rough.time_us, self.reason)
+        for cells, stretch, step in _FINE[: 1 + (total >= _MANY)]:
+            best = _Search(self, unit_mb, best.time_us, cells, stretch).longest(best.average.near(step)) or best
+        return Bound(best.time_us, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,24 +215,34 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Average:
-    """An average over times t: `at_end` of the weight on the end, the rest evenly on times from a first one on; as shares of T."""
+    """An average over times t, as shares of T: `at_end` of the weight on the end, of the rest `head` on the first part of a window.
+
+    Everything else is even over the window.
+    """
 
     first: float
     length: float
     at_end: float
+    head: float
 
     @staticmethod
     def all() -> _Averages:
         """Those that are tried first."""
         return _Averages.of(
-            np.linspace(0.1, 0.9, 12), np.array([0.02, 0.15, 0.3, 0.45]), np.array([0.0, 0.3, 0.6, 1.0])
+            np.linspace(0.1, 0.9, 12),
+            np.array([0.02, 0.15, 0.3, 0.45]),
+            np.array([0.0, 0.3, 0.6, 1.0]),
+            np.array([0.0, 0.4]),
         )
 
-    def near(self) -> _Averages:
-        """Those not far from this one."""
-        first = np.clip(self.first + np.linspace(-0.08, 0.08, 9), 0.0, 0.97)
-        length = np.clip(self.length + np.linspace(-0.1, 0.1, 5), 0.02, 1.0)
-        return _Averages.of(first, length, np.clip(self.at_end + np.array([-0.2, -0.1, 0.0, 0.1, 0.2]), 0.0, 1.0))
+    def near(self, step: float) -> _Averages:
+        """Those not far from this one, by so large steps."""
+        first = np.clip(self.first + step * np.linspace(-0.09, 0.09, 7), 0.0, 0.97)
+        length = np.clip(self.length + step * np.linspace(-0.12, 0.12, 5), 0.02, 1.0)
+        at_end, head = (
+            np.clip(share + step * np.array([-0.2, 0.0, 0.2]), 0.0, 1.0) for share in (self.at_end, self.head)
+        )
+        return _Averages.of(first, length, at_end, head)
 
 
 @dataclass(frozen=True)
@@ -237,35 +252,42 @@ class _Averages:
     first_us: FloatArray
     last_us: FloatArray
     at_end: FloatArray
+    head: FloatArray
 
     @staticmethod
-    def of(first: FloatArray, length: FloatArray, at_end: FloatArray) -> _Averages:
+    def of(first: FloatArray, length: FloatArray, at_end: FloatArray, head: FloatArray) -> _Averages:
         """All combinations, where T is 1."""
-        first, length, at_end = (part.reshape(-1) for part in np.meshgrid(first, length, at_end))
-        return _Averages(first, first + length, at_end)
+        first, length, at_end, head = (part.reshape(-1) for part in np.meshgrid(first, length, at_end, head))
+        return _Averages(first, first + length, at_end, head)
 
     def times(self, time_us: float) -> _Averages:
         """The same for another T."""
-        return _Averages(self.first_us * time_us, self.last_us * time_us, self.at_end)
+        return replace(self, first_us=self.first_us * time_us, last_us=self.last_us * time_us)
 
     def one(self, number: int) -> _Average:
         """One of them, where T is 1."""
-        first = float(self.first_us[number])
-        return _Average(first, float(self.last_us[number]) - first, float(self.at_end[number]))
+        first, last, at_end, head = (
+            float(values[number]) for values in (self.first_us, self.last_us, self.at_end, self.head)
+        )
+        return _Average(first, last - first, at_end, head)
 
     def not_before(self, times_us: FloatArray) -> FloatArray:
         """Weight of the t that are not before some times, [average, time]."""
-        width = (self.last_us - self.first_us)[:, None]
-        spread = np.clip((self.last_us[:, None] - times_us[None, :]) / width, 0.0, 1.0)
-        found: FloatArray = self.at_end[:, None] + (1 - self.at_end[:, None]) * spread
+        found: FloatArray = self.at_end[:, None] + (1 - self.at_end[:, None]) * (1 - self._before(times_us))
         return found
 
     def between(self, starts_us: FloatArray, stride_us: float) -> FloatArray:
         """Weight of the t before the end that are at some times or less than a stride later, [average, time]."""
-        upper = np.minimum(self.last_us[:, None], starts_us[None, :] + stride_us)
-        common = np.maximum(0.0, upper - np.maximum(self.first_us[:, None], starts_us[None, :]))
-        found: FloatArray = (1 - self.at_end[:, None]) * common / (self.last_us - self.first_us)[:, None]
+        found: FloatArray = (1 - self.at_end[:, None]) * (self._before(starts_us + stride_us) - self._before(starts_us))
         return found
+
+    def _before(self, times_us: FloatArray) -> FloatArray:
+        """Weight of the t of the windows before some times, [average, time]."""
+        passed = (times_us[None, :] - self.first_us[:, None]) / (self.last_us - self.first_us)[:, None]
+        head = self.head[:, None]
+        return np.asarray(
+            head * np.clip(passed / _HEAD, 0.0, 1.0) + (1 - head) * np.clip(passed, 0.0, 1.0), dtype=np.float64
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def test_what_came_late_is_handed_out_by_messages_that_double(time_us, shares):
 def test_512_ranks_hand_out_in_rounds_of_three_messages():
     """64 nodes of 8 H800, AllGather of 1 MiB: with one alpha for all that is handed out, and none for what is passed on, it is 11.0."""
     handout = Handout(((RAILS.gate, 8),), 8, 504, 1.6, 0.3, RAILS, RAILS, is_sum=False, both_ways=False, reason="")
-    assert 11.65 < handout.at(float(1 << 20), 5.44).time_us < 12.5
+    assert 11.92 < handout.at(float(1 << 20), 5.44).time_us < 12.5
 
 
 def test_a_slow_link_inside_hands_out_everything_after_the_first_message():
