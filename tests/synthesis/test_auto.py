@@ -66,3 +66,5 @@ def test_engine_greedy_takes_part_on_larger_machines_without_regularity():
         )
     }
     assert raced == {"whole": False, "broken": True, "small": False, "slow": True}
+    slow = degraded(load_topology("ndv4", 5), Degradation(slow_ports=(SlowPort("node 2 *", 0.5),)))
+    assert "greedy" not in [run.engine for run in first_runs(Demand(slow, Kind.ALLGATHER, 1e6))]
