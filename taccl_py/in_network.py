@@ -130,14 +130,14 @@ def _rails(schedule: Schedule) -> tuple[Rails, ...]:
 
 
 def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_Cut]:
-    """Plans of more and more pieces, or on one node by more and more owners, until a limit of the runtime is reached."""
-    if needs_rails(schedule):
-        wanted = [replace(options, pieces=pieces) for pieces in _PIECES]
-    else:
-        num_ranks = schedule.topology.num_ranks
-        fewer = [1 << power for power in range(num_ranks.bit_length()) if 1 << power < num_ranks]
-        counts = [*fewer, num_ranks] if schedule.collective.kind is Kind.ALLREDUCE else [num_ranks]
-        wanted = [replace(options, owners=owners) for owners in counts]
+    """Plans by more and more owners and then of more and more pieces, until a limit of the runtime is reached."""
+    kind, several = schedule.collective.kind, needs_rails(schedule)
+    most = len(schedule.topology.node_ranks[0]) if several else schedule.topology.num_ranks
+    fewer = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    shared = kind is Kind.ALLREDUCE or (kind is Kind.BROADCAST and several)
+    wanted = [replace(options, owners=owners) for owners in ([*fewer, most] if shared else [most])]
+    if several:
+        wanted += [replace(options, owners=most, pieces=pieces) for pieces in _PIECES[1:]]
     for number, tried in enumerate(wanted):
         try:
             plan = lower_plan(schedule, tried).plan

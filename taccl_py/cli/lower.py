@@ -205,8 +205,9 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
         facts, summary = _plan_facts(made.lowered.plan)
         if made.options.pieces > 1:
             summary += f", {made.options.pieces} pieces one after the other"
-        if made.options.owners is not None and made.options.owners < subject.topology.num_ranks:
-            summary += f", {made.options.owners} of {subject.topology.num_ranks} ranks let the switch add up"
+        most = len(subject.topology.node_ranks[0])
+        if made.options.owners is not None and made.options.owners < most:
+            summary += f", by {made.options.owners} of {most} ranks of a node"
         return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
     lowered = lower_plan_and_judge(subject, options)
     return _Written(lowered.text, *_plan_facts(lowered.plan))

@@ -1,6 +1,7 @@
 """Collectives of several nodes whose switches multicast and add up: switches inside, rails between ranks of one local number.
 
-Everything is cut into pieces, which follow each other. Of each piece the rank with local number l cares for the l-th part:
+Everything is cut into pieces, which follow each other, and each piece into parts, for each of which the ranks of one local number
+care; of little data there are fewer parts than ranks in a node, and the other ranks only say that they have begun:
 
 * AllReduce: its switch adds up what the node's ranks hold of the part, and the sum goes to scratch. Ranks of one local number
   exchange these sums, each adds them up in the order of the nodes, so that all get the same bits, and lets its switch store the
@@ -57,6 +58,10 @@ class Site:
         Whether input and output are the same memory.
     rails
         How nodes send to several others.
+    owners
+        Ranks of a node that care for a part of everything; in an AllGather all do.
+    first
+        Local number of the first of them: that of a root.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -64,6 +69,8 @@ class Site:
     pieces: int
     in_place: bool
     rails: Rails
+    owners: int
+    first: int = 0
 
     @property
     def num_local(self) -> int:
@@ -114,9 +121,31 @@ class _Place:
         count = len(self.site.nodes)
         return [(self.node + step) % count for step in range(1, count)]
 
+    @property
+    def part(self) -> int:
+        """Which part of everything this rank cares for, if there are so many."""
+        return (self.local - self.site.first) % self.site.num_local
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it cares for any."""
+        return self.part < self.site.owners
+
     def peers(self, role: int) -> list[Post]:
         """Threadblocks of the other ranks of this node."""
         return [Post(rank, role, self.instance) for rank in self.site.nodes[self.node] if rank != self.rank]
+
+    def busy(self, role: int) -> list[Post]:
+        """Those of the others that care for a part."""
+        return [post for post in self.peers(role) if self._beside(post).is_owner]
+
+    def idle(self) -> list[Post]:
+        """Those of the others that do not, of the one role that these have."""
+        return [post for post in self.peers(_FIRST) if not self._beside(post).is_owner]
+
+    def _beside(self, post: Post) -> _Place:
+        local = self.site.nodes[self.node].index(post.rank)
+        return _Place(self.site, self.node, local, self.instance)
 
     def group(self, buffer: Buffer) -> SwitchGroup:
         """Switch channel of the whole node."""
@@ -156,9 +185,12 @@ def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: Site) -> 
         relayed = site.rails is Rails.RELAYED
         layout = _SumLayout(site, len(site.nodes) if relayed else 1)
         for place in site.places():
+            if not place.is_owner:
+                _look_on(script, place, _FIRST, _HAND if relayed else _SECOND)
+                continue
             _let_switch_add(script, place, layout)
             (_add_part if relayed else _add_all)(script, place, layout)
-        cells = site.num_local * layout.share
+        cells = site.owners * layout.share
         return script.gpus(Lengths(cells, cells, layout.scratch))
     if collective.kind is Kind.ALLGATHER:
         for place in site.places():
@@ -168,7 +200,7 @@ def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: Site) -> 
         )
     for place in site.places():
         _pass_on(script, place, collective.root)
-    cells = site.num_local * site.num_pieces
+    cells = site.owners * site.num_pieces
     return script.gpus(Lengths(cells, cells))
 
 
@@ -184,8 +216,16 @@ def _part_as_friends(script: Script, place: _Place, role: int) -> None:
     """Let nobody leave before all of the node have stored what they have to."""
     post = place.post(role)
     script.meet(post)
-    script.tell(post, "signal", place.peers(role))
-    script.tell(post, "wait", place.peers(role))
+    script.tell(post, "signal", [*place.busy(role), *place.idle()])
+    script.tell(post, "wait", place.busy(role))
+    script.meet(post)
+
+
+def _look_on(script: Script, place: _Place, greeted: int, last: int) -> None:
+    """What a rank does that cares for no part: say that it has begun, and wait until all is stored at it."""
+    post = place.post(_FIRST)
+    script.tell(post, "rlxsignal", place.busy(greeted))
+    script.tell(post, "wait", place.busy(last))
     script.meet(post)
 
 
@@ -206,7 +246,7 @@ class _SumLayout:
 
     def cells(self, place: _Place, number: int, buffer: Buffer) -> Cells:
         """A piece's cells of a local number, one for each part."""
-        return Cells(buffer, (number * self.site.num_local + place.local) * self.parts, self.parts)
+        return Cells(buffer, (number * self.site.owners + place.part) * self.parts, self.parts)
 
     def own(self, place: _Place, number: int) -> Cells:
         """Scratch for the sums of the node; not where a neighbour's are."""
@@ -244,7 +284,7 @@ class _SumLayout:
 def _let_switch_add(script: Script, place: _Place, layout: _SumLayout) -> None:
     """Sums of the node, for this rank itself and for those of its number on the other nodes."""
     post = place.post(_FIRST)
-    script.tell(post, "rlxsignal", place.peers(_FIRST))
+    script.tell(post, "rlxsignal", place.busy(_FIRST))
     script.tell(post, "rlxwait", [*place.peers(_FIRST), *place.others(_SECOND)])
     script.meet(post)
     for number, last in place.numbers():
@@ -355,14 +395,16 @@ def _pass_on(script: Script, place: _Place, root: int) -> None:
         before = None if steps == 0 else (place.node - 1) % len(place.site.nodes)
         after = [] if steps == len(place.site.nodes) - 1 else place.other_nodes[:1]
     if before is None:
-        _from_root(script, place, root, [place.at(node, _HAND) for node in after])
+        _from_root(script, place, root, [place.at(node, _HAND) for node in after] if place.is_owner else [])
+    elif not place.is_owner:
+        _look_on(script, place, _HAND, _HAND)
     else:
         teller = place.at(before, _HAND if before != start else _FIRST)
         _from_rail(script, place, teller, [place.at(node, _HAND) for node in after])
 
 
 def _from_root(script: Script, place: _Place, root: int, hearers: list[Post]) -> None:
-    post, num_local = place.post(_FIRST), place.site.num_local
+    post, parts = place.post(_FIRST), place.site.owners
     at_root = Post(root, _FIRST, place.instance)
     is_root = place.rank == root
     script.tell(post, "rlxwait", [*(place.peers(_FIRST) if is_root else []), *hearers])
@@ -370,8 +412,8 @@ def _from_root(script: Script, place: _Place, root: int, hearers: list[Post]) ->
         script.tell(post, "rlxsignal", [at_root])
     script.meet(post)
     for number, last in place.numbers():
-        whole = Cells(Buffer.OUTPUT, number * num_local, num_local)
-        part = whole.part(place.local, 1)
+        whole = Cells(Buffer.OUTPUT, number * parts, parts)
+        part = whole.part(place.part, 1)
         if is_root:
             source = whole if place.site.in_place else Cells(Buffer.INPUT, whole.first, whole.count)
             script.multicast(post, source, place.group(Buffer.OUTPUT), whole)
@@ -385,11 +427,11 @@ def _from_root(script: Script, place: _Place, root: int, hearers: list[Post]) ->
 
 def _from_rail(script: Script, place: _Place, teller: Post, hearers: list[Post]) -> None:
     post = place.post(_HAND)
-    script.tell(post, "rlxsignal", [*place.peers(_HAND), teller])
-    script.tell(post, "rlxwait", [*place.peers(_HAND), *hearers])
+    script.tell(post, "rlxsignal", [*place.busy(_HAND), teller])
+    script.tell(post, "rlxwait", [*place.busy(_HAND), *place.idle(), *hearers])
     script.meet(post)
     for number, last in place.numbers():
-        part = Cells(Buffer.OUTPUT, number * place.site.num_local + place.local, 1)
+        part = Cells(Buffer.OUTPUT, number * place.site.owners + place.part, 1)
         script.tell(post, "wait", [teller])
         script.meet(post)
         script.multicast(post, part, place.group(Buffer.OUTPUT), part)

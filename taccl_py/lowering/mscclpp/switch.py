@@ -36,8 +36,8 @@ class SwitchCut:
     instances
         Threadblocks of every kind on every rank, each with one part of everything.
     owners
-        On one node: ranks that let the switch add up a part of an AllReduce; None is all. Fewer pay alpha less often at every
-        port, and load their own ports more.
+        Ranks of a node that let the switch add up a part of an AllReduce, or over several nodes hand out a part of a Broadcast; None
+        is all. Fewer pay alpha less often at every port, and load their own ports more.
     pieces
         Over several nodes: pieces that each of them does one after the other.
     rails
@@ -98,7 +98,10 @@ def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[
     """
     collective, topology, instances = schedule.collective, schedule.topology, cut.instances
     if needs_rails(schedule):
-        site = Site(topology.node_ranks, instances, cut.pieces, in_place, cut.rails)
+        nodes, most = topology.node_ranks, len(topology.node_ranks[0])
+        num_owners = most if cut.owners is None or collective.kind is Kind.ALLGATHER else min(most, cut.owners)
+        first = topology.local_rank[collective.root]
+        site = Site(nodes, instances, cut.pieces, in_place, cut.rails, num_owners, first)
         return rails_gpus(collective, topology.node_of, site)
     script = Script(topology.node_of)
     owners = tuple(range(collective.num_ranks))

@@ -55,8 +55,9 @@ def judged(text, schedule):
 def test_plans_are_right_in_the_eyes_of_the_judge_and_on_real_data(kind, rails, placement, num_nodes, num_local):
     root = num_local + 1 if kind == "broadcast" else 0
     schedule = asked(boxes(num_nodes, num_local), kind, root)
-    for instances, pieces in ((1, 1), (2, 3)):
-        made = lower_plan(schedule, PlanOptions(placement, instances, pieces=pieces, rails=rails, switch=True))
+    for instances, pieces, owners in ((1, 1, None), (2, 3, None), (1, 2, 1)):
+        options = PlanOptions(placement, instances, switch=True, owners=owners, pieces=pieces, rails=rails)
+        made = lower_plan(schedule, options)
         assert judged(made.text, schedule) == ()
         assert parse_plan(made.text, "plan.json") == made.plan
         plan = read_one_sided(made.text, "plan.json")
@@ -69,10 +70,11 @@ def test_plans_are_right_in_the_eyes_of_the_judge_and_on_real_data(kind, rails, 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rails", list(Rails))
 @pytest.mark.parametrize("placement", [Placement.IN_PLACE, Placement.OUT_OF_PLACE])
-def test_every_operation_but_the_last_meetings_is_needed(kind, rails, placement):
+@pytest.mark.parametrize("owners", [None, 1])
+def test_every_operation_but_the_last_meetings_is_needed(kind, rails, placement, owners):
     """Whatever is left out, the judge objects: to a wait, a signal, a meeting, a flush or a sum that is missing."""
     schedule = asked(boxes(3, 2), kind)
-    value = json.loads(text_of(schedule, placement=placement, rails=rails))
+    value = json.loads(text_of(schedule, placement=placement, rails=rails, owners=owners))
     for gpu, threadblock in ((0, 0), (1, -1), (5, -1)):
         for number, operation in enumerate(ops(value, gpu, threadblock)[:-1]):
             broken = copy.deepcopy(value)
@@ -130,6 +132,16 @@ def test_a_broadcast_takes_what_ports_and_nics_take():
     store, send, hand = 8 / 0.45 + 0.3, 1 / 0.05 + 2.6, 8 * (1 / 0.45 + 0.3)
     found = replay_plan(plan, Kind.BROADCAST, schedule.topology, MB)
     assert found.makespan_us == pytest.approx(store + send + hand)
+
+
+def test_a_small_broadcast_takes_one_rail():
+    """1 KB on two nodes, root 9: two stores and a message. The other ranks only greet, and wait."""
+    schedule = asked(load_topology("ndv5", 2), "broadcast", 9)
+    plan = lower_plan(schedule, PlanOptions(switch=True, owners=1)).plan
+    found = replay_plan(plan, Kind.BROADCAST, schedule.topology, MB / 1000)
+    assert found.makespan_us == pytest.approx(2 * (0.001 / 0.45 + 0.3) + 0.001 / 0.05 + 2.6)
+    assert {(one.src, one.dst) for one in found.transfers} == {(9, 1)}
+    assert [operation.name for operation in plan.gpus[2].blocks[0].operations] == ["rlxsignal", "wait", "nop"]
 
 
 def test_sums_at_pairs_leave_the_ports_room():
