@@ -1,9 +1,9 @@
 """Sketch search: sketches that a designer might try on a machine, each solved, the best first.
 
 A sketch is made of four independent ideas: which links inside a node to use (all, or only the fastest class), who talks between
-nodes (everybody, equal local ranks, one sender for each port that leaves the node), whose chunks a sender relays (anybody's, or
-those of the ranks that reach it soonest), and how finely shares are cut. Symmetry is the machine's own, where the links that are
-left have it.
+nodes (everybody, equal local ranks, one sender for each port that leaves the node), whose chunks a sender relays (anybody's,
+its own, or those of the ranks that reach it soonest), and how finely shares are cut. Symmetry is the machine's own, where the
+links that are left have it.
 """
 
 from __future__ import annotations
