@@ -15,7 +15,7 @@ from taccl_py.runtimes import RUNTIMES
 _GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
 
 
-@click.command(short_help="Compare our algorithms with NCCL's (and TACCL's), for every size.")
+@click.command(short_help="Compare our algorithms with NCCL's, for every size.")
 @click.argument("topology")
 @click.argument("collective", type=KIND)
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
@@ -65,13 +65,14 @@ def compare(as_json: bool, **values: Any) -> None:
 
     Baselines are rings, double binary trees, direct exchange, rings at two levels, and PAT, as schedules on the same machine
     under the same costs, each in its fastest variant; the judge checks them as it checks ours. NCCL's choice follows its own
-    model of time. TACCL's time is the replay of the program that its own lowering makes. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.
+    model of time. TACCL's time is the replay of the program that its own lowering makes. A speed-up is the time of the
+    fastest baseline, or of the schedule of NCCL's choice, over ours.
 
     \b
     Examples:
       taccl compare ring:4 allgather --sizes 1KiB:1MiB --time-limit 5
       taccl compare ndv4 allreduce --sizes 1MiB:1MiB --time-limit 5 --json
-      taccl compare ndv4 allgather --nodes 2 --sizes 1KiB:1MiB --with-taccl
+      taccl compare ndv2 allgather --sizes 1MiB:1MiB --with-taccl --time-limit 5
     """
     from taccl_py.baselines.compare import Tuned, compare_sizes
     from taccl_py.baselines.nccl_graph import read_graphs

@@ -131,6 +131,8 @@ def _lowered(candidate: Candidate, size: int, sizes: Sequence[int], options: Low
 def _slowed(curve: CostCurve, slower: dict[float, float]) -> CostCurve:
     """Curve of a program that is so many times as slow as its schedule at some sizes, and between them by a factor that changes evenly."""
     sizes = sorted(slower)
+    if len(sizes) == 1:
+        return CostCurve((CurvePiece(sizes[0], sizes[0], curve.time_us(sizes[0]) * max(1.0, slower[sizes[0]]), 0.0),))
     ends = sorted({*sizes, *(piece.from_bytes for piece in curve.pieces[1:])})
 
     def time_us(size: float) -> float:

@@ -67,3 +67,10 @@ def test_what_cannot_be_lowered_at_all_is_an_error(monkeypatch):
     monkeypatch.setattr("taccl_py.portfolio.variants.lower_and_judge", cramped)
     with pytest.raises(LoweringError, match="no room"):
         lower_variants(candidates(), SIZES, OPTIONS)
+
+
+def test_a_range_of_one_size_is_a_point():
+    schedule = shared_nic(direct=False)
+    (variant,) = lower_variants([Candidate("made up", "none", schedule, cost_curve(schedule, MB, MB))], [MB], OPTIONS)
+    assert (variant.curve.min_bytes, variant.curve.max_bytes) == (MB, MB)
+    assert variant.curve.time_us(MB) == pytest.approx(40)
