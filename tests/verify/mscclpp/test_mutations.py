@@ -12,10 +12,11 @@ from taccl_py.execute.one_sided_local import run_one_sided
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.runs import Call, Conditions
 from taccl_py.lowering.buffers import Placement
-from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
+from taccl_py.lowering.mscclpp import PlanOptions, Rails, lower_plan
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.verify.mscclpp import judge_plan
 from tests.lowering.mscclpp.test_lower import SCHEDULES
+from tests.lowering.mscclpp.test_rails import KINDS, asked, boxes, text_of
 
 OTHER_NAMES = {"signal": "rlxsignal", "wait": "rlxwait", "pwsf": "pws", "pws": "put", "rlxsignal": "signal"}
 SEEDS = range(4)
@@ -27,6 +28,17 @@ def texts():
         lower_plan(make(), PlanOptions(placement)).text
         for make in SCHEDULES.values()
         for placement in (Placement.IN_PLACE, Placement.OUT_OF_PLACE)
+    ]
+
+
+@pytest.fixture(scope="module")
+def texts_by_switch():
+    schedules = [asked(boxes(*shape), kind) for shape in ((1, 3), (2, 2), (3, 2)) for kind in KINDS]
+    return [
+        text_of(schedule, placement=placement, rails=rails, pieces=pieces, owners=owners)
+        for schedule in schedules
+        for placement in (Placement.IN_PLACE, Placement.OUT_OF_PLACE)
+        for rails, pieces, owners in ((Rails.DIRECT, 2, None), (Rails.RELAYED, 1, 1))
     ]
 
 
@@ -87,6 +99,11 @@ def test_what_the_judge_lets_pass_runs_right(texts):
     require_no_miss(texts, 300)
 
 
+def test_what_the_judge_lets_pass_runs_right_with_switches(texts_by_switch):
+    require_no_miss(texts_by_switch, 300)
+
+
 @pytest.mark.slow
-def test_what_the_judge_lets_pass_runs_right_however_often_one_tries(texts):
+def test_what_the_judge_lets_pass_runs_right_however_often_one_tries(texts, texts_by_switch):
     require_no_miss(texts, 6000)
+    require_no_miss(texts_by_switch, 6000)
