@@ -146,10 +146,10 @@ def synthesize_portfolio(
     probes = [Probe(each, bounds.at(each.size_bytes, MAX_COUNT)) for each in demands]
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
         candidates = race_candidates(probes, racer, events)
-    if not candidates:
-        raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
-    events.stage("lowering")
-    variants = lower_variants(candidates, [round(probe.demand.size_bytes) for probe in probes], options)
+        if not candidates:
+            raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
+        events.stage("lowering")
+        variants = lower_variants(candidates, [round(probe.demand.size_bytes) for probe in probes], options, racer)
     members: list[Member] = []
     for span in lower_envelope([variant.curve for variant in variants], low, high, _TOLERANCE):
         middle = round(math.sqrt(span.min_bytes * span.max_bytes))

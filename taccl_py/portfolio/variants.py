@@ -6,8 +6,9 @@ its program kept its promise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from taccl_py.errors import LoweringError
@@ -18,12 +19,15 @@ from taccl_py.portfolio.candidates import Candidate
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import resized
 from taccl_py.simulate.cost_curve import CostCurve, CurvePiece
+from taccl_py.synthesis.race import Racer
 from taccl_py.units import BYTES_PER_MB
 
-# Most candidates that are lowered at one probe size.
+# Most programs that are made at one probe size.
 _MOST_TRIES = 4
 # What another program could gain at most where no other one is looked for.
 _WORTH = 5e-4
+# Candidates of more messages are lowered once: that takes seconds, and more than twice as long for twice as many.
+_MANY_MESSAGES = 1500
 # A program is replayed at sizes up to this factor from the one that it is made for.
 _NEAR = 8.5
 # What is not replayed counts as so many times as slow, unless the program keeps the schedule's promise wherever it is replayed.
@@ -57,8 +61,9 @@ class Variant:
         return self.curve.time_us(self.at_bytes) / self.candidate.curve.time_us(self.at_bytes)
 
     def is_made_for(self, size: int) -> bool:
-        """Whether it is likely that the candidate's program for a size is no faster."""
-        return self.curve.time_us(size) <= self.candidate.curve.time_us(size) * self.slower * (1 + _WORTH)
+        """Whether it is likely that the candidate's program for a size is no faster, or not worth the time to find out."""
+        many = len(self.candidate.schedule.messages) > _MANY_MESSAGES
+        return many or self.curve.time_us(size) <= self.candidate.curve.time_us(size) * self.slower * (1 + _WORTH)
 
 
 def at_size(schedule: Schedule, size_bytes: float) -> Schedule:
@@ -72,7 +77,9 @@ def bytes_per_byte(schedule: Schedule, options: LoweringOptions) -> float:
     return geometry.bytes_per_call(1.0) / schedule.collective.chunks_per_size
 
 
-def lower_variants(candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions) -> list[Variant]:
+def lower_variants(
+    candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions, racer: Racer
+) -> list[Variant]:
     """Variants of which at every probe size one is as fast as a program can be found.
 
     Parameters
@@ -83,49 +90,78 @@ def lower_variants(candidates: Sequence[Candidate], sizes: Sequence[int], option
         Probe sizes, the ends of the range among them.
     options
         Runtime and placement.
+    racer
+        For what can be lowered side by side.
 
     Raises
     ------
     LoweringError
         If at some size no candidate can be lowered.
     """
-    found: list[Variant] = []
-    # The largest first: their programs take longest to make and often serve smaller sizes as well.
+    fastest = {size: min(candidates, key=lambda each: each.curve.time_us(size)) for size in sizes}
+    # Each at the largest size for which it seems to be best, as such a program often serves smaller sizes as well.
+    largest = {id(candidate): _Job(candidate, size, tuple(sizes), options) for size, candidate in fastest.items()}
+    jobs = list(largest.values())
+    made = zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True)
+    # What comes from another process has a copy of its candidate.
+    found = [replace(variant, candidate=job.candidate) for job, variant in made if variant is not None]
     for size in reversed(sizes):
-        ranked = sorted(candidates, key=lambda candidate: candidate.curve.time_us(size))
-        best_us = min((variant.curve.time_us(size) for variant in found), default=float("inf"))
-        failure: LoweringError | None = None
-        for candidate in ranked[:_MOST_TRIES]:
-            if candidate.curve.time_us(size) * (1 + _WORTH) >= best_us:
-                break
-            if any(variant.candidate is candidate and variant.is_made_for(size) for variant in found):
-                continue
-            try:
-                variant = _lowered(candidate, size, sizes, options)
-            except LoweringError as error:
-                failure = failure or error
-                continue
-            found.append(variant)
-            best_us = min(best_us, variant.curve.time_us(size))
-        if failure is not None and best_us == float("inf"):
-            raise failure
+        found += _better_at(size, candidates, found, _Job(fastest[size], size, tuple(sizes), options))
     return found
 
 
-def _lowered(candidate: Candidate, size: int, sizes: Sequence[int], options: LoweringOptions) -> Variant:
+def _better_at(size: int, candidates: Sequence[Candidate], known: Sequence[Variant], job: _Job) -> list[Variant]:
+    """Variants that are faster at a size than the known ones; a job says how programs are made and replayed."""
+    best_us = min((variant.curve.time_us(size) for variant in known), default=math.inf)
+    found: list[Variant] = []
+    failure: LoweringError | None = None
+    for candidate in sorted(candidates, key=lambda each: each.curve.time_us(size)):
+        if candidate.curve.time_us(size) * (1 + _WORTH) >= best_us or len(found) == _MOST_TRIES:
+            break
+        if any(variant.candidate is candidate and variant.is_made_for(size) for variant in known):
+            continue
+        try:
+            found.append(_lowered(replace(job, candidate=candidate)))
+        except LoweringError as error:
+            failure = failure or error
+            continue
+        best_us = min(best_us, found[-1].curve.time_us(size))
+    if failure is not None and math.isinf(best_us):
+        raise failure
+    return found
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A candidate that is to be lowered for a size, and replayed at some of all sizes."""
+
+    candidate: Candidate
+    size: int
+    sizes: tuple[int, ...]
+    options: LoweringOptions
+
+
+def _lowered_if_possible(job: _Job) -> Variant | None:
+    try:
+        return _lowered(job)
+    except LoweringError:
+        return None
+
+
+def _lowered(job: _Job) -> Variant:
+    candidate, size, options = job.candidate, job.size, job.options
     lowered = lower_and_judge(at_size(candidate.schedule, size), options)
     if lowered.program.max_bytes < size * bytes_per_byte(candidate.schedule, options):
         raise LoweringError(f"{size} bytes are not safe", runtime=options.runtime.name, limit="max_bytes")
     slower = {float(size): lowered.replay.makespan_us / candidate.curve.time_us(size)}
-    for each in sizes:
+    for each in job.sizes:
         if each != size and 1 / _NEAR < each / size < _NEAR:
             resized = at_size(candidate.schedule, each)
             replay = replay_at(lowered.program, resized, options.runtime, options.instances)
             slower[float(each)] = replay.makespan_us / candidate.curve.time_us(each)
     unknown = _UNKNOWN if max(slower.values()) > 1 + _WORTH else 1.0
-    return Variant(
-        candidate, size, lowered, _slowed(candidate.curve, {float(each): unknown for each in sizes} | slower)
-    )
+    curve = _slowed(candidate.curve, {float(each): unknown for each in job.sizes} | slower)
+    return Variant(candidate, size, lowered, curve)
 
 
 def _slowed(curve: CostCurve, slower: dict[float, float]) -> CostCurve:

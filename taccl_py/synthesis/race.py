@@ -6,11 +6,12 @@ that has no answer (an engine that cannot serve the demand, no way through a ske
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Deadline, Limits
@@ -20,6 +21,8 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.uneven import fit_to_size
 
 _POLL_SECONDS = 0.1
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,13 @@ class Racer:
         futures = [self._processes.pool.submit(_carry_out, run, settings) for run in runs]
         self._await(self._processes, futures, events)
         return [_outcome(run, future) for run, future in zip(runs, futures, strict=True)]
+
+    def spread(self, function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+        """Results of a function of the top level of some module for all items, found side by side."""
+        if self._processes is not None:
+            with suppress(BrokenProcessPool):
+                return list(self._processes.pool.map(function, items))
+        return [function(item) for item in items]
 
     def _here(self, run: Run, events: Events) -> Outcome:
         if self.over:
