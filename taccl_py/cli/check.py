@@ -13,15 +13,13 @@ from taccl_py.cli.options import KIND, echo_json, json_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import parse_json, read_text
-from taccl_py.portfolio.directory import read_directory
-from taccl_py.report.directory import describe_directory
 from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_size, format_time
-from taccl_py.verify.msccl import ProgramFacts, judge_directory, judge_program
 
 if TYPE_CHECKING:
+    from taccl_py.verify.msccl import ProgramFacts
     from taccl_py.verify.mscclpp import PlanFacts
 
 # A wrong result follows from what is wrong in the file; an attribute that only some runtimes want is the least trouble.
@@ -85,6 +83,8 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
 
 
 def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    from taccl_py.verify.msccl import judge_program
+
     try:
         text = read_text(path)
         if _is_json(path, text):
@@ -139,6 +139,10 @@ def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> 
 
 def _judge_directory(path: Path, runtime: Runtime) -> list[dict[str, Any]]:
     """Results of the files in a directory, and one of the directory."""
+    from taccl_py.portfolio.directory import read_directory
+    from taccl_py.report.directory import describe_directory
+    from taccl_py.verify.msccl import judge_directory
+
     contents = read_directory(path, runtime)
     if not contents.files and not contents.violations:
         error = InputError("holds no files for a runtime to load; name a directory that does", path=str(path))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text, write_all
-from taccl_py.portfolio.directory import Installation, Offer, plan_installation
-from taccl_py.report.directory import describe_directory
 from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+
+if TYPE_CHECKING:
+    from taccl_py.portfolio.directory import Installation, Offer
 
 
 @click.command(short_help="Put algorithm files where a runtime loads them.")
@@ -52,6 +54,8 @@ def install(
       taccl install out old.xml -o rccl --runtime rccl --at /opt/algorithms
       taccl install plan.json -o plans --runtime mscclpp
     """
+    from taccl_py.portfolio.directory import plan_installation
+
     at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"
     if runtime == MSCCLPP.name:
         _install_plans(sources, output, at, trim=trim, replaces=replaces, as_json=as_json)
@@ -123,6 +127,7 @@ def _files(sources: Sequence[Path]) -> list[Path]:
 
 def _offer(path: Path, runtime: Runtime) -> Offer:
     from taccl_py.pipeline import convert_and_judge
+    from taccl_py.portfolio.directory import Offer
 
     text = read_text(path)
     if text.lstrip()[:1] == "{":
@@ -133,6 +138,8 @@ def _offer(path: Path, runtime: Runtime) -> Offer:
 
 
 def _print(found: Installation, output: Path, runtime: Runtime, *, as_json: bool) -> None:
+    from taccl_py.report.directory import describe_directory
+
     facts = describe_directory(found.verdict, runtime)
     if as_json:
         echo_json({

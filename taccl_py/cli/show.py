@@ -34,7 +34,8 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
     Of an XML file it says which rings, chains or trees its chunks take.
 
     An XML file or a plan does not say on which machine it runs: without --topology its threadblocks and its traffic in chunks are shown.
-    The timeline has a line for every rank; a digit or letter is the step of the message that it sends then.
+    The timeline has a line for every rank; a digit or letter is the step of the message that it sends then; of a plan,
+    # is a message, * what a switch stores at several ranks for it, and + the same after adding up.
 
     \b
     Examples:

@@ -8,6 +8,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.schedule_replay import decisions
 from taccl_py.simulate.timeline import Timeline, Transfer
 from taccl_py.topology.model import Topology
+from taccl_py.units import format_ranks
 
 
 def chrome_trace(topology: Topology, timeline: Timeline, schedule: Schedule | None) -> dict[str, Any]:
@@ -36,6 +37,20 @@ def chrome_trace(topology: Topology, timeline: Timeline, schedule: Schedule | No
             busy_us = topology.occupancy_us(resource, move.size_bytes)
             name = f"{move.src} -> {move.dst}"
             slices.append(_complete(name, ports_process, port, move.start_us, busy_us) | {"cat": "port"})
+    for work in timeline.switched:
+        threads[work.rank, work.threadblock] = f"threadblock {work.threadblock}"
+        name = f"{'sum' if work.adds_up else 'store'} at {format_ranks(work.stored)}"
+        arguments = {"bytes": work.size_bytes, "step": work.step}
+        found = _complete(name, work.rank, work.threadblock, work.start_us, work.end_us - work.start_us)
+        slices.append(found | {"cat": "switch", "args": arguments})
+        for use in work.uses:
+            if use.resource >= len(topology.links):
+                port = use.resource - len(topology.links)
+                threads[ports_process, port] = topology.resource_name(use.resource)
+                name = f"{work.rank} by switch"
+                slices.append(
+                    _complete(name, ports_process, port, use.start_us, use.end_us - use.start_us) | {"cat": "port"}
+                )
     events += [_named("thread_name", name, process, thread) for (process, thread), name in sorted(threads.items())]
     arrows = _arrows(schedule, timeline) if schedule is not None else []
     return {"displayTimeUnit": "ns", "traceEvents": [*events, *slices, *arrows]}

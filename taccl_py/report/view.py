@@ -13,7 +13,7 @@ from taccl_py.report.structure import find_phases, structure_record
 from taccl_py.report.tables import plain_table
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.critical_path import critical_path
-from taccl_py.simulate.timeline import Timeline, Transfer
+from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer
 from taccl_py.topology.model import Topology
 from taccl_py.units import format_size, format_time
 
@@ -77,6 +77,7 @@ def plan_record(plan: Plan, kind: str, topology: Topology | None, timeline: Time
         facts |= _facts(kind, topology, timeline)
         facts |= {"traffic": _traffic(topology, timeline)}
         facts |= {"transfers": [_transfer(each, None) for each in timeline.transfers]}
+        facts |= {"switched": [_switched(each) for each in timeline.switched]}
     return {
         **facts,
         "name": plan.name,
@@ -174,11 +175,17 @@ def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
     messages: Counter[int] = Counter()
     size_bytes: Counter[int] = Counter()
     busy_us: dict[int, float] = {}
+
+    def add(resource: int, moved_bytes: float) -> None:
+        messages[resource] += 1
+        size_bytes[resource] += round(moved_bytes)
+        busy_us[resource] = busy_us.get(resource, 0.0) + topology.occupancy_us(resource, moved_bytes)
+
     for move in timeline.transfers:
         for resource in topology.resources_of[move.link]:
-            messages[resource] += 1
-            size_bytes[resource] += round(move.size_bytes)
-            busy_us[resource] = busy_us.get(resource, 0.0) + topology.occupancy_us(resource, move.size_bytes)
+            add(resource, move.size_bytes)
+    for use in (one for work in timeline.switched for one in work.uses):
+        add(use.resource, use.size_bytes)
     order = sorted(busy_us, key=lambda resource: (-busy_us[resource], resource))
     return [
         {
@@ -202,6 +209,13 @@ def _transfer(move: Transfer, schedule: Schedule | None) -> dict[str, Any]:
     message = schedule.messages[move.message]
     return found | {
         "chunks": list(message.chunks), "reduce": message.reduce, "step": schedule.step_of[move.message],
+    }  # fmt: skip
+
+
+def _switched(work: SwitchWork) -> dict[str, Any]:
+    return {
+        "rank": work.rank, "adds_up": work.adds_up, "stored": list(work.stored), "start_us": work.start_us,
+        "end_us": work.end_us, "bytes": work.size_bytes, "threadblock": work.threadblock, "step": work.step,
     }  # fmt: skip
 
 
@@ -326,7 +340,8 @@ def timeline_lines(record: dict[str, Any], ranks: Sequence[int], columns: int) -
     """Return a line for every rank: what it sends when, in so many columns altogether.
 
     A cell holds the step (1 to 9, then a to z) of the message that is longest on its way in it, a dot if there is little of
-    one, and a blank if there is none. Messages of a program have no step; they are drawn as #.
+    one, and a blank if there is none. Messages of a program have no step; they are drawn as #, and what a switch stores for a rank
+    as *, or as + where it adds up before.
 
     Parameters
     ----------
@@ -346,6 +361,10 @@ def timeline_lines(record: dict[str, Any], ranks: Sequence[int], columns: int) -
             letter = "#" if "chunks" not in move else _LETTERS[min(move["step"], len(_LETTERS)) - 1]
             begin, end = (move[key] / makespan_us * cells for key in ("start_us", "end_us"))
             sent[move["src"]].append(_Span(begin, end, letter))
+    for work in record.get("switched", ()):
+        if work["rank"] in sent and makespan_us > 0:
+            begin, end = (work[key] / makespan_us * cells for key in ("start_us", "end_us"))
+            sent[work["rank"]].append(_Span(begin, end, "+" if work["adds_up"] else "*"))
     lines = [f"{f'rank {rank}':>{label}} |{_drawn(spans, cells)}|" for rank, spans in sent.items()]
     lines.append(f"{'':{label}}  0{_time(record, makespan_us):>{cells - 1}}")
     return lines

@@ -71,6 +71,16 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """A resource that is busy with a part of what a switch does."""
+
+    resource: int
+    start_us: float
+    end_us: float
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """A request that has started.
 
@@ -84,12 +94,15 @@ class Grant:
         When it leaves its link.
     arrival_us
         When its data have arrived.
+    uses
+        Of a way, when each of its resources is busy with it.
     """
 
     request: Request
     start_us: float
     link_free_us: float
     arrival_us: float
+    uses: tuple[Use, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +202,17 @@ class Arbiter:
     def _share_out(self, request: Request, now_us: float) -> None:
         """Let each port of a way take its load after what it has to do already."""
         way = self._ways[request.link - len(self._resources)]
-        end_us = now_us
+        uses = []
         for load in way.loads:
-            occupancy_us = self._topology.occupancy_us(load.resource, request.size_bytes * load.share)
-            free_us = max(now_us, self._busy_until_us[load.resource]) + occupancy_us
+            size_bytes = request.size_bytes * load.share
+            start_us = max(now_us, self._busy_until_us[load.resource])
+            free_us = start_us + self._topology.occupancy_us(load.resource, size_bytes)
             self._busy_until_us[load.resource] = free_us
-            end_us = max(end_us, free_us)
+            uses.append(Use(load.resource, start_us, free_us, size_bytes))
             if self._has_filed(load.resource):
                 self._alarms.append(Alarm(free_us, load.resource))
-        self._grants.append(Grant(request, now_us, end_us, end_us + way.latency_us))
+        end_us = max((use.end_us for use in uses), default=now_us)
+        self._grants.append(Grant(request, now_us, end_us, end_us + way.latency_us, tuple(uses)))
 
     def _start(self, request: Request, start_us: float) -> None:
         longest_us = 0.0

@@ -28,7 +28,7 @@ from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
 from taccl_py.simulate.in_network import BY_SWITCH, errand_of, find_ways
-from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
+from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
 
 _PUTS = frozenset({"put", "pws", "pwsf"})
@@ -67,6 +67,7 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
         transfers=sort_transfers(replay.transfers),
         size_bytes=None if topology.chunk_costs else chunk_bytes * plan.chunks_per_size,
         busbw_factor=Collective(kind, topology.num_ranks).busbw_factor,
+        switched=tuple(sorted(replay.switched, key=lambda work: (work.start_us, work.rank, work.threadblock))),
     )
 
 
@@ -105,7 +106,7 @@ class _Block:
 class _Flow:
     """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
 
-    What a switch does has a way instead of a link, and lands at `ranks`.
+    What a switch does has a way instead of a link, lands at `ranks`, and may be a sum.
     """
 
     block: _Block
@@ -115,6 +116,7 @@ class _Flow:
     lane: _Lane | None
     signals: bool = False
     ranks: tuple[int, ...] = ()
+    adds_up: bool = False
 
 
 class _Replay:
@@ -141,6 +143,7 @@ class _Replay:
         self._now_us = 0.0
         self.end_us = 0.0
         self.transfers: list[Transfer] = []
+        self.switched: list[SwitchWork] = []
 
     def run(self) -> None:
         """Let everything happen."""
@@ -204,6 +207,12 @@ class _Replay:
         if flow.link >= len(self._topology.links):
             # Its threadblock loads and stores what the switch adds up, so it is held until all that is done.
             self._at(grant.arrival_us, "sent", number)
+            self.switched.append(
+                SwitchWork(
+                    flow.block.rank, flow.block.number, flow.position, flow.adds_up, flow.ranks, grant.start_us,
+                    grant.arrival_us, flow.size_bytes, grant.uses,
+                )
+            )  # fmt: skip
             for rank in flow.ranks:
                 flow.block.landed_us[rank] = max(flow.block.landed_us.get(rank, 0.0), grant.arrival_us)
             self.end_us = max(self.end_us, grant.arrival_us)
@@ -303,7 +312,9 @@ class _Replay:
         size_bytes = operation.target.count * self._chunk_bytes
         self._fresh.append(len(self._flows))
         self._flows.append(
-            _Flow(block, block.position, self._way_of[errand], size_bytes, None, ranks=errand.stored)
+            _Flow(
+                block, block.position, self._way_of[errand], size_bytes, None, ranks=errand.stored, adds_up=bool(errand.summed)
+            )
         )  # fmt: skip
         block.asked = True
         return False

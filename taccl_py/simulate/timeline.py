@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taccl_py.units import algbw_gbps
+from taccl_py.simulate.arbiter import Use
+from taccl_py.units import algbw_gbps, format_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,37 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchWork:
+    """What a switch did for a threadblock.
+
+    Attributes
+    ----------
+    rank, threadblock, step
+        Who asked for it, with which of its operations.
+    adds_up
+        Whether it added up what ranks hold before it stored that.
+    stored
+        Ranks at which it stored.
+    start_us, end_us
+        When it was asked, and when all was stored.
+    size_bytes
+        What each of them got.
+    uses
+        When links and ports were busy with it.
+    """
+
+    rank: int
+    threadblock: int
+    step: int
+    adds_up: bool
+    stored: tuple[int, ...]
+    start_us: float
+    end_us: float
+    size_bytes: float
+    uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """All transfers of one run.
 
@@ -54,12 +86,15 @@ class Timeline:
         Size of the collective as nccl-tests counts it; None on a machine whose costs are per chunk.
     busbw_factor
         Bus bandwidth over algorithm bandwidth.
+    switched
+        What switches did, sorted by (start, rank, threadblock).
     """
 
     makespan_us: float
     transfers: tuple[Transfer, ...]
     size_bytes: float | None
     busbw_factor: float
+    switched: tuple[SwitchWork, ...] = ()
 
     @property
     def algbw_gbps(self) -> float | None:
@@ -82,6 +117,11 @@ class Timeline:
             lines.append(
                 f"{move.start_us:12.4f} {move.end_us:12.4f}  {move.src:3d} -> {move.dst:<3d} "
                 f"{move.size_bytes:.6g} bytes, {what}"
+            )
+        for work in self.switched:
+            lines.append(
+                f"{work.start_us:12.4f} {work.end_us:12.4f}  {work.rank:3d} -> {format_ranks(work.stored)} by switch "
+                f"{work.size_bytes:.6g} bytes, tb {work.threadblock} step {work.step}"
             )
         return "\n".join(lines) + "\n"
 

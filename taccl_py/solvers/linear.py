@@ -178,10 +178,12 @@ def _solve_other(model: LinearModel, provider: str, limits: Limits) -> tuple[Sta
         raise PackageMissing(
             f"solver {provider} failed: {error}", "check its installation or use --solver highs"
         ) from None
+    if model.problem.status == pulp.LpStatusInfeasible:
+        # Also where CBC's presolve finds it out, after which PuLP says of the solution only that there is none.
+        return Status.INFEASIBLE, float("inf")
     status = {
         pulp.LpSolutionOptimal: Status.OPTIMAL,
         pulp.LpSolutionIntegerFeasible: Status.FEASIBLE,
-        pulp.LpSolutionInfeasible: Status.INFEASIBLE,
     }.get(model.problem.sol_status, Status.UNKNOWN)
     return status, float("-inf")
 

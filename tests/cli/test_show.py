@@ -1,6 +1,7 @@
 """``taccl show`` and ``taccl trace``: what they say is what the file says."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -130,6 +131,27 @@ def test_a_program_is_traced_by_threadblock_and_ports_have_a_process_of_their_ow
     events = json.loads((files / "trace.json").read_text())["traceEvents"]
     assert "ports" in {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert {event["cat"] for event in events if event["ph"] == "X"} == {"message", "port"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_switches_do_is_drawn_counted_at_ports_and_traced(taccl):
+    """AllReduce of 8 MB: 9 MB through each port, a + where the switch adds up; Broadcast: a * at the root alone."""
+    for kind in ("allreduce", "broadcast"):
+        words = ("synth", "ndv5", kind, "--size", "8MB", "--engine", "templates", "-o", f"{kind}.json")
+        assert taccl(*words).code == 0
+        assert taccl("lower", f"{kind}.json", "--to", "mscclpp-json", "--switch", "-o", f"{kind}.plan").code == 0
+    machine = ("--topology", "ndv5", "--size", "8MB")
+    record = taccl("show", "allreduce.plan", *machine, "--json").json
+    assert {(row["bytes"], row["messages"]) for row in record["traffic"]} == {(9_000_000, 8)}
+    assert len(record["traffic"]) == 16
+    assert [(work["rank"], work["adds_up"]) for work in record["switched"]] == [(rank, True) for rank in range(8)]
+    drawn = taccl("show", "broadcast.plan", *machine).out.splitlines()
+    assert "***" in next(line for line in drawn if line.startswith("rank 0 |"))
+    assert "*" not in next(line for line in drawn if line.startswith("rank 1 |"))
+    assert taccl("trace", "allreduce.plan", *machine, "-o", "trace.json").code == 0
+    events = json.loads(Path("trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert sum(event.get("cat") == "switch" for event in events) == 8
+    assert sum(event.get("cat") == "port" for event in events) == 8 * 16
 
 
 @pytest.mark.usefixtures("files")

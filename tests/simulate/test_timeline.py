@@ -1,6 +1,7 @@
 import pytest
 
-from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
+from taccl_py.simulate.arbiter import Use
+from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 
 
 def test_bandwidths_are_those_of_nccl_tests():
@@ -30,4 +31,11 @@ def test_the_text_has_a_line_for_each_transfer_and_says_what_it_was():
         "2 transfers, 3 us\n"
         "      0.0000       1.5000    0 -> 1   4096 bytes, message 12\n"
         "      1.5000       3.0000    0 -> 1   4096 bytes, tb 2 step 5\n"
+    )
+
+
+def test_the_text_says_what_switches_did():
+    work = SwitchWork(2, 1, 4, True, (0, 1, 2), 0.5, 3.0, 4096.0, (Use(0, 0.5, 2.5, 4096.0),))
+    assert str(Timeline(3.0, (), 8192.0, 1.0, (work,))) == (
+        "0 transfers, 3 us\n      0.5000       3.0000    2 -> 0-2 by switch 4096 bytes, tb 1 step 4\n"
     )
