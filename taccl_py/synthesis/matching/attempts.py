@@ -6,6 +6,7 @@ Results come in the order of the attempts, whoever is done first, and what is ma
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -102,7 +103,9 @@ class Attempts:
             self._workers = self._stack.enter_context(start_workers(self._number))
         seconds = self._deadline.left
         others = attempts[here:]
-        futures = [self._workers.pool.submit(_carry_out_there, self._demand, each, seconds) for each in others]
+        # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
+        pickled = pickle.dumps(self._demand)
+        futures = [self._workers.pool.submit(_carry_out_there, pickled, each, seconds) for each in others]
         try:
             for attempt, future in zip(others, futures, strict=True):
                 yield self._awaited(self._workers, attempt, future)
@@ -121,9 +124,9 @@ class Attempts:
             return carry_out(self._demand, attempt, self._over)
 
 
-def _carry_out_there(demand: Demand, attempt: Attempt, seconds: float) -> Schedule | None:
+def _carry_out_there(pickled: bytes, attempt: Attempt, seconds: float) -> Schedule | None:
     deadline = Deadline(seconds)
-    return carry_out(demand, attempt, lambda: STOP.is_set() or not deadline.left)
+    return carry_out(pickle.loads(pickled), attempt, lambda: STOP.is_set() or not deadline.left)
 
 
 def carry_out(demand: Demand, attempt: Attempt, over: Callable[[], bool]) -> Schedule | None:

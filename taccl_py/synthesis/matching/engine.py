@@ -18,21 +18,23 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.group import MOST_EXPANDED
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
-from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.attempts import ROUTED, Attempt, Attempts, reordered
+from taccl_py.synthesis.matching.later import LaterBound
 from taccl_py.synthesis.matching.owners import owner_schedule
 from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.topology.model import Topology
+from taccl_py.topology.translations import translations_of
 
 _BY_RAILS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
 # Chunks on all ranks up to which blocks are put into buffers one by one; and how near to the bound something else may be found
@@ -71,14 +73,24 @@ class _Run:
         self.demand, self.limits, self.events = demand, options.limits, events
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
-        self.bound = Bound(0.0, "nothing has to move")
+        self._ending = ExitStack()
+        self._may_replicate = why_not(demand) is None and translations_of(demand.topology) is not None
+        self._later = LaterBound(demand, self.limits, self._ending, needed_soon=self._may_replicate)
+
+    @property
+    def bound(self) -> Bound:
+        """Best bound that is known."""
+        if not self._later.is_known:
+            with self._stage("bound"):
+                self.events.bound(self._later.get().time_us)
+        return self._later.get()
 
     def answer(self) -> Synthesis:
         """Bound, replicate or match, and turn into a schedule."""
-        demand = self.demand
-        with self._stage("bound"):
-            self.bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, self.limits)
-            self.events.bound(self.bound.time_us)
+        with self._ending:
+            return self._best_way()
+
+    def _best_way(self) -> Synthesis:
         best = self._replicated()
         for stage, search in (("rails", self._by_rails), ("owners", self._by_owners), ("matching", self._matched)):
             if best is not None and self._is_enough(best):
@@ -127,10 +139,11 @@ class _Run:
 
     def _replicated(self) -> Schedule | None:
         """Schedule of one root with its translations, if there are some."""
-        if why_not(self.demand) is not None:
+        if not self._may_replicate:
             return None
+        bound = self.bound
         with self._stage("one root"):
-            group = replicate(self.demand, self.limits, self.bound)
+            group = replicate(self.demand, self.limits, bound)
         if group is None or group.num_messages > MOST_EXPANDED:
             return None
         self.events.incumbent(group.makespan_us)

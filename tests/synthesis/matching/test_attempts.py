@@ -49,7 +49,7 @@ def test_when_time_is_over_processes_come_to_an_end(monkeypatch):
 
 def test_the_engine_answers_the_same_with_more_processors(monkeypatch):
     monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 1000)
-    demand = Demand(broken(), Kind.BROADCAST, 1 << 22)
+    demand = Demand(broken(), Kind.BROADCAST, 1 << 22, chunks_per_rank=4)
     one, two = (
         synthesize_greedy(demand, Options(limits=Limits(seconds=60, workers=workers)), Events()) for workers in (1, 2)
     )

@@ -1,0 +1,76 @@
+"""The bound of a large machine, computed on another processor while this one searches."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from concurrent.futures import Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+
+from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.processes import STOP, Workers, start_workers
+from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.engine import Demand
+
+# Ranks from which on a bound takes longer than to start a process and to tell it of the machine.
+_WORTH_PROCESS = 512
+_POLL_SECONDS = 0.1
+
+
+class LaterBound:
+    """A bound that is there when it is asked for; processes end with the stack."""
+
+    def __init__(self, demand: Demand, limits: Limits, stack: ExitStack, *, needed_soon: bool) -> None:
+        """Begin with it elsewhere, if that pays.
+
+        Parameters
+        ----------
+        demand, limits
+            Of what, and the user's interrupt.
+        stack
+            Ends what is started here.
+        needed_soon
+            Whether nothing can be done without it, so that nobody else need begin with it.
+        """
+        self._demand, self._limits = demand, limits
+        self._found: Bound | None = None
+        self._workers: Workers | None = None
+        self._future: Future[Bound] | None = None
+        # In a process of a race the other processors are busy too.
+        alone = limits.workers == 1 or multiprocessing.parent_process() is not None
+        if not (needed_soon or alone or demand.topology.num_ranks < _WORTH_PROCESS):
+            self._workers = stack.enter_context(start_workers(1))
+            # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
+            self._future = self._workers.pool.submit(_bound_there, pickle.dumps(demand), limits.seconds, limits.seed)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has been asked for."""
+        return self._found is not None
+
+    def get(self) -> Bound:
+        """Return the bound, for which this may wait."""
+        if self._found is None:
+            self._found = self._awaited() or _bound(self._demand, self._limits)
+        return self._found
+
+    def _awaited(self) -> Bound | None:
+        if self._workers is None or self._future is None:
+            return None
+        while not self._future.done():
+            wait([self._future], _POLL_SECONDS)
+            if self._limits.stop.is_set():
+                self._workers.stop()
+        try:
+            return self._future.result()
+        except BrokenProcessPool:  # perhaps for want of memory
+            return None
+
+
+def _bound_there(pickled: bytes, seconds: float, seed: int) -> Bound:
+    return _bound(pickle.loads(pickled), Limits(seconds=seconds, workers=1, seed=seed, stop=STOP))
+
+
+def _bound(demand: Demand, limits: Limits) -> Bound:
+    return demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)
