@@ -98,6 +98,8 @@ def test_what_cannot_be_lowered_at_all_is_an_error(monkeypatch):
 
 def test_a_range_of_one_size_is_a_point():
     schedule = shared_nic(direct=False)
-    (variant,) = lower_variants([Candidate("made up", "none", schedule, cost_curve(schedule, MB, MB))], [MB], OPTIONS, RACER)
+    (variant,) = lower_variants(
+        [Candidate("made up", "none", schedule, cost_curve(schedule, MB, MB))], [MB], OPTIONS, RACER
+    )
     assert (variant.curve.min_bytes, variant.curve.max_bytes) == (MB, MB)
     assert variant.curve.time_us(MB) == pytest.approx(40)
