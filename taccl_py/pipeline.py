@@ -17,7 +17,7 @@ from taccl_py.jsonio import read_json
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.limits import require_limits
-from taccl_py.lowering.lower import LoweringOptions, Placement, PortOrder, lower
+from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOrder
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_ranks
@@ -386,14 +386,15 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
     InvalidArtifact
         If the judge objects to the text, or it does not read back as the program.
     """
-    program, timeline = _lower_once(schedule, options)
+    lowering = Lowering(schedule, options)
+    program, timeline = _lower_once(lowering, options.port_order, options)
     for order in _PORT_ORDERS[schedule.collective.reduces]:
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
         if not slower or not schedule.topology.ports:
             break
         # Steps that wait for their turn cannot be fused, so there may be no room for them.
         with suppress(LoweringError):
-            other, replayed = _lower_once(schedule, replace(options, port_order=order))
+            other, replayed = _lower_once(lowering, order, options)
             if replayed.makespan_us < timeline.makespan_us:
                 program, timeline = other, replayed
     return judged(program, timeline, schedule.collective, options.runtime)
@@ -583,9 +584,9 @@ def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
     return replace(synthesis, schedule=schedule, proof=Proof.FEASIBLE)
 
 
-def _lower_once(schedule: Schedule, options: LoweringOptions) -> tuple[Program, Timeline]:
-    program = lower(schedule, options)
-    return program, replay_at(program, schedule, options.runtime, options.instances)
+def _lower_once(lowering: Lowering, order: PortOrder, options: LoweringOptions) -> tuple[Program, Timeline]:
+    program = lowering.program(order)
+    return program, replay_at(program, lowering.schedule, options.runtime, options.instances)
 
 
 def replay_at(program: Program, schedule: Schedule, runtime: Runtime, instances: int) -> Timeline:

@@ -7,7 +7,7 @@ import pytest
 from taccl_py import pipeline
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
-from taccl_py.lowering.lower import LoweringOptions, PortOrder
+from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
 from taccl_py.pipeline import Request, load_machine, lower_and_judge, lower_best, make_demand, synthesize
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.solvers.limits import Limits
@@ -129,13 +129,13 @@ def test_what_an_engine_gets_wrong_does_not_leave_the_pipeline(monkeypatch):
 @pytest.fixture
 def lowered_orders(monkeypatch):
     """Port orders of all calls of the lowering."""
-    orders, lower = [], pipeline.lower
+    orders, program = [], Lowering.program
 
-    def noted(schedule, options):
-        orders.append(options.port_order)
-        return lower(schedule, options)
+    def noted(self, port_order):
+        orders.append(port_order)
+        return program(self, port_order)
 
-    monkeypatch.setattr(pipeline, "lower", noted)
+    monkeypatch.setattr(Lowering, "program", noted)
     return orders
 
 
@@ -158,14 +158,14 @@ def test_messages_take_turns_only_as_far_as_the_schedule_s_time_needs_it(schedul
 
 def test_where_turns_cannot_be_taken_the_program_without_them_is_the_answer(monkeypatch):
     """A step that waits cannot be fused, so there may be no room for it; what has room is still right."""
-    lower = pipeline.lower
+    program = Lowering.program
 
-    def cramped(schedule, options):
-        if options.port_order is not PortOrder.FREE:
-            raise LoweringError("no room", runtime=options.runtime.name, limit="max_steps")
-        return lower(schedule, options)
+    def cramped(self, port_order):
+        if port_order is not PortOrder.FREE:
+            raise LoweringError("no room", runtime="executor", limit="max_steps")
+        return program(self, port_order)
 
-    monkeypatch.setattr(pipeline, "lower", cramped)
+    monkeypatch.setattr(Lowering, "program", cramped)
     lowered = lower_and_judge(cases.urgent_relay(), LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us == pytest.approx(30.0)
 
@@ -242,14 +242,14 @@ def test_a_runner_up_that_the_judge_objects_to_is_an_error_of_ours():
 
 def test_a_runner_up_that_the_runtime_has_no_room_for_is_passed_over(monkeypatch):
     best, runner_up = shared_nic(direct=False), shared_nic(direct=True)
-    lower = pipeline.lower
+    program = Lowering.program
 
-    def cramped(schedule, options):
-        if schedule is runner_up:
-            raise LoweringError("no room", runtime=options.runtime.name, limit="threadblocks")
-        return lower(schedule, options)
+    def cramped(self, port_order):
+        if self.schedule is runner_up:
+            raise LoweringError("no room", runtime="executor", limit="threadblocks")
+        return program(self, port_order)
 
-    monkeypatch.setattr(pipeline, "lower", cramped)
+    monkeypatch.setattr(Lowering, "program", cramped)
     found = answer(best, runner_up)
     synthesis, lowered = lower_best(found, LoweringOptions(EXECUTOR))
     assert synthesis is found

@@ -65,15 +65,22 @@ class Geometry:
         chunks = collective.input_chunks if buffer is Buffer.INPUT else collective.output_chunks
         return chunks * self.instances
 
+    @property
+    def input_cells(self) -> int:
+        """Cells of the input."""
+        return self.collective.input_chunks * self.instances
+
+    def input_shift(self, rank: int) -> int:
+        """What has to be added to the offset of an output cell for that of the input cell which is the same memory in place."""
+        share = rank * self.collective.chunks_per_rank * self.instances
+        if self.collective.kind in (Kind.ALLGATHER, Kind.GATHER):
+            return -share
+        return share if self.collective.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else 0
+
     def input_under(self, rank: int, offset: int) -> int | None:
         """Input cell that is the same memory as an output cell when the call is in place, or None if there is none."""
-        collective = self.collective
-        share = rank * collective.chunks_per_rank * self.instances
-        if collective.kind in (Kind.ALLGATHER, Kind.GATHER):
-            offset -= share
-        elif collective.kind in (Kind.REDUCESCATTER, Kind.SCATTER):
-            offset += share
-        return offset if 0 <= offset < collective.input_chunks * self.instances else None
+        below = offset + self.input_shift(rank)
+        return below if 0 <= below < self.input_cells else None
 
     def bytes_per_call(self, chunk_bytes: float) -> float:
         """Size as the runtime counts it when a chunk of the schedule has `chunk_bytes`."""

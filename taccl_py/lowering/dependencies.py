@@ -75,8 +75,8 @@ def find_dependencies(
         Whether the drafts are all that ranks do; if not, nothing is concluded from messages.
     """
     clocks = _Clocks(drafts, whole=whole)
-    memory = Memory(geometry, aliased=aliased)
     everything = sorted((a for rank in drafts for draft in rank for a in draft.actions), key=lambda a: a.order)
+    memory = Memory(everything, geometry, aliased=aliased)
     by_order = {action.order: action for action in everything}
     waits: dict[int, tuple[int, ...]] = {}
     frees_source = False

@@ -8,7 +8,8 @@ true, so one run in any order decides.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from taccl_py.lowering.actions import NONE, Action, Transfer
 from taccl_py.lowering.threadblocks import Draft
@@ -29,36 +30,24 @@ class FifoModel:
     slots: int
     cells_per_operation: int
 
-    def operations(self, action: Action) -> int:
-        """Operations of a step."""
-        return max(1, -(-action.count // self.cells_per_operation))
+    def operations(self, count: int) -> int:
+        """Operations of a step of so many cells."""
+        return max(1, -(-count // self.cells_per_operation))
 
 
-@dataclass(slots=True, eq=False)
-class _Block:
-    """State of a threadblock: operations done of the step at `position`."""
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An action with the numbers of the connections that it takes from and gives to, or `NONE`."""
 
-    draft: Draft
-    position: int = 0
-    operations: int = 0
-    queued: bool = True
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    """State of a connection, and the blocks at its ends that may wait for it."""
-
-    filled: int = 0
-    ends: list[_Block] = field(default_factory=list)
+    action: Action
+    waits: tuple[int, ...]
+    count: int
+    source: int
+    target: int
 
 
-def find_stuck(
-    drafts: tuple[tuple[Draft, ...], ...],
-    waits: dict[int, tuple[int, ...]],
-    transfers: tuple[Transfer, ...],
-    model: FifoModel,
-) -> tuple[Action, ...]:
-    """Return the actions at which threadblocks stop for ever; none if the program ends.
+class Fifos:
+    """Threadblocks and the connections between them.
 
     Parameters
     ----------
@@ -68,88 +57,114 @@ def find_stuck(
         Actions of other threadblocks that must be done before, by `Action.order`.
     transfers
         For the ends of connections.
-    model
-        How steps become operations.
     """
-    return _Run(drafts, waits, transfers, model).stuck()
-
-
-class _Run:
-    """One execution."""
 
     def __init__(
         self,
-        drafts: tuple[tuple[Draft, ...], ...],
-        waits: dict[int, tuple[int, ...]],
-        transfers: tuple[Transfer, ...],
-        model: FifoModel,
+        drafts: Sequence[Sequence[Draft]],
+        waits: Mapping[int, tuple[int, ...]],
+        transfers: Sequence[Transfer],
     ) -> None:
-        self._waits = waits
-        self._transfers = transfers
-        self._model = model
-        self._blocks = [_Block(draft) for rank in drafts for draft in rank]
-        self._connections: dict[tuple[int, int, int], _Connection] = {}
+        number: dict[tuple[int, int, int], int] = {}
+
+        def connection(transfer: int, channel: int) -> int:
+            if transfer == NONE:
+                return NONE
+            ends = transfers[transfer]
+            return number.setdefault((ends.src, ends.dst, channel), len(number))
+
+        self._blocks = [
+            [
+                _Step(
+                    a,
+                    waits.get(a.order, ()),
+                    a.count,
+                    connection(a.arrives, d.channel),
+                    connection(a.leaves, d.channel),
+                )
+                for a in d.actions
+            ]
+            for rank in drafts
+            for d in rank
+        ]
+        self._connections = len(number)
+        self._known: dict[FifoModel, tuple[Action, ...]] = {}
+
+    def stuck(self, model: FifoModel) -> tuple[Action, ...]:
+        """Return the actions at which threadblocks stop for ever; none if the program ends.
+
+        Parameters
+        ----------
+        model
+            How steps become operations.
+        """
+        if model not in self._known:
+            self._known[model] = _Run(self._blocks, self._connections, model).stuck()
+        return self._known[model]
+
+
+class _Run:
+    """One execution; lists are indexed by threadblock or by connection."""
+
+    def __init__(self, blocks: Sequence[Sequence[_Step]], connections: int, model: FifoModel) -> None:
+        self._blocks, self._model = blocks, model
+        self._position = [0] * len(blocks)
+        self._operations = [0] * len(blocks)
+        self._filled = [0] * connections
+        self._stopped: list[list[int]] = [[] for _ in range(connections)]
         self._done: set[int] = set()
-        self._waiting: dict[int, list[_Block]] = {}
-        self._queue = deque(self._blocks)
+        self._waiting: dict[int, list[int]] = {}
+        self._queue = deque(range(len(blocks)))
 
     def stuck(self) -> tuple[Action, ...]:
         """Run to the end, or to where nothing moves."""
         while self._queue:
             block = self._queue.popleft()
-            block.queued = False
-            while block.position < len(block.draft.actions) and self._finish_step(block):
-                block.position += 1
-                block.operations = 0
-        return tuple(b.draft.actions[b.position] for b in self._blocks if b.position < len(b.draft.actions))
+            steps, position = self._blocks[block], self._position[block]
+            while position < len(steps) and self._finish_step(block, steps[position]):
+                position += 1
+                self._operations[block] = 0
+            self._position[block] = position
+        stops = zip(self._blocks, self._position, strict=True)
+        return tuple(steps[position].action for steps, position in stops if position < len(steps))
 
-    def _finish_step(self, block: _Block) -> bool:
+    def _finish_step(self, block: int, step: _Step) -> bool:
         """Do as much of the step as can be done; whether it is finished."""
-        action = block.draft.actions[block.position]
-        for target in self._waits.get(action.order, ()):
+        for target in step.waits:
             if target not in self._done:
                 self._waiting.setdefault(target, []).append(block)
                 return False
-        if not action.is_local and not self._move(block, action):
+        if (step.source != NONE or step.target != NONE) and not self._move(block, step):
             return False
-        self._done.add(action.order)
-        for waiting in self._waiting.pop(action.order, ()):
-            self._wake(waiting)
+        order = step.action.order
+        self._done.add(order)
+        if order in self._waiting:
+            self._queue.extend(self._waiting.pop(order))
         return True
 
-    def _move(self, block: _Block, action: Action) -> bool:
+    def _move(self, block: int, step: _Step) -> bool:
         """Take and give operations until the step is finished or something is missing."""
-        source = self._connection(block, action.arrives)
-        target = self._connection(block, action.leaves)
-        todo = self._model.operations(action) - block.operations
+        source, target = step.source, step.target
+        todo = self._model.operations(step.count) - self._operations[block]
         possible = todo
-        if source is not None:
-            possible = min(possible, source.filled)
-        if target is not None:
-            possible = min(possible, self._model.slots - target.filled)
-        block.operations += possible
-        if possible and source is not None:
-            source.filled -= possible
-            self._wake_ends(source)
-        if possible and target is not None:
-            target.filled += possible
-            self._wake_ends(target)
+        if source != NONE:
+            possible = min(possible, self._filled[source])
+        if target != NONE:
+            possible = min(possible, self._model.slots - self._filled[target])
+        self._operations[block] += possible
+        if source != NONE:
+            self._filled[source] -= possible
+            self._pass_on(block, source, possible, stops=possible < todo)
+        if target != NONE:
+            self._filled[target] += possible
+            self._pass_on(block, target, possible, stops=possible < todo)
         return possible == todo
 
-    def _connection(self, block: _Block, transfer: int) -> _Connection | None:
-        if transfer == NONE:
-            return None
-        ends = self._transfers[transfer]
-        found = self._connections.setdefault((ends.src, ends.dst, block.draft.channel), _Connection())
-        if block not in found.ends:
-            found.ends.append(block)
-        return found
-
-    def _wake_ends(self, connection: _Connection) -> None:
-        for block in connection.ends:
-            self._wake(block)
-
-    def _wake(self, block: _Block) -> None:
-        if not block.queued:
-            block.queued = True
-            self._queue.append(block)
+    def _pass_on(self, block: int, connection: int, moved: int, *, stops: bool) -> None:
+        """Wake whoever stopped at a connection on which something has moved, and note who stops there now."""
+        stopped = self._stopped[connection]
+        if moved and stopped:
+            self._queue.extend(stopped)
+            stopped.clear()
+        if stops:
+            stopped.append(block)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl_py.collective import Buffer
 from taccl_py.lowering.actions import NONE, Action, Work
 from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Op
+from taccl_py.lowering.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def trace_flow(work: Work, makespan_us: float) -> Flow:
     makespan_us
         Time at which the schedule ends.
     """
-    tracer = _Tracer(len(work.actions))
+    tracer = _Tracer(work.actions)
     for action in work.actions:
         tracer.follow(action)
     tracer.finish()
@@ -62,12 +63,13 @@ def trace_flow(work: Work, makespan_us: float) -> Flow:
 class _Tracer:
     """Knows who wrote every cell last."""
 
-    def __init__(self, num_actions: int) -> None:
-        self.source = [NONE] * num_actions
-        self.readers: list[list[int]] = [[] for _ in range(num_actions)]
-        self._user = num_actions
-        self._writer: dict[tuple[int, Buffer, int], int] = {}
-        self._extent: list[Cells | None] = [None] * num_actions
+    def __init__(self, actions: Sequence[Action]) -> None:
+        self.source = [NONE] * len(actions)
+        self.readers: list[list[int]] = [[] for _ in actions]
+        self._user = len(actions)
+        self._stretches = Stretches(actions)
+        self._writer = [NONE] * self._stretches.count
+        self._extent: list[Cells | None] = [None] * len(actions)
 
     def follow(self, action: Action) -> None:
         """Take in one action, in the order of time."""
@@ -81,20 +83,18 @@ class _Tracer:
             if action.op is Op.REDUCE:
                 self._read(action, action.writes)
             self._extent[action.order] = action.writes
-            for offset in range(action.writes.first, action.writes.end):
-                self._writer[action.rank, action.writes.buffer, offset] = action.order
+            for place in self._stretches.of(action.rank, action.writes):
+                self._writer[place] = action.order
 
     def finish(self) -> None:
         """Let the user read the output."""
-        for (_, buffer, _), maker in self._writer.items():
-            if buffer is Buffer.OUTPUT and self._user not in self.readers[maker]:
+        for maker in dict.fromkeys(self._writer[place] for place in self._stretches.outputs()):
+            if maker != NONE:
                 self.readers[maker].append(self._user)
 
     def _read(self, action: Action, cells: Cells) -> dict[int, None]:
         """Note the reading, and return who made the cells (in order, without repetition)."""
-        makers: dict[int, None] = {}
-        for offset in range(cells.first, cells.end):
-            makers[self._writer.get((action.rank, cells.buffer, offset), NONE)] = None
+        makers = dict.fromkeys(self._writer[place] for place in self._stretches.of(action.rank, cells))
         for maker in makers:
             if maker != NONE and (not self.readers[maker] or self.readers[maker][-1] != action.order):
                 self.readers[maker].append(action.order)

@@ -53,8 +53,10 @@ class Homes:
         """Return the homes of some chunks as one run of cells, or None if they are not neighbours."""
         homes = self.address_of[rank]
         first = homes[chunks[0]]
-        if any(homes[chunk] != Address(first.buffer, first.offset + step) for step, chunk in enumerate(chunks)):
-            return None
+        for step, chunk in enumerate(chunks):
+            home = homes[chunk]
+            if home.offset != first.offset + step or home.buffer is not first.buffer:
+                return None
         return Cells(first.buffer, first.offset, len(chunks))
 
 
@@ -73,7 +75,8 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, *, alia
     address_of: list[dict[int, Address]] = []
     scratch_chunks: list[int] = []
     for rank, uses in enumerate(uses_of):
-        homes = {chunk: _listed_home(schedule, chunk, rank) for use in uses for chunk in use.chunks}
+        kept = dict.fromkeys(chunk for use in uses for chunk in use.chunks)
+        homes = {chunk: _listed_home(schedule, chunk, rank) for chunk in kept}
         used = len(schedule.scratch[rank])
         strays = sorted((c for c, home in homes.items() if home.buffer is Buffer.INPUT), key=lambda c: homes[c])
         for chunk in strays:

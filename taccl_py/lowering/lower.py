@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.actions import Action, cut_actions
+from taccl_py.lowering.actions import Work, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
 from taccl_py.lowering.buffers import Flags, Geometry, Placement, placement_flags
 from taccl_py.lowering.channels import ChannelRules, assign_channels
 from taccl_py.lowering.dependencies import find_dependencies
-from taccl_py.lowering.flow import trace_flow
+from taccl_py.lowering.flow import Flow, trace_flow
 from taccl_py.lowering.limits import require_limits, require_name
 from taccl_py.lowering.memory import Memory
 from taccl_py.lowering.order import Event, order_events
@@ -51,9 +51,11 @@ from taccl_py.lowering.turns import PortOrder, find_turns
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
 
-__all__ = ["LoweringOptions", "Placement", "PortOrder", "Subject", "lower", "lower_rank"]
+__all__ = ["Lowering", "LoweringOptions", "Placement", "PortOrder", "Subject", "lower", "lower_rank"]
 
 _MAX_ATTEMPTS = 60
+# Sets of actions that are kept for further attempts.
+_MOST_PLACED = 2
 _FEWEST_SLOTS = 2  # of any protocol of any runtime; a ring of fused steps needs them
 
 
@@ -145,7 +147,7 @@ def lower(schedule: Schedule, options: LoweringOptions) -> Program:
     InputError
         If an option is impossible, or the schedule is not valid.
     """
-    return _lowered(schedule, options, None)
+    return Lowering(schedule, options).program(options.port_order)
 
 
 def lower_rank(part: Schedule, subject: Subject, options: LoweringOptions) -> Program:
@@ -165,38 +167,106 @@ def lower_rank(part: Schedule, subject: Subject, options: LoweringOptions) -> Pr
     LoweringError, InputError
         See `lower`.
     """
-    return _lowered(part, options, subject)
+    return Lowering(part, options, subject).program(options.port_order)
 
 
-def _lowered(schedule: Schedule, options: LoweringOptions, subject: Subject | None) -> Program:
-    runtime = options.runtime
-    _require_options(options)
-    name = options.name or default_name(schedule)
-    require_name(name, schedule.collective.kind, runtime)
-    case = _Case(
-        schedule,
-        options,
-        placement_flags(options.placement, runtime, schedule.collective.kind),
-        Geometry(schedule.collective, options.instances, runtime.checks_chunk_counts),
-        order_events(schedule),
-        choose_protocol(schedule, options.protocol, runtime),
-        subject,
-    )
-    case, attempt = _settle(case)
-    program = Program(
-        name=name,
-        kind=schedule.collective.kind,
-        num_chunks_per_loop=case.geometry.chunks_per_loop,
-        num_channels=attempt.num_channels,
-        protocol=case.choice.protocol,
-        in_place=case.flags.in_place,
-        out_of_place=case.flags.out_of_place,
-        min_bytes=options.min_bytes,
-        max_bytes=_max_bytes(case, attempt),
-        gpus=assemble_gpus(attempt.drafts, attempt.dependencies, case.geometry, attempt.scratch_cells),
-    )
-    require_limits(program, runtime)
-    return program
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """What is done, before it is decided which threadblock does it."""
+
+    work: Work
+    flow: Flow
+
+
+class Lowering:
+    """Programs of one schedule that differ in who goes first at ports; what they have in common is made once.
+
+    Parameters
+    ----------
+    schedule, options
+        As for `lower`.
+    subject
+        As for `lower_rank`, or None.
+
+    Raises
+    ------
+    LoweringError, InputError
+        See `lower`.
+    """
+
+    def __init__(self, schedule: Schedule, options: LoweringOptions, subject: Subject | None = None) -> None:
+        runtime, kind = options.runtime, schedule.collective.kind
+        _require_options(options)
+        self.schedule = schedule
+        self._name = options.name or default_name(schedule)
+        require_name(self._name, kind, runtime)
+        self._case = _Case(
+            schedule,
+            options,
+            placement_flags(options.placement, runtime, kind),
+            Geometry(schedule.collective, options.instances, runtime.checks_chunk_counts),
+            order_events(schedule),
+            choose_protocol(schedule, options.protocol, runtime),
+            subject,
+        )
+        self._placed: dict[frozenset[int], _Placed] = {}
+
+    def program(self, port_order: PortOrder) -> Program:
+        """Make the program with this order at ports, whatever the options say of it.
+
+        Raises
+        ------
+        LoweringError, InputError
+            See `lower`.
+        """
+        case, attempt = self._settle(replace(self._case, options=replace(self._case.options, port_order=port_order)))
+        options = case.options
+        program = Program(
+            name=self._name,
+            kind=case.schedule.collective.kind,
+            num_chunks_per_loop=case.geometry.chunks_per_loop,
+            num_channels=attempt.num_channels,
+            protocol=case.choice.protocol,
+            in_place=case.flags.in_place,
+            out_of_place=case.flags.out_of_place,
+            min_bytes=options.min_bytes,
+            max_bytes=_max_bytes(case, attempt),
+            gpus=assemble_gpus(attempt.drafts, attempt.dependencies, case.geometry, attempt.scratch_cells),
+        )
+        require_limits(program, options.runtime)
+        return program
+
+    def _settle(self, case: _Case) -> tuple[_Case, Attempt]:
+        """Draft until everything fits."""
+        runtime = case.options.runtime
+        decisions = Decisions()
+        for _ in range(_MAX_ATTEMPTS):
+            attempt = _attempt(case, decisions, self._place(decisions.staged))
+            better: Decisions | None = shorten(attempt, decisions, runtime, case.subject.turn if case.subject else None)
+            if better == decisions:
+                choice = _other_choice(case, attempt)
+                if choice != case.choice:
+                    case = replace(case, choice=choice)
+                    continue
+                better = _unblock(case, attempt, decisions)
+            if better is None or better == decisions:
+                return case, attempt
+            decisions = better
+        raise LoweringError(
+            f"the steps cannot be shared out so that no threadblock has more than the {runtime.max_steps} that "
+            f"{runtime.title} allows; use fewer instances, or a schedule with fewer messages",
+            runtime=runtime.name,
+            limit="max_steps",
+        )
+
+    def _place(self, staged: frozenset[int]) -> _Placed:
+        """Actions on cells when these messages arrive in spare scratch."""
+        if staged not in self._placed:
+            if len(self._placed) == _MOST_PLACED:
+                # The first one, with nothing in spare scratch, is where every order at ports begins.
+                self._placed.pop(list(self._placed)[-1])
+            self._placed[staged] = _placed(self._case, staged)
+        return self._placed[staged]
 
 
 def _require_options(options: LoweringOptions) -> None:
@@ -220,43 +290,22 @@ def default_name(schedule: Schedule) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 
 
-def _settle(case: _Case) -> tuple[_Case, Attempt]:
-    """Draft until everything fits."""
-    runtime = case.options.runtime
-    decisions = Decisions()
-    for _ in range(_MAX_ATTEMPTS):
-        attempt = _attempt(case, decisions)
-        better: Decisions | None = shorten(attempt, decisions, runtime, case.subject.turn if case.subject else None)
-        if better == decisions:
-            choice = _other_choice(case, attempt)
-            if choice != case.choice:
-                case = replace(case, choice=choice)
-                continue
-            better = _unblock(case, attempt, decisions)
-        if better is None or better == decisions:
-            return case, attempt
-        decisions = better
-    raise LoweringError(
-        f"the steps cannot be shared out so that no threadblock has more than the {runtime.max_steps} that {runtime.title} "
-        "allows; use fewer instances, or a schedule with fewer messages",
-        runtime=runtime.name,
-        limit="max_steps",
-    )
-
-
-def _attempt(case: _Case, decisions: Decisions) -> Attempt:
-    """Draft the program once."""
-    runtime, options, geometry = case.options.runtime, case.options, case.geometry
-    num_ranks = case.schedule.collective.num_ranks
+def _placed(case: _Case, staged: frozenset[int]) -> _Placed:
+    """Place the messages when some of them arrive in spare scratch."""
+    options, geometry = case.options, case.geometry
     aliased = case.flags.in_place
     identical = options.placement is Placement.IN_PLACE
-    subject = case.subject
-    rank = subject.rank if subject is not None else None
-    rules = PlacementRules(aliased, identical, runtime.fused, decisions.staged, rank)
-    actions: tuple[Action, ...] = place_messages(case.schedule, case.events, geometry, rules)
+    rank = case.subject.rank if case.subject is not None else None
+    rules = PlacementRules(aliased, identical, options.runtime.fused, staged, rank)
+    actions = place_messages(case.schedule, case.events, geometry, rules)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
-    work = sequence_actions(work, Memory(geometry, aliased=aliased))
-    flow = trace_flow(work, case.schedule.makespan_us)
+    work = sequence_actions(work, Memory(work.actions, geometry, aliased=aliased))
+    return _Placed(work, trace_flow(work, case.schedule.makespan_us))
+
+
+def _attempt(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
+    """Draft the program once."""
+    runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
     turn = subject.turn if subject is not None else None
     channel_rules = ChannelRules(runtime, options.instances, decisions.spread, turn)
     channels = assign_channels(work, case.schedule.topology, channel_rules)
@@ -268,7 +317,7 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
         decisions.apart,
         fuse=options.port_order is PortOrder.FREE,
     )
-    drafts = draft_threadblocks(work, flow, channels, num_ranks, block_rules)
+    drafts = draft_threadblocks(work, placed.flow, channels, case.schedule.collective.num_ranks, block_rules)
     reuse = not flag_is_early(runtime, case.choice.protocol)
     packed = tuple(pack_scratch(of_rank, work.transfers, reuse=reuse) for of_rank in drafts)
     drafts = tuple(rank.drafts for rank in packed)
@@ -276,7 +325,7 @@ def _attempt(case: _Case, decisions: Decisions) -> Attempt:
     return Attempt(
         drafts,
         tuple(rank.scratch_cells for rank in packed),
-        find_dependencies(drafts, geometry, aliased=aliased, turns=turns, whole=subject is None),
+        find_dependencies(drafts, case.geometry, aliased=case.flags.in_place, turns=turns, whole=subject is None),
         work.transfers,
         1 + max(channels, default=0),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from taccl_py.collective import Buffer
+from collections.abc import Sequence
+
 from taccl_py.lowering.actions import NONE, Action
 from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Op
+from taccl_py.lowering.stretches import Stretches
 
 
 class Memory:
@@ -17,22 +18,27 @@ class Memory:
 
     Parameters
     ----------
+    actions
+        All that will be done.
     geometry
         Knows which input and output cells are the same memory in place.
     aliased
         Whether calls may be in place.
     """
 
-    def __init__(self, geometry: Geometry, *, aliased: bool) -> None:
-        self._views = [_View(geometry, aliased=False)]
-        if aliased:
-            self._views.append(_View(geometry, aliased=True))
+    def __init__(self, actions: Sequence[Action], geometry: Geometry, *, aliased: bool) -> None:
+        self._stretches = Stretches(actions, geometry if aliased else None)
+        self._apart = _View(self._stretches.count)
+        self._in_place = _View(self._stretches.count) if aliased else None
 
     def access(self, action: Action) -> list[int]:
         """Return the actions that must come before this one, latest first, and note what it does."""
-        before: set[int] = set()
-        for view in self._views:
-            before |= view.access(action)
+        stretches, copies = self._stretches, action.op is Op.COPY
+        read, written = stretches.of(action.rank, action.reads), stretches.of(action.rank, action.writes)
+        before = self._apart.access(action.order, read, () if copies and read == written else written)
+        if self._in_place is not None:
+            below, above = stretches.in_place(read), stretches.in_place(written)
+            before |= self._in_place.access(action.order, below, () if copies and below == above else above)
         before.discard(NONE)
         before.discard(action.order)
         return sorted(before, reverse=True)
@@ -41,37 +47,18 @@ class Memory:
 class _View:
     """Accesses when input and output are apart, or when they are the same memory."""
 
-    def __init__(self, geometry: Geometry, *, aliased: bool) -> None:
-        self._geometry = geometry
-        self._aliased = aliased
-        self._writer: dict[tuple[int, Buffer, int], int] = {}
-        self._readers: dict[tuple[int, Buffer, int], list[int]] = {}
+    def __init__(self, count: int) -> None:
+        self._writer = [NONE] * count
+        self._readers: list[list[int]] = [[] for _ in range(count)]
 
-    def access(self, action: Action) -> set[int]:
-        read, written = self._places(action.rank, action.reads), self._places(action.rank, action.writes)
-        if action.op is Op.COPY and read == written:
-            written = []
-        before: set[int] = set()
-        for place in read:
-            before.add(self._writer.get(place, NONE))
+    def access(self, order: int, read: Sequence[int], written: Sequence[int]) -> set[int]:
+        writer, readers = self._writer, self._readers
+        before = {writer[place] for place in (*read, *written)}
         for place in written:
-            before.add(self._writer.get(place, NONE))
-            before.update(self._readers.get(place, ()))
+            before.update(readers[place])
         for place in read:
-            self._readers.setdefault(place, []).append(action.order)
+            readers[place].append(order)
         for place in written:
-            self._writer[place] = action.order
-            self._readers[place] = []
+            writer[place] = order
+            readers[place] = []
         return before
-
-    def _places(self, rank: int, cells: Cells | None) -> list[tuple[int, Buffer, int]]:
-        if cells is None:
-            return []
-        offsets = range(cells.first, cells.end)
-        if not self._aliased or cells.buffer is not Buffer.OUTPUT:
-            return [(rank, cells.buffer, offset) for offset in offsets]
-        under = [self._geometry.input_under(rank, offset) for offset in offsets]
-        return [
-            (rank, Buffer.OUTPUT, offset) if below is None else (rank, Buffer.INPUT, below)
-            for offset, below in zip(offsets, under, strict=True)
-        ]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, Action, Transfer
 from taccl_py.lowering.assemble import count_steps
 from taccl_py.lowering.dependencies import Dependencies
-from taccl_py.lowering.fifo import FifoModel, find_stuck
+from taccl_py.lowering.fifo import FifoModel, Fifos
 from taccl_py.lowering.threadblocks import Draft, Joint
 from taccl_py.runtimes import MAX_COUNT, Runtime
 
@@ -40,7 +41,7 @@ class Decisions:
     staged: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attempt:
     """A draft of the whole program; lists are indexed by rank.
 
@@ -61,6 +62,11 @@ class Attempt:
     dependencies: Dependencies
     transfers: tuple[Transfer, ...]
     num_channels: int
+
+    @cached_property
+    def fifos(self) -> Fifos:
+        """What decides whether it comes to its end."""
+        return Fifos(self.drafts, self.dependencies.waits, self.transfers)
 
 
 def shorten(
@@ -132,8 +138,7 @@ def loosen(attempt: Attempt, decisions: Decisions, stuck: tuple[Action, ...]) ->
 
 def stuck_with(attempt: Attempt, slots: int, cells_per_operation: int) -> tuple[Action, ...]:
     """Return the actions at which the attempt stops for ever when connections hold so little."""
-    model = FifoModel(slots, cells_per_operation)
-    return find_stuck(attempt.drafts, attempt.dependencies.waits, attempt.transfers, model)
+    return attempt.fifos.stuck(FifoModel(slots, cells_per_operation))
 
 
 def least_cells_per_operation(attempt: Attempt, slots: int, runtime: Runtime) -> int:
@@ -144,7 +149,8 @@ def least_cells_per_operation(attempt: Attempt, slots: int, runtime: Runtime) ->
     LoweringError
         If it stops even when every step is one operation.
     """
-    most = max((transfer.count for transfer in attempt.transfers), default=1)
+    if not stuck_with(attempt, slots, 1):
+        return 1
     if stuck_with(attempt, slots, MAX_COUNT):
         raise LoweringError(
             f"the program would stop: it sends more before it receives than the {slots} operations that a connection of "
@@ -152,7 +158,7 @@ def least_cells_per_operation(attempt: Attempt, slots: int, runtime: Runtime) ->
             runtime=runtime.name,
             limit="fifo_slots",
         )
-    low, high = 1, most
+    low, high = 2, max((transfer.count for transfer in attempt.transfers), default=2)
     while low < high:
         middle = (low + high) // 2
         if stuck_with(attempt, slots, middle):

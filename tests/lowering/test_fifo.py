@@ -1,4 +1,4 @@
-from taccl_py.lowering.fifo import FifoModel, find_stuck
+from taccl_py.lowering.fifo import FifoModel, Fifos
 from taccl_py.lowering.program import Op
 from tests.lowering.drafts import act, draft, recv, send, transfer
 
@@ -20,7 +20,7 @@ def exchange(count):
 
 
 def stuck(program, slots, cells_per_operation):
-    return [action.order for action in find_stuck(*program, FifoModel(slots, cells_per_operation))]
+    return [action.order for action in Fifos(*program).stuck(FifoModel(slots, cells_per_operation))]
 
 
 def test_an_exchange_needs_room_for_a_whole_step():
@@ -54,3 +54,15 @@ def test_waiting_for_each_other_in_a_circle_is_found():
     other = ((draft(recv(2, "s0", 1, rank=1), send(3, "s0", 0, rank=1), recv_peer=0, send_peer=0)),)
     assert stuck(((*drafts, other), {1: (0,)}, transfers), 9, 9) == [0, 1, 2]
     assert stuck(((*drafts, other), {0: (1,)}, transfers), 9, 9) == []
+
+
+def test_what_makes_room_wakes_whoever_stopped_there():
+    """Rank 0 sends three single cells through one slot; rank 1 waits for another threadblock before it takes the second."""
+    sender = (draft(send(0, "i0", 0), send(1, "i1", 1), send(2, "i2", 2), send_peer=1),)
+    receiver = (
+        draft(recv(3, "o0", 0, rank=1), recv(4, "o1", 1, rank=1), recv(6, "o2", 2, rank=1), recv_peer=0),
+        draft(act(5, Op.COPY, "i0", "o3", rank=1)),
+    )
+    transfers = (transfer(0, 1),) * 3
+    assert stuck(((sender, receiver), {4: (5,)}, transfers), 1, 1) == []
+    assert stuck(((sender, receiver), {4: (6,)}, transfers), 1, 1) == [2, 4]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.lower import LoweringOptions, Placement, lower
+from taccl_py.lowering import lower as lower_module
+from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.program import Op, Protocol
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, RUNTIMES
@@ -414,3 +415,14 @@ def test_a_rank_that_takes_no_part_has_no_threadblocks():
     plan.send(0, 2, 2)
     program = lower(plan.schedule(), options(placement=Placement.IN_PLACE))
     assert [len(gpu.threadblocks) for gpu in program.gpus] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("schedule", [cases.urgent_arrival(), CASES["ring-allreduce"], CASES["relay-alltoall"]])
+def test_programs_of_several_port_orders_are_the_same_together_as_one_by_one(schedule, monkeypatch):
+    """Messages are placed once for all of them."""
+    placed, place = [], lower_module.place_messages
+    monkeypatch.setattr(lower_module, "place_messages", lambda *given: placed.append(1) or place(*given))
+    lowering = Lowering(schedule, options())
+    together = [lowering.program(order) for order in PortOrder]
+    assert len(placed) == 1
+    assert together == [lower(schedule, options(port_order=order)) for order in PortOrder]

@@ -8,7 +8,7 @@ from tests.lowering.drafts import recv, send, transfer
 
 def sequenced(actions, transfers):
     geometry = Geometry(Collective(Kind.ALLGATHER, 2, 50), 1, exact=False)
-    found = sequence_actions(Work(tuple(actions), tuple(transfers)), Memory(geometry, aliased=True))
+    found = sequence_actions(Work(tuple(actions), tuple(transfers)), Memory(actions, geometry, aliased=True))
     assert [action.order for action in found.actions] == list(range(len(found.actions)))
     return [action.leaves if action.leaves >= 0 else 10 + action.arrives for action in found.actions]
 
