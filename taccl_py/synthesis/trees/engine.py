@@ -30,14 +30,15 @@ from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.trees.grove import GroveFinder, groves
 from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
-from taccl_py.synthesis.trees.shallow import shallow_grounds
-from taccl_py.synthesis.trees.taper import TaperSearch, even_forests
+from taccl_py.synthesis.trees.shallow import shallow_grounds, varied_trees
+from taccl_py.synthesis.trees.taper import Stand, TaperSearch, even_stands, uneven_stand
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.units import BYTES_PER_MB
 
@@ -150,7 +151,8 @@ class _Run:
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
         answer = Synthesis(best, self.bound, proof, "highs", self.stage_seconds, tuple(others))
         with self.stage("chunks"):
-            return fit_to_size(answer, demand, self.limits.within(self.deadline.left))
+            limits = self.limits.within(self.deadline.left)
+            return fit_to_size(answer, demand, limits, sized=choices[0].rule.taper > 0)
 
     def _schedule(self, base: _Base, choice: Choice, *, turned: bool) -> Schedule:
         demand = self.demand
@@ -234,15 +236,20 @@ class _Run:
         with self.stage("packing"):
             piece_mb = self._share_mb / _USUAL_PIECES
             grounds = shallow_grounds(base.network, base.packing, piece_mb, self.over)
+            stands: list[Stand] = []
+            if not grounds[0].straight:
+                # Where links between nodes decide, whole trees are even enough.
+                known = (*base.packing.known, *varied_trees(base.network, piece_mb, self.over))
+                finder = GroveFinder(base.network, base.packing, known, self.limits.within(self.deadline.left))
+                stands = [uneven_stand(grove) for grove in groves(finder.find)]
+        with self.stage("rounding"):
+            for ground in grounds:
+                stands += even_stands(ground, self.over)
         found: list[Choice] = []
-        for ground in grounds:
-            with self.stage("rounding"):
-                forests = even_forests(ground, self.over)
-            with self.stage("order"):
-                for forest in forests:
-                    search = TaperSearch(base.network, forest, self._piece_bytes, counts, self.over)
-                    best = search.best()
-                    found += [] if best is None else [best]
+        with self.stage("order"):
+            for stand in stands:
+                best = TaperSearch(base.network, stand, self._piece_bytes, counts, self.over).best()
+                found += [] if best is None else [best]
         return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
 
     def _resized(self, network: Network, before: list[Choice]) -> list[Choice]:

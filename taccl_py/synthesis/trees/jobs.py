@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.packing import Tree
 from taccl_py.synthesis.trees.rounding import Forest
 
 
@@ -128,6 +129,47 @@ def downwards(network: Network, links: list[int], root: int) -> list[int]:
     return order
 
 
-def interleaved(jobs: Sequence[Job], parts: int, cuts: int) -> list[Job]:
-    """The same jobs, their pieces numbered so that the first cuts of all parts come first, then the second ones, and so on."""
-    return [replace(job, piece=job.piece % cuts * parts + job.piece // cuts) for job in jobs]
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A cut of a tree's data."""
+
+    tree: int
+    cut: int
+
+
+def number_pieces(trees: Sequence[Tree], cuts: Sequence[int], *, apart: bool) -> list[list[Piece]]:
+    """Pieces of each root in the order in which they lie in its data, [root].
+
+    Parameters
+    ----------
+    trees, cuts
+        Trees and how many pieces each of them has.
+    apart
+        Whether a tree's pieces lie together, so that those that catch up with each other can go on together; if not, the first
+        pieces of all trees come first.
+    """
+    pieces = [Piece(tree, cut) for tree, count in enumerate(cuts) for cut in range(count)]
+    if not apart:
+        pieces.sort(key=lambda piece: ((piece.cut + 0.5) / cuts[piece.tree], piece.tree))
+    found: list[list[Piece]] = [[] for _ in range(1 + max(tree.root for tree in trees))]
+    for piece in pieces:
+        found[trees[piece.tree].root].append(piece)
+    return found
+
+
+def piece_jobs(network: Network, trees: Sequence[Tree], numbered: Sequence[Sequence[Piece]]) -> list[Job]:
+    """Jobs that bring every piece from its root to every rank."""
+    number = {piece: index for pieces in numbered for index, piece in enumerate(pieces)}
+    jobs: list[Job] = []
+    order: list[int] = []
+    for piece in sorted(number, key=lambda piece: (piece.tree, piece.cut)):
+        tree = trees[piece.tree]
+        root = network.roots[tree.root]
+        if not piece.cut:
+            order = downwards(network, tree.links.tolist(), root)
+        brought_by: dict[int, tuple[int, ...]] = {root: ()}
+        for link in order:
+            after = brought_by[int(network.src[link])]
+            brought_by[int(network.dst[link])] = (len(jobs),)
+            jobs.append(Job(tree.root, number[piece], link, reduce=False, after=after))
+    return jobs

@@ -142,6 +142,9 @@ class Rule:
     taper
         If not 0, only what goes over the fullest links and ports shares messages, while they take at most this part of the
         work that is left: large ones first, where alpha is all that is lost, and ever smaller ones to the end.
+    stay
+        Whether a root that has a full port sends all to one receiver before it turns to the next. What goes there can share
+        messages, and only the last receiver needs small ones.
     """
 
     patience: float = 0.0
@@ -150,6 +153,7 @@ class Rule:
     in_turn: bool = False
     seed: int = 0
     taper: float = 0.0
+    stay: bool = False
 
 
 def list_schedule(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
@@ -217,11 +221,15 @@ class _Run:
         self._missing = [len(lead) for lead in leads]
         rng = random.Random(rule.seed)
         change = [1 + _JITTER * rng.random() if rule.seed else 1.0 for _ in jobs]
-        self._rank = [(-self._way[i] * change[i], job.piece, i) for i, job in enumerate(jobs)]
         work = _work(jobs, costs)
         self._left = max(work, default=0.0)
         self._fullest = work.index(self._left) if work else 0
         self._full = {resource for resource, time_us in enumerate(work) if time_us >= _FULL * self._left}
+        turn = self._turns() if rule.stay else {}
+        self._rank = [
+            (-self._way[i] * change[i] * (1 + turn.get((job.root, job.link), 0)), job.piece, i)
+            for i, job in enumerate(jobs)
+        ]
         usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
         self._longest = _STRETCH * max(
             (costs.message_us(link, usual) for link in {job.link for job in jobs}), default=0.0
@@ -233,6 +241,20 @@ class _Run:
         self._batches: list[Batch] = []
         # (time, resource that becomes free or -1, jobs that arrive)
         self._events: list[tuple[float, int, tuple[int, ...]]] = []
+
+    def _turns(self) -> dict[tuple[int, int], int]:
+        """Number of links that a root uses later, for each of its links at a full port, by root and link."""
+        links: dict[tuple[int, int], dict[int, None]] = {}
+        for job in self._jobs:
+            # The first resource is the link itself.
+            for port in self._costs.resources[job.link][1:] if not job.after else ():
+                if port in self._full:
+                    links.setdefault((job.root, port), {})[job.link] = None
+        turns: dict[tuple[int, int], int] = {}
+        for (root, _), found in links.items():
+            for place, link in enumerate(sorted(found, reverse=True)):
+                turns[root, link] = max(turns.get((root, link), 0), place)
+        return turns
 
     def batches(self) -> list[Batch]:
         """Run to the end."""

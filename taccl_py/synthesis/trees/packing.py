@@ -65,12 +65,15 @@ class Packing:
         Time of the fullest resource if every root has one megabyte.
     bound_us
         No packing, and no schedule, has less.
+    known
+        All trees that were found on the way to it.
     """
 
     trees: tuple[Tree, ...]
     amounts: FloatArray
     load_us: float
     bound_us: float
+    known: tuple[Tree, ...] = ()
 
 
 def pack_trees(network: Network, over: Over) -> Packing:
@@ -79,7 +82,8 @@ def pack_trees(network: Network, over: Over) -> Packing:
     solution = program.improve(_GAP, over)
     bound = max(program.bound, program.exact_bound(solution.prices))
     used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
-    return Packing(tuple(program.trees[i] for i in used), solution.amounts[used], solution.objective, bound)
+    trees = tuple(program.trees)
+    return Packing(tuple(trees[i] for i in used), solution.amounts[used], solution.objective, bound, trees)
 
 
 def dive(network: Network, packing: Packing, parts: int, over: Over, *, at_once: int) -> list[Tree]:

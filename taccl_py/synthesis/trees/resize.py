@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.sizes import Chains, Cost, Turn, apportion, best_sizes, undominated
@@ -40,16 +41,16 @@ def resized(
     PackageMissing
         If highspy is not installed.
     """
-    costs, num_pieces = choice.costs, len(choice.costs.chunks[0])
-    shares = [range(root * num_pieces, (root + 1) * num_pieces) for root in range(len(costs.chunks))]
+    costs = choice.costs
+    ends = list(accumulate((len(sizes) for sizes in costs.chunks), initial=0))
+    shares = [range(first, end) for first, end in pairwise(ends)]
+    least = _LEAST_SHARE * max(map(len, shares))
     found = best_sizes(_chains(choice, shares), limits)
     if found is None or found.time_us >= choice.plan.end_us * (1 - _WORTH):
         return None
     best: Choice | None = None
     for count in counts:
-        if count > _MOST_CHUNKS or count < max(
-            _LEAST_SHARE * num_pieces, 0 if best is None else _STEP * best.num_chunks
-        ):
+        if count > _MOST_CHUNKS or count < max(least, 0 if best is None else _STEP * best.num_chunks):
             continue
         chunks = tuple(tuple(apportion([found.sizes[piece] for piece in share], count)) for share in shares)
         finer = replace(costs.scaled(chunk_bytes(count) / chunk_bytes(choice.num_chunks)), chunks=chunks)
@@ -62,13 +63,15 @@ def resized(
 def _chains(choice: Choice, shares: Sequence[Sequence[int]]) -> Chains:
     jobs, costs, batches = choice.jobs, choice.costs, choice.plan.batches
     batch_of = {index: number for number, batch in enumerate(batches) for index in batch.jobs}
-    usual = choice.num_chunks / len(shares[0])
+    # Sizes are 1 on average in every share.
+    usual = [choice.num_chunks / len(share) for share in shares]
 
     def lasting(batch: Batch) -> list[Cost]:
-        link = jobs[batch.jobs[0]].link
+        first = jobs[batch.jobs[0]]
+        link = first.link
         latency_us = costs.latency_us[link]
         pairs = zip(costs.alpha_us[link], costs.chunk_us[link], strict=True)
-        return undominated([Cost(alpha_us + latency_us, chunk_us * usual) for alpha_us, chunk_us in pairs])
+        return undominated([Cost(alpha_us + latency_us, chunk_us * usual[first.root]) for alpha_us, chunk_us in pairs])
 
     return Chains(
         shares,
@@ -80,13 +83,15 @@ def _chains(choice: Choice, shares: Sequence[Sequence[int]]) -> Chains:
     )
 
 
-def _turns(choice: Choice, costs: Costs, usual: float) -> Iterator[Turn]:
+def _turns(choice: Choice, costs: Costs, usual: Sequence[float]) -> Iterator[Turn]:
     """Messages that follow each other on a link or a port; batches stand in this order."""
-    last: dict[int, int] = {}
+    last: dict[int, tuple[int, Cost]] = {}
     for number, batch in enumerate(choice.plan.batches):
-        link = choice.jobs[batch.jobs[0]].link
+        first = choice.jobs[batch.jobs[0]]
+        link = first.link
         occupied = zip(costs.resources[link], costs.alpha_us[link], costs.chunk_us[link], strict=True)
         for resource, alpha_us, chunk_us in occupied:
             if resource in last:
-                yield Turn(last[resource], number, Cost(alpha_us, chunk_us * usual))
-            last[resource] = number
+                earlier, cost = last[resource]
+                yield Turn(earlier, number, cost)
+            last[resource] = number, Cost(alpha_us, chunk_us * usual[first.root])

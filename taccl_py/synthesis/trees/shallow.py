@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Over, Packing, pack_trees
+from taccl_py.synthesis.trees.packing import Over, Packing, Tree, pack_trees
 
 # Throughput that may be given up.
 _LOSS = 1.002
@@ -22,14 +22,17 @@ _FIXED = 0.1
 # Detours that a hop may make, as parts of the way to the farthest rank; smaller ones are tried first.
 _SLACKS = (0.45, 0.5, 0.6, 0.9)
 _MOST_GROUNDS = 2
+# The same for trees to choose from.
+_VARIED_SLACKS = (0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.9)
 
 
 @dataclass(frozen=True)
 class Ground:
-    """A machine, perhaps with fewer links or other costs, and the packing on it."""
+    """A machine, perhaps with fewer links or other costs, the packing on it, and whether only roots send to other nodes."""
 
     network: Network
     packing: Packing
+    straight: bool = False
 
 
 def shallow_grounds(network: Network, packing: Packing, piece_mb: float, over: Over) -> list[Ground]:
@@ -47,7 +50,7 @@ def shallow_grounds(network: Network, packing: Packing, piece_mb: float, over: O
     ground = Ground(network, packing)
     rails = _rails(network)
     if rails is not None and not over():
-        straight = Ground(rails, pack_trees(rails, over))
+        straight = Ground(rails, pack_trees(rails, over), True)
         if _load_us(network, straight.packing) <= packing.load_us * _LOSS:
             ground = straight
     found: list[Ground] = []
@@ -58,8 +61,27 @@ def shallow_grounds(network: Network, packing: Packing, piece_mb: float, over: O
         packed = pack_trees(layered, over)
         loss = max(packed.load_us / ground.packing.load_us, _load_us(network, packed) / packing.load_us)
         if loss <= _LOSS:
-            found.append(Ground(layered, packed))
+            found.append(Ground(layered, packed, ground.straight))
     return found or [ground]
+
+
+def varied_trees(network: Network, piece_mb: float, over: Over) -> list[Tree]:
+    """Trees of many kinds to choose from: those of packings with more and fewer detours, with and without crossings at one place.
+
+    Parameters
+    ----------
+    network, piece_mb, over
+        As for `shallow_grounds`.
+    """
+    rails = _rails(network)
+    bases = [network] if rails is None else [network, rails]
+    found: list[Tree] = [] if rails is None else [*pack_trees(rails, over).known]
+    for slack in _VARIED_SLACKS:
+        for base in bases:
+            if over():
+                return found
+            found += pack_trees(_layered(base, slack, piece_mb), over).known
+    return found
 
 
 def _load_us(network: Network, packing: Packing) -> float:

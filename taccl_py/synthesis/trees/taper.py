@@ -11,17 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.trees.jobs import gather_jobs, interleaved
+from taccl_py.synthesis.trees.grove import Grove, unequal_cuts
+from taccl_py.synthesis.trees.jobs import Piece, number_pieces, piece_jobs
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import Over
-from taccl_py.synthesis.trees.rounding import Forest, round_packing
+from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.shallow import Ground
 
 # Numbers of trees for each root, and how many of them are searched: those with the least loads.
 _PARTS = (1, 2, 3, 4, 6, 8)
 _MOST_FORESTS = 3
 _CUTS = (1, 2, 3, 4, 5, 6, 8)
+# Pieces of a root, where trees carry unequal parts.
+_PIECES = (6, 8, 10, 13, 16, 20)
 # Size of a piece in parts of the one before it.
 _FALLS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 _TAPERS = (0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
@@ -30,49 +33,87 @@ _FIRST_SETTING = (2, 2, 5)
 _MOST_PLACES = 4200
 # Jobs beyond which no plans are made.
 _MOST_JOBS = 16_000
-# Chunks of a piece on average, at least.
+# Chunks of a piece on average, at least; of a share, where trees carry unequal parts.
 _CHUNKS_OF_A_PIECE = 8
+_CHUNKS_OF_A_GROVE = 256
 # Loads that differ by less are alike.
 _DIGITS = 3
 
 
-def even_forests(ground: Ground, over: Over) -> list[Forest]:
-    """Whole trees for those numbers of them that load links and ports most evenly."""
+@dataclass(frozen=True)
+class Stand:
+    """Trees, and in how many pieces their data may be cut.
+
+    Attributes
+    ----------
+    grove
+        Trees and what they carry.
+    cuts
+        Ways to cut: pieces of every tree.
+    apart
+        Whether a tree's pieces lie together.
+    least_chunks
+        Chunks that a rank's share must have, for each way to cut.
+    """
+
+    grove: Grove
+    cuts: tuple[tuple[int, ...], ...]
+    apart: bool
+    least_chunks: tuple[int, ...]
+
+
+def even_stands(ground: Ground, over: Over) -> list[Stand]:
+    """Whole trees for those numbers of them that load links and ports most evenly; all of them carry the same."""
     places = len(ground.network.roots) * (ground.network.num_ranks - 1)
     forests = []
     for parts in _PARTS:
         if parts == 1 or (parts * places <= _MOST_PLACES and not over()):
             forests.append(round_packing(ground.network, ground.packing, parts, over))
-    return sorted(forests, key=lambda forest: (round(forest.load_us, _DIGITS), forest.parts))[:_MOST_FORESTS]
+    best = sorted(forests, key=lambda forest: (round(forest.load_us, _DIGITS), forest.parts))[:_MOST_FORESTS]
+    return [
+        Stand(
+            Grove(forest.trees, (1.0 / forest.parts,) * len(forest.trees)),
+            tuple((cuts,) * len(forest.trees) for cuts in _CUTS),
+            False,
+            tuple(_CHUNKS_OF_A_PIECE * forest.parts * cuts for cuts in _CUTS),
+        )
+        for forest in best
+    ]
+
+
+def uneven_stand(grove: Grove) -> Stand:
+    """Trees that carry unequal parts, the larger ones in more pieces."""
+    cuts = tuple(unequal_cuts(grove, pieces) for pieces in _PIECES)
+    return Stand(grove, cuts, True, (_CHUNKS_OF_A_GROVE,) * len(cuts))
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """Positions in the tables above."""
+    """Positions in the tables above, and whether roots stay with a receiver."""
 
     cuts: int
     fall: int
     taper: int
+    stay: bool = False
 
-    def neighbours(self) -> list[_Setting]:
-        """Settings that differ in one thing."""
+    def neighbours(self, ways: int) -> list[_Setting]:
+        """Settings that differ in one thing, where there are so many ways to cut."""
         near = [replace(self, cuts=self.cuts + step) for step in (1, -1)]
         near += [replace(self, fall=self.fall + step) for step in (1, -1)]
         near += [replace(self, taper=self.taper + step) for step in (1, -1)]
-        return [
-            s for s in near if 0 <= s.cuts < len(_CUTS) and 0 <= s.fall < len(_FALLS) and 0 <= s.taper < len(_TAPERS)
-        ]
+        near.append(replace(self, stay=not self.stay))
+        return [s for s in near if 0 <= s.cuts < ways and 0 <= s.fall < len(_FALLS) and 0 <= s.taper < len(_TAPERS)]
 
 
 @dataclass(frozen=True)
 class TaperSearch:
-    """Search over settings for the trees of a forest.
+    """Search over settings for some trees.
 
     Attributes
     ----------
     network
         The machine.
-    forest
+    stand
         Trees.
     chunk_bytes
         Size of a chunk, given their number.
@@ -83,7 +124,7 @@ class TaperSearch:
     """
 
     network: Network
-    forest: Forest
+    stand: Stand
     chunk_bytes: Callable[[int], float]
     counts: Sequence[int]
     over: Over
@@ -100,26 +141,34 @@ class TaperSearch:
             choice = known[setting] = self._planned(setting)
             if choice is not None and (best is None or choice.plan.end_us < best.plan.end_us):
                 best = choice
-                front = setting.neighbours()
+                front = setting.neighbours(len(self.stand.cuts))
         return best
 
     def _planned(self, setting: _Setting) -> Choice | None:
         """The plan of a setting; None if it has too many pieces."""
-        cuts = _CUTS[setting.cuts]
-        forest = self.forest
-        sizes = _sizes(forest.parts, cuts, _FALLS[setting.fall], self.counts)
-        if sizes is None or len(forest.trees) * (self.network.num_ranks - 1) * cuts > _MOST_JOBS:
+        stand, cuts = self.stand, self.stand.cuts[setting.cuts]
+        count = min((count for count in self.counts if count >= stand.least_chunks[setting.cuts]), default=0)
+        if not count or sum(cuts) * (self.network.num_ranks - 1) > _MOST_JOBS:
             return None
-        jobs = interleaved(gather_jobs(self.network, forest, cuts), forest.parts, cuts)
-        costs = Costs.of(self.network, self.chunk_bytes(sum(sizes)), sizes)
-        rule = Rule(taper=_TAPERS[setting.taper])
-        return Choice(tuple(jobs), costs, sum(sizes), rule, list_schedule(jobs, costs, rule))
+        numbered = number_pieces(stand.grove.trees, cuts, apart=stand.apart)
+        jobs = piece_jobs(self.network, stand.grove.trees, numbered)
+        sizes = tuple(_sizes(pieces, stand.grove, cuts, _FALLS[setting.fall], count) for pieces in numbered)
+        costs = replace(Costs.of(self.network, self.chunk_bytes(count), (1,)), chunks=sizes)
+        rule = Rule(taper=_TAPERS[setting.taper], stay=setting.stay)
+        return Choice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule))
 
 
-def _sizes(parts: int, cuts: int, fall: float, counts: Sequence[int]) -> tuple[int, ...] | None:
-    """Chunks of every piece, cut by cut, for a count that is large enough to tell sizes apart; None if all are too small."""
-    count = min((count for count in counts if count >= _CHUNKS_OF_A_PIECE * parts * cuts), default=0)
-    if not count:
-        return None
-    weights = [fall**cut for cut in range(cuts) for _ in range(parts)]
-    return tuple(1 + more for more in apportion(weights, count - len(weights)))
+def _sizes(pieces: Sequence[Piece], grove: Grove, cuts: Sequence[int], fall: float, count: int) -> tuple[int, ...]:
+    """Chunks of a root's pieces; the last piece of a tree is as much smaller than its first one in all trees."""
+    most = max(cuts)
+
+    def falling(tree: int, cut: int) -> float:
+        return float(fall ** (cut * (most - 1) / max(1, cuts[tree] - 1)))
+
+    whole = [sum(falling(tree, cut) for cut in range(cuts[tree])) for tree in range(len(cuts))]
+    weights = [grove.amounts[piece.tree] * falling(piece.tree, piece.cut) / whole[piece.tree] for piece in pieces]
+    sizes = apportion(weights, count)
+    while 0 in sizes:
+        sizes[sizes.index(0)] = 1
+        sizes[sizes.index(max(sizes))] -= 1
+    return tuple(sizes)

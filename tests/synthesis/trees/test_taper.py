@@ -1,12 +1,14 @@
+import numpy as np
 import pytest
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.trees.jobs import Job, interleaved
+from taccl_py.synthesis.trees.grove import Grove
+from taccl_py.synthesis.trees.jobs import Job, Piece, number_pieces, piece_jobs
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
-from taccl_py.synthesis.trees.packing import pack_trees
+from taccl_py.synthesis.trees.packing import Tree, pack_trees
 from taccl_py.synthesis.trees.resize import resized
-from taccl_py.synthesis.trees.shallow import Ground
-from taccl_py.synthesis.trees.taper import TaperSearch, even_forests
+from taccl_py.synthesis.trees.shallow import Ground, shallow_grounds
+from taccl_py.synthesis.trees.taper import TaperSearch, even_stands, uneven_stand
 from tests.instances import MB, ring
 from tests.synthesis.trees.boxes import boxes
 from tests.synthesis.trees.test_order import check
@@ -20,14 +22,17 @@ def search(topology):
     network = network_of(topology)
     ground = Ground(network, pack_trees(network, never))
     return [
-        TaperSearch(network, forest, lambda count: SHARE_BYTES / count, COUNTS, never)
-        for forest in even_forests(ground, never)
+        TaperSearch(network, stand, lambda count: SHARE_BYTES / count, COUNTS, never)
+        for stand in even_stands(ground, never)
     ]
 
 
-def test_first_cuts_of_all_parts_come_first():
-    jobs = [Job(0, piece, 0, reduce=False, after=()) for piece in range(6)]
-    assert [job.piece for job in interleaved(jobs, 2, 3)] == [0, 2, 4, 1, 3, 5]
+def test_first_cuts_of_all_parts_come_first_or_those_of_a_tree_together():
+    trees = [Tree(0, np.array([-1, 0])), Tree(0, np.array([-1, 0])), Tree(1, np.array([-1, 0]))]
+    (mixed, other), (apart, _) = (number_pieces(trees, (3, 1, 2), apart=apart) for apart in (False, True))
+    assert mixed == [Piece(0, 0), Piece(0, 1), Piece(1, 0), Piece(0, 2)]
+    assert apart == [Piece(0, 0), Piece(0, 1), Piece(0, 2), Piece(1, 0)]
+    assert other == [Piece(2, 0), Piece(2, 1)]
 
 
 @pytest.mark.parametrize("topology", [ring(4), boxes(2)], ids=["ring", "boxes"])
@@ -46,6 +51,43 @@ def test_no_setting_nearby_is_better_than_the_best_plan():
     for taper in (0.0, choice.rule.taper):
         plan = list_schedule(choice.jobs, choice.costs, Rule(taper=taper))
         assert plan.end_us >= choice.plan.end_us * (1 - 1e-9) or taper == 0.0
+
+
+def test_trees_that_carry_more_have_more_pieces_and_all_pieces_have_chunks():
+    network = network_of(boxes(2))
+    (tree, *_) = pack_trees(network, never).trees
+    stand = uneven_stand(Grove((tree, tree, tree), (0.7, 0.299, 0.001)))
+    choice = TaperSearch(network, stand, lambda count: SHARE_BYTES / count, COUNTS, never).best()
+    (sizes,) = choice.costs.chunks
+    cuts = next(cuts for cuts in stand.cuts if sum(cuts) == len(sizes))
+    assert cuts[0] > cuts[1] > cuts[2] == 1
+    assert sum(sizes) == choice.num_chunks == 256
+    assert sizes[-1] == 1
+    assert sum(sizes[: cuts[0]]) == pytest.approx(0.7 * 256, abs=2)
+    check(choice.jobs, choice.costs, choice.plan)
+
+
+def test_a_root_that_stays_sends_all_to_one_receiver_before_the_next():
+    """Three boxes: with two pieces over each tree, whole shares cross to one box and then to the other."""
+    network = network_of(boxes(3))
+    (tree, *_) = shallow_grounds(network, pack_trees(network, never), 1.0, never)[0].packing.trees
+    numbered = number_pieces([tree], (2,), apart=True)
+    jobs = piece_jobs(network, [tree], numbered)
+    costs = Costs.of(network, MB, (1, 1))
+    crossing = [i for i, job in enumerate(jobs) if network.src[job.link] // 8 != network.dst[job.link] // 8]
+
+    def receivers(rule):
+        plan = list_schedule(jobs, costs, rule)
+        check(jobs, costs, plan)
+        sent = sorted(
+            (batch.start_us, network.dst[jobs[i].link]) for batch in plan.batches for i in batch.jobs if i in crossing
+        )
+        return [int(receiver) for _, receiver in sent]
+
+    one, other, *_ = receivers(Rule())
+    assert one != other
+    first, second, third, fourth = receivers(Rule(stay=True))
+    assert first == second != third == fourth
 
 
 def test_what_one_step_cannot_carry_pays_alpha_again():

@@ -1,0 +1,201 @@
+"""Groves: a few trees for every root that carry unequal parts of its data.
+
+A packing of trees that carry equal parts loses some per cent where capacities are odd; pieces may have any size, so trees may
+carry what the linear program says. Of its many optima the ones that pipeline well are wanted. Links and ports that are full
+must have something to do at the beginning, when only roots have data, and at the end, when whatever they carry should not be
+waited for by others that are as full. So as much as a part of the time is wished for, on every one of them, of what waits for
+no full link and of what no full link waits for; what lacks is to be small, and so is the number of full links in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.sparse import Coefficients, SparseProgram
+from taccl_py.synthesis.trees.jobs import downwards
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.packing import Packing, Tree
+
+FloatArray = NDArray[np.float64]
+
+# Links and ports with at least this part of the largest load are full.
+_FULL = 0.97
+_LEAST_AMOUNT = 1e-9
+
+
+@dataclass(frozen=True)
+class Grove:
+    """Trees, in order of their roots, and the part of its root's data that each of them carries."""
+
+    trees: tuple[Tree, ...]
+    amounts: tuple[float, ...]
+
+    def load_us(self, network: Network) -> float:
+        """Time of the fullest resource if every root has one megabyte."""
+        pairs = zip(self.trees, self.amounts, strict=True)
+        loads = (amount * network.load(tree.used()) for tree, amount in pairs)
+        return float(sum(loads, np.zeros(network.num_resources)).max())
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a packing should be like.
+
+    Attributes
+    ----------
+    part
+        How much of the time full links and ports should have something to do at the beginning, and at the end.
+    end
+        What the end counts for; the beginning counts 1.
+    depth
+        What a full link on the longest way counts for.
+    loss
+        Throughput that may be given up.
+    least
+        Trees that carry less are left out where the others can do without them.
+    """
+
+    part: float
+    end: float
+    depth: float
+    loss: float
+    least: float
+
+
+# Wishes that have led to good plans.
+WISHES = tuple(
+    Wish(part, end, depth, loss, least)
+    for loss, least in ((0.001, 0.02), (0.004, 0.06))
+    for part in (0.4, 0.3, 0.5)
+    for end, depth in ((1.0, 0.1), (0.3, 0.0), (1.0, 0.0))
+)
+
+
+class GroveFinder:
+    """Chooses among known trees.
+
+    Parameters
+    ----------
+    network, packing
+        The machine and its best packing.
+    trees
+        Trees to choose from, those of the packing among them.
+    limits
+        Time for each linear program, and the user's interrupt.
+    """
+
+    def __init__(self, network: Network, packing: Packing, trees: Iterable[Tree], limits: Limits) -> None:
+        self._trees = list({(tree.root, tree.links.tobytes()): tree for tree in (*packing.trees, *trees)}.values())
+        self._packing, self._limits = packing, limits
+        self._roots = len(network.roots)
+        self._loads = np.array([network.load(tree.used()) for tree in self._trees]) / packing.load_us
+        pairs = zip(packing.trees, packing.amounts, strict=True)
+        total = sum((amount * network.load(tree.used()) for tree, amount in pairs), np.zeros(network.num_resources))
+        full = np.append(total >= _FULL * total.max(), False)
+        is_full = np.array(full[network.resources].any(axis=1), dtype=np.bool_)
+        shapes = [_Shape.of(network, tree, is_full) for tree in self._trees]
+        self._first = np.array([network.load(shape.first) for shape in shapes])[:, full[:-1]] / packing.load_us
+        self._last = np.array([network.load(shape.last) for shape in shapes])[:, full[:-1]] / packing.load_us
+        self._depth = np.array([shape.depth for shape in shapes], dtype=np.float64)
+
+    def find(self, wish: Wish) -> Grove | None:
+        """The packing that is most like the wish; None if the limits came first."""
+        best, better = None, self._solved(wish, np.arange(len(self._trees)))
+        while better is not None:
+            best, better = better, self._thinned(wish, better)
+        if best is None:
+            return None
+        order = sorted(np.flatnonzero(best > _LEAST_AMOUNT).tolist(), key=lambda i: self._trees[i].root)
+        return Grove(tuple(self._trees[i] for i in order), tuple(float(best[i]) for i in order))
+
+    def _thinned(self, wish: Wish, amounts: FloatArray) -> FloatArray | None:
+        """Amounts without as many of the smallest trees as the others can do without at once, half of the small ones at most."""
+        used = np.flatnonzero(amounts > _LEAST_AMOUNT)
+        small = used[amounts[used] < wish.least]
+        ascending = small[np.argsort(amounts[small], kind="stable")]
+        number = (len(small) + 1) // 2
+        while number:
+            found = self._solved(wish, np.setdiff1d(used, ascending[:number]))
+            if found is not None:
+                return found
+            number //= 2
+        return None
+
+    def _solved(self, wish: Wish, chosen: NDArray[np.int64]) -> FloatArray | None:
+        """Amounts of all trees when only those chosen may be used; None if there is no such packing.
+
+        Columns are the trees, then what lacks at the beginning and at the end, for each full resource.
+        """
+        num_trees, num_full = len(chosen), self._first.shape[1]
+        root = np.array([self._trees[i].root for i in chosen])
+        if len(set(root.tolist())) < self._roots:
+            return None
+        lack = np.eye(num_full)
+        none = np.zeros((num_full, num_full))
+        shares = (np.arange(self._roots)[:, None] == root[None, :]).astype(np.float64)
+        loads = self._loads[chosen].T
+        rows = np.vstack(
+            [
+                np.hstack([shares, np.zeros((self._roots, 2 * num_full))]),
+                np.hstack([loads, np.zeros((len(loads), 2 * num_full))]),
+                np.hstack([self._first[chosen].T, lack, none]),
+                np.hstack([self._last[chosen].T, none, lack]),
+            ]
+        )
+        row, column = np.nonzero(rows)
+        ends = (self._roots, len(loads), 2 * num_full)
+        low = np.repeat([1.0, -np.inf, wish.part], ends)
+        high = np.repeat([1.0, 1.0 + wish.loss, np.inf], ends)
+        cost = np.concatenate([wish.depth * self._depth[chosen], np.ones(num_full), np.full(num_full, wish.end)])
+        program = SparseProgram(cost, Coefficients(row, column, rows[row, column]), low, high)
+        optimum = program.solve(self._limits)
+        if optimum is None:
+            return None
+        amounts = np.zeros(len(self._trees))
+        amounts[chosen] = optimum.values[:num_trees]
+        return amounts
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What matters of a tree: links that wait for no full link, links that no full link waits for, full links in a row."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    depth: int
+
+    @staticmethod
+    def of(network: Network, tree: Tree, is_full: NDArray[np.bool_]) -> _Shape:
+        order = downwards(network, tree.links.tolist(), network.roots[tree.root])
+        above = {network.roots[tree.root]: 0}
+        for link in order:
+            above[int(network.dst[link])] = above[int(network.src[link])] + int(is_full[link])
+        below: dict[int, int] = {}
+        last = []
+        for link in reversed(order):
+            src, under = int(network.src[link]), below.get(int(network.dst[link]), 0)
+            below[src] = max(below.get(src, 0), under + int(is_full[link]))
+            if not under:
+                last.append(link)
+        first = [link for link in order if not above[int(network.src[link])]]
+        return _Shape(np.array(first, dtype=np.int64), np.array(last, dtype=np.int64), max(above.values()))
+
+
+def unequal_cuts(grove: Grove, pieces: int) -> tuple[int, ...]:
+    """Pieces of every tree, in proportion to what it carries, when a tree that carried all had so many."""
+    return tuple(max(1, round(amount * pieces)) for amount in grove.amounts)
+
+
+def groves(find: Callable[[Wish], Grove | None], wishes: Sequence[Wish] = WISHES) -> list[Grove]:
+    """Different groves for the wishes."""
+    found: list[Grove] = []
+    for wish in wishes:
+        grove = find(wish)
+        if grove is not None and grove.amounts not in [other.amounts for other in found]:
+            found.append(grove)
+    return found
