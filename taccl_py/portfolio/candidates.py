@@ -78,8 +78,8 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
     race(quick_runs, fewer)
-    race(constructive_runs, fewer[::-1])
     race(quick_runs, wide([probe for probe in probes if probe not in fewer]))
+    race(constructive_runs, fewer[::-1])
     race(searching_runs, wide(fewer))
     race(second_runs, wide(fewer))
     return found.candidates

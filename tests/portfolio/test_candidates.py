@@ -26,7 +26,7 @@ def test_quick_engines_answer_every_size_before_those_that_search_get_the_time_t
     probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bounds.at(size)) for size in sizes]
     racer = Silent()
     assert race_candidates(probes, racer, Events()) == []
-    quick, constructive, between, searching, _ = racer.rounds
+    quick, between, constructive, searching, _ = racer.rounds
     assert quick == [(engine, size) for size in (1024.0, 4096.0, 10000.0) for engine in ("templates", "hierarchy")]
     assert constructive == [("flow", size) for size in (10000.0, 4096.0, 1024.0)]
     assert between == [(engine, size) for size in (2048.0, 8192.0) for engine in ("templates", "hierarchy")]
