@@ -2,6 +2,7 @@
 
 1. `packing`: the best fractional packing of spanning trees over links and ports, and with it a lower bound.
 2. `rounding`: a few whole trees for every root that load links and ports nearly as evenly, and as shallow as that allows.
+   `grove`: or a few of unequal weight, which load them as evenly and keep the full ones busy from beginning to end.
 3. `order`: every tree's data is cut into pieces, which follow each other down the tree. How many trees and how many pieces
    pay at the size asked for is found by trying.
 
