@@ -8,7 +8,7 @@ true, so one run in any order decides.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from taccl_py.lowering.actions import NONE, Action, Transfer
@@ -111,7 +111,8 @@ class _Run:
         self._position = [0] * len(blocks)
         self._operations = [0] * len(blocks)
         self._filled = [0] * connections
-        self._stopped: list[list[int]] = [[] for _ in range(connections)]
+        self._stopped: list[set[int]] = [set() for _ in range(connections)]
+        self._queued = [True] * len(blocks)
         self._done: set[int] = set()
         self._waiting: dict[int, list[int]] = {}
         self._queue = deque(range(len(blocks)))
@@ -120,6 +121,7 @@ class _Run:
         """Run to the end, or to where nothing moves."""
         while self._queue:
             block = self._queue.popleft()
+            self._queued[block] = False
             steps, position = self._blocks[block], self._position[block]
             while position < len(steps) and self._finish_step(block, steps[position]):
                 position += 1
@@ -139,7 +141,7 @@ class _Run:
         order = step.action.order
         self._done.add(order)
         if order in self._waiting:
-            self._queue.extend(self._waiting.pop(order))
+            self._wake(self._waiting.pop(order))
         return True
 
     def _move(self, block: int, step: _Step) -> bool:
@@ -164,7 +166,13 @@ class _Run:
         """Wake whoever stopped at a connection on which something has moved, and note who stops there now."""
         stopped = self._stopped[connection]
         if moved and stopped:
-            self._queue.extend(stopped)
+            self._wake(sorted(stopped))
             stopped.clear()
         if stops:
-            stopped.append(block)
+            stopped.add(block)
+
+    def _wake(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if not self._queued[block]:
+                self._queued[block] = True
+                self._queue.append(block)

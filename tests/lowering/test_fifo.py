@@ -66,3 +66,23 @@ def test_what_makes_room_wakes_whoever_stopped_there():
     transfers = (transfer(0, 1),) * 3
     assert stuck(((sender, receiver), {4: (5,)}, transfers), 1, 1) == []
     assert stuck(((sender, receiver), {4: (6,)}, transfers), 1, 1) == [2, 4]
+
+
+def test_a_long_chain_that_stops_at_every_operation_is_run_in_no_time():
+    """Threadblocks that stop at both of their connections are woken once by each, however often they have stopped there."""
+    steps, ranks, cells = 40, 6, "0-7"
+
+    def block(rank):
+        first, last = rank == 0, rank == ranks - 1
+        op = Op.SEND if first else Op.RECV if last else Op.RECV_COPY_SEND
+        actions = [
+            act(
+                rank * steps + i, op, f"i{cells}" if first else "", "" if first else f"o{cells}", rank=rank,
+                arrives=-1 if first else (rank - 1) * steps + i, leaves=-1 if last else rank * steps + i,
+            )
+            for i in range(steps)
+        ]  # fmt: skip
+        return (draft(*actions, recv_peer=rank - 1, send_peer=-1 if last else rank + 1),)
+
+    transfers = tuple(transfer(rank, rank + 1, count=8) for rank in range(ranks - 1) for _ in range(steps))
+    assert stuck((tuple(map(block, range(ranks))), {}, transfers), 2, 1) == []
