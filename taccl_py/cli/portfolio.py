@@ -33,9 +33,10 @@ def synth_portfolio(
         raise InputError("--sizes makes several files; name a directory with -o", path=str(output))
     with watched(request.options.limits.stop) as events:
         portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
-    names = [_name(portfolio, member) for member in portfolio.members] if output is not None else []
-    result = portfolio_record(portfolio, names)
-    _add_switch_times(result, portfolio)
+        names = [_name(portfolio, member) for member in portfolio.members] if output is not None else []
+        result = portfolio_record(portfolio, names)
+        events.stage("plans by switch")
+        _add_switch_times(result, portfolio)
     if output is not None:
         summary = output / _NOTES / f"{_stem(portfolio)}-summary.json"
         stale = _written_before(summary) - set(names)

@@ -156,7 +156,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         lowered = None
         if not values["only_schedule"] and not _only_schedule(output):
             synthesis, lowered = lower_best(synthesis, options)
-    facts = {**record(synthesis, lowered, request.engine, []), **_switch_facts(synthesis)}
+        facts = {**record(synthesis, lowered, request.engine, []), **_switch_facts(synthesis)}
     files = _write(output, synthesis, lowered, facts)
     result = timed({**facts, "files": files}, synthesis)
     if as_json:

@@ -34,6 +34,24 @@ def require_limits(program: Program, runtime: Runtime) -> None:
         _require_gpu(gpu, len(program.gpus), runtime)
 
 
+def require_sizes(program: Program, runtime: Runtime) -> None:
+    """Refuse a program that the runtime would select at no size: it looks for sizes that the chunks divide.
+
+    Raises
+    ------
+    LoweringError
+        Naming the sizes, what must divide them, and what helps.
+    """
+    least, whole = max(program.min_bytes, 1), max(program.num_chunks_per_loop, 1)
+    if program.max_bytes // whole * whole < least:
+        raise LoweringError(
+            f"none of the sizes from {program.min_bytes} to {program.max_bytes} bytes is a multiple of the program's {whole} "
+            f"chunks, so {runtime.title} would never select it; ask for a wider range, or for fewer chunks or instances",
+            runtime=runtime.name,
+            limit="nchunksperloop",
+        )
+
+
 def require_name(name: str, kind: Kind, runtime: Runtime) -> None:
     """Refuse a name that cannot stand in a file, or that means something else to the runtime.
 

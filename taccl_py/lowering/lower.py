@@ -30,7 +30,7 @@ from taccl_py.lowering.buffers import Flags, Geometry, Placement, placement_flag
 from taccl_py.lowering.channels import ChannelRules, assign_channels
 from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.flow import Flow, trace_flow
-from taccl_py.lowering.limits import require_limits, require_name
+from taccl_py.lowering.limits import require_limits, require_name, require_sizes
 from taccl_py.lowering.memory import Memory
 from taccl_py.lowering.order import Event, order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
@@ -234,6 +234,7 @@ class Lowering:
             gpus=assemble_gpus(attempt.drafts, attempt.dependencies, case.geometry, attempt.scratch_cells),
         )
         require_limits(program, options.runtime)
+        require_sizes(program, options.runtime)
         return program
 
     def _settle(self, case: _Case) -> tuple[_Case, Attempt]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import InputError, LimitReached, LoweringError
+from taccl_py.lowering.limits import require_sizes
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
@@ -218,6 +219,7 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions)
         )
     high = min(high, safe)
     program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
+    require_sizes(program, options.runtime)
     lowered = judged(program, known.replay, schedule.collective, options.runtime)
     return Member(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 

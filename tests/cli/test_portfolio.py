@@ -1,10 +1,12 @@
 """``taccl synth --sizes``: files for a whole range of sizes."""
 
 import json
+import signal
 from itertools import pairwise
 
 import pytest
 
+from taccl_py import in_network
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
@@ -97,6 +99,26 @@ def test_the_same_is_printed_as_json(taccl):
     assert record["files"] == []
     assert record["collective"] == "broadcast"
     assert record["ranges"][0]["min_bytes"] == 1 << 10
+
+
+def test_a_range_without_a_size_that_any_algorithm_divides_is_refused(refuse):
+    """Of 4 ranks' shares every program has 4 chunks at least."""
+    words = "none of the sizes from 5 to 6 bytes is a multiple of the program's"
+    refuse(5, [words, "ask for a wider range"], "synth", "ring:4", "allgather", "--sizes", "5:6", "--time-limit", "1")
+
+
+def test_an_interrupt_while_plans_by_switch_are_timed_keeps_the_files(taccl, folder, monkeypatch):
+    def interrupted(_topology, _kind, _root, sizes):
+        signal.raise_signal(signal.SIGINT)
+        return [None] * len(sizes)
+
+    monkeypatch.setattr(in_network, "switch_times_us", interrupted)
+    words = ("synth", "ndv5", "broadcast", "--size", "1KiB", "--engine", "templates", "-o", "one")
+    assert taccl(*words).code == 0
+    assert (folder / "one" / "algorithm.xml").is_file()
+    words = ("synth", "ndv5", "broadcast", "--sizes", "1KiB:1KiB", "--time-limit", "1", "-o", "all")
+    assert taccl(*words).code == 0
+    assert list((folder / "all").glob("*.xml"))
 
 
 def test_sizes_at_which_switches_are_faster_are_counted(taccl):

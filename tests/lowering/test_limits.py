@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.limits import require_limits
+from taccl_py.lowering.limits import require_limits, require_sizes
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
 from taccl_py.runtimes import EXECUTOR, LEGACY
 
@@ -52,3 +52,14 @@ def test_the_name_of_a_built_in_alltoall_is_refused_where_it_means_that():
     require_limits(program(name="2D"), LEGACY)
     with pytest.raises(LoweringError, match="algorithm of its own"):
         require_limits(program(name="2D", kind=Kind.ALLTOALL), LEGACY)
+
+
+@pytest.mark.parametrize(("least", "most", "selected"), [(9, 15, False), (8, 15, True), (9, 16, True), (0, 7, False)])
+def test_some_size_must_be_a_multiple_of_the_chunks(least, most, selected):
+    """Of 8 chunks a runtime selects a program for 8, 16, 24 ... bytes."""
+    made = replace(program(), num_chunks_per_loop=8, min_bytes=least, max_bytes=most)
+    if selected:
+        require_sizes(made, EXECUTOR)
+        return
+    with pytest.raises(LoweringError, match=f"from {least} to {most} bytes is a multiple of the program's 8 chunks"):
+        require_sizes(made, EXECUTOR)
