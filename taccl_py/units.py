@@ -126,6 +126,11 @@ def format_gap(gap: float) -> str:
     return f"{100 * gap:.2f} %"
 
 
+def format_count(number: int, word: str) -> str:
+    """Return a number of things, of which a word with a plural in s names one: ``1 channel``, ``2 channels``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def algbw_gbps(size_bytes: float, time_us: float) -> float:
     """Algorithm bandwidth as nccl-tests counts it: the whole buffer divided by the time."""
     return size_bytes / time_us / 1_000

@@ -16,7 +16,7 @@ from taccl_py.jsonio import parse_json, read_text
 from taccl_py.report.tables import INDEX_FORMATS
 from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
-from taccl_py.units import format_size, format_time
+from taccl_py.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
     from taccl_py.verify.msccl import ProgramFacts
@@ -192,7 +192,7 @@ def _result(path: Path, violations: tuple[Violation, ...], facts: str, notes: tu
 
 def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
     parts = [f"{facts.kind or 'custom'} for {runtime.name}", f"{facts.num_ranks} ranks", str(facts.protocol)]
-    parts.append(f"{facts.max_threadblocks} threadblocks a GPU")
+    parts.append(f"{format_count(facts.max_threadblocks, 'threadblock')} a GPU")
     placements = [name for name, on in (("in place", facts.in_place), ("out of place", facts.out_of_place)) if on]
     parts.append(" and ".join(placements))
     safe = "any size" if facts.safe_max_bytes is None else f"safe up to {format_size(facts.safe_max_bytes)}"
@@ -225,7 +225,7 @@ def _describe_structure(path: Path, text: str, runtime: Runtime) -> str:
 
 def _describe_plan(facts: PlanFacts) -> str:
     parts = [f"{facts.kind or 'unknown collective'} for {MSCCLPP.name}", f"{facts.num_ranks} ranks"]
-    parts.append(f"{facts.max_threadblocks} threadblocks a GPU")
+    parts.append(f"{format_count(facts.max_threadblocks, 'threadblock')} a GPU")
     parts.append("in place" if facts.in_place else "out of place")
     parts.append(f"{format_size(facts.min_bytes)} to {format_size(facts.max_bytes)}")
     if facts.root is not None:

@@ -10,6 +10,7 @@ import click
 
 from taccl_py.cli.options import KIND, RANKS, SIZE_RANGE, echo_json, json_option
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.units import format_count
 
 # Written out here, so that --help need not load what it names.
 _GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
@@ -113,3 +114,16 @@ def compare(as_json: bool, **values: Any) -> None:
         echo_json(result)
         return
     print_table(comparison_table(result))
+    if values["with_taccl"] and (note := _without_taccl(result)):
+        click.echo(note, err=True)
+
+
+def _without_taccl(result: dict[str, Any]) -> str:
+    """A note for people where TACCL has no answer."""
+    missing = sum("TACCL" not in row["baselines"] for row in result["sizes"])
+    if not missing:
+        return ""
+    return (
+        f"note: TACCL has no answer at {missing} of {format_count(len(result['sizes']), 'size')}: its time was up, or no sketch "
+        "leaves every chunk a way; give more time with --time-limit, or another --sketch"
+    )

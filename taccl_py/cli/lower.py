@@ -15,7 +15,7 @@ from taccl_py.jsonio import read_text, write_atomically
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
-from taccl_py.units import format_gap, format_size, format_time
+from taccl_py.units import format_count, format_gap, format_size, format_time
 
 if TYPE_CHECKING:
     from taccl_py.in_network import SwitchPlan
@@ -177,7 +177,11 @@ def _facts(program: Program, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(program: Program) -> str:
-    return f"{program.num_threadblocks} threadblocks a GPU, {program.num_channels} channels, {program.protocol}"
+    blocks, channels = (
+        format_count(program.num_threadblocks, "threadblock"),
+        format_count(program.num_channels, "channel"),
+    )
+    return f"{blocks} a GPU, {channels}, {program.protocol}"
 
 
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
@@ -249,7 +253,7 @@ def _plan_facts(plan: Plan) -> tuple[dict[str, Any], str]:
     }
     placement = "in place" if plan.in_place else "out of place"
     summary = (
-        f"{plan.num_threadblocks} threadblocks and {plan.num_channels} channels a GPU, at most {plan.num_operations} "
-        f"operations each, {placement}, for {MSCCLPP.version}"
+        f"{format_count(plan.num_threadblocks, 'threadblock')} and {format_count(plan.num_channels, 'channel')} a GPU, "
+        f"at most {format_count(plan.num_operations, 'operation')} each, {placement}, for {MSCCLPP.version}"
     )
     return facts, summary

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.sketch.files import sketch_to_json
-from taccl_py.units import format_gap, format_rate, format_size, format_time
+from taccl_py.units import format_count, format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,7 +112,10 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     if "threadblocks" in result:
         buffers = [name for name, on in (("in", result["in_place"]), ("out of", result["out_of_place"])) if on]
         rows += [
-            ("threadblocks", f"{result['threadblocks']} a GPU, at most {result['threadblock_steps']} steps each"),
+            (
+                "threadblocks",
+                f"{result['threadblocks']} a GPU, at most {format_count(result['threadblock_steps'], 'step')} each",
+            ),
             ("channels", f"{result['channels']}, protocol {result['protocol']}, {' and '.join(buffers)} place"),
         ]
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.get("stage_seconds", {}).items())

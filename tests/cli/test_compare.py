@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from taccl_py.baselines import compare
 from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
 
 SMALL = ("compare", "ring:4,alpha_us=1,beta_us_per_mb=10", "allgather", "--sizes", "4KB:4MB", "--time-limit", 3)
@@ -74,6 +75,27 @@ def test_taccl_is_one_more_baseline_where_there_is_a_sketch(taccl, refuse):
     assert row["baselines"]["TACCL"]["variant"].startswith("pair, 1 chunk, ")
     refuse(2, ["--with-taccl", "--sketch"], *few, "--with-taccl")
     refuse(2, ["--with-taccl", "allgather, alltoall, allreduce"], "compare", "full:4", "broadcast", "--with-taccl")
+
+
+def test_sizes_for_which_taccl_had_no_time_are_told(taccl, monkeypatch):
+    """Time passes only in TACCL's method, all of it at the first of three sizes."""
+
+    def slow(*asked):
+        passed.append(asked[2])
+        return iter(())
+
+    class Clock:
+        left = property(lambda _: 0.0 if passed else 2.0)
+
+    passed = []
+    monkeypatch.setattr(compare, "run_taccl", slow)
+    monkeypatch.setattr(compare, "Deadline", lambda _: Clock())
+    sketch = {"format": "taccl-sketch", "version": 1, "name": "pair"}
+    Path("pair.json").write_text(json.dumps(sketch))
+    words = ("compare", "full:2,alpha_us=1,beta_us_per_mb=10", "allgather", "--sizes", "1MB:4MB", "--time-limit", 2)
+    ended = taccl(*words, "--sketch", "pair.json", "--with-taccl")
+    assert (ended.code, passed) == (0, [1e6])
+    assert "note: TACCL has no answer at 3 of 3 sizes" in ended.err
 
 
 def test_a_graph_dump_that_is_none_is_refused(refuse, folder):

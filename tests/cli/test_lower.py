@@ -179,6 +179,7 @@ def test_a_switch_adds_up_where_the_machine_has_one_that_can(taccl):
     assert (ended.code, ended.json["in_place"], ended.json["threadblocks"]) == (0, True, 2)
     assert ended.json["bound_us"] * (1 + ended.json["gap"]) == pytest.approx(ended.json["replay_us"])
     told = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "-o", "nvls.json").err
+    assert ": 1 threadblock and " in told
     assert "at 1MB: predicted time " in told
     assert "; switches included), gap " in told
     assert taccl("check", "nvls.json").code == 0

@@ -21,7 +21,7 @@ from taccl_py.sketch.catalog import list_sketches
 from taccl_py.sketch.model import Sketch, is_machine
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB
+from taccl_py.units import BYTES_PER_MB, format_count
 
 # What its command line makes runnable files of.
 KINDS = (Kind.ALLGATHER, Kind.ALLTOALL, Kind.ALLREDUCE)
@@ -78,7 +78,7 @@ class Attempt:
     def name(self) -> str:
         """How it was made, in words."""
         counts = ((self.chunks_per_rank, "chunk"), (self.instances, "instance"))
-        return ", ".join([self.sketch, *(f"{count} {word}{'s' * (count > 1)}" for count, word in counts)])
+        return ", ".join([self.sketch, *(format_count(count, word) for count, word in counts)])
 
 
 def sketches_for(topology: Topology) -> tuple[Sketch, ...]:
