@@ -159,9 +159,14 @@ class _Pattern:
 
     def images(self, parts: Sequence[str]) -> IntArray | None:
         """Return the permutation of every rank, or None if one has none."""
-        found = [self._image(rank, part) for rank, part in enumerate(parts)]
-        known = [image for image in found if image is not None]
-        return np.stack(known) if len(known) == len(found) else None
+        found: list[IntArray] = []
+        # Rank 0 comes first: in what is an image of itself all ranks and shares exist.
+        for rank, part in enumerate(parts):
+            image = self._image(rank, part)
+            if image is None:
+                return None
+            found.append(image)
+        return np.stack(found)
 
     def _image(self, rank: int, text: str) -> IntArray | None:
         pieces = text.split('"')

@@ -144,6 +144,20 @@ def test_text_that_is_odd_in_one_place_is_judged_as_ever(old, new, monkeypatch):
     assert judged_one_for_all(odd, EXECUTOR, monkeypatch) == judged_rank_by_rank(odd, EXECUTOR, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('send="1"', 'send="6"'), ('recv="1"', 'recv="6"'), ('dstoff="1"', 'dstoff="6"'), ('srcoff="0"', 'srcoff="-1"')],
+)
+def test_rank_0_alone_may_name_what_does_not_exist(old, new, monkeypatch):
+    _, program = lowered("torus:2x3", Kind.ALLGATHER)
+    text = emit_xml(program, EXECUTOR)
+    odd = text.replace(old, new, 1)
+    assert odd.index(new) < odd.index('<gpu id="1"')
+    found = judged_one_for_all(odd, EXECUTOR, monkeypatch)
+    assert found.violations
+    assert found == judged_rank_by_rank(odd, EXECUTOR, monkeypatch)
+
+
 def test_ranks_whose_names_do_not_fit_together_are_judged_one_by_one(monkeypatch):
     """Each rank's text is an image of rank 0's, but in the image that is rank 2's, ranks 0 and 1 have changed places."""
     monkeypatch.setattr(images, "FEWEST_RANKS", 2)
