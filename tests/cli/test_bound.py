@@ -82,3 +82,9 @@ def test_what_is_refused(refuse):
     refuse(2, ["not a collective"], "bound", "ring:4", "allfetch")
     refuse(2, ["not a topology"], "bound", "rong", "allgather")
     refuse(3, ["no path of links"], "bound", "dgx1", "allgather", "--ranks", "0,5")
+
+
+@pytest.mark.parametrize("kind", ["allgather", "allreduce", "broadcast", "reduce"])
+def test_a_group_whose_nodes_nothing_joins_is_refused(refuse, kind):
+    """Rails join ranks of equal place in their nodes: 0 and 8, 1 and 9."""
+    refuse(3, ["no path of links"], "bound", "hpn:2", kind, "--ranks", "0,1,10,11")

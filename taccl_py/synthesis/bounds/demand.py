@@ -103,8 +103,9 @@ class DemandBounds:
                 field="--switch",
             )
         machine = _Machine(topology, kind, root, switches)
+        latency = machine.latency()
         charges = tuple(machine.charges(Limits(seconds=_SECONDS)))
-        return DemandBounds(machine.latency(), Bound(0.0, "a switch tells many at once"), charges)
+        return DemandBounds(latency, Bound(0.0, "a switch tells many at once"), charges)
 
     @staticmethod
     def of(
@@ -133,12 +134,13 @@ class DemandBounds:
         _require_root(topology, kind, root)
         machine = _Machine(topology, kind, root)
         limits = limits or Limits(seconds=_SECONDS)
+        latency = machine.latency()  # first: the others take it for granted that there are ways
         charges = machine.charges(limits)
         cluster = Cluster.of(machine.net) if kind in _SPREADING else None
         crossing, handed = (
             (tuple(machine.crossings(cluster)), tuple(machine.handouts(cluster))) if cluster else ((), ())
         )
-        found = DemandBounds(machine.latency(), machine.spread(), tuple(charges), crossing, handed)
+        found = DemandBounds(latency, machine.spread(), tuple(charges), crossing, handed)
         if relays_from is None:
             return found
         relays = relay_bound(topology, kind, found.at(relays_from).time_us, limits)

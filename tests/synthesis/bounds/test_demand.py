@@ -153,6 +153,13 @@ def test_what_cannot_be_done_is_said():
         demand_bound(full(3), Kind.BROADCAST, 3, 1.0)
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_nodes_that_nothing_joins_are_refused(kind):
+    apart = machine(4, [Link(a, a ^ 1, 1.0, 1.0) for a in range(4)], node_of=(0, 0, 1, 1))
+    with pytest.raises(Infeasible, match="no path of links"):
+        DemandBounds.of(apart, kind)
+
+
 def test_who_wants_nothing_need_not_be_reached():
     assert demand_bound(star_in(3, Port("in", 0.0, 10.0)), Kind.GATHER, 0, 4 * MB).time_us == pytest.approx(30.0)
 
