@@ -127,7 +127,7 @@ def _in_turn(
             yield index, compute(cases[index], store, stop)
         return
     with start_workers(min(workers, len(todo))) as processes:
-        futures: dict[Future[Outcome], int] = {processes.pool.submit(_compute_here, cases[i], store): i for i in todo}
+        futures: dict[Future[Outcome], int] = {processes.submit(_compute_here, cases[i], store): i for i in todo}
         pending = set(futures)
         while pending:
             ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 # In a process of a pool: set when all is to end.
 STOP = threading.Event()
@@ -27,6 +32,17 @@ class Workers:
 
     pool: ProcessPoolExecutor
     _ends: Connection
+
+    def submit(
+        self, function: Callable[_Given, _Result], *given: _Given.args, **named: _Given.kwargs
+    ) -> Future[_Result]:
+        """Begin with a call; where a process has died before, its result is that, as for the calls that were under way then."""
+        try:
+            return self.pool.submit(function, *given, **named)
+        except BrokenProcessPool as error:
+            found: Future[_Result] = Future()
+            found.set_exception(error)
+            return found
 
     def stop(self) -> None:
         """Tell all processes to come to an end; may be said more than once."""

@@ -92,7 +92,7 @@ class Racer:
         if self._processes is None:
             return [self._here(run, events) for run in runs]
         settings = _Settings.of(replace(self._options, limits=self._options.limits.within(self._seconds)))
-        futures = [self._processes.pool.submit(_carry_out, run, settings) for run in runs]
+        futures = [self._processes.submit(_carry_out, run, settings) for run in runs]
         self._await(self._processes, futures, events)
         return [_outcome(run, future) for run, future in zip(runs, futures, strict=True)]
 

@@ -105,7 +105,7 @@ class Attempts:
         others = attempts[here:]
         # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
         pickled = pickle.dumps(self._demand)
-        futures = [self._workers.pool.submit(_carry_out_there, pickled, each, seconds) for each in others]
+        futures = [self._workers.submit(_carry_out_there, pickled, each, seconds) for each in others]
         try:
             for attempt, future in zip(others, futures, strict=True):
                 yield self._awaited(self._workers, attempt, future)

@@ -42,7 +42,7 @@ class LaterBound:
         if not (needed_soon or alone or demand.topology.num_ranks < _WORTH_PROCESS):
             self._workers = stack.enter_context(start_workers(1))
             # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
-            self._future = self._workers.pool.submit(_bound_there, pickle.dumps(demand), limits.seconds, limits.seed)
+            self._future = self._workers.submit(_bound_there, pickle.dumps(demand), limits.seconds, limits.seed)
 
     @property
     def is_known(self) -> bool:

@@ -1,12 +1,14 @@
 """Attempts of matching give the same whoever carries them out, and need no processes where one of them is enough."""
 
+import os
+
 import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching import attempts
-from taccl_py.synthesis.matching.attempts import Attempt, Attempts
+from taccl_py.synthesis.matching.attempts import Attempt, Attempts, carry_out
 from taccl_py.synthesis.matching.engine import synthesize_greedy
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded
@@ -38,6 +40,20 @@ def test_no_process_is_started_where_the_first_attempt_is_enough(monkeypatch):
     demand = Demand(formula_topology("mesh:4x4"), Kind.ALLGATHER, 1 << 20)
     with Attempts(demand, Limits(workers=2), lambda: False, Deadline(60)) as trying:
         assert next(trying.results(TRIES, 1000)) is not None
+
+
+def test_what_processes_that_died_leave_is_done_here(monkeypatch):
+    monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(attempts, "_carry_out_there", die)
+    demand = Demand(formula_topology("mesh:4x4"), Kind.ALLGATHER, 1 << 20)
+    with Attempts(demand, Limits(workers=2), lambda: False, Deadline(60)) as trying:
+        for _ in range(2):
+            found = list(trying.results(TRIES[:3], 1000))
+            assert found == [carry_out(demand, each, lambda: False) for each in TRIES[:3]]
+
+
+def die(*_):
+    os._exit(1)
 
 
 def test_when_time_is_over_processes_come_to_an_end(monkeypatch):
