@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.trees.jobs import downwards
 from taccl_py.synthesis.trees.network import Network
@@ -86,12 +86,12 @@ class GroveFinder:
     trees
         Trees to choose from, those of the packing among them.
     limits
-        Time for each linear program, and the user's interrupt.
+        Time for all linear programs together, from now on, and the user's interrupt.
     """
 
     def __init__(self, network: Network, packing: Packing, trees: Iterable[Tree], limits: Limits) -> None:
         self._trees = list({(tree.root, tree.links.tobytes()): tree for tree in (*packing.trees, *trees)}.values())
-        self._packing, self._limits = packing, limits
+        self._packing, self._limits, self._deadline = packing, limits, Deadline(limits.seconds)
         self._roots = len(network.roots)
         self._loads = np.array([network.load(tree.used()) for tree in self._trees]) / packing.load_us
         pairs = zip(packing.trees, packing.amounts, strict=True)
@@ -127,10 +127,12 @@ class GroveFinder:
         return None
 
     def _solved(self, wish: Wish, chosen: NDArray[np.int64]) -> FloatArray | None:
-        """Amounts of all trees when only those chosen may be used; None if there is no such packing.
+        """Amounts of all trees when only those chosen may be used; None if there is no such packing, or no time is left.
 
         Columns are the trees, then what lacks at the beginning and at the end, for each full resource.
         """
+        if self._deadline.left <= 0 or self._limits.stop.is_set():
+            return None
         num_trees, num_full = len(chosen), self._first.shape[1]
         root = np.array([self._trees[i].root for i in chosen])
         if len(set(root.tolist())) < self._roots:
@@ -153,7 +155,7 @@ class GroveFinder:
         high = np.repeat([1.0, 1.0 + wish.loss, np.inf], ends)
         cost = np.concatenate([wish.depth * self._depth[chosen], np.ones(num_full), np.full(num_full, wish.end)])
         program = SparseProgram(cost, Coefficients(row, column, rows[row, column]), low, high)
-        optimum = program.solve(self._limits)
+        optimum = program.solve(self._limits.within(self._deadline.left))
         if optimum is None:
             return None
         amounts = np.zeros(len(self._trees))

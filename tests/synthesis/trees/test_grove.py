@@ -12,11 +12,11 @@ from tests.synthesis.trees.test_packing import network_of, never, spans
 WISH = Wish(part=0.4, end=1.0, depth=0.1, loss=0.001, least=0.02)
 
 
-def finder(topology):
+def finder(topology, limits=None):
     network = network_of(topology)
     packing = pack_trees(network, never)
     known = varied_trees(network, 1.0, never)
-    return network, packing, GroveFinder(network, packing, known, Limits())
+    return network, packing, GroveFinder(network, packing, known, limits or Limits())
 
 
 @pytest.mark.parametrize("name", ["mi250x", "dgx1", "torus:4x4"])
@@ -51,6 +51,15 @@ def test_where_there_is_one_way_only_the_grove_is_the_packing():
     assert grove.amounts == pytest.approx((1.0,))
     assert np.array_equal(grove.trees[0].links, packing.trees[0].links)
     assert len(groves(found.find)) == 1
+
+
+def test_nothing_is_looked_for_when_no_time_is_left_or_the_user_said_stop():
+    _, _, late = finder(ring(5), Limits(seconds=0.0))
+    assert groves(late.find) == []
+    limits = Limits()
+    _, _, stopped = finder(ring(5), limits)
+    limits.stop.set()
+    assert groves(stopped.find) == []
 
 
 def test_cuts_are_in_proportion_and_every_tree_has_one():
