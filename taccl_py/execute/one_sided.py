@@ -255,8 +255,12 @@ class _GpuReader:
         targets = [places[0] for places in found]
         sources = tuple(place for one in fields.objects("src_buff", []) for place in self._places(one, known))
         moves = name in (*_PUTS, "copy", "re", "glres", "gstore")
-        if len(targets) != moves or (not sources if moves else sources):
-            fields.fail("dst_buff", f"has {len(targets)} places for {name}, and there is to be {int(moves)}")
+        if len(targets) != moves:
+            fields.fail("dst_buff", f"has {len(targets)} places for {name}, and there must be {int(moves)}; correct it")
+        if bool(sources) != moves:
+            needed = "at least 1" if moves else "none"
+            fields.fail("src_buff", f"has {len(sources)} places for {name}, and there must be {needed}; correct it")
+        _require_switches(fields, name)
         if any(source.count != targets[0].count for source in sources):
             fields.fail("src_buff", "has another size than dst_buff; make them equal")
         return Deed(
@@ -277,6 +281,16 @@ class _GpuReader:
             ranks, buffer = (self._rank,), Buffer(fields.choice("type", _BUFFERS))
         address = Address(buffer, fields.integer("index", least=0))
         return [Place(rank, address, fields.integer("size", least=1)) for rank in ranks]
+
+
+def _require_switches(fields: Fields, name: str) -> None:
+    """Refuse operands of a switch where the runtime would look for a rank's own buffer, and the other way round."""
+    for field, users in (("src_buff", ("glres",)), ("dst_buff", ("glres", "gstore"))):
+        for one in fields.objects(field, []):
+            if one.has("switch_channel_id") != (name in users):
+                fields.fail(
+                    field, f"{name} must{'' if name in users else ' not'} name a switch channel there; correct it"
+                )
 
 
 def _item(fields: Fields, key: str, known: Any, number: int) -> Any:

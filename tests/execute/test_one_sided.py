@@ -34,6 +34,7 @@ from tests.verify.mscclpp.plans import (
     two_allreduce,
 )
 from tests.verify.mscclpp.test_judge import broadcast, circle, with_barrier
+from tests.verify.mscclpp.test_switch import three_allreduce
 
 pytestmark = quiet_pulp
 
@@ -187,6 +188,22 @@ def test_what_cannot_be_run_is_bad_input_that_names_the_field(change, field):
         read_one_sided(json.dumps(changed(two_allgather(), change)), "plan.json")
     assert caught.value.path == "plan.json"
     assert field.replace("/", ".") in caught.value.field.replace("/", ".")
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "says"),
+    [
+        (lambda op: op.pop("dst_buff"), "dst_buff", "has 0 places for glres, and there must be 1"),
+        (lambda op: op.pop("src_buff"), "src_buff", "has 0 places for glres, and there must be at least 1"),
+        (lambda op: op.update(name="gstore"), "src_buff", "gstore must not name a switch channel there"),
+        (lambda op: op.update(src_buff=[cells("i", 0)]), "src_buff", "glres must name a switch channel there"),
+        (lambda op: op.update(name="re", dst_buff=[cells("i", 0)]), "src_buff", "re must not name a switch channel"),
+    ],
+)
+def test_operands_of_switches_stand_where_the_runtime_looks_for_them(change, field, says):
+    with pytest.raises(InputError, match=says) as caught:
+        read_one_sided(json.dumps(changed(three_allreduce(), lambda v: change(ops_of(v)[3]))), "plan.json")
+    assert caught.value.field == f"gpus.0.threadblocks.0.ops.3.{field}"
 
 
 def test_a_plan_is_told_from_a_schedule():
