@@ -177,7 +177,9 @@ class Run:
         relaxed = operation.name == "rlxsignal"
         if not relaxed:
             self._require_met(worker, operation.name)
-        for channel in operation.channels:
+        for place_in_list, channel in enumerate(operation.channels):
+            if not relaxed and operation.channel_type == PORT:
+                self._require_asked(worker, operation.name, place_in_list, channel)
             self._send(worker, operation.channel_type, channel, relaxed=relaxed)
 
     def _send(self, worker: _Worker, kind: str, channel: int, *, relaxed: bool) -> None:
@@ -204,14 +206,19 @@ class Run:
         return True
 
     def _flush(self, worker: _Worker, operation: Operation) -> None:
-        """Wait for proxies. The first thread asks them to put; the n-th one flushes the n-th channel."""
+        """Wait for proxies."""
         for place_in_list, channel in enumerate(operation.channels):
+            self._require_asked(worker, operation.name, place_in_list, channel)
             column = self._network.request_column(worker.seat, channel)
-            if place_in_list and self._asked.get(column, -1) > worker.met:
-                what = "another thread flushes than has put, and they have not met since, so it may come before the put"
-                self._object(worker, "missing-nop", f"{what}; put a nop before it")
             worker.clock[column] = self._requests.get(column, 0)
         worker.heard = worker.step
+
+    def _require_asked(self, worker: _Worker, name: str, place_in_list: int, channel: int) -> None:
+        """Object to what a thread asks of a proxy too soon: the first one asks it to put, the n-th one what is for the n-th channel."""
+        column = self._network.request_column(worker.seat, channel)
+        if place_in_list and self._asked.get(column, -1) > worker.met:
+            what = f"another thread does the {name} than the put, and they have not met since, so it may come before the put"
+            self._object(worker, "missing-nop", f"{what}; put a nop before it")
 
     def _release(self, worker: _Worker, operation: Operation) -> None:
         self._require_met(worker, operation.name)

@@ -210,6 +210,24 @@ def test_threads_meet_before_one_flushes_what_another_has_put():
     assert rules(changed(three_gather_by_proxy(), drop(4))) == {"missing-nop"}
 
 
+def told_together(value):
+    """In `three_gather_by_proxy`, one signal for both channels after both puts."""
+    ops = ops_of(value)
+    ops[2:4] = [put(cells("i", 0), far(one, 0), "port", "put", [one]) for one in range(2)]
+    ops.insert(5, on("signal", 0, 1, kind="port"))
+
+
+def test_threads_meet_before_one_tells_of_what_another_has_put():
+    assert rules(changed(three_gather_by_proxy(), told_together)) == set()
+
+    def too_soon(value):
+        told_together(value)
+        ops = ops_of(value)
+        ops[4:6] = ops[5], ops[4]
+
+    assert rules(changed(three_gather_by_proxy(), too_soon)) == {"missing-nop"}
+
+
 # Operations of two_allreduce: 3 put, 6 wait, 7 nop, 8 sem_acquire, 9 nop, 10 re; second block: copy, nop, sem_release.
 BROKEN_ALLREDUCE = {
     "the copy may come late": (
