@@ -51,6 +51,17 @@ class SwitchPlan:
         """Relative distance from the bound."""
         return max(0.0, self.replay.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
 
+    @property
+    def unit_bytes(self) -> int:
+        """Of what a size must be a multiple for the runtime to run the plan."""
+        return _unit_bytes(self.lowered.plan)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the runtime runs the plan at the schedule's size."""
+        size_bytes = self.replay.size_bytes
+        return size_bytes is None or round(size_bytes) % self.unit_bytes == 0
+
 
 def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
     """Make, judge and replay the plan that does by switch what the messages of a schedule do.
@@ -120,7 +131,11 @@ class _Cut:
 
     def divides(self, size_bytes: float) -> bool:
         """Whether a size is a multiple of its chunks; others are not run."""
-        return round(size_bytes) % (self.plan.alignment_bytes * self.plan.chunks_per_size) == 0
+        return round(size_bytes) % _unit_bytes(self.plan) == 0
+
+
+def _unit_bytes(plan: Plan) -> int:
+    return plan.alignment_bytes * plan.chunks_per_size
 
 
 def _rails(schedule: Schedule) -> tuple[Rails, ...]:

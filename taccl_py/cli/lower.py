@@ -223,6 +223,7 @@ def _switch_facts(made: SwitchPlan) -> dict[str, Any]:
         "bound_us": made.bound.time_us,
         "bound_reason": made.bound.reason,
         "gap": made.gap,
+        "unit_bytes": made.unit_bytes,
         "owners": made.options.owners,
         "pieces": made.options.pieces,
         "rails": str(made.options.rails),
@@ -231,6 +232,8 @@ def _switch_facts(made: SwitchPlan) -> dict[str, Any]:
 
 def _against_bound(made: SwitchPlan) -> str:
     size = "" if made.replay.size_bytes is None else f"at {format_size(made.replay.size_bytes)}: "
+    if not made.is_run:
+        size = f"{size.removesuffix(': ')}, which is not run as it is no multiple of {made.unit_bytes} bytes: "
     return (
         f"{size}predicted time {format_time(made.replay.makespan_us)}, lower bound {format_time(made.bound.time_us)} "
         f"({made.bound.reason}; switches included), gap {format_gap(made.gap)}"

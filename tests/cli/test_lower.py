@@ -191,6 +191,17 @@ def test_a_switch_adds_up_where_the_machine_has_one_that_can(taccl):
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_size_at_which_a_plan_by_switch_is_not_run_is_told(taccl):
+    """Chunks of 16 bytes at least, of which every AllReduce by two or more owners has as many."""
+    words = ("synth", "ndv5", "allreduce", "--engine", "templates", "--size", "1000003", "-o", "n.json")
+    assert taccl(*words).code == 0
+    ended = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "-o", "nvls.json", "--json")
+    assert ended.json["unit_bytes"] % 16 == 0
+    told = taccl("lower", "n.json", "--to", "mscclpp-json", "--switch", "-o", "nvls.json").err
+    assert f"which is not run as it is no multiple of {ended.json['unit_bytes']} bytes: predicted time" in told
+
+
+@pytest.mark.usefixtures("folder")
 def test_switches_of_two_nodes_serve_their_own_and_rails_join_them(taccl):
     size = ("--size", "64MiB")
     assert taccl("synth", "ndv5", "allreduce", "--nodes", 2, "--engine", "templates", *size, "-o", "n.json").code == 0
