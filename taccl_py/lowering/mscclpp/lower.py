@@ -145,6 +145,12 @@ def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
             f"{least} to {most} bytes are asked for, but {MSCCLPP.title} can run this plan from {unit * counted} to {safe} "
             "bytes; ask for sizes between, or use fewer chunks",
         )
+    if most // (unit * counted) * unit * counted < least:
+        raise beyond(
+            "min_bytes",
+            f"none of the sizes from {least} to {most} bytes is a multiple of {unit * counted} bytes, as {MSCCLPP.title} needs "
+            "for this plan; ask for a wider range, or for fewer chunks or instances",
+        )
     return least, most
 
 

@@ -257,6 +257,13 @@ def test_sizes_that_the_runtime_cannot_run_are_refused(least, most):
         lower_plan(ring_allreduce(3), replace(IN, min_bytes=least, max_bytes=most))
 
 
+def test_some_size_must_be_a_multiple_of_the_aligned_chunks():
+    """A ring of three has 3 chunks of 16 bytes at least: 96 and 144 are multiples of 48."""
+    lower_plan(ring_allreduce(3), replace(IN, min_bytes=97, max_bytes=144))
+    with pytest.raises(LoweringError, match="none of the sizes from 97 to 143 bytes is a multiple of 48 bytes"):
+        lower_plan(ring_allreduce(3), replace(IN, min_bytes=97, max_bytes=143))
+
+
 def test_no_instance_is_bad_input():
     with pytest.raises(InputError, match="at least 1 instance"):
         lower_plan(ring_allreduce(3), replace(IN, instances=0))
