@@ -26,6 +26,10 @@ class TacclError(Exception):
 
     exit_code = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Cross to another process whole, whatever the arguments of `__init__` are."""
+        return TacclError.revived, (type(self), self.__dict__, self.args)
+
     @staticmethod
     def revived(kind: type[TacclError], attributes: dict[str, Any], arguments: tuple[Any, ...]) -> TacclError:
         """Return an error that another process raised, from its type, ``__dict__`` and ``args``."""
