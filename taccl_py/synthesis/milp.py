@@ -26,7 +26,7 @@ from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import CP_SAT, choose_solver
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Deadline
-from taccl_py.synthesis.bounds import Bound, allreduce_bound, best_bound
+from taccl_py.synthesis.bounds import Bound, allreduce_bound, best_bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
 from taccl_py.synthesis.models.cp_joint import solve_joint
@@ -87,7 +87,7 @@ def _synthesize(demand: Demand, options: Options, events: Events, solver: str, s
     if collective.kind is Kind.ALLREDUCE:
         found = run.allreduce(Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank))
     elif dual is not None:
-        found = run.backward(dual, "").through(lambda schedule: combining(schedule, topology))
+        found = run.combining(collective, dual)
     else:
         found = run.routed(topology, sketch, collective, "")
     best, *runners_up = found.schedules
@@ -144,6 +144,18 @@ class _Run:
             key=lambda schedule: schedule.makespan_us,
         )
         return _Found(tuple(schedules), allreduce_bound(self.topology, gather, self.chunk_bytes), False)
+
+    def combining(self, collective: Collective, dual: Collective) -> _Found:
+        """Best schedules of sums: those of the routed collective on the reversed machine, run backwards."""
+        found = self.backward(dual, "").through(lambda schedule: combining(schedule, self.topology))
+        if is_reversible(self.topology, self.chunk_bytes):
+            return found
+        # Backwards latency passes before a message occupies a port and not after it, on which bounds of ports depend.
+        size_bytes, limits = (
+            self.chunk_bytes * collective.chunks_per_size,
+            self.options.limits.within(self.deadline.left),
+        )
+        return replace(found, bound=demand_bound(self.topology, collective.kind, collective.root, size_bytes, limits))
 
     def backward(self, collective: Collective, prefix: str) -> _Found:
         """Best schedules of a routed collective on the reversed machine."""

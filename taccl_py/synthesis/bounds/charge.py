@@ -88,8 +88,9 @@ def crossing_idle_times(net: Net, near: BoolArray, is_sink: BoolArray, head_us: 
     uses = crossing[net.use_link]
     start, end = np.full(len(net.alpha_us), np.inf), np.full(len(net.alpha_us), np.inf)
     links, resources = net.use_link[uses], net.use_resource[uses]
-    np.minimum.at(start, resources, head_us[net.src[links]])
-    np.minimum.at(end, resources, net.latency_us[links] + tail_us[net.dst[links]])
+    before_us, after_us = (net.latency_us, 0 * net.latency_us)[:: 1 if net.is_reversed else -1]
+    np.minimum.at(start, resources, head_us[net.src[links]] + before_us[links])
+    np.minimum.at(end, resources, after_us[links] + tail_us[net.dst[links]])
     return np.asarray(net.alpha_us + start + end, dtype=np.float64)
 
 

@@ -33,6 +33,8 @@ class Net:
         Cost of every resource.
     use_link, use_resource
         Pairs of a link and a resource that its messages occupy.
+    is_reversed
+        Whether time runs backwards: latency passes before a message occupies anything, not after it.
     """
 
     topology: Topology
@@ -43,6 +45,7 @@ class Net:
     beta_us_per_mb: FloatArray
     use_link: IntArray
     use_resource: IntArray
+    is_reversed: bool = False
 
     @staticmethod
     def of(topology: Topology) -> Net:
@@ -139,7 +142,7 @@ class Net:
         """Return the same resources with every link turned around; links keep their numbers."""
         return Net(
             self.topology, self.dst, self.src, self.latency_us, self.alpha_us, self.beta_us_per_mb,
-            self.use_link, self.use_resource,
+            self.use_link, self.use_resource, not self.is_reversed,
         )  # fmt: skip
 
 
