@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from taccl_py.baselines.library import Baseline, Family, baselines_of
+from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.baselines.nccl_graph import Graphs
 from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of
 from taccl_py.baselines.nccl_tuner import Algorithm, Choice, Gpu, Job, choose, predictions
@@ -164,15 +165,9 @@ def compare_sizes(
     portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
     demand = portfolio.demand
     events.stage("baselines")
-    # An order that suits small messages need not suit large ones, so baselines are planned for both and for between.
-    planned = {sizes.low_bytes, round(math.sqrt(sizes.low_bytes * sizes.high_bytes)), sizes.high_bytes}
-    timed = [
-        each
-        for size in sorted(planned)
-        for each in _timed(baselines_of(demand.topology, demand.kind, demand.root, size), sizes)
-    ]
+    timed = _timed(demand, sizes)
     job = _job(demand.topology, tuned)
-    taccl: dict[int, BaselineTime] = {}
+    taccl: dict[int, tuple[BaselineTime, ...]] = {}
     if with_taccl:
         events.stage("TACCL")
         taccl = _taccl(demand, [row.size_bytes for row in portfolio.rows], request.options.limits)
@@ -182,7 +177,7 @@ def compare_sizes(
             ours_us=row.makespan_us,
             engine=portfolio.members[row.member].candidate.engine,
             bound_us=row.bound.time_us,
-            baselines=(*_fastest(timed, row.size_bytes), *(taccl[at] for at in (row.size_bytes,) if at in taccl)),
+            baselines=(*_fastest(timed, row.size_bytes), *taccl.get(row.size_bytes, ())),
             nccl=choose(job, demand.kind, row.size_bytes) if job is not None else None,
             is_direct=job is not None and not predictions(job, demand.kind),
         )
@@ -191,10 +186,13 @@ def compare_sizes(
     return Comparison(portfolio, job, tuple(rows))
 
 
-def _timed(baselines: Sequence[Baseline], sizes: SizeRange) -> list[_Timed]:
-    """Judged variants with their times."""
+def _timed(demand: Demand, sizes: SizeRange) -> list[_Timed]:
+    """Judged variants of all baselines with their times."""
+    # An order that suits small messages need not suit large ones, so baselines are planned for both and for between.
+    planned = {sizes.low_bytes, round(math.sqrt(sizes.low_bytes * sizes.high_bytes)), sizes.high_bytes}
+    made = (baselines_of(demand.topology, demand.kind, demand.root, size) for size in sorted(planned))
     found = []
-    for baseline in baselines:
+    for baseline in chain.from_iterable(made):
         for variant in baseline.variants:
             require_valid(variant.schedule, f"baseline {baseline.family} ({variant.name})")
             curve = cost_curve(variant.schedule, sizes.low_bytes, sizes.high_bytes)
@@ -225,10 +223,10 @@ def _require_taccl(request: Request) -> None:
         raise InputError(what, path="command line", field="--with-taccl")
 
 
-def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[int, BaselineTime]:
-    """The fastest program of TACCL at every size for which there was time, the first one in any case."""
+def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[int, tuple[BaselineTime, ...]]:
+    """The fastest program of TACCL at every size for which there was time, the first one in any case, if there is any."""
     sketches = (demand.sketch,) if demand.sketch is not None else sketches_for(demand.topology)
-    found: dict[int, BaselineTime] = {}
+    found: dict[int, tuple[BaselineTime, ...]] = {}
     deadline = Deadline(limits.seconds)
     for place, size in enumerate(sizes_bytes):
         if place and deadline.left <= 0:
@@ -241,7 +239,7 @@ def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[i
             verdict = judge_program(text, LEGACY, kind=demand.kind)
             if verdict.violations:
                 raise InvalidArtifact(f"baseline TACCL ({best.name})", verdict.violations)
-            found[size] = BaselineTime(Family.TACCL, best.name, best.replayed_us)
+            found[size] = (BaselineTime(Family.TACCL, best.name, best.replayed_us),)
     return found
 
 

@@ -88,7 +88,8 @@ def crossing_idle_times(net: Net, near: BoolArray, is_sink: BoolArray, head_us: 
     uses = crossing[net.use_link]
     start, end = np.full(len(net.alpha_us), np.inf), np.full(len(net.alpha_us), np.inf)
     links, resources = net.use_link[uses], net.use_resource[uses]
-    before_us, after_us = (net.latency_us, 0 * net.latency_us)[:: 1 if net.is_reversed else -1]
+    none = np.zeros(net.num_links)
+    before_us, after_us = (net.latency_us, none) if net.is_reversed else (none, net.latency_us)
     np.minimum.at(start, resources, head_us[net.src[links]] + before_us[links])
     np.minimum.at(end, resources, after_us[links] + tail_us[net.dst[links]])
     return np.asarray(net.alpha_us + start + end, dtype=np.float64)
