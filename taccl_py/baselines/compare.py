@@ -72,7 +72,7 @@ class ComparedSize:
     size_bytes
         As nccl-tests counts it.
     ours_us, engine
-        Time of our schedule, and the engine that made it.
+        Time of the replay of our program, and the engine that made its schedule.
     bound_us
         No algorithm is faster.
     baselines
@@ -174,7 +174,7 @@ def compare_sizes(
     rows = [
         ComparedSize(
             size_bytes=row.size_bytes,
-            ours_us=row.makespan_us,
+            ours_us=row.replay_us,
             engine=portfolio.members[row.member].candidate.engine,
             bound_us=row.bound.time_us,
             baselines=(*_fastest(timed, row.size_bytes), *taccl.get(row.size_bytes, ())),

@@ -66,8 +66,8 @@ def compare(as_json: bool, **values: Any) -> None:
 
     Baselines are rings, double binary trees, direct exchange, rings at two levels, and PAT, as schedules on the same machine
     under the same costs, each in its fastest variant; the judge checks them as it checks ours. NCCL's choice follows its own
-    model of time. TACCL's time is the replay of the program that its own lowering makes. A speed-up is the time of the
-    fastest baseline, or of the schedule of NCCL's choice, over ours.
+    model of time. Our time is the replay of the program, which can be longer than its schedule, and so is TACCL's, with its own
+    lowering. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.
 
     \b
     Examples:
