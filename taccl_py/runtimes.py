@@ -169,6 +169,8 @@ class PlanRuntime:
         Every chunk is a multiple of it.
     max_offset_bytes
         Largest offset inside an operation.
+    shared_scratch_bytes
+        Length of the scratch of plans that reuse resources.
     collectives
         Spelling of each collective.
     """
@@ -184,6 +186,7 @@ class PlanRuntime:
     max_threadblocks: int
     alignment_bytes: int
     max_offset_bytes: int
+    shared_scratch_bytes: int
     collectives: dict[Kind, str]
 
 
@@ -199,5 +202,6 @@ MSCCLPP = PlanRuntime(
     max_threadblocks=108,
     alignment_bytes=16,
     max_offset_bytes=(1 << 32) - 1,
+    shared_scratch_bytes=1 << 26,  # PREDFINED_SCRATCH_SIZE
     collectives={kind: str(kind) for kind in Kind},
 )

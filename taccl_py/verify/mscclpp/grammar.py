@@ -84,12 +84,13 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan as written."""
+    """A plan as written; `shares_scratch` says that its scratch is a buffer of fixed length, which all such plans use."""
 
     name: str
     collective: str
     protocol: str
     in_place: bool
+    shares_scratch: bool
     alignment_bytes: int
     min_bytes: int
     max_bytes: int
@@ -118,6 +119,7 @@ def read_plan_text(text: str, path: str) -> Plan:
         collective=fields.text("collective"),
         protocol=fields.choice("protocol", ("Simple", "LL")),
         in_place=fields.boolean("inplace"),
+        shares_scratch=fields.boolean("reuse_resources", False),
         alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
         min_bytes=fields.integer("min_message_size", 0, least=0),
         max_bytes=fields.integer("max_message_size", UNLIMITED_BYTES, least=0),

@@ -103,7 +103,7 @@ def check_plan(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
 
 
 def _check_sizes(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
-    """Object to sizes for which an offset would not fit into an operation; a plan may leave the largest size open."""
+    """Object to sizes for which offsets or scratch are too small; a plan may leave the largest size open."""
     if plan.max_bytes == UNLIMITED_BYTES:
         return
     counted = plan.gpus[0].output_chunks if plan.collective == Kind.ALLGATHER else plan.gpus[0].input_chunks
@@ -113,6 +113,10 @@ def _check_sizes(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
     if largest // counted * longest > runtime.max_offset_bytes:
         what = f"at {largest} bytes a buffer has {largest // counted * longest}, and offsets only reach {runtime.max_offset_bytes}"
         findings.violation("", "offset-overflow", f"{what}; lower max_message_size")
+    scratch_bytes = largest // counted * max(gpu.scratch_chunks for gpu in plan.gpus)
+    if plan.shares_scratch and scratch_bytes > runtime.shared_scratch_bytes:
+        what = f"at {largest} bytes it needs {scratch_bytes} of scratch, and reuse_resources gives it {runtime.shared_scratch_bytes}"
+        findings.violation("", "scratch-overflow", f"{what}; lower max_message_size")
 
 
 def _check_gpu(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
@@ -135,6 +139,7 @@ def _check_gpu(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -
             what = f"it names a remote buffer of gpu {remote.rank}, which is no other GPU of this plan; correct it"
             findings.violation(where, "no-such-buffer", what, fatal=True)
     _check_blocks(gpu, runtime, findings)
+    _check_barriers(gpu, runtime, findings)
     if not findings.broken:
         _check_operations(plan, gpu, runtime, findings)
 
@@ -192,6 +197,26 @@ def _check_block(gpu: Gpu, block: Block, runtime: PlanRuntime, findings: Finding
                 findings.violation(where, "no-access", what)
 
 
+def _check_barriers(gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
+    """Test that barriers exist, and that those who meet there count each other alike, as nobody else may come by."""
+    users: dict[int, set[int]] = {}
+    for block in gpu.blocks:
+        for operation in block.operations:
+            if operation.barrier is not None:
+                users.setdefault(operation.barrier, set()).add(block.id)
+    for number, blocks in sorted(users.items()):
+        if number >= runtime.max_semaphores:
+            what = f"it names barrier {number}, and there are barriers 0..{runtime.max_semaphores - 1}; use one of them"
+            findings.violation(place(gpu.id, min(blocks)), "no-such-semaphore", what)
+    for block in gpu.blocks:
+        for index, operation in enumerate(block.operations):
+            if operation.barrier is None or operation.barrier_blocks == len(users[operation.barrier]):
+                continue
+            met = len(users[operation.barrier])
+            what = f"num_threadblocks is {operation.barrier_blocks}, and {met} threadblocks meet at barrier {operation.barrier}"
+            findings.violation(place(gpu.id, block.id, index), "barrier-count", f"{what}; write that number")
+
+
 def _check_operations(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
     for block in gpu.blocks:
         for index, operation in enumerate(block.operations):
@@ -219,6 +244,11 @@ def _object_to_name(operation: Operation, where: str, findings: Findings) -> Non
 
 def _check_form(operation: Operation, form: Form, where: str, runtime: PlanRuntime, findings: Findings) -> None:
     """Test channel type and numbers of what is named."""
+    if operation.name == "pwsf":
+        what = (
+            f"{runtime.version} puts from a wrong place in pwsf, which takes the address of its offsets for an offset"
+        )
+        findings.violation(where, "broken-operation", f"{what}; write pws, and flush in an operation of its own")
     if form.types and operation.channel_type not in form.types:
         what = f"{operation.name} needs channel type {' or '.join(form.types)}, found {quoted(operation.channel_type)}"
         findings.violation(where, "wrong-channel", what, fatal=True)

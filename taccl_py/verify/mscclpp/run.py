@@ -100,7 +100,7 @@ class Run:
         self._requests: dict[int, int] = {}
         self._asked: dict[int, int] = {}  # operation that made the last request
         self._cells: dict[tuple[int, int], _Cell] = {}
-        self._far: dict[tuple[int, int], list[Access]] = {}
+        self._far: dict[tuple[int, int, str], list[Access]] = {}  # by column, rank and what it does there
         self._proxied: list[tuple[int, Access]] = []
         self._workers = [self._worker(gpu, block) for gpu in plan.gpus for block in gpu.blocks]
 
@@ -272,23 +272,22 @@ class Run:
         access = self._access(worker, operation, proxied=proxied)
         where = place(worker.gpu.id, worker.block.id, worker.step)
         values: list[int] | None = None
-        sources = [
-            (gpu, address, one.size)
-            for one in operation.sources
-            for gpu, address in self._places(worker, operation, one)
-        ]
-        for gpu, address, size in sources:
-            self._touch(worker, gpu, address, size, access, writes=False)
-            found = self._contents.read(gpu.id, address, size, where)
-            values = found if values is None else self._contents.add(values, found, where)
         (target,) = operation.targets
-        for gpu, address in self._places(worker, operation, target):
+        sources = [each for one in operation.sources for each in self._places(worker, operation, one)]
+        targets = self._places(worker, operation, target)
+        self._check_overlap(worker, sources, targets, target.size)
+        for gpu, address in sources:
+            self._touch(worker, gpu, address, target.size, access, writes=False)
+            found = self._contents.read(gpu.id, address, target.size, where)
+            values = found if values is None else self._contents.add(values, found, where)
+        for gpu, address in targets:
             self._touch(worker, gpu, address, target.size, access, writes=True)
-            start = self._contents.setting.regions[gpu.id].base(address.buffer) + address.offset
+            start = self._start(gpu, address)
             self._contents.cells[gpu.id][start : start + target.size] = values or []
-            if gpu.id != worker.gpu.id:
-                self._check_begun(worker, gpu.id)
-                self._far.setdefault((access.column, gpu.id), []).append(access)
+        for verb, owners in (("reads from", sources), ("writes into", targets)):
+            for rank in sorted({gpu.id for gpu, _ in owners if gpu.id != worker.gpu.id}):
+                self._check_begun(worker, verb, rank)
+                self._far.setdefault((access.column, rank, verb), []).append(access)
         if proxied:
             self._proxied.append((worker.gpu.id, access))
             self._finish_request(worker, operation, access)
@@ -314,10 +313,25 @@ class Run:
         owners = owners_of(self._plan, worker.gpu, worker.block, operation, operand)
         return [(gpu, Address(buffer, operand.index)) for gpu, buffer in owners]
 
+    def _start(self, gpu: Gpu, address: Address) -> int:
+        """First cell of an address."""
+        return self._contents.setting.regions[gpu.id].base(address.buffer) + address.offset
+
+    def _check_overlap(
+        self, worker: _Worker, sources: list[tuple[Gpu, Address]], targets: list[tuple[Gpu, Address]], size: int
+    ) -> None:  # fmt: skip
+        """Object to cells that are moved to others among them: threads read and write in any order."""
+        written = {(gpu.id, self._start(gpu, address)) for gpu, address in targets}
+        for gpu, address in sources:
+            start = self._start(gpu, address)
+            if any(rank == gpu.id and 0 < abs(start - first) < size for rank, first in written):
+                what = f"its {size} cells from {address.buffer}[{address.offset}] on overlap the cells that it writes"
+                self._object(worker, "overlapping-cells", f"{what}; go through others")
+
     def _touch(
         self, worker: _Worker, gpu: Gpu, address: Address, size: int, access: Access, *, writes: bool
     ) -> None:  # fmt: skip
-        start = self._contents.setting.regions[gpu.id].base(address.buffer) + address.offset
+        start = self._start(gpu, address)
         for offset in range(start, start + size):
             cell = self._cells.setdefault((gpu.id, offset), _Cell())
             before = [] if cell.written is None else [cell.written]
@@ -343,9 +357,9 @@ class Run:
         what = f"it touches cells of {name} of gpu {gpu.id} that {whom} may still be using"
         self._object(worker, "race", f"{what}; wait for a signal that comes after that")
 
-    def _check_begun(self, worker: _Worker, rank: int) -> None:
+    def _check_begun(self, worker: _Worker, verb: str, rank: int) -> None:
         if not worker.clock[self._network.begun_column(rank)]:
-            what = f"it writes into gpu {rank}, which may not have begun this call, so its buffers may be in use"
+            what = f"it {verb} gpu {rank}, which may not have begun this call, so its buffers may be in use"
             self._object(worker, "before-entry", f"{what}; wait for a signal of gpu {rank} first")
 
     # The end
@@ -356,11 +370,12 @@ class Run:
         for worker in self._workers:
             clock = leaving[worker.gpu.id]
             np.maximum(clock, worker.clock, out=clock)
-        for (column, rank), accesses in sorted(self._far.items()):
+        for (column, rank, verb), accesses in sorted(self._far.items()):
             last = max(accesses, key=lambda access: access.count)
             if leaving[rank][column] < last.count:
-                what = f"gpu {rank}, into which it writes, can leave before that is there; let it wait for a signal"
-                self._findings.violation(place(last.seat.gpu, last.seat.block, last.step), "unawaited-write", what)
+                what = f"it {verb} gpu {rank}, which can leave before that is done; let that wait for a signal"
+                rule = "unawaited-read" if verb == "reads from" else "unawaited-write"
+                self._findings.violation(place(last.seat.gpu, last.seat.block, last.step), rule, what)
         for rank, access in self._proxied:
             if leaving[rank][access.column] < access.count:
                 what = "the proxy may still be reading when the call ends; end with a flush, which waits for it"

@@ -79,7 +79,7 @@ def two_allgather_by_proxy():
     def ops(rank):
         return [
             on("rlxsignal", 0, kind="port"), on("rlxwait", 0, kind="port"), NOP,
-            put(cells("o", rank), far(0, rank), "port", "pwsf", [0]),
+            put(cells("o", rank), far(0, rank), "port", "pws", [0]), flush(0),
             on("wait", 0, kind="port"), NOP,
         ]  # fmt: skip
 
@@ -95,11 +95,10 @@ def flush(*channels, places=None):
     return {**on("flush", *channels, kind="port"), "dst_buff": [cells("o", 0)] * places}
 
 
-def flushed_apart(value):
-    """In `two_allgather_by_proxy`, puts with a signal, and flushes by operations of their own."""
+def flushed_at_once(value):
+    """In `two_allgather_by_proxy`, one operation for the put, its signal and the flush."""
     for rank in range(2):
-        ops_of(value, rank)[3] = put(cells("o", rank), far(0, rank), "port", "pws", [0])
-        ops_of(value, rank).insert(4, flush(0))
+        ops_of(value, rank)[3:5] = [put(cells("o", rank), far(0, rank), "port", "pwsf", [0])]
 
 
 def two_allreduce():

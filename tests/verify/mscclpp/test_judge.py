@@ -14,7 +14,7 @@ from tests.verify.mscclpp.plans import (
     changed,
     far,
     flush,
-    flushed_apart,
+    flushed_at_once,
     gpu,
     local,
     on,
@@ -144,24 +144,19 @@ def test_a_broken_plan_is_refused_by_name(name):
     assert rule in rules(changed(two_allgather(), change))
 
 
-# Operations of two_allgather_by_proxy: 0 rlxsignal, 1 rlxwait, 2 nop, 3 pwsf, 4 wait, 5 nop.
+# Operations of two_allgather_by_proxy: 0 rlxsignal, 1 rlxwait, 2 nop, 3 pws, 4 flush, 5 wait, 6 nop.
 BROKEN_PROXY = {
-    "the proxy is not awaited": (
-        replace(3, put(cells("o", 0), far(0, 0), "port", "pws", [0])),
-        "unflushed-put",
-    ),
+    "the proxy is not awaited": (drop(4), "unflushed-put"),
     "a put that nobody is told of": (
-        lambda v: (replace(3, put(cells("o", 0), far(0, 0), "port", "put", [0]))(v), drop(4, 1)(v)),
+        lambda v: (replace(3, put(cells("o", 0), far(0, 0), "port", "put", [0]))(v), drop(5, 1)(v)),
         "unawaited-write",
     ),
     "no channel": (replace(3, put(cells("o", 0), far(0, 0), "port", "put")), "channel-count"),
     "the source is overwritten": (
-        lambda v: (
-            replace(3, put(cells("o", 0), far(0, 0), "port", "pws", [0]))(v),
-            insert(4, local("copy", [cells("o", 0)], cells("o", 0)))(v),
-        ),
+        insert(4, local("copy", [cells("o", 0)], cells("o", 0))),
         "race",
     ),
+    "the runtime's put with a flush": (flushed_at_once, "broken-operation"),
 }
 
 
@@ -171,8 +166,8 @@ def test_a_proxy_that_is_too_late_is_named(name):
     assert rule in rules(changed(two_allgather_by_proxy(), change))
 
 
-def test_a_flush_waits_for_the_proxy():
-    assert rules(changed(two_allgather_by_proxy(), flushed_apart)) == set()
+def test_a_put_with_a_flush_is_right_but_for_what_the_runtime_makes_of_it():
+    assert rules(changed(two_allgather_by_proxy(), flushed_at_once)) == {"broken-operation"}
 
 
 @pytest.mark.parametrize(
@@ -185,8 +180,7 @@ def test_a_flush_waits_for_the_proxy():
     ],
 )
 def test_a_flush_that_the_runtime_takes_for_another_is_refused(operation, rule):
-    value = changed(two_allgather_by_proxy(), flushed_apart)
-    assert rule in rules(changed(value, replace(4, operation)))
+    assert rule in rules(changed(two_allgather_by_proxy(), replace(4, operation)))
 
 
 def three_gather_by_proxy():
@@ -248,6 +242,16 @@ BROKEN_ALLREDUCE = {
 }
 
 
+@pytest.mark.parametrize(("largest", "reuse", "found"), [
+    (1 << 26, True, set()),
+    (1 << 27, False, set()),
+    (1 << 27, True, {"scratch-overflow"}),
+])  # fmt: skip
+def test_scratch_that_plans_share_has_64_mebibytes(largest, reuse, found):
+    """`two_allreduce` has as much scratch as input."""
+    assert rules(two_allreduce() | {"reuse_resources": reuse, "max_message_size": largest}) == found
+
+
 @pytest.mark.parametrize("name", BROKEN_ALLREDUCE)
 def test_a_sum_that_goes_wrong_is_named(name):
     change, rule = BROKEN_ALLREDUCE[name]
@@ -306,6 +310,44 @@ def test_threadblocks_that_meet_at_a_barrier_see_what_the_others_have_done():
 def test_a_barrier_to_which_somebody_does_not_come_is_named():
     value = changed(with_barrier(), drop(1, tb=1))
     assert "never-released" in rules(value)
+
+
+def one_more(value):
+    """A third threadblock comes by the barrier of two, or alone to a barrier of its own."""
+    value["gpus"][0]["threadblocks"].append(block(2, [barrier(0, 2)], channels=(), remotes=()))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (replace(1, barrier(0, 0), tb=1), "barrier-count"),
+        (replace(1, barrier(0, 1), tb=1), "barrier-count"),
+        (one_more, "barrier-count"),
+        (lambda v: [replace(8, barrier(16, 2))(v), replace(1, barrier(16, 2), tb=1)(v)], "no-such-semaphore"),
+    ],
+)
+def test_a_barrier_that_the_runtime_does_not_have_or_that_miscounts_is_refused(change, rule):
+    assert rule in rules(changed(with_barrier(), change))
+
+
+def shifted_by(cells_apart):
+    """In a broadcast of two chunks, GPU 0 moves both by so many cells of its scratch before it puts them."""
+    value = broadcast(0)
+    for one in value["gpus"]:
+        one.update(input_chunks=2, output_chunks=2, scratch_chunks=4)
+    ops = ops_of(value)
+    ops[2] = local("copy", [cells("i", 0, 2)], cells("o", 0, 2))
+    ops[3:4] = [
+        local("copy", [cells("i", 0, 2)], cells("s", 0, 2)), NOP,
+        local("copy", [cells("s", 0, 2)], cells("s", cells_apart, 2)), NOP,
+        put(cells("s", cells_apart, 2), far(0, 0, 2)),
+    ]  # fmt: skip
+    return value
+
+
+def test_threads_may_not_move_cells_to_others_among_them():
+    assert rules(shifted_by(2)) == set()
+    assert rules(shifted_by(1)) == {"overlapping-cells"}
 
 
 def broadcast(root):

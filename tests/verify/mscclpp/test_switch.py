@@ -146,6 +146,43 @@ def test_sums_of_all_may_be_stored_at_some_who_do_not_then_hold_the_result_every
     assert all("gpu 2" in str(violation) for violation in verdict(value).violations)
 
 
+def two_of_three_reduce():
+    """GPU 0 lets the switch sum a chunk of all three, and store the sum at itself and GPU 1."""
+    gpus = []
+    for rank in range(3):
+        ops = [on("rlxwait", 0, 1), NOP, glres(0), NOP, on("signal", 0, 1), NOP]
+        if rank:
+            ops = [on("rlxsignal", 0), NOP, on("wait", 0), NOP]
+        peers = [0] if rank else [1, 2]
+        one = gpu(rank, (1, 1, 0), peers, [], [block(0, ops, channels=tuple(range(len(peers))), remotes=())])
+        one["channels"].append(group(0, 1, 2))
+        if rank < 2:
+            one["channels"].append(group(0, 1))
+        if not rank:
+            one["threadblocks"][0]["channels"].append({"channel_type": "switch", "channel_ids": [0, 1]})
+            ops[2]["dst_buff"] = [by(1, 0)]
+        gpus.append(one)
+    return plan("reduce", copy.deepcopy(gpus))
+
+
+def not_heard_of(value):
+    """GPU 2 does not tell that it has begun."""
+    ops_of(value)[0] = on("rlxwait", 0)
+    ops_of(value, 2)[0] = NOP
+
+
+def not_told(value):
+    """GPU 2 is not told that its chunk has been loaded."""
+    ops_of(value)[4] = on("signal", 0)
+    ops_of(value, 2)[2] = NOP
+
+
+def test_a_rank_from_which_a_switch_only_loads_has_begun_and_does_not_leave():
+    assert rules(two_of_three_reduce()) == set()
+    assert rules(changed(two_of_three_reduce(), not_heard_of)) == {"before-entry"}
+    assert rules(changed(two_of_three_reduce(), not_told)) == {"unawaited-read"}
+
+
 # Multicasts
 
 
