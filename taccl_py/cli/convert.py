@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from taccl_py.cli.options import KIND, echo_json, json_option
+from taccl_py.cli.options import KIND, echo_json, json_option, require_room_for_json
 from taccl_py.collective import Kind
 from taccl_py.jsonio import read_text, write_atomically
 from taccl_py.lowering.buffers import Placement
@@ -56,6 +56,7 @@ def convert_command(
     """
     from taccl_py.pipeline import convert_and_judge
 
+    require_room_for_json(output, as_json=as_json)
     wanted = None if placement == _DECLARED else Placement(placement)
     found = convert_and_judge(read_text(file), str(file), RUNTIMES[runtime], kind=collective, placement=wanted)
     if str(output) == "-":

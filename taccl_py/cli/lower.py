@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from taccl_py.cli.options import echo_json, json_option, lowering_options, make_lowering_options
+from taccl_py.cli.options import (
+    echo_json,
+    json_option,
+    lowering_options,
+    make_lowering_options,
+    require_room_for_json,
+)
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import read_text, write_atomically
 from taccl_py.lowering.program import Program, Protocol
@@ -86,6 +92,7 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     """
     from taccl_py.pipeline import require_valid
 
+    require_room_for_json(output, as_json=as_json)
     if values["switch"] and target != _PLAN:
         raise InputError(
             f"no runtime for XML has a step that a switch carries out; write --to {_PLAN}, or leave it out",

@@ -158,6 +158,22 @@ def make_lowering_options(values: dict[str, Any]) -> LoweringOptions:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")
 
 
+def require_room_for_json(output: Path, *, as_json: bool) -> None:
+    """Refuse --json where the file itself goes to stdout.
+
+    Raises
+    ------
+    InputError
+        If both are asked for.
+    """
+    if as_json and str(output) == "-":
+        raise InputError(
+            "tells of the file that is written, and -o - writes the file to stdout; leave one of the two out",
+            path="command line",
+            field="--json",
+        )
+
+
 def echo_json(value: Any) -> None:
     """Print a JSON value on stdout."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))

@@ -192,6 +192,8 @@ def _open_session(executor: str, values: dict[str, Any]) -> _Session:
     timeout_seconds: float = values["timeout"]
     if values["backend"] != Backend.AUTO and executor != _TORCH:
         raise InputError(f"is for --with {_TORCH}; leave it out", path="command line", field="--backend")
+    if values["shuffle"] and executor != _LOCAL:
+        raise InputError(f"is for --with {_LOCAL}; leave it out", path="command line", field="--shuffle")
     if executor == _MPI:
         from taccl_py.execute.mpi import MpiSession
 
@@ -300,7 +302,7 @@ def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runti
     from taccl_py.schedule.files import read_schedule
 
     for name in ("root", "collective", "topology", "nodes"):
-        if values[name]:
+        if values[name] not in (None, ""):
             raise InputError(
                 f"is for XML files, but {file} is a schedule, which carries it; leave --{name} out",
                 path="command line",

@@ -140,6 +140,8 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
     if kind is Kind.ALLTOALL:
         share //= len(gpus)
     blocks = tuple(block for reader in readers for block in reader.blocks())
+    if root and kind not in ROOTED:
+        raise InputError(f"{kind} has no root; leave --root out", path=path, field="collective")
     found = _find_root(kind, blocks, len(gpus)) if root is None else root
     if found is None or not 0 <= found < len(gpus):
         raise InputError(f"does not tell which of {len(gpus)} ranks is the root of its {kind}; add --root", path=path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 from xml.parsers import expat
 
-from taccl_py.collective import Address, Buffer, Kind, parse_kind
+from taccl_py.collective import ROOTED, Address, Buffer, Kind, parse_kind
 from taccl_py.errors import InputError
 from taccl_py.execute.plan import ACTIONS, Dependency, Plan, RankPlan, Step, Threadblock, find_root, share_of
 from taccl_py.runtimes import CUSTOM, EXECUTOR
@@ -126,6 +126,8 @@ class _Reader:
         return found
 
     def _root(self, algo: _Node, kind: Kind, asked: int | None, ranks: tuple[RankPlan, ...]) -> int:
+        if asked and kind not in ROOTED:
+            self._fail(algo, "coll", f"{kind} has no root; leave --root out")
         found = find_root(kind, ranks) if asked is None else asked
         if found is None:
             self._fail(algo, "coll", f"{kind} has a root, and the steps do not tell which; add --root")

@@ -40,6 +40,11 @@ def test_stdout_is_the_file_and_nothing_else(taccl):
     assert ended.out.startswith('<algo name="test" proto="Simple"')
 
 
+@pytest.mark.usefixtures("old")
+def test_stdout_has_no_room_for_json_beside_the_file(refuse):
+    refuse(2, ["--json", "leave one of the two out"], "convert", "old.xml", "-o", "-", "--json")
+
+
 def test_nothing_is_written_to_which_the_judge_objects(refuse, folder):
     file = ring_allgather()
     file.step(0, 1, 0)["dstoff"] = 2

@@ -102,6 +102,11 @@ def test_a_dash_is_stdout_and_nothing_else_is_printed(taccl, files):
 
 
 @pytest.mark.usefixtures("files")
+def test_stdout_has_no_room_for_json_beside_the_file(refuse):
+    refuse(2, ["--json", "leave one of the two out"], "lower", "schedule.json", "-o", "-", "--json")
+
+
+@pytest.mark.usefixtures("files")
 def test_what_was_written_is_said_on_stderr(taccl):
     ended = taccl("lower", "schedule.json", "-o", "a.xml")
     assert ended.out == ""

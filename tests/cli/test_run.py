@@ -90,6 +90,9 @@ def test_the_root_is_found_or_given(taccl, folder):
     name = write(folder, chain_broadcast(3, 1))
     assert taccl("run", name, "--json").json["results"][0]["root"] == 1
     assert taccl("run", name, "--root", 0, "--placement", "out").code == 4
+    ended = taccl("run", name, "--root", 9)
+    assert ended.code == 2
+    assert "root 9 does not exist" in ended.err
 
 
 @pytest.mark.usefixtures("files")
@@ -100,10 +103,12 @@ def test_the_root_is_found_or_given(taccl, folder):
         (("schedule.json", "--topology", "ring:4"), ["--topology", "schedule.json is a schedule"]),
         (("algorithm.xml", "--topology", "ring:5"), ["algorithm.xml: --topology", "4 ranks"]),
         (("algorithm.xml", "--nodes", 2), ["--nodes", "--topology"]),
-        (("algorithm.xml", "--root", 9), ["root 9 does not exist", "--root"]),
+        (("algorithm.xml", "--root", 1), ["allgather has no root", "--root"]),
+        (("schedule.json", "--root", 0), ["--root", "schedule.json is a schedule"]),
         (("algorithm.xml", "--collective", "alltoall"), ["allgather", "alltoall was asked for"]),
         (("algorithm.xml", "--size", "1TiB"), ["--size", "write a smaller size"]),
         (("algorithm.xml", "--with", "magic"), ["--with", "local"]),
+        (("algorithm.xml", "--with", "mpi", "--shuffle"), ["--shuffle", "leave it out"]),
         (("nothing.xml",), ["nothing.xml", "no such file"]),
     ],
 )
