@@ -54,7 +54,7 @@ class SwitchPlan:
     @property
     def unit_bytes(self) -> int:
         """Of what a size must be a multiple for the runtime to run the plan."""
-        return _unit_bytes(self.lowered.plan)
+        return self.lowered.plan.unit_bytes
 
     @property
     def is_run(self) -> bool:
@@ -131,11 +131,7 @@ class _Cut:
 
     def divides(self, size_bytes: float) -> bool:
         """Whether a size is a multiple of its chunks; others are not run."""
-        return round(size_bytes) % _unit_bytes(self.plan) == 0
-
-
-def _unit_bytes(plan: Plan) -> int:
-    return plan.alignment_bytes * plan.chunks_per_size
+        return round(size_bytes) % self.plan.unit_bytes == 0
 
 
 def _rails(schedule: Schedule) -> tuple[Rails, ...]:

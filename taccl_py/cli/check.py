@@ -228,6 +228,7 @@ def _describe_plan(facts: PlanFacts) -> str:
     parts.append(f"{format_count(facts.max_threadblocks, 'threadblock')} a GPU")
     parts.append("in place" if facts.in_place else "out of place")
     parts.append(f"{format_size(facts.min_bytes)} to {format_size(facts.max_bytes)}")
+    parts.append(f"used for multiples of {format_size(facts.unit_bytes)}")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
     return ", ".join(parts)

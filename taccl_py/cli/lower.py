@@ -221,7 +221,18 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
             summary += f", by {made.options.owners} of {most} ranks of a node"
         return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
     lowered = lower_plan_and_judge(subject, options)
-    return _Written(lowered.text, *_plan_facts(lowered.plan))
+    facts, summary = _plan_facts(lowered.plan)
+    return _Written(lowered.text, facts, summary + _unused_size(subject, lowered.plan))
+
+
+def _unused_size(schedule: Schedule, plan: Plan) -> str:
+    """A line more where the runtime would not use the plan at the size that the schedule was made for."""
+    size_bytes = round(schedule.chunk_bytes * schedule.collective.chunks_per_size)
+    if schedule.topology.chunk_costs or size_bytes % plan.unit_bytes == 0:
+        return ""
+    return (
+        f"\nnote: the runtime runs it at multiples of {plan.unit_bytes} bytes, and not at the schedule's {size_bytes}"
+    )
 
 
 def _switch_facts(made: SwitchPlan) -> dict[str, Any]:
@@ -230,7 +241,6 @@ def _switch_facts(made: SwitchPlan) -> dict[str, Any]:
         "bound_us": made.bound.time_us,
         "bound_reason": made.bound.reason,
         "gap": made.gap,
-        "unit_bytes": made.unit_bytes,
         "owners": made.options.owners,
         "pieces": made.options.pieces,
         "rails": str(made.options.rails),
@@ -260,6 +270,7 @@ def _plan_facts(plan: Plan) -> tuple[dict[str, Any], str]:
         "out_of_place": not plan.in_place,
         "min_bytes": plan.min_bytes,
         "max_bytes": plan.max_bytes,
+        "unit_bytes": plan.unit_bytes,
     }
     placement = "in place" if plan.in_place else "out of place"
     summary = (

@@ -126,6 +126,11 @@ class Plan:
         return max(max(gpu.input_chunks, gpu.output_chunks) for gpu in self.gpus)
 
     @property
+    def unit_bytes(self) -> int:
+        """Of what a size as nccl-tests counts it must be a multiple for the runtime to run the plan."""
+        return self.alignment_bytes * self.chunks_per_size
+
+    @property
     def num_threadblocks(self) -> int:
         """Most threadblocks on one GPU."""
         return max(len(gpu.blocks) for gpu in self.gpus)

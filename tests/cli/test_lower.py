@@ -7,6 +7,7 @@ import pytest
 
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.units import format_size
 from taccl_py.verify.msccl import judge_program
 
 KEYS = {
@@ -63,7 +64,7 @@ def test_a_plan_for_mscclpp_is_one_that_its_judge_accepts(taccl, folder, schedul
     ended = taccl("lower", "s.json", "--to", "mscclpp-json", "--placement", placement, "-o", "plan.json", "--json")
     assert ended.code == 0, ended.err
     record, plan = ended.json, json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    assert set(record) == KEYS - {"replay_us"}
+    assert set(record) == KEYS - {"replay_us"} | {"unit_bytes"}
     both_in = placement == "both" and collective != "alltoall"
     assert record["in_place"] is plan["inplace"] is (placement == "in" or both_in)
     assert record["threadblocks"] == max(len(gpu["threadblocks"]) for gpu in plan["gpus"])
@@ -104,6 +105,18 @@ def test_a_dash_is_stdout_and_nothing_else_is_printed(taccl, files):
 @pytest.mark.usefixtures("files")
 def test_stdout_has_no_room_for_json_beside_the_file(refuse):
     refuse(2, ["--json", "leave one of the two out"], "lower", "schedule.json", "-o", "-", "--json")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("size", "runs"), [("1MiB", True), ("1000016", False)])
+def test_a_plan_that_does_not_run_at_the_size_of_its_schedule_says_so(taccl, size, runs):
+    """The chunks of a plan are multiples of 16 bytes."""
+    assert taccl("synth", "ring:4", "allgather", "--size", size, "--engine", "templates", "-o", "s.json").code == 0
+    ended = taccl("lower", "s.json", "--to", "mscclpp-json", "-o", "plan.json")
+    unit = taccl("lower", "s.json", "--to", "mscclpp-json", "-o", "plan.json", "--json").json["unit_bytes"]
+    note = f"note: the runtime runs it at multiples of {unit} bytes, and not at the schedule's {size}"
+    assert ended.err.splitlines()[1:] == ([] if runs else [note])
+    assert f"used for multiples of {format_size(unit)}" in taccl("check", "plan.json").out
 
 
 @pytest.mark.usefixtures("files")

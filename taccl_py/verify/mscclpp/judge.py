@@ -35,6 +35,8 @@ class PlanFacts:
         For which placement of the user's buffers it is.
     min_bytes, max_bytes
         Sizes for which the runtime may select it, both inclusive.
+    unit_bytes
+        Of what a size must be a multiple for the runtime to run it: of its aligned chunks.
     root
         Root that it works for (rooted collectives), found by executing it; else None.
     max_threadblocks, max_operations, max_channels
@@ -49,6 +51,7 @@ class PlanFacts:
     in_place: bool
     min_bytes: int
     max_bytes: int
+    unit_bytes: int
     root: int | None
     max_threadblocks: int
     max_operations: int
@@ -190,6 +193,7 @@ def _facts(plan: Plan, kind: Kind | None, root: int | None) -> PlanFacts:
         in_place=plan.in_place,
         min_bytes=plan.min_bytes,
         max_bytes=plan.max_bytes,
+        unit_bytes=plan.alignment_bytes * max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus),
         root=root,
         max_threadblocks=max(len(gpu.blocks) for gpu in plan.gpus),
         max_operations=max((len(block.operations) for gpu in plan.gpus for block in gpu.blocks), default=0),
