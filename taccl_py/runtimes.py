@@ -25,6 +25,7 @@ MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
 MAX_OFFSET = 32767  # int16
 CUSTOM = "custom"  # spelling of a collective that the runtime knows nothing of
 PLAN_FOLDER = "default"  # where MSCCL++ keeps plans, in its cache directory MSCCLPP_CACHE_DIR
+LEGACY_CONFIG = "msccl-config.xml"  # what we call the file that tells the legacy runtime which files to load
 LOOP_LIMIT = 65536  # MSCCL_MAX_ITER
 
 

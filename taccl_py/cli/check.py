@@ -171,7 +171,7 @@ def _judge_plans(files: list[Path]) -> list[dict[str, Any]]:
     results = [
         _result(folder / name, one.violations, _describe_plan(one.facts), ()) for name, one in verdict.files.items()
     ]
-    return [*results, _result(folder, verdict.violations, f"{len(files)} plans for {MSCCLPP.name}", ())]
+    return [*results, _result(folder, verdict.violations, f"{format_count(len(files), 'plan')} for {MSCCLPP.name}", ())]
 
 
 def _is_json(path: Path, text: str) -> bool:

@@ -12,7 +12,8 @@ import click
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text, write_all
-from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+from taccl_py.runtimes import LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+from taccl_py.units import format_count
 
 if TYPE_CHECKING:
     from taccl_py.portfolio.directory import Installation, Offer
@@ -61,8 +62,9 @@ def install(
         _install_plans(sources, output, at, trim=trim, replaces=replaces, as_json=as_json)
         return
     target = RUNTIMES[runtime]
-    old = _algorithms_in(output) if output.is_dir() else []
-    offers = [offer for path in [*([] if replaces else old), *_files(sources)] for offer in [_offer(path, target)]]
+    old = _files_of_runtimes(output) if output.is_dir() else []
+    kept = [] if replaces else [path for path in old if path.name != LEGACY_CONFIG]
+    offers = [_offer(path, target) for path in [*kept, *_files(sources)]]
     found = plan_installation(offers, target, at, trim=trim)
     write_all({output / name: text for name, text in found.texts.items()})
     for path in old:
@@ -90,25 +92,25 @@ def _install_plans(
             "files": [str(folder / name) for name in found.texts],
             "runtime": MSCCLPP.name,
             "environment": environment,
-            "facts": f"{len(found.texts)} plans",
+            "facts": format_count(len(found.texts), "plan"),
             "notes": list(found.notes),
         })  # fmt: skip
         return
     for note in found.notes:
         click.echo(note, err=True)
     kinds = ", ".join(sorted({f"{offer.kind} of {offer.num_ranks} ranks" for offer in found.offers}))
-    click.echo(f"wrote {folder}: {len(found.texts)} plans, {kinds}", err=True)
+    click.echo(f"wrote {folder}: {format_count(len(found.texts), 'plan')}, {kinds}", err=True)
     for name, value in environment.items():
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-def _algorithms_in(output: Path) -> list[Path]:
-    """XML files of the directory; anything else would stop the runtime's scan, or is somebody's."""
+def _files_of_runtimes(output: Path) -> list[Path]:
+    """XML files of the directory, the legacy runtime's configuration too; anything else would stop a scan, or is somebody's."""
     files = sorted(path for path in output.iterdir() if not path.is_dir())
     for path in files:
         if path.suffix != ".xml":
             raise InputError("is no algorithm file, and runtimes stop at such files; take it away", path=str(path))
-    return [path for path in files if path.name != "msccl-config.xml"]
+    return files
 
 
 def _files(sources: Sequence[Path]) -> list[Path]:
@@ -118,7 +120,7 @@ def _files(sources: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        inside = sorted(child for child in path.glob("*.xml") if child.is_file() and child.name != "msccl-config.xml")
+        inside = sorted(child for child in path.glob("*.xml") if child.is_file() and child.name != LEGACY_CONFIG)
         if not inside:
             raise InputError("holds no XML files; name a directory that does", path=str(path))
         files += inside

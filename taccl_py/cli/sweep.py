@@ -10,7 +10,7 @@ import click
 from taccl_py.cli.campaign import carry_out_watched, force_options
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError, SynthesisError
-from taccl_py.units import format_gap, format_time
+from taccl_py.units import format_count, format_gap, format_time
 
 
 @click.command(short_help="Synthesize a matrix of instances into a folder, and resume where it stopped.")
@@ -52,7 +52,10 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
         )
         for name, error in index["failed"].items():
             click.echo(f"{name} has no result: {error}")
-        click.echo(f"{len(outcomes)} instances, {computed} computed, {len(index['failed'])} without a result", err=True)
+        click.echo(
+            f"{format_count(len(outcomes), 'instance')}, {computed} computed, {len(index['failed'])} without a result",
+            err=True,
+        )
     return SynthesisError.exit_code if index["failed"] else 0
 
 

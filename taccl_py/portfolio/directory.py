@@ -12,10 +12,9 @@ from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violatio
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES, emit_xml
 from taccl_py.lowering.program import Program
-from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, Runtime
+from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, RCCL, Runtime
 from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, judge_directory
 
-CONFIG_NAME = "msccl-config.xml"
 _CONFIG_MARK = "<msccl_algos"
 _LOADED = re.compile(r'<load [^>]*\bpath="([^"]*)"')
 
@@ -136,7 +135,7 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     if objections or verdict.violations:
         raise InvalidArtifact(place, [*verdict.violations, *objections])
     if runtime.name == LEGACY.name:
-        texts[CONFIG_NAME] = _config({_name(program): program for program in programs}, place)
+        texts[LEGACY_CONFIG] = _config({_name(program): program for program in programs}, place)
     return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))
 
 
@@ -200,7 +199,7 @@ def _environment(runtime: Runtime, programs: Sequence[Program], place: str) -> d
         return {"NCCL_MSCCL_ENABLE": "1", "MSCCL_ALGO_DIR": place}
     if runtime.name == RCCL.name:
         return {"RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1", "MSCCL_ALGO_DIR": place}
-    variables = {"MSCCL_CONFIG": f"{place}/{CONFIG_NAME}"}
+    variables = {"MSCCL_CONFIG": f"{place}/{LEGACY_CONFIG}"}
     if any(program.kind is Kind.ALLREDUCE for program in programs):
         variables["NCCL_ALGO"] = "MSCCL,RING,TREE"
     return variables

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taccl_py.runtimes import Runtime
-from taccl_py.units import format_size
+from taccl_py.units import format_count, format_size
 from taccl_py.verify.msccl import Covered, DirectoryVerdict
 
 
 def describe_directory(verdict: DirectoryVerdict, runtime: Runtime) -> str:
     """For what calls a directory has files, and what connections cost."""
-    parts = [f"{len(verdict.files)} files for {runtime.name}"]
+    parts = [f"{format_count(len(verdict.files), 'file')} for {runtime.name}"]
     texts: dict[tuple[str, str], list[str]] = {}
     for (what, where), ranges in _by_call(verdict.covered).items():
         texts.setdefault((what, ", then ".join(ranges)), []).append(where)
     parts += [f"{what} {' and '.join(sorted(places))}: {sizes}" for (what, sizes), places in texts.items()]
     most = max(verdict.connections.values(), default=0)
-    parts.append(f"{most} connections a GPU ({format_size(verdict.connection_bytes)})")
+    parts.append(f"{format_count(most, 'connection')} a GPU ({format_size(verdict.connection_bytes)})")
     return "; ".join(parts)
 
 

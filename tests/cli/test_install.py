@@ -30,7 +30,7 @@ def test_what_is_installed_is_good_as_a_directory(taccl, two, runtime):
     assert checked.code == 0
     assert "algos: good: 2 files" in checked.out
     assert "allgather of 3 ranks" in checked.out
-    assert "1 connections a GPU" in checked.out
+    assert "1 connection a GPU" in checked.out
 
 
 @pytest.mark.usefixtures("two")
@@ -54,6 +54,14 @@ def test_more_can_be_added_later_but_nothing_that_competes(taccl, refuse, folder
            "install", "in/sum.xml", "-o", "algos")  # fmt: skip
     assert taccl("install", "in/sum.xml", "-o", "algos", "--replace").code == 0
     assert [path.name[:9] for path in (folder / "algos").iterdir()] == ["allreduce"]
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("options", [(), ("--replace",)])
+def test_a_directory_of_the_legacy_runtime_becomes_one_of_another_whose_scan_nothing_stops(taccl, options):
+    assert taccl("install", "in/old.xml", "-o", "algos", "--runtime", "legacy").code == 0
+    assert taccl("install", "in/sum.xml", "-o", "algos", *options).code == 0
+    assert taccl("check", "algos").code == 0
 
 
 def test_trimmed_files_are_told(taccl, two):
@@ -163,7 +171,7 @@ def test_a_folder_of_plans_is_judged_as_a_whole(taccl, plans):
     for name in ("cache", "cache/default"):
         checked = taccl("check", name)
         assert checked.code == 0, checked.out
-        assert "cache/default: good: 1 plans for mscclpp" in checked.out
+        assert "cache/default: good: 1 plan for mscclpp" in checked.out
     folder = plans / "cache" / "default"
     (folder / "all.json").write_text((plans / "all.json").read_text(encoding="utf-8"), encoding="utf-8")
     checked = taccl("check", "cache")
