@@ -66,13 +66,14 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
       taccl check --runtime rccl algorithms/*.xml
       taccl check algorithms
     """
+    asked = {"kind": hints["collective"], "root": hints["root"]}
     results: list[dict[str, Any]] = []
     for path in files:
         if path.is_dir():
             plans = _plans_in(path)
-            results += _judge_plans(plans) if plans else _judge_directory(path, RUNTIMES[runtime])
+            results += _judge_plans(plans, **asked) if plans else _judge_directory(path, RUNTIMES[runtime], **asked)
         else:
-            results.append(_judge(path, RUNTIMES[runtime], hints["collective"], hints["root"]))
+            results.append(_judge(path, RUNTIMES[runtime], **asked))
     if as_json:
         echo_json({"files": results, "good": all(result["good"] for result in results)})
     else:
@@ -137,7 +138,7 @@ def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> 
     return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}", ())
 
 
-def _judge_directory(path: Path, runtime: Runtime) -> list[dict[str, Any]]:
+def _judge_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
     """Results of the files in a directory, and one of the directory."""
     from taccl_py.portfolio.directory import read_directory
     from taccl_py.report.directory import describe_directory
@@ -147,7 +148,7 @@ def _judge_directory(path: Path, runtime: Runtime) -> list[dict[str, Any]]:
     if not contents.files and not contents.violations:
         error = InputError("holds no files for a runtime to load; name a directory that does", path=str(path))
         return [_result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}]
-    verdict = judge_directory(contents.files, runtime)
+    verdict = judge_directory(contents.files, runtime, kind=kind, root=root)
     results = [
         _result(path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes)
         for name, one in verdict.files.items()
@@ -163,11 +164,11 @@ def _plans_in(path: Path) -> list[Path]:
     return files if files and all(file.suffix == ".json" for file in files) else []
 
 
-def _judge_plans(files: list[Path]) -> list[dict[str, Any]]:
+def _judge_plans(files: list[Path], kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
     from taccl_py.verify.mscclpp import judge_plan_folder
 
     folder = files[0].parent
-    verdict = judge_plan_folder({file.name: read_text(file) for file in files})
+    verdict = judge_plan_folder({file.name: read_text(file) for file in files}, kind=kind, root=root)
     results = [
         _result(folder / name, one.violations, _describe_plan(one.facts), ()) for name, one in verdict.files.items()
     ]

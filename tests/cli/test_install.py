@@ -104,6 +104,15 @@ def test_check_names_what_is_wrong_with_a_directory(taccl, folder):
     ]
 
 
+@pytest.mark.usefixtures("plans")
+def test_what_was_asked_for_counts_for_all_files_of_a_directory(taccl):
+    for source, folder, runtime in (("algorithm.xml", "algos", "executor"), ("small.json", "cache", "mscclpp")):
+        assert taccl("install", source, "-o", folder, "--runtime", runtime).code == 0
+        assert taccl("check", folder, "--collective", "allgather").code == 0
+        assert "[collective]" in taccl("check", folder, "--collective", "reduce").out
+        assert "[wrong-root]" in taccl("check", folder, "--root", 1).out
+
+
 def test_check_shows_gaps(taccl, folder):
     (folder / "algos").mkdir()
     for low, high in ((1024, 4096), (8192, 16384)):

@@ -63,12 +63,14 @@ class DirectoryVerdict:
     connection_bytes: int
 
 
-def judge_directory(files: Sequence[DirectoryFile], runtime: Runtime) -> DirectoryVerdict:
-    """Judge all files of a directory, and what they are together."""
+def judge_directory(
+    files: Sequence[DirectoryFile], runtime: Runtime, *, kind: Kind | None = None, root: int | None = None
+) -> DirectoryVerdict:
+    """Judge all files of a directory, and what they are together; `kind` and `root` as for one file."""
     findings = Findings()
     verdicts: dict[str, ProgramVerdict] = {}
     for file in sorted(files, key=lambda one: one.name):
-        verdict = None if file.text is None else judge_program(file.text, runtime)
+        verdict = None if file.text is None else judge_program(file.text, runtime, kind=kind, root=root)
         if verdict is None or verdict.facts is None:
             stops = (
                 "is named in vain" if runtime.name == LEGACY.name else "ends the scan, so that no later file is seen"

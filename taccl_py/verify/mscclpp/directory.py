@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from taccl_py.collective import Kind
 from taccl_py.errors import InputError, Violation
 from taccl_py.verify.mscclpp.judge import PlanVerdict, judge_plan
 
@@ -26,13 +27,15 @@ class PlanFolderVerdict:
     violations: tuple[Violation, ...]
 
 
-def judge_plan_folder(texts: Mapping[str, str]) -> PlanFolderVerdict:
-    """Judge the files of a folder, by name."""
+def judge_plan_folder(
+    texts: Mapping[str, str], *, kind: Kind | None = None, root: int | None = None
+) -> PlanFolderVerdict:
+    """Judge the files of a folder, by name; `kind` and `root` as for one file."""
     files: dict[str, PlanVerdict] = {}
     found: list[Violation] = []
     for name, text in sorted(texts.items()):
         try:
-            files[name] = judge_plan(text, name)
+            files[name] = judge_plan(text, name, kind=kind, root=root)
         except InputError as error:
             found.append(Violation(name, "stray-file", f"it is no plan ({error.what}); take it away"))
     for (one, first), (other, second) in combinations(files.items(), 2):
