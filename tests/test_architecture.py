@@ -18,7 +18,9 @@ PACKAGE = ROOT / "taccl_py"
 MODULES = tuple(sorted(PACKAGE.rglob("*.py")))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+README = PAGES[ROOT / "README.md"]
+TEXT = "\n".join(PAGES.values())
 
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 60
@@ -203,7 +205,7 @@ def test_nothing_is_asserted_and_nothing_below_the_command_line_asks_for_the_use
     assert found == []
 
 
-# The README
+# The README and the pages of docs/
 
 
 def commands(group=cli, words=()):
@@ -218,7 +220,7 @@ def commands(group=cli, words=()):
 
 COMMANDS = dict(commands())
 # In blocks of their own, and in the text.
-MENTIONED = re.findall(r"^(taccl .*)$|`(taccl [^`]+)`", README, flags=re.MULTILINE)
+MENTIONED = re.findall(r"^(taccl .*)$|`(taccl [^`]+)`", TEXT, flags=re.MULTILINE)
 LINES = sorted({" ".join("".join(line).split()) for line in MENTIONED})
 
 
@@ -231,7 +233,7 @@ def command_of(words):
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_commands_in_the_readme_exist_with_their_options(line):
+def test_commands_that_are_told_exist_with_their_options(line):
     command, rest = command_of(shlex.split(line.replace("[", "").replace("]", ""))[1:])
     assert command is not None
     known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
@@ -247,12 +249,20 @@ def test_the_readme_names_every_command():
     assert set(COMMANDS) - groups - named == set()
 
 
-def test_files_in_the_readme_exist():
+def test_files_that_are_told_exist():
     """Sizes such as KiB/MiB are no files, and those below out/ are made by the example."""
-    mentioned = re.findall(r"`([\w.-]*(?:/[\w.-]*)+)`", README)
+    mentioned = re.findall(r"`([\w.-]*(?:/[\w.-]*)+)`", TEXT)
     ours = [name for name in mentioned if re.search(r"[a-z]{2}", name) and not name.startswith("out/")]
     assert "taccl_py/collective.py" in ours
     assert [name for name in ours if not (ROOT / name).exists() and not (PACKAGE / name).exists()] == []
+
+
+def test_links_between_pages_lead_somewhere():
+    links = [(page, link) for page, text in PAGES.items() for link in re.findall(r"[^!]\[[^\]]+\]\(([^)]+)\)", text)]
+    assert {page.name for page in PAGES} - {"README.md"} <= {
+        Path(link).name for page, link in links if page.name == "README.md"
+    }
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_pictures_in_the_readme_exist():
@@ -267,5 +277,5 @@ def test_the_top_level_has_what_a_newcomer_expects_and_nothing_else():
         pytest.skip("not a git checkout")
     found = {name.split("/")[0] for name in tracked.stdout.splitlines()}
     assert {name for name in found if not name.startswith(".")} == {
-        "LICENSE", "README.md", "pyproject.toml", "scripts", "sketches", "taccl_py", "tests", "topologies"
+        "LICENSE", "README.md", "docs", "pyproject.toml", "scripts", "sketches", "taccl_py", "tests", "topologies"
     }  # fmt: skip
