@@ -95,7 +95,11 @@ def profiles_by(net: Net, teller: IntArray, links: IntArray, told: IntArray) -> 
 
 
 def shared_port(net: Net, src: IntArray, links: IntArray) -> IntArray:
-    """The port of each link that costs most alpha if all links of the same group use it once; ``-1 - link`` without one."""
+    """The port of each link that costs most alpha if all links of the same group use it once; ``-1 - link`` without one.
+
+    Between two nodes the senders' ports often cost as much as the receivers'. Then the one with more senders is taken, a receiver's,
+    throughout: half of these and half of those would be more ports than there are on either side.
+    """
     first_port = net.num_links
     is_leaving = np.zeros(net.num_links, dtype=bool)
     is_leaving[links] = True
@@ -103,8 +107,9 @@ def shared_port(net: Net, src: IntArray, links: IntArray) -> IntArray:
     link, resource = net.use_link[uses], net.use_resource[uses]
     _, pair, count = np.unique(src[link] * len(net.alpha_us) + resource, return_inverse=True, return_counts=True)
     cost = net.alpha_us[resource] * count[pair]
+    senders = np.bincount(np.unique(pair * net.num_ranks + net.src[link]) // net.num_ranks)[pair]
     chosen = -1 - np.arange(net.num_links)
-    order = np.lexsort((-resource, cost))
+    order = np.lexsort((-resource, senders, cost))
     chosen[link[order]] = resource[order]  # the last one, which costs most
     return chosen[links]
 

@@ -11,6 +11,8 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds, demand_bound, message_bound
+from taccl_py.synthesis.bounds.crossing import Cluster
+from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.synthesis.problem import Problem
@@ -41,6 +43,14 @@ def test_one_nic_a_node_sends_one_message_that_holds_everything(kind):
 def test_a_nic_for_each_rank_divides_the_pairs(kind):
     """64 pairs through 8 NICs are 8 for each message: three doublings of 0.3 us, before or behind it."""
     assert crossing("ndv4-x2", kind).time_us == pytest.approx(2.6 + 0.9)
+
+
+@pytest.mark.parametrize("name", ["ndv4-x2", "dgx2-x2", "ndv4-x3"])
+def test_the_ways_into_a_node_are_its_nics(name):
+    """Between two nodes the other one's NICs cost as much: mixed with its own they would be nine ways, and none of them full."""
+    cluster = Cluster.of(Net.of(load_topology(name)))
+    for machine in (cluster, cluster.reversed()):
+        assert [len(machine.gates(frozenset({node}))) for node in range(2)] == [8, 8]
 
 
 def test_two_ranks_a_nic_need_a_doubling_more():
