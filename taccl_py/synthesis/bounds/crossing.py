@@ -9,6 +9,9 @@ each takes longer by beta for what it carries: pairs are served byte by byte, so
 p times the bytes of a pair. Of m messages through a port the first one starts at some s, the last one leaves some r of the time
 behind it, and all of them with their alphas and bytes lie between s and T - r, whatever s and r are.
 
+In an AllToAll, where every pair's data is its own, what a message carries for others than its sender and receiver takes time at
+these, too (`taccl_py.synthesis.bounds.ends`); that is counted where a port has time for one message only.
+
 Where a message carries k chunks at most, it serves at most the pairs that need these: a chunk is what one rank has for one other
 (AllToAll), what one has for all of B (AllGather), or what all of O have for one (ReduceScatter); finer chunks serve less.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 
@@ -26,8 +29,9 @@ import numpy as np
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.bounds.bound import Bound
+from taccl_py.synthesis.bounds.ends import Ends, Moment, Pair
 from taccl_py.synthesis.bounds.growth import Classes, fits, nodes
-from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.synthesis.bounds.net import FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.spread import shared_port
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
@@ -75,6 +79,8 @@ class Crossing:
         Pairs that need the same data.
     reason
         For people.
+    ends
+        If every pair's data is its own: what limits how much others have a share in a message.
     """
 
     gates: tuple[tuple[Gate, int], ...]
@@ -84,6 +90,7 @@ class Crossing:
     share: float
     together: int
     reason: str
+    ends: Ends | None = None
 
     def at(self, size_bytes: float, most_chunks: int | None = None) -> Bound:
         """Bound for a size.
@@ -148,9 +155,13 @@ class Crossing:
             between = min(load.most_pairs, self._by_one(alpha_us, window_us - alpha_us, window_us))
             served = first + last + (number - 2) * between
         room_us = time_us - start_us - left_us - number * alpha_us
-        per_pair_us = gate.beta_us_per_mb * load.pair_mb
-        if per_pair_us > 0:
-            served = np.minimum(served, room_us / per_pair_us)
+        pair = Pair(load.pair_mb, gate.beta_us_per_mb * load.pair_mb)
+        if pair.each_us > 0:
+            served = np.minimum(served, room_us / pair.each_us)
+            if number == 1 and self.ends is not None:
+                start = Moment(start_us, np.asarray(self._tells(left_us), dtype=np.float64))
+                left = Moment(left_us, np.asarray(self._told(start_us), dtype=np.float64))
+                served = np.minimum(served, self.ends.most_pairs(start, left, room_us, pair))
         fits = start_us + left_us + (number - 1) * alpha_us <= window_us * (1 + _PRECISION)
         return float(np.where(fits, served, 0.0).max(initial=0.0))
 
@@ -180,7 +191,10 @@ class Crossing:
     @cached_property
     def _steps_us(self) -> tuple[FloatArray, FloatArray]:
         """Starts that are worth waiting for, and times that are worth spending inside B."""
-        return np.unique(self._told_us), np.unique(self._tells_us)
+        told_us = np.unique(self._told_us)
+        if self.ends is not None and math.isfinite(self.ends.elsewhere_us):
+            told_us = np.unique(np.append(told_us, self.ends.elsewhere_us))
+        return told_us, np.unique(self._tells_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +205,21 @@ class _Load:
     most_pairs: int
 
 
-def crossings(machine: Cluster, kind: Kind, near: list[int]) -> Iterator[Crossing]:
+def crossings(machine: Cluster, kind: Kind, near: list[int], orbits: Orbits) -> Iterator[Crossing]:
     """Bounds for what crosses into and out of some nodes; none for a collective that is not of that sort."""
     if kind not in _KINDS:
         return
     everyone = frozenset(range(len(machine.telling.sizes)))
+    dealt = kind is Kind.ALLTOALL
+    into, out = (
+        Ends.of(machine.net, machine.node_of, machine.sorts(orbits), *ways) if dealt else None
+        for ways in ((len(everyone) == 2, True), (True, len(everyone) == 2))
+    )
     for node in near:
-        yield machine.crossing(kind, everyone - {node}, frozenset({node}), f"into node {node}")
-        yield machine.crossing(kind, frozenset({node}), everyone - {node}, f"out of node {node}")
+        entering = machine.crossing(kind, everyone - {node}, frozenset({node}), f"into node {node}")
+        yield replace(entering, ends=into)
+        leaving = machine.crossing(kind, frozenset({node}), everyone - {node}, f"out of node {node}")
+        yield replace(leaving, ends=out)
 
 
 @dataclass(frozen=True)
@@ -229,6 +250,16 @@ class Cluster:
     def reversed(self) -> Cluster:
         """The machine turned around."""
         return Cluster(self.net.reversed(), self.node_of, self.hearing, self.telling)
+
+    def keeps_nodes(self, orbits: Orbits) -> bool:
+        """Whether a symmetry takes nodes to nodes."""
+        first = np.unique(self.node_of, return_index=True)[1]
+        moved = (self.node_of[image] for image in orbits.images)
+        return all(np.array_equal(nodes_of, nodes_of[first][self.node_of]) for nodes_of in moved)
+
+    def sorts(self, orbits: Orbits) -> list[int]:
+        """Ranks of which every other one is an image, with its node."""
+        return orbits.ranks() if self.keeps_nodes(orbits) else list(range(self.net.num_ranks))
 
     def crossing(self, kind: Kind, giving: frozenset[int], taking: frozenset[int], name: str) -> Crossing:
         """What has to get from some nodes to the others."""

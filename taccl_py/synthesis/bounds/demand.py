@@ -244,7 +244,7 @@ class _Machine:
 
     def crossings(self, cluster: Cluster) -> Iterator[Crossing]:
         """Bounds on messages between nodes."""
-        return crossings(cluster, self.kind, self._nodes(self._sorts()))
+        return crossings(cluster, self.kind, self._nodes(self._sorts()), self.orbits)
 
     def handouts(self, cluster: Cluster) -> Iterator[Handout]:
         """Bounds on messages between nodes whose data is then handed out."""

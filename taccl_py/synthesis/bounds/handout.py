@@ -364,7 +364,7 @@ def _hub(machine: Cluster, orbits: Orbits) -> Hub:
     """What is best of all nodes and ranks of a machine."""
     net, node_of, finder = machine.net, machine.node_of, CutFinder(machine.net)
     inside = node_of[net.src] == node_of[net.dst]
-    ranks = [_Inside.of(machine, finder, np.flatnonzero(inside & (net.dst == rank))) for rank in orbits.ranks()]
+    ranks = [_Inside.of(machine, finder, np.flatnonzero(inside & (net.dst == rank))) for rank in machine.sorts(orbits)]
     every = [machine.gates(frozenset({node})) for node in range(len(machine.telling.sizes))]
     gates = [gate for of_node in every for gate, _ in of_node]
     own = Counter(rank for of_node in every for _, links in of_node for rank in np.unique(net.dst[links]).tolist())
@@ -389,11 +389,8 @@ def _quickest(gates: Sequence[Gate]) -> Gate:
 
 def _nodes_alike(cluster: Cluster, orbits: Orbits) -> bool:
     """Whether the symmetry takes every node to every other one."""
-    node_of = cluster.node_of
     number = len(cluster.telling.sizes)
-    first = np.array([int(np.flatnonzero(node_of == node)[0]) for node in range(number)])
-    for image in orbits.images:
-        moved = node_of[image]
-        if not np.array_equal(moved, moved[first][node_of]):
-            return False
-    return any(len(np.unique(node_of[orbits.rank == label])) == number for label in np.unique(orbits.rank))
+    labels = np.unique(orbits.rank)
+    return cluster.keeps_nodes(orbits) and any(
+        len(np.unique(cluster.node_of[orbits.rank == label])) == number for label in labels
+    )

@@ -18,6 +18,7 @@ import numpy as np
 
 from taccl_py.synthesis.bounds.crossing import Cluster, Gate
 from taccl_py.synthesis.bounds.cut import CutFinder
+from taccl_py.synthesis.bounds.ends import Carriage
 from taccl_py.synthesis.bounds.net import FloatArray
 from taccl_py.synthesis.bounds.spread import shared_port
 from taccl_py.synthesis.symmetry import IntArray
@@ -111,14 +112,9 @@ def _quickest_gate(cluster: Cluster, ways: Mapping[int, IntArray]) -> Gate:
 def _inflow(cluster: Cluster, ranks: set[int], own: bool) -> Inflow | None:
     """The best way for data to come to any of some ranks, from the own node or the other one; None if nothing limits it."""
     net, node_of, finder = cluster.net, cluster.node_of, CutFinder(cluster.net)
-    alphas_us, rates = [math.inf], [0.0]
+    found = [Carriage(math.inf, 0.0, is_single=True)]
     for rank in sorted(ranks):
         links = np.flatnonzero((net.dst == rank) & ((node_of[net.src] == node_of[rank]) == own))
-        if not len(links):
-            continue
-        resources = finder.cheapest_cover(links)
-        if resources is None:
-            return None
-        alphas_us.append(float(net.alpha_us[resources].min()))
-        rates.append(float((1 / net.beta_us_per_mb[resources]).sum()))
-    return Inflow(0.0, min(alphas_us), max(rates))
+        found.append(Carriage.over(net, finder, links))
+    best = Carriage.best(found)
+    return None if math.isinf(best.rate_mb_per_us) else Inflow(0.0, best.alpha_us, best.rate_mb_per_us)
