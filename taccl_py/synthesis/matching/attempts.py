@@ -25,6 +25,7 @@ from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.flood import Choice, Rule, flood
 from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.regrow import regrown
 from taccl_py.topology.model import Topology
 
 # Which collective is routed in place of each: sums are copies run backwards.
@@ -57,12 +58,15 @@ class Attempt:
         Whether a chunk goes into a node once.
     most_reordered
         Messages up to which they are then put into the order of the longest way still to go, if that is faster.
+    improved
+        Whether what is found is improved step by step.
     """
 
     cuts: int
     seed: int
     thrifty: bool
     most_reordered: int
+    improved: bool = False
 
 
 class Attempts:
@@ -157,12 +161,18 @@ def _routed(demand: Demand, topology: Topology, attempt: Attempt, over: Callable
     collective = Collective(ROUTED[demand.kind], topology.num_ranks, attempt.cuts, demand.root)
     chunk_bytes = demand.chunk_bytes(demand.collective(attempt.cuts))
     fabric = Fabric.of(topology, chunk_bytes)
+    hops: Sequence[Hop] | None
     if collective.kind is Kind.ALLTOALL:
-        return _scheduled(topology, collective, chunk_bytes, exchange(fabric, attempt.cuts, range(topology.num_ranks)))
-    counted = len(topology.links) * collective.num_chunks
-    choice = Choice.CHANCE if counted > _MOST_COUNTED else Choice.RAREST
-    hops = flood(fabric, collective.source, Rule(choice, attempt.thrifty, attempt.seed), over)
-    return None if hops is None else _scheduled(topology, collective, chunk_bytes, hops)
+        hops = exchange(fabric, attempt.cuts, range(topology.num_ranks))
+    else:
+        counted = len(topology.links) * collective.num_chunks
+        choice = Choice.CHANCE if counted > _MOST_COUNTED else Choice.RAREST
+        hops = flood(fabric, collective.source, Rule(choice, attempt.thrifty, attempt.seed), over)
+    if hops is None:
+        return None
+    if attempt.improved:
+        hops = regrown(fabric, collective, hops, attempt.seed, over)
+    return _scheduled(topology, collective, chunk_bytes, hops)
 
 
 def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, hops: Sequence[Hop]) -> Schedule:

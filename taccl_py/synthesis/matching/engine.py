@@ -4,7 +4,8 @@ Four ways, of which the best is taken:
 
 1. Where translations take rank 0 to every rank, one root is solved and replicated (`replicate`).
 2. Otherwise, and where that leaves something to gain, all chunks are matched with links moment by moment (`flood`), or sent along
-   balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals.
+   balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals. The fastest is improved: chunks that
+   hold up its end are taken out and find their ways anew (`regrow`), a limited number of times.
 3. On equal nodes with links between equal local numbers, blocks gather by `rails`, in few messages.
 4. An AllReduce between unequal nodes (failed NICs, slow nodes) is summed by `owners`, in proportion to what their NICs carry.
 
@@ -16,11 +17,11 @@ AllGather.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 
-from taccl_py.collective import Kind
+from taccl_py.collective import COMBINING, Collective, Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.group import MOST_EXPANDED
 from taccl_py.schedule.ir import Schedule
@@ -28,12 +29,14 @@ from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.attempts import ROUTED, Attempt, Attempts, reordered
+from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.later import LaterBound
+from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.owners import owner_schedule
 from taccl_py.synthesis.matching.rails import rail_schedule
+from taccl_py.synthesis.matching.regrow import affordable_tries
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
-from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import translations_of
 
 _BY_RAILS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
@@ -50,6 +53,8 @@ _MOST_STARTS = 24
 _MOST_WAYS = 40_000
 # Messages that are put into another order in the end, and in all attempts together.
 _MOST_REORDERED = 60_000
+# Other schedules for which unequal sizes of chunks are looked for: their number, messages, and how much slower they may be.
+_MOST_RUNNERS_UP, _MOST_RESIZED, _NEAR = 2, 2_000, 1.25
 
 
 def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -73,6 +78,9 @@ class _Run:
         self.demand, self.limits, self.events = demand, options.limits, events
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
+        self._least_us: dict[int, float] = {}
+        # The best of each number of chunks.
+        self._found: list[Schedule] = []
         self._ending = ExitStack()
         self._may_replicate = why_not(demand) is None and translations_of(demand.topology) is not None
         self._later = LaterBound(demand, self.limits, self._ending, needed_soon=self._may_replicate)
@@ -107,7 +115,17 @@ class _Run:
             raise LimitReached("no schedule was found; give more time with --time-limit")
         optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
-        return Synthesis(best, self.bound, proof, "none", self.stage_seconds)
+        return Synthesis(best, self.bound, proof, "none", self.stage_seconds, self._runners_up(best))
+
+    def _runners_up(self, best: Schedule) -> tuple[Schedule, ...]:
+        """Schedules of other numbers of chunks, whose unequal sizes may make them the better ones."""
+        near = [
+            found
+            for found in self._found
+            if len(found.messages) <= _MOST_RESIZED and found.makespan_us <= _NEAR * best.makespan_us
+        ]
+        others = [found for found in near if found.collective != best.collective]
+        return tuple(sorted(others, key=lambda found: found.makespan_us)[:_MOST_RUNNERS_UP])
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -123,19 +141,23 @@ class _Run:
         """Whether nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
         # Where blocks can go together there may be something better than chunk by chunk.
         alone = self.demand.topology.num_nodes == 1
-        least_us = max(self.bound.time_us, self._received_us(found) if alone else 0.0)
-        return found.makespan_us <= least_us * (1 + _TOLERANCE)
+        one_by_one_us = self._one_by_one_us(found.collective.chunks_per_rank) if alone else 0.0
+        return found.makespan_us <= max(self.bound.time_us, one_by_one_us) * (1 + _TOLERANCE)
 
-    def _received_us(self, found: Schedule) -> float:
-        """Time for the messages that the rank with the fewest links in (or out, for sums) needs, or 0 where that is not known."""
-        kind, topology = self.demand.kind, self.demand.topology
-        if ROUTED[kind] is not Kind.ALLGATHER:
-            return 0.0
-        quickest_us = min(topology.message_us(link, found.chunk_bytes) for link in range(len(topology.links)))
-        chunks = (topology.num_ranks - 1) * found.collective.chunks_per_rank
-        ways_in, ways_out = (min(Counter(ends).values()) for ends in _ends(topology))
-        gather_us, scatter_us = (-(-chunks // ways) * quickest_us for ways in (ways_in, ways_out))
-        return gather_us * (kind is not Kind.REDUCESCATTER) + scatter_us * (kind is not Kind.ALLGATHER)
+    def _one_by_one_us(self, chunks_per_rank: int) -> float:
+        """Time that messages of one chunk take at least."""
+        if chunks_per_rank not in self._least_us:
+            kind, topology = self.demand.kind, self.demand.topology
+            chunk_bytes = self.demand.chunk_bytes(self.demand.collective(chunks_per_rank))
+            routed = Collective(ROUTED[kind], topology.num_ranks, chunks_per_rank, self.demand.root)
+            machines = [topology.reversed()] if kind in COMBINING else []
+            machines += [topology] if kind not in COMBINING or kind is Kind.ALLREDUCE else []
+            fabrics = [Fabric.of(machine, chunk_bytes) for machine in machines]
+            times = [least_us(fabric, routed) for fabric in fabrics]
+            # Where links differ, some ranks hand out sums while others still add up.
+            is_even = len({sort.message_us for fabric in fabrics for sort in fabric.sorts}) == 1
+            self._least_us[chunks_per_rank] = sum(times) if is_even else max(times)
+        return self._least_us[chunks_per_rank]
 
     def _replicated(self) -> Schedule | None:
         """Schedule of one root with its translations, if there are some."""
@@ -180,26 +202,42 @@ class _Run:
         best: Schedule | None = None
         with Attempts(self.demand, self.limits, self._over, self.deadline) as attempts:
             for cuts in self._numbers_of_chunks(before):
-                last = best
-                best = self._best_of(attempts, cuts, best)
-                if best is last or self._over():
+                found = self._best_of(attempts, cuts)
+                self._found += [] if found is None else [found]
+                if found is None or (best is not None and best.makespan_us <= found.makespan_us):
+                    break
+                best = found
+                self.events.incumbent(best.makespan_us)
+                if self._over():
                     break
         return best
 
-    def _best_of(self, attempts: Attempts, cuts: int, best: Schedule | None) -> Schedule | None:
-        """The best of what was there and all attempts with so many chunks."""
-        with closing(attempts.results(self._tries(cuts), self._messages(cuts))) as results:
-            for found in results:
+    def _best_of(self, attempts: Attempts, cuts: int) -> Schedule | None:
+        """The best of all attempts with so many chunks, the fastest of which is improved."""
+        tries = self._tries(cuts)
+        best: Schedule | None = None
+        leader = tries[0]
+        with closing(attempts.results(tries, self._messages(cuts))) as results:
+            for attempt, found in zip(tries, results, strict=False):
                 if found is not None and (best is None or found.makespan_us < best.makespan_us):
-                    best = found
-                    self.events.incumbent(best.makespan_us)
+                    best, leader = found, attempt
                 if best is not None and (self._is_enough(best) or self._over()):
-                    break
-        return best
+                    return best
+        if best is None or leader.improved or not self._may_improve(best):
+            return best
+        (improved,) = attempts.results([replace(leader, improved=True)], 0)
+        return best if improved is None or improved.makespan_us >= best.makespan_us else improved
+
+    def _may_improve(self, found: Schedule) -> bool:
+        """Whether it is not too large for that."""
+        halves = 2 if self.demand.kind is Kind.ALLREDUCE else 1
+        return affordable_tries(len(found.topology.links), len(found.messages) // halves) > 0
 
     def _tries(self, cuts: int) -> list[Attempt]:
         """Attempts with so many chunks."""
         number = self._starts(cuts)
+        if self.demand.kind is Kind.ALLTOALL:
+            return [Attempt(cuts, self.limits.seed, thrifty=True, most_reordered=_MOST_REORDERED, improved=True)]
         # Every other one lets chunks go into a node several times, which pays where links inside it are the bottleneck.
         return [
             Attempt(cuts, self.limits.seed + start, start % 2 == 0, _MOST_REORDERED // number)
@@ -227,11 +265,4 @@ class _Run:
         return [wanted] if wanted else [cuts for cuts in _CUTS if cuts == 1 or self._messages(cuts) <= _WORK]
 
     def _starts(self, cuts: int) -> int:
-        if self.demand.kind is Kind.ALLTOALL:
-            return 1
         return max(1, min(_MOST_STARTS, _WORK // self._messages(cuts)))
-
-
-def _ends(topology: Topology) -> tuple[list[int], list[int]]:
-    """Rank that each link enters, and the one that it leaves."""
-    return [link.dst for link in topology.links], [link.src for link in topology.links]

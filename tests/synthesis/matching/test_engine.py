@@ -1,7 +1,5 @@
 """Engine greedy: right on machines of any shape, and no worse than TACOS on its own."""
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +11,11 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof
 from taccl_py.synthesis.matching.engine import synthesize_greedy
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Topology
 from taccl_py.verify.schedule import judge_schedule
+from tests.synthesis.matching.drawn import torn
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE, Kind.ALLTOALL)
 # 50 GiB/s and 0.5 us, and a share of 1 MiB for every rank, as TACOS was measured with.
@@ -75,21 +75,19 @@ def test_every_collective_is_right_on_every_shape(name, kind):
     assert found.schedule.makespan_us >= found.bound.time_us * (1 - 1e-9)
 
 
-def torn(draw_seed, ranks):
-    """A machine without any regularity that still holds together: a ring, and some links besides, of all sorts."""
-    rng = random.Random(draw_seed)
-    pairs = {(r, (r + 1) % ranks) for r in range(ranks)}
-    pairs |= {tuple(rng.sample(range(ranks), 2)) for _ in range(2 * ranks)}
-    links = [Link(a, b, rng.choice((0.2, 1.0, 3.0)), rng.choice((5.0, 20.0, 80.0))) for a, b in sorted(pairs)]
-    nodes = tuple(sorted(rng.randrange(3) for _ in range(ranks)))
-    return Topology("torn", "drawn", nodes, (), tuple(links))
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.sampled_from(KINDS), st.sampled_from((1, 3)))
 def test_torn_machines_are_served(seed, ranks, kind, chunks):
     found = greedy(torn(seed, ranks), kind, chunks=chunks, seed=seed)
     assert judge_schedule(found.schedule) == ()
+
+
+def test_an_alltoall_around_a_failed_nic_takes_no_more_messages_than_the_other_nics_need():
+    # 64 chunks of 64 KiB come to node 1 over 7 NICs: 10 over one of them, one after the other.
+    topology = degraded(load_topology("ndv4", 2), Degradation(missing_ports=("node 1 ib3 *",)))
+    found = greedy(topology, Kind.ALLTOALL, 2**20, chunks=1).schedule
+    assert found.makespan_us == pytest.approx(10 * (2.6 + 40 * 0.065536))
+    assert judge_schedule(found) == ()
 
 
 def test_the_answer_is_optimal_where_the_bound_is_reached():
