@@ -196,14 +196,22 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
     parts.append(f"{format_count(facts.max_threadblocks, 'threadblock')} a GPU")
     placements = [name for name, on in (("in place", facts.in_place), ("out of place", facts.out_of_place)) if on]
     parts.append(" and ".join(placements))
-    safe = "any size" if facts.safe_max_bytes is None else f"safe up to {format_size(facts.safe_max_bytes)}"
-    parts.append(safe)
+    parts.append(_sizes(facts))
     divisor = _divisor(facts)
     if divisor > 1:
         parts.append(f"used for counts that {divisor} divides")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
     return ", ".join(parts)
+
+
+def _sizes(facts: ProgramFacts) -> str:
+    """Sizes for which it declares itself, and up to which it could."""
+    low, high, safe = facts.min_bytes, facts.max_bytes, facts.safe_max_bytes
+    if high is None:
+        return "any size" if low <= 0 else f"{format_size(low)} and more"
+    runs = "at any size" if safe is None else f"up to {format_size(safe)}"
+    return f"{'0' if low <= 0 else format_size(low)} to {format_size(high)}, safe {runs}"
 
 
 def _divisor(facts: ProgramFacts) -> int:

@@ -7,6 +7,7 @@ import pytest
 from taccl_py.runtimes import RUNTIMES
 from tests.cli.inputs import changed, write_json
 from tests.verify.msccl.files import RIGHT_FILES, direct_gather, ring_allgather, ring_allreduce
+from tests.verify.msccl.test_broken_files import both_send_first
 
 GOOD, BAD, UNREADABLE, MISSING = "good.xml", "bad.xml", "unreadable.json", "missing.xml"
 
@@ -53,7 +54,7 @@ def test_a_good_file_is_described(taccl):
     schedule, program = taccl("check", "schedule.json", GOOD).out.splitlines()
     for text in ("allgather schedule", "4 ranks", "11 us"):
         assert text in schedule
-    for text in ("allgather for executor", "4 ranks", "LL128", "in place and out of place", "any size"):
+    for text in ("allgather for executor", "4 ranks", "LL128", "in place and out of place", "safe at any size"):
         assert text in program
 
 
@@ -62,7 +63,7 @@ def test_a_good_file_is_described(taccl):
     [
         (ring_allreduce(4), ", used for counts that 4 divides"),  # 4 chunks of the whole buffer
         (ring_allgather(3, 2), ", used for counts that 2 divides"),  # 6 chunks, but a count is for each rank
-        (ring_allgather(3), "any size"),
+        (ring_allgather(3), "1MiB, safe at any size"),
     ],
     ids=["allreduce", "allgather", "one chunk a rank"],
 )
@@ -71,6 +72,28 @@ def test_what_counts_must_be_divisible_by_is_told(taccl, tmp_path, file, words):
     (line,) = taccl("check", str(tmp_path / "one.xml")).out.splitlines()
     assert words in line
     assert ("divides" in line) == ("divides" in words)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ((0, 0), ", any size"),
+        ((4096, 0), ", 4KiB and more"),
+        ((4096, 65536), ", 4KiB to 64KiB, safe at any size"),
+    ],
+)
+def test_the_sizes_that_a_file_declares_are_told(taccl, tmp_path, sizes, words):
+    low, high = sizes
+    text = ring_allgather(3).text().replace('minBytes="0" maxBytes="1048576"', f'minBytes="{low}" maxBytes="{high}"')
+    (tmp_path / "one.xml").write_text(text, encoding="utf-8")
+    assert words in taccl("check", str(tmp_path / "one.xml")).out
+
+
+def test_a_file_that_would_stop_at_larger_sizes_says_how_large(taccl, tmp_path):
+    """Four chunks in one step are one message of 2 MiB at most, or two: up to 2 MiB for 4 chunks they are one."""
+    text = both_send_first(1, 4, proto="Simple").text().replace('maxBytes="1048576"', 'maxBytes="65536"')
+    (tmp_path / "one.xml").write_text(text, encoding="utf-8")
+    assert "0 to 64KiB, safe up to " in taccl("check", str(tmp_path / "one.xml")).out
 
 
 @pytest.mark.usefixtures("some")
