@@ -124,6 +124,11 @@ def read_schedule(text: str, path: str) -> Schedule:
             "show, simulate, run or install",
             path=path,
         )
+    if fields.has("format") and fields.raw("format") == GROUP_FORMAT:
+        raise InputError(
+            "is a group schedule, whose messages are not written down one by one; name the XML that taccl lower makes of it",
+            path=path,
+        )
     fields.header(FORMAT, VERSION)
     topology = topology_from_fields(fields.object("topology"))
     collective = _read_collective(fields.object("collective"), topology)

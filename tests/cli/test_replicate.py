@@ -60,3 +60,9 @@ def test_a_schedule_of_millions_of_messages_is_never_written_down(taccl):
     result = json.loads(ended.out)
     assert result["messages"] == 2 * 4000 * 3999
     assert result["makespan_us"] == pytest.approx(2 * 2000 * 20.5)
+
+
+def test_other_commands_say_what_to_do_with_a_group_schedule(taccl, refuse):
+    assert taccl("replicate", "ring:4", "allgather", "-o", "group.json").code == 0
+    for command in ("simulate", "show", "run"):
+        refuse(2, ["group.json: is a group schedule", "taccl lower"], command, "group.json")
