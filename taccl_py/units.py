@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from taccl_py.errors import InputError
 
@@ -45,10 +46,10 @@ def parse_size(text: str) -> int:
     unit = _SIZE_UNITS.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
         raise InputError(f"{_quoted(text)} is not a size; write for example 4096, 64KiB, 1MB or 1G")
-    size = float(match.group(1)) * unit
+    size = Decimal(match.group(1)) * unit
     if size > MAX_SIZE_BYTES:
         raise InputError(f"{_quoted(text)} is too large; sizes are at most {MAX_SIZE_BYTES} bytes")
-    if size < 1 or size != math.floor(size):
+    if size < 1 or size % 1:
         raise InputError(f"{_quoted(text)} is not a positive whole number of bytes")
     return int(size)
 
@@ -99,8 +100,8 @@ def format_size(size_bytes: float) -> str:
     """Shortest exact-looking text of a size: ``1MiB``, ``1MB``, ``4096B``, ``1.5GiB``."""
     whole = int(size_bytes)
     for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if whole >= factor and whole % factor == 0:
-            return f"{whole // factor}{unit}"
+        if whole >= factor and whole % 1000 == 0:
+            return f"{Decimal(whole) / factor:f}{unit}"
     for factor, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size_bytes >= factor:
             return f"{size_bytes / factor:.4g}{unit}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import KIND, SIZE, echo_json, json_option
+from taccl_py.cli.options import KIND, OUTPUT, SIZE, echo_json, json_option
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_atomically
@@ -25,7 +25,7 @@ from taccl_py.jsonio import write_atomically
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option("--rank", type=click.IntRange(0), default=None, help="Add to the JSON what this rank sends and receives.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="File for the group schedule.")
+@click.option("-o", "--output", type=OUTPUT, default=None, help="File for the group schedule.")
 @json_option
 def replicate(as_json: bool, output: Path | None, rank: int | None, **values: Any) -> None:
     """Synthesize COLLECTIVE (AllGather, ReduceScatter, AllReduce, AllToAll) on TOPOLOGY, whose ranks are all alike.

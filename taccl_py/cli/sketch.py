@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import KIND, SIZE, echo_json, json_option
+from taccl_py.cli.options import KIND, OUTPUT, SIZE, echo_json, json_option
 from taccl_py.cli.progress import watched
 from taccl_py.jsonio import write_atomically
 from taccl_py.report.tables import plain_table, print_table, suggestion_record, suggestion_table
@@ -64,7 +64,8 @@ def show_command(name: str) -> None:
 @click.option(
     "--nodes", type=click.IntRange(1), default=None, help="Number of nodes; default: every count that it names."
 )
-def validate_command(name: str, topology: str, nodes: int | None) -> None:
+@json_option
+def validate_command(name: str, topology: str, nodes: int | None, as_json: bool) -> None:
     """Test a sketch against itself and its topology, symmetry included.
 
     Example: taccl sketch validate ndv2-sk-1 --nodes 2
@@ -79,6 +80,7 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
         raise InputError("names no topology; add --topology", path=subject.source, field="topology")
     named: list[int | None] = list(subject.nodes)
     counts = [nodes] if nodes is not None else named or [None]
+    machines: list[str] = []
     for count in counts:
         loaded = load_machine(machine, name, count)
         for field, image in subject.generators(loaded.topology):
@@ -89,7 +91,12 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
                     path=subject.source,
                     field=subject.word(field),
                 )
-        click.echo(f"{subject.name}: good on {loaded.topology.name}")
+        machines.append(loaded.topology.name)
+    if as_json:
+        echo_json({"sketch": subject.name, "good": True, "topologies": machines})
+        return
+    for name_of_machine in machines:
+        click.echo(f"{subject.name}: good on {name_of_machine}")
 
 
 @sketch.command("suggest")
@@ -103,7 +110,7 @@ def validate_command(name: str, topology: str, nodes: int | None) -> None:
     "--time-limit", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds for the search."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="File for the best sketch.")
+@click.option("-o", "--output", type=OUTPUT, default=None, help="File for the best sketch.")
 @json_option
 def suggest_command(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
     """Try sketches for COLLECTIVE on TOPOLOGY and write the best one, for a person to read and edit.

@@ -59,6 +59,11 @@ def test_one_number_of_nodes_can_be_asked_for(taccl):
     assert taccl("sketch", "validate", "sk-1", "--topology", "ndv2", "--nodes", 2).out == "ndv2-sk-1: good on ndv2-x2\n"
 
 
+def test_json_tells_on_which_machines_a_sketch_is_good(taccl):
+    found = taccl("sketch", "validate", "ndv2-sk-1", "--nodes", 2, "--json").json
+    assert found == {"sketch": "ndv2-sk-1", "good": True, "topologies": ["ndv2-x2"]}
+
+
 def test_a_number_of_nodes_that_the_sketch_is_not_for_is_refused(refuse):
     refuse(2, ["ndv2-sk-1.json", "nodes", "--nodes"], "sketch", "validate", "ndv2-sk-1", "--nodes", 3)
 
