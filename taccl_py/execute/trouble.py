@@ -52,7 +52,8 @@ def explain_deadlock(waits: Sequence[Wait]) -> list[Violation]:
     """Sentences about threadblocks that all wait: first a circle, or where a chain of them ends, then each of the others."""
     by_block = {wait.block: wait for wait in sorted(waits, key=lambda wait: wait.block)}
     chain = _chain(by_block)
-    links = [f"{wait.block} step {wait.step} waits for {wait.what}" for wait in chain]
+    links = [f"waits for {chain[0].what}"]
+    links += [f"{wait.block} step {wait.step} waits for {wait.what}" for wait in chain[1:]]
     last = chain[-1]
     if last.target is None:
         end = "and nobody can give it that"
