@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +57,29 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
     if subject.replay is None:
         raise ValueError("a subject with a machine has no replay")
     timelines = [subject.replay(one) for one in asked or [None]]
+    if note := _unused_sizes(subject, timelines):
+        click.echo(note, err=True)
     if as_json:
         echo_json({"file": str(file), "results": [_record(timeline) for timeline in timelines]})
         return
     rows = [_row(timeline) for timeline in timelines]
     print_table(plain_table(str(file), ("size", "time", "algbw", "busbw"), rows))
+
+
+def _unused_sizes(subject: Subject, timelines: Sequence[Timeline]) -> str:
+    """A note about sizes at which a runtime would not take the file, and which are predicted all the same."""
+    made = subject.program or subject.plan
+    if made is None:
+        return ""
+    sizes = [round(one.size_bytes) for one in timelines if one.size_bytes is not None]
+    outside = [size for size in sizes if not made.min_bytes <= size <= made.max_bytes]
+    if not outside:
+        return ""
+    low = format_size(made.min_bytes) if made.min_bytes > 0 else "0"
+    return (
+        f"note: no runtime takes the file at {', '.join(map(format_size, outside))}, as it declares itself for {low} to "
+        f"{format_size(made.max_bytes)}"
+    )
 
 
 def _record(timeline: Timeline) -> dict[str, Any]:

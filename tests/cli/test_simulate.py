@@ -204,3 +204,12 @@ def test_a_plan_for_mscclpp_takes_the_time_that_the_model_says(taccl, refuse):
     refuse(2, ["plan.json", "does not say on which machine", "--topology"], "simulate", "plan.json")
     refuse(2, ["--runtime", "plan.json is an MSCCL++ plan"], "simulate", "plan.json", "--runtime", "rccl")
     refuse(2, ["plan.json", "is for 4 ranks", "has 5"], "simulate", "plan.json", "--topology", "ring:5")
+
+
+@pytest.mark.usefixtures("files")
+def test_sizes_at_which_no_runtime_takes_the_file_are_told(taccl):
+    assert taccl("lower", "schedule.json", "--min-bytes", "4KiB", "--max-bytes", "1MiB", "-o", "some.xml").code == 0
+    sizes = ("--size", "1KiB", "--size", "4KiB", "--size", "1MiB", "--size", "2MiB")
+    ended = taccl("simulate", "some.xml", "--topology", "ring:4", *sizes)
+    assert ended.code == 0
+    assert ended.err == "note: no runtime takes the file at 1KiB, 2MiB, as it declares itself for 4KiB to 1MiB\n"
