@@ -128,7 +128,7 @@ def _early_chunks(
         grown = False
         for use in uses:
             inside = sum(chunk in early for chunk in use.chunks)
-            if use.way is not Way.UNPACK and 0 < inside < len(use.chunks):
+            if use.way not in (Way.UNPACK, Way.ADD_APART) and 0 < inside < len(use.chunks):
                 early.update(use.chunks)
                 grown = True
     return early

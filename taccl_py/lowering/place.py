@@ -111,6 +111,12 @@ class _Writer:
             self._add(now, Action(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
             self.add_copies(use.rank, self._kept(use, spare, use.chunks), NONE)
             return
+        if use.way is Way.ADD_APART:
+            spare = self._spare_cells(use)
+            self._add(now, Action(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
+            for run in _runs(self._kept(use, spare, use.chunks)):
+                self._add(now, Action(0, use.rank, Op.REDUCE, run.source, run.target))
+            return
         home = self._home_cells(use)
         if use.way is Way.ADD:
             op = Op.RECV_REDUCE_COPY

@@ -4,13 +4,14 @@ A rank's own contribution lies in its input; everything else that it holds lies 
 `taccl_py.lowering.homes`). A message of own contributions alone goes straight from the input if they are neighbours
 there. Any other message goes from home, and own contributions in it are *fetched* (copied) to their homes first. A packed
 message whose chunks are not neighbours goes through spare scratch: copied there from wherever they are, and from there to
-their homes.
+their homes, or added to what is there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import pairwise
 
 from taccl_py.collective import Buffer
 from taccl_py.errors import InputError
@@ -32,9 +33,11 @@ class Way(Enum):
     ADD_OWN = auto()  # store at home, then add the own contribution from the input
     ADD_ARRIVED = auto()  # store in spare scratch, then add that to the home
     ADD_SPARE = auto()  # store in spare scratch, then add the own contribution there; the sum is sent from there
+    ADD_APART = auto()  # packed: store in spare scratch, then add that to homes that are not neighbours
 
 
 _STORES = (Way.STORE, Way.UNPACK, Way.STORE_LATER)
+_FROM_SPARE = (Way.ADD_ARRIVED, Way.ADD_APART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +217,11 @@ class _Surveyor:
         packed = message.packed and not straight
         if packed and way is Way.SEND:
             since = tuple(self.last_arrival[rank].get(chunk, START) for chunk in chunks)
-        elif way is Way.ADD_ARRIVED or (way in (Way.SEND, Way.ADD) and not straight):
-            fetch = tuple(c for c in chunks if c not in self.last_arrival[rank] and c not in self.fetched[rank])
-        self._remember(index, rank, chunks, way, straight and way is not Way.ADD_ARRIVED)
+        elif way in _FROM_SPARE or (way in (Way.SEND, Way.ADD) and not straight):
+            # In the order of the input where those of the message do not lie together anyway.
+            ordered = sorted(chunks) if way is Way.ADD_APART else chunks
+            fetch = tuple(c for c in ordered if c not in self.last_arrival[rank] and c not in self.fetched[rank])
+        self._remember(index, rank, chunks, way, straight and way not in _FROM_SPARE)
         for chunk, event_before in zip(chunks, since, strict=False):
             if event_before == START:
                 self.last_read[rank].setdefault(chunk, START)
@@ -267,11 +272,21 @@ class _Surveyor:
         staged = index in self._rules.staged
         if not message.reduce:
             return Way.UNPACK if message.packed else Way.STORE_LATER if staged else Way.STORE
+        if message.packed and not self._together(rank, message.chunks):
+            return Way.ADD_APART
         if self._rules.fused and not staged:
             return Way.ADD
         if straight and not staged and self._own_apart(rank, message.chunks):
             return Way.ADD_OWN
         return Way.ADD_ARRIVED
+
+    def _together(self, rank: int, chunks: tuple[int, ...]) -> bool:
+        """Whether the schedule keeps the chunks one after the other."""
+        places = [self._schedule.address(chunk, rank) for chunk in chunks]
+        return all(
+            one is not None and two is not None and one.buffer is two.buffer and two.offset == one.offset + 1
+            for one, two in pairwise(places)
+        )
 
     def _own_apart(self, rank: int, chunks: tuple[int, ...]) -> bool:
         """Whether what arrives may be stored at home before the own contribution is added to it.

@@ -184,8 +184,6 @@ def _read_message(fields: Fields, topology: Topology, collective: Collective) ->
         reduce=fields.boolean("reduce"),
         packed=fields.boolean("packed", False),
     )
-    if message.packed and message.reduce:
-        fields.fail("packed", "found true for a message that is added; only chunks that are stored can be packed")
     fields.finish()
     return message
 

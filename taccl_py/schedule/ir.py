@@ -2,7 +2,7 @@
 
 A *message* carries one or more chunks over one link as one piece: it pays alpha once. Therefore its chunks must be
 neighbours, in the same order, in the buffers at both ends; or it is *packed*, which means that the sender copies them
-together before and the receiver to their places afterwards. Where a rank keeps a chunk is fixed by these rules, first
+together before and the receiver copies them to their places, or adds them there, afterwards. Where a rank keeps a chunk is fixed by these rules, first
 match wins (`Schedule.address`):
 
 1. a chunk listed in ``scratch[rank]`` is in the scratch buffer, at its position in that list;
@@ -41,7 +41,7 @@ class Message:
     reduce
         True if the receiver adds it to what it holds of these chunks, False if it stores it.
     packed
-        Whether its chunks may lie anywhere; only for chunks that are stored.
+        Whether its chunks may lie anywhere.
     """
 
     link: int

@@ -161,7 +161,7 @@ def contiguous_runs(
                 raise ValueError(f"chunk {chunk} has no place on link {link.src}->{link.dst}")
             places.append((here, there, chunk))
         runs = _cut(sorted(places))
-        if draft.packed and not draft.reduce and len(runs) > 1:
+        if draft.packed and len(runs) > 1:
             result.append(replace(draft, chunks=_as_stored(places)))
         else:
             result += [replace(draft, chunks=run, packed=False) for run in leaders_first(runs, draft.lead)]

@@ -35,7 +35,10 @@ def backwards(schedule: Schedule, topology: Topology) -> list[Draft]:
     for link, turned in enumerate(topology.reversed_link()):
         original[turned] = link
     end = schedule.makespan_us
-    return [Draft(original[m.link], m.chunks, end - m.end_us, end - m.start_us, reduce=True) for m in schedule.messages]
+    return [
+        Draft(original[m.link], m.chunks, end - m.end_us, end - m.start_us, reduce=True, packed=m.packed)
+        for m in schedule.messages
+    ]
 
 
 def is_reversible(topology: Topology, chunk_bytes: float) -> bool:

@@ -167,7 +167,7 @@ class _Table:
             np.array([len(message.chunks) for message in messages], dtype=np.int64),
             start_us, end_us, np.asarray(arrival_us, dtype=np.float64),
             np.array([message.reduce for message in messages], dtype=bool),
-            tuple(n for n in apart if not messages[n].packed or messages[n].reduce), bundle, owner, pair_bundle,
+            tuple(n for n in apart if not messages[n].packed), bundle, owner, pair_bundle,
         )  # fmt: skip
 
 

@@ -255,8 +255,7 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Report) 
                     f"brings {schedule.collective.describe_chunk(chunk)} to rank {link.dst}, which does not want it and "
                     f"has no place for it; list it in scratch[{link.dst}]",
                 )
-        packed = message.packed and not message.reduce
-        for rank, end in ((link.src, "sender"), (link.dst, "receiver")) if not packed else ():
+        for rank, end in ((link.src, "sender"), (link.dst, "receiver")) if not message.packed else ():
             found = [places.of(chunk, rank) for chunk in message.chunks]
             if not _are_neighbours(found):
                 lie = ", ".join("nowhere" if a is None else f"{a.buffer.value}[{a.offset}]" for a in found)

@@ -285,9 +285,9 @@ def random_tree(rng, topology, source, wanting):
 def random_routed(rng, topology, collective, *, target=None):
     """A random valid schedule of a routed collective; neighbours often travel together.
 
-    With `target`, neighbours are neighbours in the buffers of that collective too; otherwise messages may be packed.
+    With `target`, neighbours are neighbours in the buffers of that collective too. Messages may be packed.
     """
-    packs = target is None and rng.random() < 0.3
+    packs = rng.random() < 0.3
     trees = {}
     for chunk in range(collective.num_chunks):
         alike = chunk and rng.random() < 0.7 and collective.source[chunk - 1] == collective.source[chunk]
@@ -348,7 +348,10 @@ def reverse(schedule, collective):
     """Run backwards on the machine with every link turned around, adding."""
     to = schedule.topology.reversed_link()
     end_us = max(m.end_us for m in schedule.messages)
-    messages = [Message(to[m.link], m.chunks, end_us - m.end_us, end_us - m.start_us, True) for m in schedule.messages]
+    messages = [
+        replace(m, link=to[m.link], start_us=end_us - m.end_us, end_us=end_us - m.start_us, reduce=True)
+        for m in schedule.messages
+    ]
     return replace(schedule, topology=schedule.topology.reversed(), collective=collective, messages=tuple(messages))
 
 

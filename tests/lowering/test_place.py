@@ -206,6 +206,26 @@ def test_a_packed_message_arrives_in_spare_scratch_only_if_its_places_are_no_nei
     ]
 
 
+def test_what_a_packed_message_adds_arrives_in_spare_scratch_if_its_places_are_no_neighbours():
+    plan = cases.Planner(cases.full(2), Collective(Kind.ALLREDUCE, 2))
+    plan.send(1, 0, 1, 0, reduce=True)
+    plan.send(0, 1, 0, 1)
+    schedule = plan.schedule()
+    schedule = replace(schedule, messages=tuple(replace(m, packed=m.reduce) for m in schedule.messages))
+    assert [(a.op, a.reads, a.writes) for a in on(place(schedule), 0)] == [
+        (Op.COPY, inputs(0, 2), outputs(0, 2)),
+        (Op.RECV, None, scratch(0, 2)),
+        (Op.REDUCE, scratch(0), outputs(1)),
+        (Op.REDUCE, scratch(1), outputs(0)),
+        (Op.SEND, outputs(0, 2), None),
+    ]
+    assert [(a.op, a.reads, a.writes) for a in on(place(schedule), 1)][:3] == [
+        (Op.COPY, inputs(1), scratch(0)),
+        (Op.COPY, inputs(0), scratch(1)),
+        (Op.SEND, scratch(0, 2), None),
+    ]
+
+
 def test_messages_that_are_not_packed_must_be_neighbours():
     schedule = partial(packed_relay())
     with pytest.raises(InputError, match="not neighbours"):

@@ -77,10 +77,12 @@ def test_a_packed_message_says_so():
     assert read_schedule(text, "x.json") == packed
 
 
-def test_what_is_added_cannot_be_packed():
-    text = write_schedule(ring_allreduce(3)).replace('"reduce": true', '"reduce": true, "packed": true', 1)
-    with pytest.raises(InputError, match="only chunks that are stored can be packed"):
-        read_schedule(text, "x.json")
+def test_what_is_added_can_be_packed_too():
+    schedule = ring_allreduce(3)
+    packed = replace(schedule, messages=tuple(replace(m, packed=m.reduce) for m in schedule.messages))
+    text = write_schedule(packed)
+    assert text.count('"reduce": true, "packed": true') == sum(m.reduce for m in schedule.messages) == 6
+    assert read_schedule(text, "x.json") == packed
 
 
 def test_a_long_message_stays_on_one_line():

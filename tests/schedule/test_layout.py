@@ -146,8 +146,8 @@ def test_a_packed_batch_stays_whole_in_the_order_of_an_end_where_its_chunks_are_
     [single] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(2,))])
     assert not single.packed
     sums = replace(draft, chunks=(0, 2), reduce=True)
-    pieces = contiguous_runs(topology, Collective(Kind.REDUCESCATTER, 3), ((2,), (2,), ()), [sums])
-    assert [(piece.chunks, piece.packed) for piece in pieces] == [((0,), False), ((2,), False)]
+    [added] = contiguous_runs(topology, Collective(Kind.REDUCESCATTER, 3), ((2,), (2,), ()), [sums])
+    assert (added.chunks, added.packed) == ((0, 2), True)
     [*parts] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, packed=False)])
     assert [part.chunks for part in parts] == [(2, 3), (4, 5)]
 

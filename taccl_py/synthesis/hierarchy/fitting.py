@@ -31,13 +31,15 @@ def fitted(demand: Demand, plan: Plan) -> Schedule | None:
     drafts = as_drafts(topology, chunk_bytes, plan.moves)
     if drafts is None:
         return None
-    packed = [part for draft in drafts for part in _packed(draft, chunk_bytes)]
-    found = list(_timed(topology, collective, chunk_bytes, packed, as_named=False))
-    if collective.reduces and len(found[0].messages) > len(packed):
-        # Sums that do not lie together can be moved to scratch, for copies that others need not.
-        named = _timed(topology, collective, chunk_bytes, packed, as_named=True)
+    whole = [part for draft in drafts for part in ((draft,) if draft.reduce else _packed(draft, chunk_bytes))]
+    found = list(_timed(topology, collective, chunk_bytes, whole, as_named=False))
+    if collective.reduces and len(found[0].messages) > len(whole):
+        # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
+        packed = [part for draft in drafts for part in _packed(draft, chunk_bytes)]
+        copying = [*_timed(topology, collective, chunk_bytes, packed, as_named=False)]
+        copying += _timed(topology, collective, chunk_bytes, whole, as_named=True)
         least_us = min(schedule.makespan_us for schedule in found) * _WORTH_COPIES
-        found += [schedule for schedule in named if schedule.makespan_us < least_us]
+        found += [schedule for schedule in copying if schedule.makespan_us < least_us]
     exchanges = demand.kind is Kind.ALLREDUCE
     right = (schedule for schedule in found if not exchanges or adds_up(schedule))
     return min(right, key=lambda schedule: schedule.makespan_us, default=None)
@@ -59,7 +61,7 @@ def _packed(draft: Draft, chunk_bytes: float) -> Iterator[Draft]:
     """
     most, number = most_packed(chunk_bytes), len(draft.chunks)
     parts, runs = -(-number // max(1, most)), _runs(draft.chunks)
-    if draft.reduce or most < 2 or runs == 1:
+    if most < 2 or runs == 1:
         yield draft
     elif runs <= parts:
         yield replace(draft, packed=number * chunk_bytes <= MOST_PACKED_BYTES)

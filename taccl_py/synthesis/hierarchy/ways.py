@@ -68,6 +68,7 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
         case Kind.REDUCESCATTER:
             yield from _gathers(demand, back, reduce=True)
             yield from _triples(demand, back, back)
+            yield from _relays(demand, back, limits)
         case Kind.ALLREDUCE:
             yield from _both(demand, forth, back)
             yield from _triples(demand, forth, back)
@@ -235,7 +236,8 @@ def _relays(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
     if relays is not None:
         moves = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
         if moves is not None:
-            yield Way(relays.end_us, partial(_plan, "relays", 1, moves))
+            reduce = demand.kind is Kind.REDUCESCATTER
+            yield Way(relays.end_us, partial(_plan, "relays", 1, moves, reduce=reduce))
 
 
 def _sums(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:

@@ -38,7 +38,7 @@ def rail_schedule(topology: Topology, kind: Kind, chunk_bytes: float) -> Schedul
     drafts = backwards(backward, topology)
     if forward is not None:
         drafts += drafts_of(forward, offset=backward.makespan_us)
-    # Sums cannot be packed: what goes together has to lie together, which it can in scratch.
+    # In scratch, what is added together can lie together, and need not be copied for every message.
     collective = Collective(kind, topology.num_ranks, 1)
     return build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)
 

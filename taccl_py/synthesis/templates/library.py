@@ -129,10 +129,12 @@ def _timed(demand: Demand, plan: Plan, most_us: float) -> Schedule | None:
     if drafts is None or _busiest_us(topology, chunk_bytes, drafts) > most_us:
         return None
     packed = [part for draft in drafts for part in _packed(topology, chunk_bytes, draft)]
-    schedule = build_schedule(topology, collective, chunk_bytes, packed)
+    whole = [one for draft in drafts for one in ((draft,) if draft.reduce else _packed(topology, chunk_bytes, draft))]
+    schedule = build_schedule(topology, collective, chunk_bytes, whole)
     if len(schedule.messages) > len(drafts):  # batches were cut
-        other = build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)
-        schedule = min(schedule, other, key=lambda each: each.makespan_us)
+        others = [build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)]
+        others += [build_schedule(topology, collective, chunk_bytes, packed)] if collective.reduces else []
+        schedule = min((schedule, *others), key=lambda each: each.makespan_us)
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 
