@@ -44,12 +44,11 @@ def _orders(site: Site) -> Iterator[tuple[str, tuple[_Step, ...]]]:
     if len(nodes) == 1 or len({len(ranks) for ranks in nodes}) > 1:
         return
     node_of, local_of = site.topology.node_of, site.topology.local_rank
-    place = {node: index for index, node in enumerate(sorted(set(node_of)))}
     per_node = len(nodes[0])
     shifts = [(far, near) for far in range(len(nodes)) for near in range(per_node) if far or near]
     yield "all pairs, node by node", tuple(
         tuple(
-            nodes[(place[node_of[src]] + far) % len(nodes)][(local_of[src] + near) % per_node]
+            nodes[(node_of[src] + far) % len(nodes)][(local_of[src] + near) % per_node]
             for src in range(num_ranks)
         )
         for far, near in shifts

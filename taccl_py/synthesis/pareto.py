@@ -32,6 +32,8 @@ from taccl_py.units import BYTES_PER_MB
 # A resource's capacity in chunks a round must be a whole number up to this relative error.
 _WHOLE = 1e-6
 _LARGEST_DENOMINATOR = 1000
+# Chunks a round of what has no beta.
+_NO_LIMIT = 1 << 30
 # Deterministic work of one question; more makes it open.
 _WORK = 20.0
 # Largest C by default, where it is not 6.
@@ -228,7 +230,8 @@ class _Asking:
 
     def fewest_steps(self) -> int:
         """Steps without which some wanted rank cannot be reached."""
-        quotient = Quotient.of(self._problem(1, self._demand.topology))
+        # A symmetry that takes a way to another one into the same rank leaves both out.
+        quotient = Quotient.of(self._problem(1, self._demand.topology).without_symmetry())
         hops = fewest_hops(quotient)
         return max(hops[state] for state in range(quotient.num_states) if quotient.required[state])
 
@@ -249,7 +252,7 @@ class _Asking:
         return _Answer(allreduce(answer.schedule, other), impossible=False)
 
     def _ask_on(self, topology: Topology, shape: Shape) -> _Answer:
-        problem = self._problem(shape.chunks, topology)
+        problem = self._problem(shape.chunks, topology, shape.steps)
         for symmetric in dict.fromkeys((bool(problem.generators), False)):
             quotient = Quotient.of(problem if symmetric else problem.without_symmetry())
             task = RoundsTask(quotient, self._capacity_of(topology, quotient), shape.steps, shape.rounds)
@@ -258,12 +261,12 @@ class _Asking:
                 return _Answer(lift(quotient, plan), impossible=False)
         return _Answer(None, outcome.status is Status.INFEASIBLE)
 
-    def _problem(self, chunks: int, topology: Topology) -> Problem:
+    def _problem(self, chunks: int, topology: Topology, most_hops: int | None = None) -> Problem:
         collective = self._demand.collective(chunks)
         sketch = self._demand.sketch
         if sketch is not None and topology is not self._demand.topology:
             sketch = sketch.for_sums(topology)
-        return Problem.build(topology, collective, sketch, self._demand.chunk_bytes(collective))
+        return Problem.build(topology, collective, sketch, self._demand.chunk_bytes(collective), most_hops)
 
     def _capacity_of(self, topology: Topology, quotient: Quotient) -> list[int]:
         """Chunks a round of every resource orbit."""
@@ -273,15 +276,14 @@ class _Asking:
 
 
 def _capacities(topology: Topology) -> tuple[float, list[int]]:
-    """Microseconds of a round for a megabyte, and chunks a round of every link and port (none of them limits more than all)."""
+    """Microseconds of a round for a megabyte, and chunks a round of every link and port."""
     betas = [beta for _, beta in topology.resource_cost]
     slowest = max(betas)
     if slowest <= 0:
         raise InputError(
             f"{topology.name}: no link or port has a beta, so rounds have no length; use the other engines"
         )
-    most = len(topology.links)
-    ratios = [slowest / beta if beta > 0 else most for beta in betas]
+    ratios = [slowest / beta if beta > 0 else _NO_LIMIT for beta in betas]
     for resource, ratio in enumerate(ratios):
         if abs(ratio - round(ratio)) > _WHOLE * ratio:
             raise InputError(

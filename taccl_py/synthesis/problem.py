@@ -51,8 +51,21 @@ class Problem:
     narrowed: bool
 
     @staticmethod
-    def build(topology: Topology, collective: Collective, sketch: Sketch | None, chunk_bytes: float) -> Problem:
+    def build(
+        topology: Topology,
+        collective: Collective,
+        sketch: Sketch | None,
+        chunk_bytes: float,
+        most_hops: int | None = None,
+    ) -> Problem:
         """Apply the sketch and verify its symmetry; without a sketch the machine's own symmetry is used where it holds.
+
+        Parameters
+        ----------
+        topology, collective, sketch, chunk_bytes
+            See the attributes.
+        most_hops
+            Hops that a chunk can make at most, if that is known; then no others are left out.
 
         Raises
         ------
@@ -63,7 +76,7 @@ class Problem:
         """
         if sketch is not None:
             sketch.check_fits(topology)
-        ways = find_ways(topology, collective, sketch)
+        ways = find_ways(topology, collective, sketch, most_hops)
         generators = []
         wanted = sketch.generators(topology) if sketch else tuple(("", image) for image in topology.symmetry)
         for field, image in wanted:

@@ -107,12 +107,19 @@ class Ways:
     narrowed: bool
 
 
-def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None) -> Ways:
+def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None, most_hops: int | None = None) -> Ways:
     """Apply a sketch's restrictions and leave out what can be of no use.
 
     A chunk may use every link that leads on to a rank that wants it. Where that would be too many choices, a chunk wanted by
     one rank makes at most one hop more than the fewest that its restrictions allow, or none more (counted on the links that
     are left, so a mandatory relay is never cut off).
+
+    Parameters
+    ----------
+    topology, collective, sketch
+        What is asked.
+    most_hops
+        Hops that a chunk can make at most, if that is known; then nothing else is left out.
 
     Raises
     ------
@@ -131,17 +138,19 @@ def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None)
     onward = reach.hops_to_wanted(allowed)
     allowed = allowed & (hops[:, reach.src] < UNREACHED) & (onward[:, reach.dst] < UNREACHED)
     allowed[np.flatnonzero(~reach.wanted.any(axis=1))] = False
-    kept = allowed & _short_enough(reach, allowed, hops, onward)
+    through = hops[:, reach.src] + 1 + onward[:, reach.dst]
+    if most_hops is not None:
+        return Ways(permitted, allowed & (through <= most_hops), narrowed=False)
+    kept = allowed & _short_enough(reach, allowed, hops, through)
     return Ways(permitted, kept, bool((kept != allowed).any()))
 
 
-def _short_enough(reach: Reach, allowed: Mask, hops: IntArray, onward: IntArray) -> Mask:
+def _short_enough(reach: Reach, allowed: Mask, hops: IntArray, through: IntArray) -> Mask:
     """Links on ways that are short enough, for chunks wanted by one rank: the more hops the fewer choices there are."""
     single = (reach.wanted.sum(axis=1) == 1)[:, None]
     if int((allowed & single).sum()) <= _MOST_FREE:
         return np.ones_like(allowed)
     shortest = np.where(reach.wanted, hops, 0).max(axis=1)[:, None]
-    through = hops[:, reach.src] + 1 + onward[:, reach.dst]
     detour = ~single | (through <= shortest + 1)
     few = int((allowed & single & detour).sum()) <= _MOST_DETOURS
     return np.asarray(detour if few else ~single | (through <= shortest))

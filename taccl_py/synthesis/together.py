@@ -20,7 +20,6 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
 from taccl_py.synthesis.bounds.cut import CutFinder
-from taccl_py.synthesis.bounds.growth import nodes
 from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.matching.dispatch import Barrier, Job, dispatch
 from taccl_py.synthesis.symmetry import IntArray
@@ -170,7 +169,7 @@ def together_bound(machine: Topology, groups: Sequence[Sequence[int]], kind: Kin
             if amount > 0 and resources is not None:
                 reason = f"bandwidth: {amount:.3g} times the data of a group through node {node}'s ports {way}"
                 found.append(Charge.cut(net, resources, idle_us, amount, reason).at(size_bytes))
-    node_of = nodes(net)
+    node_of = net.node_of
     resources = finder.cheapest_cover(np.flatnonzero(usable & (node_of[net.src] != node_of[net.dst])))
     amount = sum(_transfers(kind, np.bincount(node_of[list(ranks)])) for ranks in groups)
     if amount > 0 and resources is not None:

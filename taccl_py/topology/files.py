@@ -14,7 +14,7 @@ from typing import Any
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_json
-from taccl_py.topology.model import Link, Port, Switch, Topology
+from taccl_py.topology.model import Link, Port, Switch, Topology, missing_node
 from taccl_py.topology.template import (
     MAX_WIDTH,
     Cost,
@@ -200,10 +200,9 @@ def _node_of(fields: Fields) -> tuple[int, ...]:
     node_of = fields.integers("node_of", least=0)
     if not node_of:
         fields.fail("node_of", "found an empty list; give the node of every rank")
-    present = set(node_of)
-    for node in range(len(present)):
-        if node not in present:
-            fields.fail("node_of", f"node {node} has no rank; number the nodes 0, 1, 2 and so on")
+    empty = missing_node(node_of)
+    if empty is not None:
+        fields.fail("node_of", f"node {empty} has no rank; number the nodes 0, 1, 2 and so on")
     return tuple(node_of)
 
 

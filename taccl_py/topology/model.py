@@ -16,7 +16,7 @@ Resources are numbered: link ``l`` is resource ``l``, port ``p`` is resource ``l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,7 +96,7 @@ class Topology:
     source
         Where the figures come from.
     node_of
-        Node of every rank.
+        Node of every rank; nodes are numbered 0, 1, 2 and so on.
     ports, links
         See `Port` and `Link`; links are sorted by (src, dst).
     symmetry
@@ -110,7 +110,7 @@ class Topology:
     Raises
     ------
     InputError
-        If a link or a port is impossible.
+        If a node has no rank, or a link or a port is impossible.
     """
 
     name: str
@@ -129,6 +129,9 @@ class Topology:
             raise InputError(f"topology {self.name}: it has no ranks")
         if self.num_ranks > MAX_RANKS:
             raise InputError(f"topology {self.name}: it has {self.num_ranks} ranks, at most {MAX_RANKS} are possible")
+        empty = missing_node(self.node_of)
+        if empty is not None:
+            raise InputError(f"topology {self.name}: node {empty} has no rank; number the nodes 0, 1, 2 and so on")
         if len({port.name for port in self.ports}) != len(self.ports):
             raise InputError(f"topology {self.name}: two ports have one name")
         for port in self.ports:
@@ -170,7 +173,7 @@ class Topology:
     @property
     def num_nodes(self) -> int:
         """Number of nodes."""
-        return len(set(self.node_of))
+        return max(self.node_of) + 1
 
     @property
     def num_resources(self) -> int:
@@ -180,10 +183,10 @@ class Topology:
     @cached_property
     def node_ranks(self) -> tuple[tuple[int, ...], ...]:
         """Ranks of every node, in order of node number."""
-        return tuple(
-            tuple(rank for rank, node in enumerate(self.node_of) if node == wanted)
-            for wanted in sorted(set(self.node_of))
-        )
+        found: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for rank, node in enumerate(self.node_of):
+            found[node].append(rank)
+        return tuple(map(tuple, found))
 
     @cached_property
     def local_rank(self) -> tuple[int, ...]:
@@ -291,3 +294,9 @@ class Topology:
             self.name, self.source, tuple(nodes[self.node_of[r]] for r in ranks),
             tuple(self.ports[port] for port in used), links, symmetry, self.chunk_costs, switches,
         )  # fmt: skip
+
+
+def missing_node(node_of: Collection[int]) -> int | None:
+    """Smallest number of a node without a rank, where the nodes are numbered 0, 1, 2 and so on; None if each has one."""
+    present = set(node_of)
+    return next((node for node in range(len(present)) if node not in present), None)

@@ -92,6 +92,32 @@ def test_speeds_that_are_no_whole_multiples_are_refused():
         front_of(Topology("uneven", "made up", (0, 0), (), links), Kind.ALLGATHER, 1)
 
 
+def test_a_link_without_a_beta_limits_no_round():
+    """0->1 lets all chunks through at once and 1->2 ten of them in a round, which is as long as one takes over the slow link 2->0."""
+    links = (Link(0, 1, 1.0, 0.0), Link(1, 2, 1.0, 1.0), Link(2, 0, 1.0, 10.0))
+    front = front_of(Topology("unlimited", "made up", (0, 0, 0), (), links), Kind.BROADCAST, 10, steps=2, extra=4)
+    assert shapes(front) == [Shape(10, 2, 2)]
+
+
+def test_a_symmetry_that_exchanges_two_ways_into_a_rank_costs_no_steps():
+    ways = tuple(Link(rank, (rank + step) % 4, 1.0, 10.0) for rank in range(4) for step in (1, 3))
+    front = front_of(Topology("mirror", "made up", (0,) * 4, (), ways, symmetry=((0, 3, 2, 1),)), Kind.ALLGATHER, 2)
+    assert front.fewest_steps == 2
+    assert shapes(front) == [Shape(2, 2, 3)]
+
+
+def test_ways_much_longer_than_the_shortest_count_too():
+    """One link leads to rank 1, and 13 lead there over ranks 2 and 3: three steps of one round bring 14 chunks to each.
+
+    More than 14 chunks do not leave rank 0 in a round, and it has 42.
+    """
+    around = tuple(Link(src, dst, 1.0, 10.0) for src, dst in ((0, 2), (2, 3), (3, 1)) for _ in range(13))
+    topology = Topology("roundabout", "made up", (0,) * 4, (), (Link(0, 1, 1.0, 10.0), *around))
+    walk = WalkLimits(14, max_steps=3, extra_rounds=11, min_chunks=14)
+    front = pareto_front(Demand(topology, Kind.SCATTER, 8e6), walk, Limits(seconds=60.0), Events())
+    assert shapes(front) == [Shape(14, 3, 3)]
+
+
 @pytest.mark.parametrize("kind", [Kind.REDUCESCATTER, Kind.ALLREDUCE], ids=str)
 def test_a_sketch_of_one_way_links_holds_for_sums(kind):
     ring = Topology("ring", "", (0, 0, 0), (), tuple(Link(r, (r + 1) % 3, 1.0, 10.0) for r in range(3)))

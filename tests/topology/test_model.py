@@ -51,6 +51,12 @@ def test_more_ranks_than_any_machine_has_are_refused():
         machine(node_of=(0,) * (MAX_RANKS + 1))
 
 
+@pytest.mark.parametrize(("node_of", "empty"), [((0, 2), 1), ((1, 1), 0), ((0, -1), 1)])
+def test_nodes_are_numbered_without_gaps(node_of, empty):
+    with pytest.raises(InputError, match=f"node {empty} has no rank; number the nodes 0, 1, 2 and so on"):
+        machine(node_of=node_of)
+
+
 def test_a_switch_of_the_reversed_machine_reduces_where_it_multicast():
     switch = Switch("plane", (0, 1), multicast=True, reduce=False)
     turned = Topology("test", "", (0, 0), (), TWO_WAY, switches=(switch,)).reversed()

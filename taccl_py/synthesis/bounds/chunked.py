@@ -101,21 +101,6 @@ def _sides(problem: Problem) -> Iterator[tuple[frozenset[int], str]]:
         yield everyone - part, f"{name}'s links out"
 
 
-def _nodes(problem: Problem) -> list[int]:
-    """One node of each orbit; all of them where the symmetry takes a node apart."""
-    node_of = np.unique(np.array(problem.topology.node_of, dtype=np.int64), return_inverse=True)[1]
-    first = [ranks[0] for ranks in problem.topology.node_ranks]
-    images = []
-    for generator in problem.generators:
-        moved = node_of[np.array(generator.rank)]
-        image = moved[first]
-        if not np.array_equal(moved, image[node_of]):
-            return list(range(len(first)))
-        images.append(image)
-    found: list[int] = np.unique(orbit_labels(len(first), images)).tolist()
-    return found
-
-
 @dataclass(frozen=True)
 class _Entry:
     """One link into the set: which chunks it may bring, each with its earliest time at the border."""

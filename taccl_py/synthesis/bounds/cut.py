@@ -22,6 +22,8 @@ from taccl_py.synthesis.symmetry import IntArray
 
 # Flow that falls short by less than this share is rounding.
 _SHORT = 1e-9
+# Share by which resources with the largest alpha count as slower: of two that let the same through, they say more.
+_SLOWER = 1e-9
 # Arcs, summed over all maximum flows, that are looked at; more ranks than that allows are not tried as sinks.
 _MOST_ARCS = 20_000_000
 
@@ -117,11 +119,17 @@ class CutFinder:
             return None
         source = network.num_vertices
         tail, head = np.append(network.tail, source), np.append(network.head, 0)
-        found = min_cut(tail, head, np.append(network.rate, supply), source, 1)
+        found = min_cut(tail, head, np.append(self._with_alpha(network), supply), source, 1)
         if found.flow > supply * 0.75:
             return None
         cut, _ = network.crossed(found.near, np.zeros(self._net.num_ranks))
         return cut.resources
+
+    def _with_alpha(self, network: _Network) -> FloatArray:
+        """What every arc lets through, a little less the larger its alpha is."""
+        alpha_us = np.append(self._net.alpha_us, 0.0)[network.resource]
+        found: FloatArray = network.rate * (1 - _SLOWER * alpha_us / max(float(alpha_us.max()), 1e-30))
+        return found
 
     def _network(self, src: IntArray, dst: IntArray, links: IntArray) -> _Network:
         """Flow network of some links between given ends (indexed like `links`)."""

@@ -32,7 +32,7 @@ from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_t
 from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, crossings
 from taccl_py.synthesis.bounds.cut import Cut, CutFinder
 from taccl_py.synthesis.bounds.flow import alltoall_charge
-from taccl_py.synthesis.bounds.growth import growth_bound, nodes
+from taccl_py.synthesis.bounds.growth import growth_bound
 from taccl_py.synthesis.bounds.handout import Handout, handouts, rooted_handouts
 from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, without_messages
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
@@ -209,7 +209,7 @@ class _Machine:
         if switches:
             self.topology, self.net = without_messages(topology, switches)
         self.orbits = Orbits.of_machine(self.topology)
-        self._node_of = nodes(self.net)
+        self._node_of = self.net.node_of
         self._starts = [root] if kind in ROOTED else self._some(self.orbits.ranks())
 
     def _some(self, ranks: list[int]) -> list[int]:

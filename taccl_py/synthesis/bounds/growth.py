@@ -161,7 +161,7 @@ def growth_bound(net: Net, starts: Sequence[int], inward: bool) -> Bound:
     if not fits(net):
         return best_of([])
     what = "fan-in: ports can bring together" if inward else "fan-out: ports can tell"
-    node_of = nodes(net)
+    node_of = net.node_of
     by_node = Classes.of(net, node_of)
     apart: dict[int, Classes] = {}
     found = [_last_node(net, by_node, node_of, sorted({int(node_of[rank]) for rank in starts}))]
@@ -179,11 +179,6 @@ def growth_bound(net: Net, starts: Sequence[int], inward: bool) -> Bound:
 def fits(net: Net) -> bool:
     """Whether a machine has several nodes, and not too many."""
     return 1 < net.topology.num_nodes <= _MOST_NODES and net.num_links <= _MOST_LINKS
-
-
-def nodes(net: Net) -> IntArray:
-    """Node of every rank, numbered from 0."""
-    return np.unique(np.array(net.topology.node_of, dtype=np.int64), return_inverse=True)[1]
 
 
 def _time_of_all(classes: Classes, group: int, rank: int) -> float:

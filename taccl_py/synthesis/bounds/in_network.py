@@ -4,7 +4,8 @@
   its sender once, and a sum of what many ranks hold enters its rank once. So cuts stay, and so does the distance of ranks.
 * How many ranks can know something, how many messages must be gathered or handed out, and how often the parts of a sum have to be
   passed on, is counted in messages to one rank each; that falls, but for sums between groups of ranks that no such switch joins.
-* Links between two ranks of such a switch do not limit what it does, only their ports do.
+* Links between two ranks of such a switch do not limit what it does, only their ports do; and what has come to a switch over one
+  of them may go on over any other, so its latency is at least the least of all.
 """
 
 from __future__ import annotations
@@ -48,9 +49,15 @@ def without_messages(topology: Topology, switches: tuple[Switch, ...]) -> tuple[
         if all(frozenset(image[rank] for rank in ranks) in known for ranks in known)
     )
     net = Net.of(topology)
-    free = np.append(_joined(net, switches) & _has_ports(net), np.zeros(len(topology.ports), dtype=bool))
+    latency_us, joined = net.latency_us.copy(), np.zeros(net.num_links, dtype=bool)
+    for one in switches:
+        links = _links_of(net, one)
+        joined |= links
+        latency_us[links] = np.minimum(latency_us[links], net.latency_us[links].min(initial=np.inf))
+    free = np.append(joined & _has_ports(net), np.zeros(len(topology.ports), dtype=bool))
     alpha_us, beta = (np.where(free, 0.0, cost) for cost in (net.alpha_us, net.beta_us_per_mb))
-    return replace(topology, symmetry=kept), replace(net, alpha_us=alpha_us, beta_us_per_mb=beta)
+    net = replace(net, latency_us=latency_us, alpha_us=alpha_us, beta_us_per_mb=beta)
+    return replace(topology, symmetry=kept), net
 
 
 def keeps_apart(switches: tuple[Switch, ...], group_of: IntArray) -> bool:
@@ -58,13 +65,11 @@ def keeps_apart(switches: tuple[Switch, ...], group_of: IntArray) -> bool:
     return all(len(np.unique(group_of[list(one.ranks)])) == 1 for one in switches)
 
 
-def _joined(net: Net, switches: tuple[Switch, ...]) -> BoolArray:
-    """Links between two ranks of one switch, [link]."""
-    found = np.zeros(net.num_links, dtype=bool)
-    for one in switches:
-        member = np.zeros(net.num_ranks, dtype=bool)
-        member[list(one.ranks)] = True
-        found |= member[net.src] & member[net.dst]
+def _links_of(net: Net, switch: Switch) -> BoolArray:
+    """Links between two ranks of a switch, [link]."""
+    member = np.zeros(net.num_ranks, dtype=bool)
+    member[list(switch.ranks)] = True
+    found: BoolArray = member[net.src] & member[net.dst]
     return found
 
 

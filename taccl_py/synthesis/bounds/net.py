@@ -74,6 +74,11 @@ class Net:
         return len(self.src)
 
     @cached_property
+    def node_of(self) -> IntArray:
+        """Node of every rank."""
+        return np.array(self.topology.node_of, dtype=np.int64)
+
+    @cached_property
     def least_message_us(self) -> FloatArray:
         """Time of the smallest message on every link, [link]."""
         slowest = np.zeros(self.num_links)

@@ -58,10 +58,9 @@ def fan_out_bound(net: Net, starts: list[int], inward: bool) -> Bound:
     ranks = np.arange(topology.num_ranks)
     found = [Bound(last_told(group_profiles(net, ranks), starts), f"{what} {topology.num_ranks} ranks no faster")]
     if topology.num_nodes > 1:
-        node_of = np.unique(np.array(topology.node_of, dtype=np.int64), return_inverse=True)[1]
-        nodes = sorted({int(node_of[rank]) for rank in starts})
+        nodes = sorted({topology.node_of[rank] for rank in starts})
         found.append(
-            Bound(last_told(group_profiles(net, node_of), nodes), f"{what} {topology.num_nodes} nodes no faster")
+            Bound(last_told(group_profiles(net, net.node_of), nodes), f"{what} {topology.num_nodes} nodes no faster")
         )
     return best_of(found)
 

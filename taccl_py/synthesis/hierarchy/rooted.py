@@ -111,7 +111,6 @@ def _deal_steps(cluster: Cluster, course: Course, load: Load) -> list[float]:
 def broadcast_moves(cluster: Cluster, course: Course, times: CourseTimes, root: int) -> Moves | None:
     """Moves of a Broadcast; None if some node cannot hand out in the course's way."""
     home = cluster.site.topology.node_of[root]
-    home = next(number for number, ranks in enumerate(cluster.nodes) if cluster.site.topology.node_of[ranks[0]] == home)
     order = [(home + place) % len(cluster.nodes) for place in range(len(cluster.nodes))]
     heard = course_rounds(len(cluster.nodes), course)
     moves: list[Move] = []

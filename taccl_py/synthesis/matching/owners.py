@@ -119,8 +119,7 @@ class _Plan:
     def __init__(self, topology: Topology, shares: Shares, pieces: int, chunk_mb: float) -> None:
         self._topology, self._shares, self._chunk_mb = topology, shares, chunk_mb
         self._nodes = topology.node_ranks
-        number = {rank: node for node, ranks in enumerate(self._nodes) for rank in ranks}
-        self._node_of = [number[rank] for rank in range(topology.num_ranks)]
+        self._node_of = topology.node_of
         self._pieces = pieces
         self._chunks = self._placed()
         rates = shares.rate[shares.rate > 0]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taccl_py.synthesis.bounds.growth import nodes
 from taccl_py.synthesis.bounds.net import FloatArray, Net
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Topology
@@ -84,7 +83,7 @@ def gate_rates(topology: Topology) -> FloatArray:
     Ranks behind one port share it; the smaller one of out and in counts.
     """
     net = Net.of(topology)
-    node_of = nodes(net)
+    node_of = net.node_of
     crossing = node_of[net.src] != node_of[net.dst]
     kept = crossing[net.use_link]
     link, resource = net.use_link[kept], net.use_resource[kept]

@@ -191,9 +191,8 @@ def _in_waves(site: Site, quickest: Way, chunks_per_rank: int) -> Iterator[Plan]
 
 def _hops_in_waves(hops: tuple[int, ...], site: Site) -> Iterator[_Hop]:
     """Hops of a way, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
-    node_of, nodes = site.topology.node_of, sorted(set(site.topology.node_of))
-    num_nodes, length = len(nodes), site.topology.num_ranks
-    wave = (nodes.index(node_of[hops[-1]]) - nodes.index(node_of[hops[0]])) % num_nodes
+    node_of, num_nodes, length = site.topology.node_of, site.topology.num_nodes, site.topology.num_ranks
+    wave = (node_of[hops[-1]] - node_of[hops[0]]) % num_nodes
     # Inside a node there is time while the first messages cross.
     at = (wave - 1 if wave else num_nodes - 1) * length
     for here, there in pairwise(hops):

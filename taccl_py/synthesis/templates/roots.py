@@ -129,8 +129,7 @@ def _dealt(site: Site, root: int, chunks: int) -> Moves | None:
     None for a single node, for nodes of a single rank or of different sizes, and where links are missing.
     """
     topology = site.topology
-    node_of = {rank: node for node, ranks in enumerate(topology.node_ranks) for rank in ranks}
-    home = node_of[root]
+    home = topology.node_of[root]
     rails = [tuple(ranks) for ranks in zip(*topology.node_ranks, strict=False)]
     if topology.num_nodes == 1 or len(rails) == 1 or any(len(ranks) != len(rails) for ranks in topology.node_ranks):
         return None
@@ -155,7 +154,7 @@ def _dealt(site: Site, root: int, chunks: int) -> Moves | None:
         moves += [
             Move(holder, other, held, start_us, start_us + site.cost_us[holder, other])
             for holder, start_us in holds_us.items()
-            for other in _others_in_turn(holder, topology.node_ranks[node_of[holder]])
+            for other in _others_in_turn(holder, topology.node_ranks[topology.node_of[holder]])
             if other != root
         ]
     return tuple(sorted(moves, key=lambda move: move.start))

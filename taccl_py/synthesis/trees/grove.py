@@ -91,7 +91,7 @@ class GroveFinder:
 
     def __init__(self, network: Network, packing: Packing, trees: Iterable[Tree], limits: Limits) -> None:
         self._trees = list({(tree.root, tree.links.tobytes()): tree for tree in (*packing.trees, *trees)}.values())
-        self._packing, self._limits, self._deadline = packing, limits, Deadline(limits.seconds)
+        self._limits, self._deadline = limits, Deadline(limits.seconds)
         self._roots = len(network.roots)
         self._loads = np.array([network.load(tree.used()) for tree in self._trees]) / packing.load_us
         pairs = zip(packing.trees, packing.amounts, strict=True)

@@ -206,6 +206,7 @@ class _Finder:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._hops = [_hops(network, index) for index in range(len(network.roots))]
+        self._most_hops = [_most_hops(network, index, hops) for index, hops in enumerate(self._hops)]
 
     def cheapest(self, prices: FloatArray, hop_share: float) -> list[_Offer]:
         """One for every root orbit."""
@@ -232,7 +233,8 @@ class _Finder:
         links[network.roots[root]] = -1
         tree = Tree(root, links)
         price = float(lengths[tree.used()].sum())
-        return _Offer(tree, price, price - hop_price * float(hops[parent].sum()))
+        # Another tree may be cheaper by what its hops cost more.
+        return _Offer(tree, price, price - hop_price * (self._most_hops[root] - float(hops[parent].sum())))
 
 
 def _hops(network: Network, root: int) -> FloatArray:
@@ -248,3 +250,12 @@ def _hops(network: Network, root: int) -> FloatArray:
         if np.array_equal(before, hops):
             break
     return hops
+
+
+def _most_hops(network: Network, root: int, hops: FloatArray) -> float:
+    """Sum, over all ranks but the root, of the hops to where they hang in a tree, at most."""
+    most = np.zeros(network.num_ranks)
+    allowed = np.flatnonzero(network.permitted[root])
+    np.maximum.at(most, network.dst[allowed], hops[network.src[allowed]])
+    most[network.roots[root]] = 0.0
+    return float(most.sum())

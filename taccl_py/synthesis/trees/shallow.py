@@ -92,15 +92,11 @@ def _load_us(network: Network, packing: Packing) -> float:
 
 def _rails(network: Network) -> Network | None:
     """Only roots send to other nodes, to their own place there; None if not every node has such a place."""
-    node_of = network.problem.topology.node_of
-    place: list[int] = []
-    count: dict[int, int] = {}
-    for node in node_of:
-        place.append(count.get(node, 0))
-        count[node] = place[-1] + 1
-    if len(count) < 2 or len(set(count.values())) > 1:
+    topology = network.problem.topology
+    nodes = topology.node_ranks
+    if len(nodes) < 2 or len({len(ranks) for ranks in nodes}) > 1:
         return None
-    node_index, position = np.array(node_of), np.array(place)
+    node_index, position = np.array(topology.node_of), np.array(topology.local_rank)
     crossing = node_index[network.src] != node_index[network.dst]
     permitted = network.permitted.copy()
     for index, root in enumerate(network.roots):

@@ -1,5 +1,7 @@
 """Bounds where switches multicast and add up: hand-made machines, what falls and what stays, and plans that are not faster."""
 
+from dataclasses import replace
+
 import pytest
 
 from taccl_py.collective import Kind
@@ -95,3 +97,10 @@ def test_symmetry_that_moves_a_switch_is_not_used():
     topology = plane(4, joined=(0, 1), symmetry=(swap, turn))
     found, _ = without_messages(topology, topology.switches)
     assert found.symmetry == (swap,)
+
+
+def test_what_a_switch_has_been_given_need_not_take_the_slowest_way_on():
+    """Links of rank 1 have 7 us of latency and others none; rank 0 has the switch add up and store, which passes none of these."""
+    even = plane(3)
+    links = tuple(replace(link, latency_us=7.0 if link.src == 1 else 0.0) for link in even.links)
+    assert time_us(replace(even, links=links), Kind.ALLREDUCE, 1e-6) == pytest.approx(1, rel=1e-3)
