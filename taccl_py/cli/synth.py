@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from taccl_py.pipeline import Lowered, Request
 
 _DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
+# Engines that race for a range of sizes take longer the more ranks there are.
+_RANGE_RANKS, _MOST_RANGE_LIMIT_S = 16, 600.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
 # Of an engine that nobody chose, a gap of this much is worth the hint that there are others.
@@ -92,7 +95,8 @@ _WIDE_GAP = 0.1
     type=click.FloatRange(0.1),
     default=None,
     help=f"Seconds for the search, default {_DEFAULT_TIME_LIMIT_S:g} ({_DEFAULT_RACE_LIMIT_S:g} with --engine auto, "
-    f"{_DEFAULT_RANGE_LIMIT_S:g} with --sizes or --sketch auto); the best answer so far comes out with its gap.",
+    f"{_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto, and with --sizes on up to {_RANGE_RANKS} ranks, in proportion on more, up to "
+    f"{_MOST_RANGE_LIMIT_S:g}); the best answer so far comes out with its gap.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -145,7 +149,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
             "it is for one search, and --sizes makes many; leave it out", path="command line", field="--progress"
         )
     if sizes is not None:
-        _synth_range(request, sizes, options, output, as_json=as_json)
+        _synth_range(request, sizes, options, output, limited=values["time_limit"] is not None, as_json=as_json)
         return
     _check_output(output)
     if values["only_schedule"] and output is not None and output.suffix != ".json":
@@ -209,11 +213,11 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
 
 
 def _synth_range(
-    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, as_json: bool
+    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, limited: bool, as_json: bool
 ) -> None:
-    """Refuse what contradicts a range, then synthesize for it."""
+    """Refuse what contradicts a range, then synthesize for it, in a default time where there is no limit."""
     from taccl_py.cli.portfolio import synth_portfolio
-    from taccl_py.pipeline import AUTO_SKETCH
+    from taccl_py.pipeline import AUTO_SKETCH, make_demand
 
     contradictions = {
         "--size": request.size_bytes is not None,
@@ -227,7 +231,16 @@ def _synth_range(
             raise InputError(
                 "it contradicts --sizes, which decides it for every size; leave it out", path="command line", field=name
             )
+    if not limited:
+        request = _with_time_for(request, make_demand(request).topology.num_ranks)
     synth_portfolio(request, sizes, options, output, as_json=as_json)
+
+
+def _with_time_for(request: Request, num_ranks: int) -> Request:
+    """The request with the default limit for a range of sizes on so many ranks."""
+    seconds = min(_MOST_RANGE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S * max(1.0, num_ranks / _RANGE_RANKS))
+    options = request.options
+    return replace(request, options=replace(options, limits=replace(options.limits, seconds=seconds)))
 
 
 def _switch_facts(synthesis: Synthesis) -> dict[str, Any]:

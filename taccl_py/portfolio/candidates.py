@@ -65,7 +65,8 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     """Candidates of all engines at all probes.
 
     Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
-    Should time run out, then where least is lost: trees and flows are for large sizes, which come first.
+    Should time run out, then where least is lost: quick engines begin with sizes far apart, which leaves no size far from one that
+    was answered, and trees and flows, which are for large sizes, with these.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Found(low, high)
@@ -77,12 +78,22 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     def wide(some: list[Probe]) -> list[Probe]:
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
-    race(quick_runs, fewer)
-    race(quick_runs, wide([probe for probe in probes if probe not in fewer]))
+    race(quick_runs, _far_apart(fewer))
     race(constructive_runs, fewer[::-1])
+    race(quick_runs, _far_apart(wide([probe for probe in probes if probe not in fewer])))
     race(searching_runs, wide(fewer))
     race(second_runs, wide(fewer))
     return found.candidates
+
+
+def _far_apart(probes: Sequence[Probe]) -> list[Probe]:
+    """The last one, the first one, and then always the middle of what lies between those before."""
+    places = dict.fromkeys((len(probes) - 1, 0)) if probes else {}
+    step = 1 << (len(probes) - 1).bit_length()
+    while step > 1:
+        places.update(dict.fromkeys(range(step // 2, len(probes), step)))
+        step //= 2
+    return [probes[place] for place in places]
 
 
 class _Found:

@@ -145,3 +145,13 @@ def test_what_contradicts_a_range_is_refused(refuse, words, option):
 def test_a_range_that_is_none_is_refused(refuse):
     refuse(2, ["--sizes", "1KiB:1GiB"], "synth", "ring:4", "allgather", "--sizes", "1MiB")
     refuse(2, ["--sizes", "smaller"], "synth", "ring:4", "allgather", "--sizes", "1MiB:1KiB")
+
+
+def test_a_range_has_more_time_by_default_where_there_are_more_ranks():
+    from taccl_py.cli.synth import _with_time_for
+    from taccl_py.collective import Kind
+    from taccl_py.pipeline import Request
+
+    request = Request("ring:4", Kind.ALLGATHER)
+    seconds = [_with_time_for(request, ranks).options.limits.seconds for ranks in (2, 16, 64, 1024)]
+    assert seconds == [60.0, 60.0, 240.0, 600.0]
