@@ -140,7 +140,8 @@ class Timetable:
             rides[delivery.rank] = Ride(link, start_us)
             for resource, time_us in self._claims[link]:
                 free_us[resource] = start_us + time_us
-                self._turns[resource].append(_Turn(start_us, free_us[resource], delivery))
+                # What costs nothing serves many at the same time, which are kept in order too.
+                insort(self._turns[resource], _Turn(start_us, free_us[resource], delivery))
 
     def hops(self) -> tuple[Hop, ...]:
         """All messages in order."""

@@ -15,7 +15,8 @@ def torn(draw_seed, ranks):
     pairs = {(r, (r + 1) % ranks) for r in range(ranks)}
     pairs |= {tuple(rng.sample(range(ranks), 2)) for _ in range(2 * ranks)}
     links = [Link(a, b, rng.choice((0.2, 1.0, 3.0)), rng.choice((5.0, 20.0, 80.0))) for a, b in sorted(pairs)]
-    nodes = tuple(sorted(rng.randrange(3) for _ in range(ranks)))
+    drawn = sorted(rng.randrange(3) for _ in range(ranks))
+    nodes = tuple(sorted(set(drawn)).index(node) for node in drawn)
     return Topology("torn", "drawn", nodes, (), tuple(links))
 
 

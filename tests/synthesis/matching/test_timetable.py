@@ -1,5 +1,7 @@
 """The timetable finds gaps, and gives back what was put into it."""
 
+from dataclasses import replace
+
 import pytest
 
 from taccl_py.synthesis.matching.fabric import Fabric
@@ -51,3 +53,12 @@ def test_closing_up_keeps_the_order_and_leaves_no_gap():
     # The port holds the second message on link 2 up no longer than the link does.
     assert [hop.start_us for hop in busy.hops()] == pytest.approx([0, 10, 20, 30])
     assert busy.last() == (40, [Delivery(0, 2)])
+
+
+def test_what_begins_together_at_a_port_that_costs_nothing_can_be_taken_out_one_by_one():
+    line = replace(LINE, ports=(Port("free", 0, 0),))
+    busy = Timetable(Fabric.of(line, 1e6), (1, 0), [Hop(0, 0, 10, (1,)), Hop(2, 0, 10, (0,))])
+    busy.close_up()
+    assert busy.take(Delivery(0, 2)) == Ride(2, 0)
+    assert busy.take(Delivery(1, 1)) == Ride(0, 0)
+    assert busy.hops() == ()
