@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from taccl_py.errors import InputError
 from taccl_py.measure.samples import Sample
+from taccl_py.units import format_count
 
 FloatArray = NDArray[np.float64]
 
@@ -92,7 +93,7 @@ def fit_samples(samples: Sequence[Sample]) -> Fit:
     megabytes, times = megabytes[order], times[order]
     sizes = np.unique(megabytes)
     if len(sizes) < 2:
-        raise InputError(f"has {len(sizes)} size(s); alpha and beta need at least two, small and large")
+        raise InputError(f"has {format_count(len(sizes), 'size')}; alpha and beta need at least two, small and large")
     return Fit(tuple(_segments(megabytes, times)))
 
 

@@ -66,7 +66,7 @@ def read_samples(text: str, path: str) -> tuple[Sample, ...]:
     Parameters
     ----------
     text
-        The text, with a header; lines that begin with # are comments.
+        The text, with a header and perhaps the mark that spreadsheets put before it; lines that begin with # are comments.
     path
         File name for error messages.
 
@@ -75,7 +75,9 @@ def read_samples(text: str, path: str) -> tuple[Sample, ...]:
     InputError
         If a column is missing or unknown, or a cell is wrong; it names the row, counted from 1 after the header.
     """
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [
+        line for line in text.removeprefix("\ufeff").splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
     reader = csv.DictReader(lines, skipinitialspace=True)
     columns = [name.strip() for name in reader.fieldnames or []]
     for name in _NEEDED:

@@ -75,6 +75,11 @@ def test_samples_that_are_written_read_back(written):
     assert read_samples(write_samples(written), "s.csv") == tuple(written)
 
 
+def test_what_a_spreadsheet_saves_is_read():
+    """With a mark before the header, and the line ends of Windows."""
+    assert read_samples("\ufeffsrc,dst,size_bytes,time_us\r\n0,1,1000,2.5\r\n", "x") == (Sample(0, 1, 1000, 2.5),)
+
+
 def test_columns_may_stand_in_any_order_and_comments_are_skipped():
     text = "# made up\ntime_us, dst, src, size_bytes\n3.5, 1, 0, 64\n"
     assert read_samples(text, "s.csv") == (Sample(0, 1, 64, 3.5),)
