@@ -15,6 +15,9 @@ from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
 
+# What moments that are the same can differ by: as a part of themselves, and of the whole plan.
+_ROUNDING, _PLAN_ROUNDING = 1e-9, 1e-12
+
 
 def build_schedule(
     topology: Topology, collective: Collective, chunk_bytes: float, drafts: Sequence[Draft], *, as_named: bool = False
@@ -89,10 +92,12 @@ def find_deliveries(topology: Topology, drafts: Sequence[Draft]) -> list[set[int
             brings.setdefault(key, []).append(i)
             if not drafts[i].reduce:
                 stores.setdefault(key, []).append(i)
+    # Where a plan was turned around in time, moments near 0 are differences of late ones.
+    rounding = _PLAN_ROUNDING * max((abs(draft.end) for draft in drafts), default=0.0)
     found = []
     for draft in drafts:
         link = topology.links[draft.link]
-        latest = draft.start + 1e-9 * max(1.0, abs(draft.start))
+        latest = draft.start + max(_ROUNDING * abs(draft.start), rounding)
         candidates = {j for chunk in draft.chunks for j in brings.get((chunk, link.src), ())}
         if draft.reduce:
             candidates |= {j for chunk in draft.chunks for j in stores.get((chunk, link.dst), ())}

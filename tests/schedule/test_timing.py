@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import Draft
-from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
+from taccl_py.schedule.timing import build_schedule, dispatch_messages, find_deliveries, time_messages
 from taccl_py.schedule.transform import drafts_of, resized
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import judge_schedule
@@ -143,3 +143,14 @@ def test_a_ring_is_timed_without_idle_time():
     schedule = build_schedule(ring(4), Collective(Kind.ALLGATHER, 4), MB, drafts)
     assert schedule.makespan_us == 33.0
     assert judge_schedule(schedule) == ()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-12, 1e6])
+def test_however_short_messages_are_none_waits_for_what_comes_later(scale):
+    """Rank 1 sends its part of the sum while that of rank 0 is still on its way to it, and then that."""
+    drafts = [
+        Draft(0, (0,), 0.0, 2 * scale, True),
+        Draft(1, (0,), scale, 3 * scale, True),
+        Draft(1, (0,), 3 * scale, 5 * scale, True),
+    ]
+    assert find_deliveries(chain(3, 1.0, 10.0), drafts) == [set(), set(), {0}]
