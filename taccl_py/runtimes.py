@@ -159,11 +159,11 @@ class PlanRuntime:
     max_operations
         Operations of a threadblock.
     max_channels
-        Channels of one type that a threadblock can use.
+        Channels of one type, and remote buffers reached by one type, that a threadblock can use.
     max_channels_at_once, max_buffers_at_once
         Channels, and buffers, that one operation can name.
     max_semaphores
-        Semaphores between threadblocks of a GPU, and barriers.
+        Semaphores between threadblocks of a GPU; as many barriers.
     max_threadblocks
         Most that certainly run at the same time (SMs of an A100); more can wait for each other forever.
     alignment_bytes

@@ -193,8 +193,8 @@ def _too_large(draft: _Draft) -> Iterator[tuple[Post, int]]:
     for posts, blocks in zip(draft.wiring.posts, draft.blocks, strict=True):
         for post, block in zip(posts, blocks, strict=True):
             totals[post.whole] = totals.get(post.whole, 0) + len(block.operations)
-            channels = max(map(len, block.channels.values()), default=0)
-            if len(block.operations) > MSCCLPP.max_operations or channels > MSCCLPP.max_channels:
+            named = max(map(len, (*block.channels.values(), *block.remotes.values())), default=0)
+            if len(block.operations) > MSCCLPP.max_operations or named > MSCCLPP.max_channels:
                 over.add(post.whole)
     for post in sorted(over):
         yield post, -(-totals[post] // MSCCLPP.max_operations)

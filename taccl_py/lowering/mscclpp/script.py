@@ -154,7 +154,7 @@ class Script:
         steps = _needed(self._steps[post])
         channels, remotes = numbering.channels(post), numbering.remotes_of(post, steps)
         operations = tuple(one for step in steps for one in _operations(post, step, channels, remotes, numbering))
-        _require_room(operations, channels)
+        _require_room(operations, channels, remotes)
         return PlanBlock(operations, channels, remotes)
 
 
@@ -167,20 +167,23 @@ def _needed(steps: Sequence[_Step]) -> list[_Step]:
     ]
 
 
-def _require_room(operations: Sequence[Operation], channels: dict[str, tuple[int, ...]]) -> None:
+def _require_room(
+    operations: Sequence[Operation], channels: dict[str, tuple[int, ...]], remotes: dict[str, tuple[int, ...]]
+) -> None:
     if len(operations) > MSCCLPP.max_operations:
         raise beyond(
             "max_operations",
             f"a threadblock needs {len(operations)} operations, and {MSCCLPP.title} has room for {MSCCLPP.max_operations}; use a "
             "schedule with fewer chunks",
         )
-    for kind, numbers in channels.items():
-        if len(numbers) > MSCCLPP.max_channels:
-            raise beyond(
-                "max_channels",
-                f"a threadblock needs {len(numbers)} {kind} channels, and {MSCCLPP.title} has room for "
-                f"{MSCCLPP.max_channels}; leave --switch out",
-            )
+    for what, named in (("channels", channels), ("remote buffers", remotes)):
+        for kind, numbers in named.items():
+            if len(numbers) > MSCCLPP.max_channels:
+                raise beyond(
+                    "max_channels",
+                    f"a threadblock needs {len(numbers)} {kind} {what}, and {MSCCLPP.title} has room for "
+                    f"{MSCCLPP.max_channels}; leave --switch out",
+                )
 
 
 def _operations(

@@ -187,6 +187,9 @@ def _check_block(gpu: Gpu, block: Block, runtime: PlanRuntime, findings: Finding
                 what = f"{kind} channel {channel} is not one that is known of this GPU; correct it"
                 findings.violation(where, "no-such-channel", what, fatal=True)
     for kind, ids in block.remotes.items():
+        if len(ids) > runtime.max_channels:
+            what = f"it uses {len(ids)} remote buffers by {kind} channels, and the runtime has room for {runtime.max_channels}"
+            findings.violation(where, "too-many-buffers", f"{what}; share them out among threadblocks")
         for remote in ids:
             if remote >= len(gpu.remotes):
                 findings.violation(

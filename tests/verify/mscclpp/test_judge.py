@@ -134,6 +134,10 @@ BROKEN_ALLGATHER = {
         lambda v: v["gpus"][0]["threadblocks"].extend(block(n, [], channels=(), remotes=()) for n in range(1, 110)),
         "too-many-threadblocks",
     ),
+    "too many remote buffers": (
+        lambda v: v["gpus"][0]["threadblocks"][0]["remote_buffer_refs"][0].update(remote_buffer_ids=[0] * 17),
+        "too-many-buffers",
+    ),
     "too many semaphores": (of_gpu("semaphores", [{"init_value": 0}] * 17), "too-many-semaphores"),
 }  # fmt: skip
 
