@@ -43,7 +43,7 @@ _TOLERANCE = 1e-9
 _RUNNER_UP = 1.25
 
 
-def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: bool = False) -> Synthesis:
+def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Sequence[Schedule] = ()) -> Synthesis:
     """The answer, its schedules cut so that they serve the demanded size and are as fast as they can be; the best one first.
 
     Nothing is changed where the chunk count was demanded, a sketch says how chunks may move, or costs are for one chunk.
@@ -55,7 +55,7 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: boo
     limits
         Time, and the user's interrupt.
     sized
-        Whether the answer's chunks have the best sizes already; then only those that do not serve the demanded size are cut.
+        Schedules of the answer whose chunks have the best sizes already; they are cut only if none serves the demanded size.
     """
     if demand.chunks_per_rank is not None or demand.sketch is not None or demand.topology.chunk_costs:
         return answer
@@ -63,7 +63,9 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: boo
     counts = usable_counts(demand)
     given = sorted((answer.schedule, *answer.runners_up), key=lambda each: each.makespan_us)
     found = [each for each in given if each.collective.chunks_per_rank in counts]
-    for schedule in given if not (sized and found) else ():
+    for schedule in given:
+        if found and any(schedule is each for each in sized):
+            continue
         if deadline.left <= 0 or limits.stop.is_set():
             break
         faster = recut(schedule, counts, limits.within(deadline.left))

@@ -129,6 +129,15 @@ def test_what_reaches_the_bound_is_optimal():
     assert [schedule.collective.chunks_per_rank for schedule in found.runners_up] == []
 
 
+def test_schedules_of_the_best_sizes_are_not_cut_again_while_one_of_them_serves_the_size():
+    demand = Demand(two_lanes().topology, Kind.BROADCAST, MB)
+    given, odd = two_lanes(), two_lanes(3)
+    assert fit_to_size(answer(given), demand, LIMITS, sized=[given]).schedule is given
+    assert fit_to_size(answer(given), demand, LIMITS).schedule is not given
+    odd = replace(odd, chunk_bytes=MB / 3)
+    assert fit_to_size(answer(odd), demand, LIMITS, sized=[odd]).schedule.collective.chunks_per_rank in (2, 4, 8, 16)
+
+
 def test_a_demanded_chunk_count_is_kept():
     given_answer = answer(two_lanes())
     demand = Demand(two_lanes().topology, Kind.BROADCAST, MB, chunks_per_rank=2)

@@ -12,6 +12,7 @@ reversed machine and sends the sums out along trees of the machine, both in one 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
+from taccl_py.synthesis.trees.rails import Rails, RailSearch
 from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
 from taccl_py.synthesis.trees.shallow import shallow_grounds, varied_trees
@@ -75,6 +77,8 @@ _MOST_FORESTS, _FEWEST_FORESTS = 4, 3
 _MOST_FAILURES = 2
 # Other schedules that are kept: how many, how much slower, and of how large plans at most (jobs of one image).
 _MOST_RUNNERS_UP, _RUNNER_UP, _MOST_JOBS_OF_RUNNERS_UP = 4, 1.12, 6_000
+# A plan whose sizes are still to be chosen may come to so many times less than it takes.
+_RIVAL = 1.005
 # The search ends this near to the bound.
 _NEAR = 1.003
 # Times at the bound from so many of the longest alphas on make it worth while to let sizes taper.
@@ -147,13 +151,17 @@ class _Run:
                 base, backward = (_Base(self, backwards=turned, symmetric=False) for turned in (False, True))
         choices = self._search(base, backward)
         with self.stage("schedule"):
-            best, *others = (self._schedule(base, choice, turned=turned) for choice in choices)
+            schedules = [self._schedule(base, choice, turned=turned) for choice in choices]
+            best, *others = schedules
         optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
         answer = Synthesis(best, self.bound, proof, "highs", self.stage_seconds, tuple(others))
         with self.stage("chunks"):
             limits = self.limits.within(self.deadline.left)
-            return fit_to_size(answer, demand, limits, sized=choices[0].rule.taper > 0)
+            near_us = choices[0].plan.end_us * _RIVAL if choices[0].sized else math.inf
+            pairs = zip(choices, schedules, strict=True)
+            sized = [schedule for choice, schedule in pairs if choice.sized or choice.plan.end_us > near_us]
+            return fit_to_size(answer, demand, limits, sized=sized)
 
     def _schedule(self, base: _Base, choice: Choice, *, turned: bool) -> Schedule:
         demand = self.demand
@@ -193,7 +201,9 @@ class _Run:
             found += self._resized(base.network, found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        return [_best(found), *_coarser(found), *self._usable(found)]
+        best = _best(found)
+        kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
+        return list({id(choice): choice for choice in kept}.values())
 
     def _usable(self, found: list[Choice]) -> list[Choice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
@@ -230,15 +240,20 @@ class _Run:
         return found
 
     def _tapered(self, base: _Base, backward: _Base | None, before: list[Choice]) -> list[Choice]:
-        """Plans on shallow trees whose pieces become smaller to the end."""
+        """Plans on shallow trees whose messages between nodes, or pieces, become smaller to the end."""
         if backward is not None or not self._is_free or not self._is_long(base.network):
             return []
         counts = usable_counts(self.demand)
         with self.stage("packing"):
             piece_mb = self._share_mb / _USUAL_PIECES
             grounds = shallow_grounds(base.network, base.packing, piece_mb, self.over)
+        found = self._on_rails(base.network) if grounds[0].straight else []
+        if found and not _is_small(base.network):
+            # Trees of the whole machine have not been better where they are many, and take long.
+            grounds = []
+        with self.stage("packing"):
             stands: list[Stand] = []
-            if not grounds[0].straight:
+            if grounds and not grounds[0].straight:
                 # Where links between nodes decide, whole trees are even enough.
                 known = (*base.packing.known, *varied_trees(base.network, piece_mb, self.over))
                 finder = GroveFinder(base.network, base.packing, known, self.limits.within(self.deadline.left))
@@ -246,12 +261,20 @@ class _Run:
         with self.stage("rounding"):
             for ground in grounds:
                 stands += even_stands(ground, self.over)
-        found: list[Choice] = []
         with self.stage("order"):
             for stand in stands:
                 best = TaperSearch(base.network, stand, self._piece_bytes, counts, self.over).best()
                 found += [] if best is None else [best]
         return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
+
+    def _on_rails(self, network: Network) -> list[Choice]:
+        """The best plan in which only roots send to other nodes, if there is one."""
+        rails = Rails.of(network)
+        if rails is None:
+            return []
+        with self.stage("rails"):
+            best = RailSearch(rails, self._piece_bytes, usable_counts(self.demand), self.over).best()
+        return [] if best is None else [best]
 
     def _resized(self, network: Network, before: list[Choice]) -> list[Choice]:
         """The best plans with better sizes."""
@@ -306,7 +329,7 @@ class _Run:
     def _promising(self, base: _Base) -> list[int]:
         """Numbers of trees for each root to try: the most even ones first, and the smallest ones, which are best for small sizes."""
         numbers = self._numbers_of_parts(base)
-        if len(base.network.roots) * base.network.num_ranks <= _FEW_PLACES:
+        if _is_small(base.network):
             numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, 6), parts))
         return list(dict.fromkeys([*numbers[:_MOST_FORESTS], *sorted(numbers)[:_FEWEST_FORESTS]]))
 
@@ -342,10 +365,21 @@ class _Run:
         return max(bound, packed, key=lambda found: found.time_us)
 
 
+def _is_small(network: Network) -> bool:
+    """Whether trees have so few places that making them takes next to no time."""
+    return len(network.roots) * network.num_ranks <= _FEW_PLACES
+
+
 def _best(found: list[Choice]) -> Choice:
     """The fastest plan; of those that are about as fast, the one with the fewest pieces."""
     limit_us = min(choice.plan.end_us for choice in found) * (1 + _WORTH)
     return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.num_chunks, c.plan.end_us))
+
+
+def _rivals(best: Choice, found: list[Choice]) -> list[Choice]:
+    """The fastest plan whose sizes are still to be chosen, if it may become faster than the best one, whose sizes are chosen."""
+    rivals = [c for c in found if not c.sized and c.plan.end_us <= best.plan.end_us * _RIVAL]
+    return sorted(rivals, key=lambda c: c.plan.end_us)[:1] if best.sized else []
 
 
 def _coarser(found: list[Choice]) -> list[Choice]:
@@ -367,7 +401,10 @@ def _lifted(network: Network, choice: Choice, collective: Collective, piece_byte
     begins = [list(accumulate(sizes, initial=0)) for sizes in choice.costs.chunks]
     for batch in choice.plan.batches:
         first = choice.jobs[batch.jobs[0]]
-        begin, pieces = begins[first.root], [choice.jobs[index].piece for index in batch.jobs]
+        begin, pieces = (
+            begins[first.root],
+            [p for i in batch.jobs for p in range(choice.jobs[i].piece, choice.jobs[i].end)],
+        )
         own = [chunk for piece in pieces for chunk in range(begin[piece], begin[piece + 1])]
         messages = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
         for image, link_image in zip(images, links, strict=True):

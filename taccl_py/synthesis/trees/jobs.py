@@ -1,6 +1,6 @@
 """Jobs: what trees ask for, one orbit each.
 
-A job carries one piece of one root's data over one link (and so do its images, at the same time, elsewhere). It waits for
+A job carries pieces of one root's data over one link (and so do its images, at the same time, elsewhere). It waits for
 other jobs: for the one that brings the piece or, where data is summed, for all that bring a part of the sum.
 """
 
@@ -16,20 +16,24 @@ from taccl_py.synthesis.trees.rounding import Forest
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece over one link, for each element of the group.
+    """Neighbouring pieces over one link, for each element of the group.
 
     Attributes
     ----------
     root
         Index of the representative root.
     piece
-        Which piece of its data.
+        Which piece of its data, the first one where there are several.
     link
         Link of the representative.
     reduce
         Whether the receiver adds it to what it has.
     after
         Jobs that must have arrived.
+    span
+        How many pieces.
+    turn
+        Jobs of smaller numbers go first.
     """
 
     root: int
@@ -37,6 +41,13 @@ class Job:
     link: int
     reduce: bool
     after: tuple[int, ...]
+    span: int = 1
+    turn: int = 0
+
+    @property
+    def end(self) -> int:
+        """The piece that follows."""
+        return self.piece + self.span
 
 
 def gather_jobs(network: Network, forest: Forest, cuts: int, sums: Sequence[Job] = ()) -> list[Job]:

@@ -63,7 +63,11 @@ class Costs:
 
     def size(self, jobs: Iterable[Job]) -> int:
         """Chunks of some jobs."""
-        return sum(self.chunks[job.root][job.piece] for job in jobs)
+        total = 0
+        for job in jobs:
+            sizes = self.chunks[job.root]
+            total += sizes[job.piece] if job.span == 1 else sum(sizes[job.piece : job.end])
+        return total
 
     def occupancy_us(self, link: int, chunks: float) -> list[float]:
         """How long a message occupies each of its resources; what is more than a step can carry is several messages."""
@@ -102,13 +106,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan, what it is a plan of, how many chunks a rank has in it, and how it was found."""
+    """A plan, what it is a plan of, how many chunks a rank has in it, how it was found, and whether sizes were chosen for it."""
 
     jobs: tuple[Job, ...]
     costs: Costs
     num_chunks: int
     rule: Rule
     plan: Plan
+    sized: bool = False
 
 
 def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:
@@ -204,6 +209,10 @@ def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) ->
     return Plan(tuple(result), max(arrival, default=0.0))
 
 
+# What goes first: jobs of early turns, then those with the longest way to go; piece and number of the job break ties.
+_Rank = tuple[int, float, int, int]
+
+
 class _Run:
     """Event-driven list scheduling. A job that cannot start waits at one of the resources that hold it up."""
 
@@ -227,7 +236,7 @@ class _Run:
         self._full = {resource for resource, time_us in enumerate(work) if time_us >= _FULL * self._left}
         turn = self._turns() if rule.stay else {}
         self._rank = [
-            (-self._way[i] * change[i] * (1 + turn.get((job.root, job.link), 0)), job.piece, i)
+            (job.turn, -self._way[i] * change[i] * (1 + turn.get((job.root, job.link), 0)), job.piece, i)
             for i, job in enumerate(jobs)
         ]
         usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
@@ -235,8 +244,10 @@ class _Run:
             (costs.message_us(link, usual) for link in {job.link for job in jobs}), default=0.0
         )
         self._free = [0.0] * len(work)
-        self._waiting: list[list[tuple[float, int, int]]] = [[] for _ in work]
+        self._waiting: list[list[_Rank]] = [[] for _ in work]
+        # Jobs that can start, by the first of their pieces and by the one that follows.
         self._ready: dict[tuple[int, int, bool, int], int] = {}
+        self._ready_to: dict[tuple[int, int, bool, int], int] = {}
         self._begun = [False] * len(jobs)
         self._batches: list[Batch] = []
         # (time, resource that becomes free or -1, jobs that arrive)
@@ -271,12 +282,13 @@ class _Run:
             self._serve(candidates, now)
         return self._batches
 
-    def _enter(self, index: int) -> tuple[tuple[float, int, int], int]:
+    def _enter(self, index: int) -> tuple[_Rank, int]:
         job = self._jobs[index]
         self._ready[job.root, job.link, job.reduce, job.piece] = index
+        self._ready_to[job.root, job.link, job.reduce, job.end] = index
         return self._rank[index], -1
 
-    def _released(self, job: int) -> list[tuple[tuple[float, int, int], int]]:
+    def _released(self, job: int) -> list[tuple[_Rank, int]]:
         released = []
         for follower in self._follows[job]:
             self._missing[follower] -= 1
@@ -284,13 +296,13 @@ class _Run:
                 released.append(self._enter(follower))
         return released
 
-    def _serve(self, candidates: list[tuple[tuple[float, int, int], int]], now: float) -> None:
+    def _serve(self, candidates: list[tuple[_Rank, int]], now: float) -> None:
         """Start candidates in order; one that leaves its resource free makes room for the next that waits there."""
         soon = now * (1 + _RELATIVE_PRECISION)
         heapq.heapify(candidates)
         while candidates:
             rank, origin = heapq.heappop(candidates)
-            index = rank[2]
+            index = rank[-1]
             if not self._begun[index]:
                 for resource in self._costs.resources[self._jobs[index].link]:
                     if self._free[resource] > soon:
@@ -305,13 +317,13 @@ class _Run:
         """A job and the neighbours that share its message."""
         job = self._jobs[index]
         batch = [index]
-        for step in (1, -1):
-            piece = job.piece + step
-            while (other := self._ready.get((job.root, job.link, job.reduce, piece))) is not None:
-                if not self._may_join(other, batch):
+        for ready, first in ((self._ready, job.end), (self._ready_to, job.piece)):
+            piece = first
+            while (other := ready.get((job.root, job.link, job.reduce, piece))) is not None:
+                if self._jobs[other].turn != job.turn or not self._may_join(other, batch):
                     break
                 batch.append(other)
-                piece += step
+                piece = self._jobs[other].end if ready is self._ready else self._jobs[other].piece
         return tuple(sorted(batch, key=lambda i: self._jobs[i].piece))
 
     def _may_join(self, index: int, batch: Sequence[int]) -> bool:
@@ -331,6 +343,7 @@ class _Run:
         for index in batch:
             job = self._jobs[index]
             del self._ready[job.root, job.link, job.reduce, job.piece]
+            del self._ready_to[job.root, job.link, job.reduce, job.end]
             self._begun[index] = True
         end = now + self._costs.message_us(link, size)
         self._batches.append(Batch(batch, now, end))

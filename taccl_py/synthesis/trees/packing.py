@@ -144,7 +144,7 @@ class _TreeProgram:
         self._demands = list(demands)
         self._load = np.zeros(network.num_resources)
         self._master = ColumnProgram(demands, network.num_resources)
-        self._finder = _Finder(network)
+        self._finder = TreeFinder(network)
         self._known: set[tuple[int, bytes]] = set()
         self.trees: list[Tree] = []
         self.bound = 0.0
@@ -200,8 +200,8 @@ class _Offer:
     least: float
 
 
-class _Finder:
-    """Cheapest trees for given prices."""
+class TreeFinder:
+    """Cheapest trees for given prices of resources or lengths of links."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -211,9 +211,13 @@ class _Finder:
     def cheapest(self, prices: FloatArray, hop_share: float) -> list[_Offer]:
         """One for every root orbit."""
         lengths = self._network.lengths(prices)
-        return [self._cheapest(root, lengths, hop_share) for root in range(len(self._network.roots))]
+        return [self._offer(root, lengths, hop_share) for root in range(len(self._network.roots))]
 
-    def _cheapest(self, root: int, lengths: FloatArray, hop_share: float) -> _Offer:
+    def cheapest_of(self, root: int, lengths: FloatArray, hop_share: float) -> Tree:
+        """The one for a root, where links have lengths; `hop_share` is what the way to the farthest rank costs in average ones."""
+        return self._offer(root, lengths, hop_share).tree
+
+    def _offer(self, root: int, lengths: FloatArray, hop_share: float) -> _Offer:
         network, hops = self._network, self._hops[root]
         hop_price = hop_share * float(lengths.mean()) / max(1.0, float(hops.max()))
         allowed = np.flatnonzero(network.permitted[root])

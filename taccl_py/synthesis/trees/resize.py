@@ -75,7 +75,10 @@ def _chains(choice: Choice, shares: Sequence[Sequence[int]]) -> Chains:
 
     return Chains(
         shares,
-        [[shares[jobs[index].root][jobs[index].piece] for index in batch.jobs] for batch in batches],
+        [
+            [piece for i in batch.jobs for piece in shares[jobs[i].root][jobs[i].piece : jobs[i].end]]
+            for batch in batches
+        ],
         [lasting(batch) for batch in batches],
         [sorted({batch_of[earlier] for index in batch.jobs for earlier in jobs[index].after}) for batch in batches],
         list(_turns(choice, costs, usual)),

@@ -155,7 +155,7 @@ class TaperSearch:
         sizes = tuple(_sizes(pieces, stand.grove, cuts, _FALLS[setting.fall], count) for pieces in numbered)
         costs = replace(Costs.of(self.network, self.chunk_bytes(count), (1,)), chunks=sizes)
         rule = Rule(taper=_TAPERS[setting.taper], stay=setting.stay)
-        return Choice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule))
+        return Choice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
 
 
 def _sizes(pieces: Sequence[Piece], grove: Grove, cuts: Sequence[int], fall: float, count: int) -> tuple[int, ...]:

@@ -35,8 +35,9 @@ def check(jobs, costs, plan):
     busy = {}
     for batch in plan.batches:
         link = jobs[batch.jobs[0]].link
-        pieces = [jobs[index].piece for index in batch.jobs]
+        pieces = [piece for index in batch.jobs for piece in range(jobs[index].piece, jobs[index].end)]
         assert pieces == list(range(pieces[0], pieces[0] + len(pieces)))
+        assert len({jobs[index].turn for index in batch.jobs}) == 1
         assert {(jobs[i].root, jobs[i].link, jobs[i].reduce) for i in batch.jobs} == {
             (jobs[batch.jobs[0]].root, link, jobs[batch.jobs[0]].reduce)
         }

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import _Finder, dive, pack_trees
+from taccl_py.synthesis.trees.packing import TreeFinder, dive, pack_trees
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from tests.instances import MB, chain, machine, ring
@@ -132,6 +132,6 @@ def test_no_tree_is_cheaper_than_an_offer_says_though_hops_count_too():
     """Over ranks 0 -> 1 -> 2 a tree costs 2, and straight from rank 0 a millionth more, which is less than a second hop counts."""
     links = [Link(0, 1, 0.0, 1.0), Link(0, 2, 0.0, 1.000001), Link(1, 2, 0.0, 1.0)]
     network = network_of(machine(3, links), Kind.BROADCAST)
-    (offer,) = _Finder(network).cheapest(np.ones(network.num_resources), 1e-5)
+    (offer,) = TreeFinder(network).cheapest(np.ones(network.num_resources), 1e-5)
     assert offer.price == pytest.approx(2.000001, abs=1e-9)
     assert offer.least <= 2.0

@@ -1,0 +1,283 @@
+"""Rails: every rank sends its data to its own place in the other nodes, one node after the other, and nodes hand it out.
+
+Where links between nodes decide, they should never wait and carry few messages; nodes have time to spare, but must not be left
+with much to do when the last message arrives. So messages between nodes are large first, whole shares if they may be, and the
+smaller the less is left to be sent. They are cut anew for every receiver: only the last ones need small messages.
+
+What a message brings is handed out in parts, each over a tree of its own: the cheapest one when links inside the node cost the
+more, the more they still have to do at that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.runtimes import MAX_COUNT
+from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.sizes import apportion
+from taccl_py.synthesis.trees.jobs import Job, downwards
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.packing import Over, TreeFinder
+
+FloatArray = NDArray[np.float64]
+
+# Chunks of a share.
+_COUNTS = (8, 16, 32, 64, 128)
+# A message between nodes takes at most such a part of what is left to be sent, and of a share; and so many chunks at least.
+_TAPERS = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6, 0.8)
+_CAPS = (0.25, 0.375, 0.5, 1.0)
+_LEAST = (1, 2, 3, 4)
+# Parts in which a message is handed out, at most, and chunks of each of them, at least.
+_PARTS = (1, 2, 3, 4, 6, 9, 12)
+_GRAINS = (1, 2, 3, 4, 6, 8)
+# A link that has to do for so long costs e times as much: this part of the time of the message that is handed out, and of one
+# chunk in any case.
+_CALMS = (0.05, 0.1, 0.2, 0.4, 0.8)
+_CALM_CHUNKS = 2.5
+_MOST_EXPONENT = 300.0
+# What a hop from the root costs, in parts of the average link.
+_HOP_SHARE = 1.0
+# Inside a node neighbours share a message while it takes at most so many times its alpha.
+_JOINED = 32.0
+# Jobs beyond which no plans are made, and settings that are tried.
+_MOST_JOBS, _MOST_SETTINGS = 12_000, 60
+# Settings that are tried first have one of these, and any number of chunks.
+_FIRST_TAPERS = (3, 7, 12, 16)
+# Stands where there is no link.
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """Positions in the tables above."""
+
+    count: int = 3
+    taper: int = 7
+    cap: int = 3
+    least: int = 0
+    parts: int = 2
+    grain: int = 3
+    calm: int = 2
+
+    def neighbours(self) -> Iterator[_Setting]:
+        """Settings that differ in one thing."""
+        tables = (_COUNTS, _TAPERS, _CAPS, _LEAST, _PARTS, _GRAINS, _CALMS)
+        for field, table in zip(fields(self), tables, strict=True):
+            for at in (getattr(self, field.name) + step for step in (1, -1)):
+                if 0 <= at < len(table):
+                    yield replace(self, **{field.name: at})
+
+
+@dataclass(frozen=True)
+class Rails:
+    """Links between the nodes and inside them.
+
+    Attributes
+    ----------
+    network
+        The machine.
+    straight
+        Link from every root to its place in each other node, in the order in which they are served, [root][round].
+    box
+        The node of the roots. Its resources are those of the machine.
+    inside
+        Links of `box` on the machine, in the roots' own node and then in the other ones in order, [round + 1][link].
+    """
+
+    network: Network
+    straight: tuple[tuple[int, ...], ...]
+    box: Network
+    inside: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(network: Network) -> Rails | None:
+        """The rails of a machine; None if its nodes are not alike, or some root does not reach its place in all of them."""
+        topology = network.problem.topology
+        nodes, place, links = topology.node_ranks, topology.local_rank, topology.links
+        own, *more = [i for i, ranks in enumerate(nodes) if not set(ranks).isdisjoint(network.roots)]
+        if more or len(nodes) < 2 or len({len(ranks) for ranks in nodes}) > 1:
+            return None
+        number = {
+            (link.src, link.dst, lane): i for i, (link, lane) in enumerate(zip(links, topology.lane, strict=True))
+        }
+        order = [nodes[(own + step) % len(nodes)] for step in range(len(nodes))]
+        home = [i for i, link in enumerate(links) if {link.src, link.dst} <= set(order[0])]
+
+        def moved(link: int, ranks: Sequence[int]) -> int:
+            src, dst = links[link].src, links[link].dst
+            return number.get((ranks[place[src]], ranks[place[dst]], topology.lane[link]), _NONE)
+
+        straight = [tuple(number.get((r, ranks[place[r]], 0), _NONE) for ranks in order[1:]) for r in network.roots]
+        inside = [tuple(moved(link, ranks) for link in home) for ranks in order]
+        if any(_NONE in row for row in (*straight, *inside)):
+            return None
+        return Rails(network, tuple(straight), _box(network, order[0], home), tuple(inside))
+
+
+def _box(network: Network, ranks: Sequence[int], links: Sequence[int]) -> Network:
+    """One node. A tree's links load what they and their images load on the machine."""
+    problem = network.problem
+    collective = Collective(Kind.ALLGATHER, len(ranks), 1)
+    box = Problem.build(problem.topology.subset(ranks), collective, None, problem.chunk_bytes)
+    number = {rank: index for index, rank in enumerate(ranks)}
+    chosen = np.array(links, dtype=np.int64)
+    return Network(
+        box, tuple(number[root] for root in network.roots), np.ones((len(network.roots), len(links)), dtype=np.bool_),
+        np.arange(len(ranks), dtype=np.int64)[None, :], np.array([number[rank] for rank in network.src[chosen].tolist()]),
+        np.array([number[rank] for rank in network.dst[chosen].tolist()]), network.resources[chosen], network.beta[chosen],
+        network.least_message_us[chosen], network.num_resources,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RailSearch:
+    """Search over ways to cut.
+
+    Attributes
+    ----------
+    rails
+        The machine.
+    chunk_bytes
+        Size of a chunk, given their number.
+    counts
+        Numbers of chunks that a rank's share may have.
+    over
+        Whether time is up.
+    """
+
+    rails: Rails
+    chunk_bytes: Callable[[int], float]
+    counts: Sequence[int]
+    over: Over
+
+    def best(self) -> Choice | None:
+        """The best plan, if there is one."""
+        best: Choice | None = None
+        known: set[_Setting] = set()
+        front = [_Setting(count=count, taper=taper) for taper in _FIRST_TAPERS for count in range(len(_COUNTS))]
+        ahead = len(front)
+        while front and len(known) < _MOST_SETTINGS and not (self.over() and best is not None):
+            setting = front.pop(0)
+            ahead -= 1
+            if setting in known:
+                continue
+            known.add(setting)
+            choice = self._planned(setting)
+            if choice is not None and (best is None or choice.plan.end_us < best.plan.end_us):
+                # The first ones are all tried before any neighbour is.
+                best, front = choice, [*front[: max(0, ahead)], *setting.neighbours()]
+        return best
+
+    def _planned(self, setting: _Setting) -> Choice | None:
+        """The plan of a setting; None if its chunks do not serve the size, or it has too many jobs."""
+        count = _COUNTS[setting.count]
+        if count not in self.counts:
+            return None
+        costs = Costs.of(self.rails.network, self.chunk_bytes(count), (1,) * count)
+        rounds = len(self.rails.inside) - 1
+        blocks = cut_messages(rounds, count, _TAPERS[setting.taper], _CAPS[setting.cap], _LEAST[setting.least])
+        jobs = _Handing(self.rails, costs, setting).jobs(blocks, count)
+        if len(jobs) > _MOST_JOBS:
+            return None
+        rule = Rule(least=_JOINED)
+        return Choice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Chunks that a message takes to another node.
+
+    Attributes
+    ----------
+    round
+        Which node, -1 for the roots' own, where nothing has to be sent.
+    first, size
+        Which chunks.
+    """
+
+    round: int
+    first: int
+    size: int
+
+
+def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) -> list[Block]:
+    """Messages from a root to all nodes, in order."""
+    blocks = []
+    for number in range(rounds):
+        sizes: list[int] = []
+        wanted: list[float] = []
+        later = (rounds - 1 - number) * count
+        while sum(wanted) < count:
+            rest = count - sum(wanted)
+            wanted.append(max(least, min(cap * count, taper * (later + rest), MAX_COUNT)))
+        if later:
+            # No small message is left over where the next one is large.
+            sizes = apportion(wanted, count)
+        while sum(sizes) < count:
+            rest = count - sum(sizes)
+            sizes.append(min(rest, MAX_COUNT, max(least, round(min(cap * count, taper * rest)))))
+        first = 0
+        for size in sizes:
+            blocks += [Block(number, first, size)] if size else []
+            first += size
+    return blocks
+
+
+class _Handing:
+    """Jobs of some blocks, and trees for them."""
+
+    def __init__(self, rails: Rails, costs: Costs, setting: _Setting) -> None:
+        self._rails, self._costs, self._setting = rails, costs, setting
+        self._finder = TreeFinder(rails.box)
+        shape = rails.box.beta.shape
+        self._alpha_us, self._chunk_us = np.zeros(shape), np.zeros(shape)
+        for index, link in enumerate(rails.inside[0]):
+            width = len(costs.resources[link])
+            self._alpha_us[index, :width] = costs.alpha_us[link]
+            self._chunk_us[index, :width] = costs.chunk_us[link]
+        # What resources still have to do; the last one stands where a link has fewer than others.
+        self._backlog_us = np.zeros(rails.box.num_resources + 1)
+        self._jobs: list[Job] = []
+
+    def jobs(self, blocks: Sequence[Block], count: int) -> list[Job]:
+        """Jobs of every root's blocks, and of its own node, in about the order in which they arrive."""
+        roots = range(len(self._rails.box.roots))
+        for root in roots:
+            parts = min(2 * _PARTS[self._setting.parts], count)
+            self._hand_out(root, Block(-1, 0, count), (), parts)
+        for turn, block in enumerate(blocks):
+            links = [self._rails.straight[root][block.round] for root in roots]
+            passed_us = max(self._costs.message_us(link, block.size) for link in links)
+            self._backlog_us = np.maximum(0.0, self._backlog_us - passed_us)
+            parts = max(1, min(_PARTS[self._setting.parts], block.size // _GRAINS[self._setting.grain]))
+            for root, link in enumerate(links):
+                brought_by = (len(self._jobs),)
+                self._jobs.append(Job(root, block.first, link, reduce=False, after=(), span=block.size, turn=turn))
+                self._hand_out(root, block, brought_by, parts)
+        return self._jobs
+
+    def _hand_out(self, root: int, block: Block, brought_by: tuple[int, ...], parts: int) -> None:
+        """Jobs that take a block from a root, or its place in another node, to all ranks of the node."""
+        rails, box = self._rails, self._rails.box
+        inside = rails.inside[block.round + 1]
+        crossing_us = float(max(self._costs.chunk_us[rails.straight[root][0]]))
+        calm_us = (_CALM_CHUNKS + _CALMS[self._setting.calm] * block.size) * crossing_us
+        ends = [block.first + block.size * part // parts for part in range(parts + 1)]
+        for first, end in pairwise(ends):
+            occupied_us = self._alpha_us + (end - first) * self._chunk_us
+            dearness = np.exp(np.minimum(self._backlog_us / calm_us, _MOST_EXPONENT))
+            tree = self._finder.cheapest_of(root, (dearness[box.resources] * occupied_us).sum(axis=1), _HOP_SHARE)
+            after = {box.roots[root]: brought_by}
+            for link in downwards(box, tree.links.tolist(), box.roots[root]):
+                src, dst = int(box.src[link]), int(box.dst[link])
+                after[dst] = (len(self._jobs),)
+                self._jobs.append(Job(root, first, inside[link], reduce=False, after=after[src], span=end - first))
+            np.add.at(self._backlog_us, box.resources[tree.used()], occupied_us[tree.used()])
+            self._backlog_us[-1] = 0.0
