@@ -278,7 +278,7 @@ class _Asking:
 def _capacities(topology: Topology) -> tuple[float, list[int]]:
     """Microseconds of a round for a megabyte, and chunks a round of every link and port."""
     betas = [beta for _, beta in topology.resource_cost]
-    slowest = max(betas)
+    slowest = max(betas, default=0.0)
     if slowest <= 0:
         raise InputError(
             f"{topology.name}: no link or port has a beta, so rounds have no length; use the other engines"

@@ -124,3 +124,8 @@ def test_a_sketch_of_one_way_links_holds_for_sums(kind):
     sketch = Sketch("all", links={r: ((r + 1) % 3,) for r in range(3)})
     front = pareto_front(Demand(ring, kind, 8e6, 0, sketch), WalkLimits(1, 4, 2), Limits(seconds=60.0), Events())
     assert [judge_schedule(point.schedule) for point in front.points] == [()]
+
+
+def test_without_links_there_are_no_rounds():
+    with pytest.raises(InputError, match="no link or port has a beta"):
+        front_of(Topology("apart", "made up", (0, 0), (), ()), Kind.ALLGATHER, 1)

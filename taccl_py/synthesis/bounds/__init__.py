@@ -8,7 +8,7 @@ the best of all.
 from taccl_py.synthesis.bounds.best import allreduce_bound, best_bound
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.chunked import lower_bound
-from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound, message_bound
+from taccl_py.synthesis.bounds.demand import DemandBounds, demand_bound, message_bound, require_ways
 from taccl_py.synthesis.bounds.flow import flow_bound
 from taccl_py.synthesis.bounds.in_network import helpful_switches
 from taccl_py.synthesis.bounds.net import quickest
@@ -26,4 +26,5 @@ __all__ = [
     "message_bound",
     "quickest",
     "relay_bound",
+    "require_ways",
 ]

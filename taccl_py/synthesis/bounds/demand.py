@@ -188,6 +188,20 @@ def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, l
     return DemandBounds.of(topology, kind, root, limits).at(size_bytes)
 
 
+def require_ways(topology: Topology, kind: Kind, root: int) -> None:
+    """Refuse a machine that falls apart.
+
+    Raises
+    ------
+    Infeasible
+        If there is no way between ranks that need each other's data.
+    """
+    net = Net.of(topology)
+    directions = [net] * (kind not in _TO_ROOT) + [net.reversed()] * (kind not in _FROM_ROOT)
+    if not all(np.isfinite(each.quickest_from([root])).all() for each in directions):
+        _Machine(topology, kind, root).latency()
+
+
 def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks: int) -> Bound:
     """Bound on messages between nodes of so many chunks at most; 0 where the number of chunks limits nothing.
 

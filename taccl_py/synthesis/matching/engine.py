@@ -26,7 +26,7 @@ from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.group import MOST_EXPANDED
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
-from taccl_py.synthesis.bounds import Bound
+from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.attempts import ROUTED, Attempt, Attempts, reordered
 from taccl_py.synthesis.matching.fabric import Fabric
@@ -63,6 +63,7 @@ def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synth
         raise InputError(f"engine greedy is for {', '.join(ROUTED)}, found {demand.kind}; use --engine milp or flow")
     if demand.sketch is not None:
         raise InputError("engine greedy does not look at sketches; use --engine milp or trees", field="sketch")
+    require_ways(demand.topology, demand.kind, demand.root)
     run = _Run(demand, options, events)
     answer = run.answer()
     count, fits = answer.schedule.collective.chunks_per_rank, usable_counts(demand)

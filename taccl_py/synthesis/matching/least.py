@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.synthesis.matching.fabric import Fabric
@@ -21,19 +21,16 @@ def least_us(fabric: Fabric, collective: Collective) -> float:
         A Broadcast, AllGather or AllToAll.
     """
     topology = fabric.topology
-    parts = [(rank,) for rank in range(topology.num_ranks)]
-    number = list(range(topology.num_ranks))
-    found = _of_parts(fabric, collective, number, parts)
+    ranks = range(topology.num_ranks)
+    found = _of_parts(fabric, collective, ranks, [(rank,) for rank in ranks])
     if topology.num_nodes == 1:
         return found
-    number = [0] * topology.num_ranks
-    for node, ranks in enumerate(topology.node_ranks):
-        for rank in ranks:
-            number[rank] = node
-    return max(found, _of_parts(fabric, collective, number, topology.node_ranks))
+    return max(found, _of_parts(fabric, collective, topology.node_of, topology.node_ranks))
 
 
-def _of_parts(fabric: Fabric, collective: Collective, number: list[int], parts: Collection[Collection[int]]) -> float:
+def _of_parts(
+    fabric: Fabric, collective: Collective, number: Sequence[int], parts: Collection[Collection[int]]
+) -> float:
     """Of disjoint sets of ranks; `number` is the set of every rank."""
     into: list[list[int]] = [[] for _ in parts]
     out_of: list[list[int]] = [[] for _ in parts]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, LimitReached
+from taccl_py.errors import Infeasible, InputError, LimitReached
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof
@@ -123,3 +123,11 @@ def test_a_mesh_of_1024_ranks_is_at_the_bound_in_steps():
     topology = formula_topology("mesh:32x32")
     found = greedy(topology, Kind.ALLGATHER, 1e6 * 1024, chunks=1)
     assert found.schedule.makespan_us == pytest.approx(512 * topology.message_us(0, 1e6))
+
+
+@pytest.mark.parametrize("kind", ["allgather", "alltoall", "allreduce", "reducescatter", "broadcast", "reduce"])
+@pytest.mark.parametrize("links", [(), (Link(1, 0, 1.0, 1.0), Link(1, 2, 1.0, 1.0))], ids=["no links", "one way"])
+def test_a_machine_that_falls_apart_is_refused(kind, links):
+    topology = Topology("apart", "made up", (0, 0, 1), (), links)
+    with pytest.raises(Infeasible, match="it has no path of links from rank"):
+        synthesize_greedy(Demand(topology, Kind(kind), 1e6), Options(), Events())
