@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -66,10 +67,15 @@ def start_workers(number: int) -> Iterator[Workers]:
 def _prepare(listens: Connection) -> None:
     """Leave interrupts to the parent, and stop when its end of the pipe is closed, be it because it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
 
     def relay() -> None:
         with suppress(EOFError, OSError):
             listens.recv()
         STOP.set()
+        if parent is not None:
+            # Processes of a pool hold each other's queue open, so they would wait for a next call from nobody.
+            parent.join()
+            os._exit(1)
 
     threading.Thread(target=relay, daemon=True).start()
