@@ -11,6 +11,9 @@ messages that come in, each worth its size times a weight that falls with its ar
 of B, at least alpha and beta for each byte apart, and none carries more than its sender can know by its start; so what all of them
 are worth at most is a longest path over starts and arrivals. If that is less than what is needed, T is too short.
 
+What came in by t is not known to all of B at once. If it is followed, it counts for those ranks only that can have been told by
+messages inside B that started by t; whoever hears it in a later one does so over links inside B in what is left of the time.
+
 A Broadcast is the same with everything in one place: what a message can carry is what its sender has got from the root by its start
 (`taccl_py.synthesis.bounds.senders`); a ReduceScatter and a Reduce are an AllGather and a Broadcast backwards.
 
@@ -31,23 +34,20 @@ from itertools import zip_longest
 import numpy as np
 
 from taccl_py.collective import Kind
+from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.crossing import Cluster, Gate, earliest
 from taccl_py.synthesis.bounds.cut import CutFinder
-from taccl_py.synthesis.bounds.knowledge import Hub, Learned, size_within
-from taccl_py.synthesis.bounds.net import FloatArray, Orbits
+from taccl_py.synthesis.bounds.knowledge import Hub, size_within
+from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Orbits
 from taccl_py.synthesis.bounds.senders import Sender, senders_of
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
-# Cells in the time within which the bound is looked for, and by how much it may exceed the bound that is known; then again,
-# beyond what was found, by averages that differ so much from the best one; and once more for so many ranks, where other things
-# take longer.
-_CELLS, _STRETCH = 240, 2.5
-_FINE = ((400, 1.1, 1.0), (640, 1.04, 0.4))
+# Chains of messages until when an average must have been found by which a time is too short.
+_MOST_ROUNDS = 40
+# The last stage is for so many ranks, where other things take longer.
 _MANY = 256
-# First part of a window of an average.
-_HEAD = 0.2
 # A gate's alpha must last for so many cells.
 _LEAST_CELLS = 2.0
 _PRECISION = 1e-3
@@ -65,6 +65,8 @@ class Handout:
         Ranks of B, and those outside.
     rate_mb_per_us, alpha_us
         What all ranks of B together get over links inside B, and the least time of a message on these.
+    tells_us, slowest_us
+        Times in which one, two, ... ranks of B can learn what one has, and the most that a message without bytes takes inside B.
     forth, back
         What ranks can get to know, on the machine and on the machine turned around. `back` is of use for sums only.
     is_sum
@@ -82,6 +84,8 @@ class Handout:
     others: int
     rate_mb_per_us: float
     alpha_us: float
+    tells_us: tuple[float, ...]
+    slowest_us: float
     forth: Hub
     back: Hub
     is_sum: bool
@@ -98,18 +102,55 @@ class Handout:
         """Bound for a size; 0 if it is not above the bound that is known."""
         total = self.ranks + self.others
         unit_mb = size_bytes / BYTES_PER_MB / (1 if self.is_whole else total)
-        alphas = [gate.alpha_us for gate in (self.forth.gate, self.back.gate, *(gate for gate, _ in self.gates))]
-        if least_us <= 0 or unit_mb <= 0 or min(alphas) < _LEAST_CELLS * least_us * _STRETCH / _CELLS:
+        gates = [
+            self.forth.gate,
+            self.back.gate,
+            *(gate for gate, _ in self.gates),
+            *(one.gate for one, _ in self.senders),
+        ]
+        longest_us = min(gate.alpha_us for gate in gates) * _STAGES[0].cells / _STAGES[0].stretch / _LEAST_CELLS
+        if least_us <= 0 or unit_mb <= 0 or longest_us < least_us:
             return Bound(0.0, self.reason)
-        best = _Search(self, unit_mb, least_us, _CELLS, _STRETCH).longest(_Average.all())
+        best = _Search(self, unit_mb, least_us, _STAGES[0]).longest(None)
         if best is None:
             return Bound(0.0, self.reason)
-        for cells, stretch, step in _FINE[: 1 + (total >= _MANY)]:
-            best = _Search(self, unit_mb, best.time_us, cells, stretch).longest(best.average.near(step)) or best
+        for stage in _STAGES[1 : 2 + (total >= _MANY)]:
+            best = _Search(self, unit_mb, best.time_us, stage).longest(best.average) or best
         return Bound(best.time_us, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
+class _Stage:
+    """Cells in the time within which the bound is looked for, by how much it may exceed what is known, and how precise it is."""
+
+    cells: int
+    stretch: float
+    precision: float
+
+
+_STAGES = (_Stage(240, 2.5, 0.02), _Stage(400, 1.1, 1e-3), _Stage(640, 1.04, 1e-3))
+
+
+@dataclass(frozen=True)
+class _Average:
+    """An average over moments t, as shares of T: how much weight is on each, and whether what came by then is followed.
+
+    Attributes
+    ----------
+    at
+        The moments.
+    followed
+        Whether what has come by t is followed, or said to be known to all.
+    weight
+        Of the moments; they add up to 1.
+    """
+
+    at: FloatArray
+    followed: BoolArray
+    weight: FloatArray
+
+
+@dataclass(frozen=True)
 class _TooShort:
     """A time that is too short, and an average by which it is."""
 
@@ -126,168 +167,171 @@ class _Chain:
     most: FloatArray
 
 
+@dataclass(frozen=True)
+class _Best:
+    """The most that messages through a gate are worth, and their worth at every moment."""
+
+    worth: float
+    at_moments: FloatArray
+
+
 class _Search:
     """The largest T up to so many times a known bound that is proved to be too short."""
 
-    def __init__(self, handout: Handout, unit_mb: float, least_us: float, cells: int, stretch: float) -> None:
+    def __init__(self, handout: Handout, unit_mb: float, least_us: float, stage: _Stage) -> None:
         """Take a unit of data that is a rank's share, or everything."""
-        self._handout, self._unit_mb, self._least_us = handout, unit_mb, least_us
-        self._cells, self._stretch, self._cell_us = cells, stretch, least_us * stretch / cells
-        self._wanted = 1.0 if handout.is_whole else float(handout.others)
+        self.handout, self.unit_mb, self._least_us, self._stage = handout, unit_mb, least_us, stage
+        self.cells = cells = stage.cells
+        self.cell_us = least_us * stage.stretch / cells
+        self.wanted = 1.0 if handout.is_whole else float(handout.others)
         if handout.senders:
-            self._learned = [handout.forth.learned(cells, self._cell_us, unit_mb, np.ones(cells))]
-            self._told = self._reach = np.zeros(cells)
-            ends: FloatArray = np.arange(1.0, cells + 1.0) * self._cell_us
-            self._chains = [_Chain(one.gate, number, one.known(ends, unit_mb)) for one, number in handout.senders]
+            self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb, np.ones(cells))]
+            self.told = self.reach = np.zeros(cells)
+            ends: FloatArray = np.arange(1.0, cells + 1.0) * self.cell_us
+            self.chains = [_Chain(one.gate, number, one.known(ends, unit_mb)) for one, number in handout.senders]
             return
         if handout.is_sum:
-            told, reach = (hub.learned(cells, self._cell_us, 0.0).known for hub in (handout.forth, handout.back))
-            self._told, self._reach = (np.minimum(1.0, known / handout.others) for known in (told, reach))
+            told, reach = (hub.learned(cells, self.cell_us, 0.0).known for hub in (handout.forth, handout.back))
+            self.told, self.reach = (np.minimum(1.0, known / handout.others) for known in (told, reach))
             hubs, sent = (handout.forth, handout.back)[: 1 + handout.both_ways], np.ones(cells)
-            self._learned = [hub.learned(cells, self._cell_us, unit_mb, sent) for hub in hubs]
+            self.learned = [hub.learned(cells, self.cell_us, unit_mb, sent) for hub in hubs]
         else:
-            self._learned = [handout.forth.learned(cells, self._cell_us, unit_mb)]
-            self._told, self._reach = self._learned[0].known, np.zeros(cells)
-        most = np.full(cells, self._wanted) if handout.is_sum else self._told
-        self._chains = [_Chain(gate, number, most) for gate, number in handout.gates]
+            self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb)]
+            self.told, self.reach = self.learned[0].known, np.zeros(cells)
+        most = np.full(cells, self.wanted) if handout.is_sum else self.told
+        self.chains = [_Chain(gate, number, most) for gate, number in handout.gates]
 
-    def longest(self, averages: _Averages) -> _TooShort | None:
-        """None if the known bound cannot be proved to be too short either."""
-        found = self._short(self._least_us * (1 + _PRECISION), averages)
-        low, high = self._least_us * (1 + _PRECISION), self._least_us * self._stretch * (1 - _PRECISION)
-        while found and high - low > _PRECISION * low:
+    def longest(self, average: _Average | None) -> _TooShort | None:
+        """None if the known bound cannot be proved to be too short either; an average that is good is tried first."""
+        low, high = self._least_us * (1 + _PRECISION), self._least_us * self._stage.stretch * (1 - _PRECISION)
+        best = _Time(self, low).too_short(average)
+        while best and high - low > self._stage.precision * low:
             middle = (low + high) / 2
-            better = self._short(middle, averages)
-            found, low, high = (better, middle, high) if better else (found, low, middle)
-        return found
-
-    def _short(self, time_us: float, averages: _Averages) -> _TooShort | None:
-        """Whether for some average not enough can come in and be handed out by a time."""
-        handout, scaled = self._handout, averages.times(time_us)
-        inside = np.mean([self._inside(learned, time_us, scaled) for learned in self._learned], axis=0)
-        worth = np.sum([chain.number * self._worth(chain, time_us, scaled) for chain in self._chains], axis=0)
-        lacks: FloatArray = handout.ranks * self._wanted * (1 - 1e-9) - (worth + inside)
-        worst = int(lacks.argmax())
-        return _TooShort(time_us, averages.one(worst)) if lacks[worst] > 0 else None
-
-    def _inside(self, learned: Learned, time_us: float, averages: _Averages) -> FloatArray:
-        """What all ranks get over links inside the node after t of what came there after t, on average."""
-        handout = self._handout
-        starts: FloatArray = np.arange(float(len(learned.handed))) * learned.stride_us
-        left_us = np.maximum(0.0, time_us - handout.alpha_us - starts)
-        cell = min(self._cells - 1, int(time_us / self._cell_us))
-        most = np.minimum(handout.rate_mb_per_us / self._unit_mb * left_us, handout.ranks * learned.handed[:, cell])
-        most[starts > time_us] = 0.0
-        return averages.between(starts, learned.stride_us) @ most
-
-    def _worth(self, chain: _Chain, time_us: float, averages: _Averages) -> FloatArray:
-        """What messages through a gate are worth at most, [average]."""
-        gate = chain.gate
-        cells = int(time_us / self._cell_us) + 1
-        starts: FloatArray = np.arange(float(cells)) * self._cell_us
-        out = self._weights(starts, averages)
-        # Backwards what is collected counts as what is handed out does, and time runs from the end of a message's first cell.
-        collected = self._weights(time_us - starts - self._cell_us, averages)
-        reach = self._reach[np.minimum(self._cells - 1, ((time_us - starts) / self._cell_us).astype(np.int64))]
-        per_unit_us, lead = gate.beta_us_per_mb * self._unit_mb, int(gate.alpha_us / self._cell_us)
-        lasting: FloatArray = starts + self._cell_us
-        best = np.zeros((len(averages.at_end), cells + 1))
-        for cell in range(cells - 1, -1, -1):
-            best[:, cell] = best[:, cell + 1]
-            if cell + lead >= cells:
-                continue
-            ends = np.arange(cell + lead, cells)
-            most = np.full(len(ends), chain.most[cell])
-            size = size_within(most, lasting[ends - cell], gate.alpha_us, per_unit_us)
-            weight = out[:, ends]
-            if self._handout.is_sum:
-                weight = weight * self._told[cell]
-            if self._handout.both_ways:
-                weight = (weight + collected[:, cell, None] * reach[None, ends]) / 2
-            best[:, cell] = np.maximum(best[:, cell], (size * weight + best[:, ends]).max(axis=1))
-        return np.asarray(best[:, 0], dtype=np.float64)
-
-    def _weights(self, times_us: FloatArray, averages: _Averages) -> FloatArray:
-        """Worth of what arrives at some times: for all ranks if it is by t, else for the one that it comes to, [average, time]."""
-        found: FloatArray = (self._handout.ranks - 1) * averages.not_before(times_us) + 1
-        return found
+            better = _Time(self, middle).too_short(best.average)
+            best, low, high = (better, middle, high) if better else (best, low, middle)
+        return best
 
 
-@dataclass(frozen=True, slots=True)
-class _Average:
-    """An average over times t, as shares of T: `at_end` of the weight on the end, of the rest `head` on the first part of a window.
+class _Time:
+    """A time in which, for some average over moments, not enough can come in and be handed out, if that can be shown.
 
-    Everything else is even over the window.
+    The average is found by turns: the chains of messages that are worth most for an average, and the average for which the chains
+    known so far are worth least (a linear program). Whatever comes out of that, only the longest paths prove anything.
     """
 
-    first: float
-    length: float
-    at_end: float
-    head: float
-
-    @staticmethod
-    def all() -> _Averages:
-        """Those that are tried first."""
-        return _Averages.of(
-            np.linspace(0.1, 0.9, 12),
-            np.array([0.02, 0.15, 0.3, 0.45]),
-            np.array([0.0, 0.3, 0.6, 1.0]),
-            np.array([0.0, 0.4]),
+    def __init__(self, search: _Search, time_us: float) -> None:
+        self._search, self._time_us = search, time_us
+        handout, cell_us = search.handout, search.cell_us
+        self._cells = int(time_us / cell_us) + 1
+        self._starts: FloatArray = np.arange(float(self._cells)) * cell_us
+        # Moments: some until when what has come is said to be known to all, as many until when it is followed, and the ends of both.
+        number = int(time_us / search.learned[0].stride_us) + 1
+        regular: FloatArray = np.arange(float(number)) * search.learned[0].stride_us
+        one = np.append(regular, time_us)
+        self._moments = np.concatenate([one, one])
+        self._followed = np.arange(len(self._moments)) >= len(one)
+        self._inside = self._over_links(number)
+        self._out = self._worth_at(self._starts, handout.tells_us)
+        # Backwards what is collected counts as what is handed out does, and time runs from the end of a message's first cell.
+        self._collected = (
+            self._worth_at(time_us - self._starts - cell_us, handout.forth.hears_us) if handout.both_ways else self._out
         )
+        told = search.told[: self._cells] if handout.is_sum else np.ones(self._cells)
+        left = np.minimum(search.cells - 1, ((time_us - self._starts) / cell_us).astype(np.int64))
+        self._told = told / 2 if handout.both_ways else told
+        self._reach = search.reach[left] / 2 if handout.both_ways else np.zeros(self._cells)
 
-    def near(self, step: float) -> _Averages:
-        """Those not far from this one, by so large steps."""
-        first = np.clip(self.first + step * np.linspace(-0.09, 0.09, 7), 0.0, 0.97)
-        length = np.clip(self.length + step * np.linspace(-0.12, 0.12, 5), 0.02, 1.0)
-        at_end, head = (
-            np.clip(share + step * np.array([-0.2, 0.0, 0.2]), 0.0, 1.0) for share in (self.at_end, self.head)
-        )
-        return _Averages.of(first, length, at_end, head)
+    def too_short(self, average: _Average | None) -> _TooShort | None:
+        """Whether for some average not enough can come in and be handed out."""
+        search = self._search
+        chains, needed = search.chains, search.handout.ranks * search.wanted * (1 - 1e-9)
+        program = ColumnProgram([1.0] * len(chains), len(self._moments))
+        lacking = (needed - self._inside) / len(chains)
+        weight = self._placed(average)
+        best, best_lack = weight, -math.inf
+        for _ in range(_MOST_ROUNDS):
+            found = [self._longest(chain, weight) for chain in chains]
+            lack = needed * float(weight.sum()) - float(weight @ self._inside)
+            lack -= sum(chain.number * one.worth for chain, one in zip(chains, found, strict=True))
+            if lack > 0:
+                return _TooShort(self._time_us, self._average(weight))
+            if lack > best_lack:
+                best, best_lack = weight, lack
+            for share, (chain, one) in enumerate(zip(chains, found, strict=True)):
+                program.add(share, lacking - chain.number * one.at_moments)
+            master = program.solve()
+            if master.objective <= needed * 1e-9:
+                return None
+            weight = (best + master.prices) / 2
+        return None
 
+    def _over_links(self, number: int) -> FloatArray:
+        """What all ranks get over links inside the node after a moment: of what came after it, or, if it is followed, of all."""
+        search = self._search
+        handout = search.handout
+        left_us = np.maximum(0.0, self._time_us - handout.alpha_us - self._moments[: number + 1])
+        followed = handout.rate_mb_per_us / search.unit_mb * left_us
+        cell = min(search.cells - 1, int(self._time_us / search.cell_us))
+        handed = [np.append(learned.handed[:number, cell], 0.0) for learned in search.learned]
+        late = np.mean([np.minimum(followed, handout.ranks * each) for each in handed], axis=0)
+        return np.concatenate([late, followed])
 
-@dataclass(frozen=True)
-class _Averages:
-    """Many averages, [average]."""
+    def _worth_at(self, times_us: FloatArray, tells_us: tuple[float, ...]) -> FloatArray:
+        """Worth of what arrives at some times: for the one that it comes to and for the others that know it, [moment, time].
 
-    first_us: FloatArray
-    last_us: FloatArray
-    at_end: FloatArray
-    head: FloatArray
+        These are all others if it comes by the moment. If it is followed, they are those to whom messages that start by then can tell it;
+        in the end, those to whom any can.
+        """
+        handout = self._search.handout
+        until_us = self._moments[:, None] + handout.slowest_us
+        until_us[-1] = self._time_us
+        told = np.searchsorted(np.array(tells_us), (until_us - times_us[None, :]) * (1 + 1e-9), side="right")
+        told = np.where(self._followed[:, None], told, handout.ranks)
+        comes_by = (times_us[None, :] <= self._moments[:, None] * (1 + 1e-9)) & (told > 1)
+        return np.where(comes_by, told, 1).astype(np.float64)
 
-    @staticmethod
-    def of(first: FloatArray, length: FloatArray, at_end: FloatArray, head: FloatArray) -> _Averages:
-        """All combinations, where T is 1."""
-        first, length, at_end, head = (part.reshape(-1) for part in np.meshgrid(first, length, at_end, head))
-        return _Averages(first, first + length, at_end, head)
+    def _longest(self, chain: _Chain, weight: FloatArray) -> _Best:
+        """What messages through a gate are worth at most: longest paths over the cells in which they start and arrive."""
+        gate, cells = chain.gate, self._cells
+        out, collected = weight @ self._out, weight @ self._collected
+        lead = int(gate.alpha_us / self._search.cell_us)
+        lasting = self._starts[lead:] + self._search.cell_us
+        per_unit_us = gate.beta_us_per_mb * self._search.unit_mb
+        sizes = size_within(np.full(len(lasting), np.inf), lasting, gate.alpha_us, per_unit_us)
+        best, following = np.zeros(cells + 1), np.zeros(cells + 1, dtype=np.int64)
+        for cell in range(cells - 1, -1, -1):
+            best[cell] = best[cell + 1]
+            if cell + lead < cells:
+                after = slice(cell + lead, cells)
+                worth = out[after] * self._told[cell] + collected[cell] * self._reach[after]
+                worth = np.minimum(sizes[: cells - lead - cell], chain.most[cell]) * worth + best[after]
+                end = int(worth.argmax())
+                if worth[end] > best[cell]:
+                    best[cell], following[cell] = worth[end], cell + lead + end
+        at_moments, cell = np.zeros(len(weight)), 0
+        while cell < cells:
+            end = int(following[cell])
+            if not end:
+                cell += 1
+                continue
+            size = min(float(sizes[end - cell - lead]), float(chain.most[cell]))
+            at_moments += size * (self._out[:, end] * self._told[cell] + self._collected[:, cell] * self._reach[end])
+            cell = end
+        return _Best(float(best[0]), at_moments)
 
-    def times(self, time_us: float) -> _Averages:
-        """The same for another T."""
-        return replace(self, first_us=self.first_us * time_us, last_us=self.last_us * time_us)
+    def _placed(self, average: _Average | None) -> FloatArray:
+        """Weights of the moments that are like an average; even ones if there is none."""
+        if average is None:
+            return np.full(len(self._moments), 1 / len(self._moments))
+        half = len(self._moments) // 2
+        regular = self._moments[: half - 1]
+        place = np.searchsorted(regular, average.at * self._time_us * (1 + 1e-9), side="right") - 1
+        place = np.where(average.at >= 1, half - 1, place) + half * average.followed
+        return np.asarray(np.bincount(place, weights=average.weight, minlength=len(self._moments)), dtype=np.float64)
 
-    def one(self, number: int) -> _Average:
-        """One of them, where T is 1."""
-        first, last, at_end, head = (
-            float(values[number]) for values in (self.first_us, self.last_us, self.at_end, self.head)
-        )
-        return _Average(first, last - first, at_end, head)
-
-    def not_before(self, times_us: FloatArray) -> FloatArray:
-        """Weight of the t that are not before some times, [average, time]."""
-        found: FloatArray = self.at_end[:, None] + (1 - self.at_end[:, None]) * (1 - self._before(times_us))
-        return found
-
-    def between(self, starts_us: FloatArray, stride_us: float) -> FloatArray:
-        """Weight of the t before the end that are at some times or less than a stride later, [average, time]."""
-        found: FloatArray = (1 - self.at_end[:, None]) * (self._before(starts_us + stride_us) - self._before(starts_us))
-        return found
-
-    def _before(self, times_us: FloatArray) -> FloatArray:
-        """Weight of the t of the windows before some times, [average, time]."""
-        passed = (times_us[None, :] - self.first_us[:, None]) / (self.last_us - self.first_us)[:, None]
-        head = self.head[:, None]
-        return np.asarray(
-            head * np.clip(passed / _HEAD, 0.0, 1.0) + (1 - head) * np.clip(passed, 0.0, 1.0), dtype=np.float64
-        )
+    def _average(self, weight: FloatArray) -> _Average:
+        used = weight > 0
+        return _Average((self._moments / self._time_us)[used], self._followed[used], weight[used])
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +398,10 @@ def _handout(machine: Cluster, node: int, hubs: tuple[Hub, Hub], kind: Kind, bot
     inside = _Inside.of(machine, CutFinder(net), links)
     ranks = machine.telling.sizes[node]
     gates = tuple(Counter(gate for gate, _ in machine.gates(frozenset({node}))).items())
+    everyone = frozenset({node})
     return Handout(
-        gates, ranks, net.num_ranks - ranks, inside.rate_mb_per_us, inside.entry.alpha_us, *hubs,
+        gates, ranks, net.num_ranks - ranks, inside.rate_mb_per_us, inside.entry.alpha_us,
+        earliest(machine.telling, everyone, everyone), float(net.least_message_us[links].max(initial=0.0)), *hubs,
         is_sum=kind is Kind.ALLREDUCE, both_ways=both_ways, reason="",
     )  # fmt: skip
 
