@@ -17,6 +17,7 @@ from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.race import Outcome, Racer, Run
 from taccl_py.synthesis.suggest import connection_sketches
+from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.translations import translations_of
 
 # Answers this close to the bound are not raced again.
@@ -36,6 +37,8 @@ _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 # Ranks of a machine without regularity from which on, and up to which, engine greedy takes part: below, others search everything;
 # above, it takes longer than a race.
 _GREEDY_RANKS = range(32, 513)
+# The same for sparse nodes, which take it some seconds.
+_SPARSE_RANKS = range(17, 33)
 
 
 def first_runs(demand: Demand) -> list[Run]:
@@ -65,14 +68,18 @@ def quick_runs(demand: Demand) -> list[Run]:
 
 
 def _is_for_greedy(demand: Demand) -> bool:
-    """Whether links are missing or slow, or nodes differ, on a machine that is too large to search, and greedy is quick there.
+    """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
-    Between nodes it is quick, and ahead of others, in AllReduce alone, where sums go to who has most bandwidth.
+    That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
+    bandwidth; and between few nodes inside which not all ranks are linked, but for AllToAll.
     """
     topology = demand.topology
-    in_range = topology.num_ranks in _GREEDY_RANKS and not topology.chunk_costs and demand.sketch is None
+    if topology.chunk_costs or demand.sketch is not None:
+        return False
+    if topology.num_nodes > 1 and topology.num_ranks in _SPARSE_RANKS and not Site(topology, 0.0).linked_inside_nodes:
+        return demand.kind is not Kind.ALLTOALL
     is_quick = topology.num_nodes == 1 or demand.kind is Kind.ALLREDUCE
-    return in_range and is_quick and translations_of(topology) is None
+    return topology.num_ranks in _GREEDY_RANKS and is_quick and translations_of(topology) is None
 
 
 def second_runs(demand: Demand) -> list[Run]:

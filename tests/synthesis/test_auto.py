@@ -68,3 +68,13 @@ def test_engine_greedy_takes_part_on_larger_machines_without_regularity():
     assert raced == {"whole": False, "broken": True, "small": False, "slow": True}
     slow = degraded(load_topology("ndv4", 5), Degradation(slow_ports=(SlowPort("node 2 *", 0.5),)))
     assert "greedy" not in [run.engine for run in first_runs(Demand(slow, Kind.ALLGATHER, 1e6))]
+
+
+def test_engine_greedy_takes_part_between_few_nodes_whose_ranks_are_not_all_linked():
+    kinds = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.BROADCAST, Kind.ALLREDUCE, Kind.ALLTOALL)
+    raced = [
+        "greedy" in [run.engine for run in first_runs(Demand(load_topology(name), kind, 1e6))]
+        for name in ("mi250x-x2", "mi300x-x2", "ndv2-x2")
+        for kind in kinds
+    ]
+    assert raced == [True, True, True, True, False] + 10 * [False]

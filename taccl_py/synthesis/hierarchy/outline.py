@@ -15,16 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DOUBLING
 
 PATHS = "paths"
 # What stages occupy.
 INSIDE, ACROSS = 0, 1
-# Chunks that do not lie together are copied together up to this size; copies of more take longer than the alphas that they save.
-MOST_PACKED_BYTES = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +237,6 @@ class Load:
     def times(self, factor: int) -> Load:
         """So many times as much."""
         return Load(self.chunk_bytes, self.chunks * factor, self.whole)
-
-
-def most_packed(chunk_bytes: float) -> int:
-    """Chunks that go together at most where they have to be copied together first; below 2 none do."""
-    return min(MAX_COUNT, int(MOST_PACKED_BYTES / chunk_bytes))
 
 
 def inside_steps(cluster: Cluster, inside: str, load: Load, blocks: int) -> list[float]:

@@ -19,9 +19,10 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.restrict import find_ways
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, cut, turned
+from taccl_py.synthesis.templates.packing import WORTH_COPIES, packed_parts
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
-from taccl_py.synthesis.templates.site import Site, is_small
+from taccl_py.synthesis.templates.site import MANY_RANKS, Site, is_small
 from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import allreduce_plans
 from taccl_py.topology.model import Topology
@@ -135,6 +136,10 @@ def _timed(demand: Demand, plan: Plan, most_us: float) -> Schedule | None:
         others = [build_schedule(topology, collective, chunk_bytes, drafts, as_named=True)]
         others += [build_schedule(topology, collective, chunk_bytes, packed)] if collective.reduces else []
         schedule = min((schedule, *others), key=lambda each: each.makespan_us)
+        if topology.num_ranks <= MANY_RANKS:
+            large = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
+            other = build_schedule(topology, collective, chunk_bytes, large)
+            schedule = other if other.makespan_us < schedule.makespan_us * WORTH_COPIES else schedule
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 

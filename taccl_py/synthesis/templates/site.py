@@ -18,12 +18,12 @@ _LIMITS = 3
 
 # Messages are small up to so many times the time of an empty one. Among more ranks than that, copies in small pieces are so
 # many that nothing counts as small.
-_SMALL, _MANY_RANKS = 2.0, 64
+_SMALL, MANY_RANKS = 2.0, 64
 
 
 def is_small(topology: Topology, link: int, num_bytes: float) -> bool:
     """Whether the bytes of a message take no longer than an empty one, so that copies may keep it whole."""
-    few = topology.num_ranks <= _MANY_RANKS
+    few = topology.num_ranks <= MANY_RANKS
     return few and topology.message_us(link, num_bytes) <= _SMALL * topology.message_us(link, 0.0)
 
 

@@ -1,0 +1,43 @@
+"""Packing: which chunks of a planned message may be copied together before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from taccl_py.runtimes import MAX_COUNT
+from taccl_py.schedule.layout import Draft
+from taccl_py.synthesis.templates.moves import cut
+
+# Chunks that do not lie together are copied together up to this size; copies of more take longer than the alphas that they save.
+MOST_PACKED_BYTES = 1 << 19
+# Copies that would not be needed otherwise must leave no more than this part of the time.
+WORTH_COPIES = 0.98
+
+
+def most_packed(chunk_bytes: float) -> int:
+    """Chunks that go together at most where they have to be copied together first; below 2 none do."""
+    return min(MAX_COUNT, int(MOST_PACKED_BYTES / chunk_bytes))
+
+
+def packed_parts(draft: Draft, chunk_bytes: float) -> Iterator[Draft]:
+    """The draft in parts whose chunks may be copied together.
+
+    What lies together in as few parts is not cut: the runtime cuts it as it cuts what lies together. It is copied if it is small.
+    """
+    most, number = most_packed(chunk_bytes), len(draft.chunks)
+    parts, runs = -(-number // max(1, most)), _runs(draft.chunks)
+    if most < 2 or runs == 1:
+        yield draft
+    elif runs <= parts:
+        yield replace(draft, packed=number * chunk_bytes <= MOST_PACKED_BYTES)
+    else:
+        for part in cut(number, parts):
+            yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
+
+
+def _runs(chunks: Sequence[int]) -> int:
+    """How many runs of chunks that follow each other there are."""
+    ordered = sorted(chunks)
+    return 1 + sum(after != before + 1 for before, after in pairwise(ordered))
