@@ -18,7 +18,6 @@ from taccl_py.lowering.program import Gpu, Op, Program, Step, Threadblock
 from taccl_py.runtimes import CUSTOM, LEGACY, LOOP_LIMIT, MAX_COUNT, Runtime
 
 _NOWHERE = (Address(Buffer.INPUT, -1), Address(Buffer.OUTPUT, -1))
-_ADDS = (Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class _Act:
     @property
     def touched(self) -> list[Address]:
         """First cells of what it reads and writes on this rank."""
-        reads = self.op in (Op.SEND, Op.COPY, Op.REDUCE, *_ADDS)
+        reads = self.op in (Op.SEND, Op.COPY, Op.REDUCE) or self.op.adds
         writes = self.op not in (Op.SEND, Op.RECV_REDUCE_SEND)
         return [self.src] * reads + [self.dst] * writes
 
@@ -203,7 +202,7 @@ def _parts(act: _Act, private: Address, *, in_place: bool) -> list[_Act]:
     elif act.op is Op.RECV_REDUCE_SEND:
         parts = [_Act(Op.RECV, src, private, count), _Act(Op.REDUCE, src, private, count)]
         parts.append(_Act(Op.SEND, private, dst, count))
-    elif act.op in _ADDS:
+    elif act.op.adds:
         if src == dst:
             parts = [_Act(Op.RECV, src, private, count), _Act(Op.REDUCE, private, dst, count)]
         elif _may_overlap(src, dst, count, in_place=in_place):

@@ -20,19 +20,8 @@ from dataclasses import replace
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, Subject, lower_rank
-from taccl_py.lowering.program import Gpu, Op, Program
+from taccl_py.lowering.program import Gpu, Program
 from taccl_py.schedule.group import GroupSchedule
-
-_SENDS = frozenset({Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND})
-_RECEIVES = frozenset(
-    {
-        Op.RECV,
-        Op.RECV_COPY_SEND,
-        Op.RECV_REDUCE_SEND,
-        Op.RECV_REDUCE_COPY,
-        Op.RECV_REDUCE_COPY_SEND,
-    }
-)
 
 
 def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterable[int]) -> Iterator[Program]:
@@ -120,11 +109,10 @@ def find_disagreement(gpu: Gpu, others: Mapping[int, Gpu]) -> str | None:
 
 def _counts(gpu: Gpu, peer: int, channel: int, *, sends: bool) -> list[int]:
     """Chunks of every operation on one side of a connection, in order."""
-    ops = _SENDS if sends else _RECEIVES
     return [
         step.count
         for tb in gpu.threadblocks
         if tb.channel == channel and (tb.send_peer if sends else tb.recv_peer) == peer
         for step in tb.steps
-        if step.op in ops
+        if (step.op.sends if sends else step.op.receives)
     ]

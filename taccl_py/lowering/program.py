@@ -37,6 +37,11 @@ class Op(StrEnum):
         """Whether the step gives a message to the send peer."""
         return self in (Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 
+    @property
+    def adds(self) -> bool:
+        """Whether the step adds the message that it takes to a local operand."""
+        return self in (Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
+
 
 class Protocol(StrEnum):
     """Protocols of the NCCL family."""

@@ -17,7 +17,6 @@ from taccl_py.lowering.program import Op, Program, Step, Threadblock
 
 Edge = tuple[int, int]
 _MOST_NAMED = 4  # rings that a sentence lists
-_REDUCES = frozenset({Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND})
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +248,7 @@ class _Tracer:
                 return False
             values = queue.popleft()
             self._note(tb.recv_peer, block.rank, values)
-        if values is None or step.op in _REDUCES:
+        if values is None or step.op.adds:
             values = self._joined(values, list(self._read(block.rank, step.src, step)))
         if step.op is Op.REDUCE:
             values = self._joined(values, list(self._read(block.rank, step.dst, step)))

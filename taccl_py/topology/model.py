@@ -266,11 +266,13 @@ class Topology:
         Raises
         ------
         InputError
-            If a rank does not exist.
+            If a rank does not exist, or is named twice.
         """
         for rank in ranks:
             if not 0 <= rank < self.num_ranks:
                 raise InputError(f"rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}", field="ranks")
+        if len(set(ranks)) < len(ranks):
+            raise InputError("a rank is named twice; name every rank once", field="ranks")
         new = {rank: index for index, rank in enumerate(ranks)}
         nodes = {node: index for index, node in enumerate(dict.fromkeys(self.node_of[r] for r in ranks))}
         kept = [k for k in self.links if k.src in new and k.dst in new]

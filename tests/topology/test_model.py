@@ -70,6 +70,11 @@ def test_a_process_group_sees_of_a_switch_what_joins_its_ranks():
     assert machine.subset([3, 1]).switches == (Switch("one", (0, 1), True, True),)
 
 
+def test_a_process_group_has_every_rank_once():
+    with pytest.raises(InputError, match="a rank is named twice"):
+        machine().subset([1, 0, 1])
+
+
 def test_a_switch_joins_ranks_that_there_are():
     with pytest.raises(InputError, match="switch plane joins a rank that does not exist"):
         Topology("test", "", (0, 0), (), TWO_WAY, switches=(Switch("plane", (0, 2), True, True),))
