@@ -23,7 +23,7 @@ from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_ranks
 from taccl_py.lowering.program import Gpu, Program
 from taccl_py.runtimes import MAX_COUNT, Runtime
-from taccl_py.schedule.group import GroupSchedule
+from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
@@ -256,12 +256,12 @@ class GroupSynthesis:
 
 
 def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
-    """Solve one root and replicate it, judged without ever writing down the whole.
+    """Solve one root, or one of each role, and replicate it, judged without ever writing down the whole.
 
     Raises
     ------
     TacclError
-        Input errors; LimitReached if the machine has no symmetry that takes rank 0 to every rank; InvalidArtifact if the judge
+        Input errors; LimitReached if the machine has no symmetry that takes all ranks to others; InvalidArtifact if the judge
         objects.
     """
     seconds: dict[str, float] = {}
@@ -277,8 +277,7 @@ def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
         schedule = replicate(demand, request.options.limits, bound)
     if schedule is None:
         raise LimitReached(
-            f"{demand.topology.name} has no commuting symmetries that take rank 0 to every rank and keep links and ports apart; "
-            "use taccl synth"
+            f"{demand.topology.name} has no commuting symmetries that take every rank, link and port to others; use taccl synth"
         )
     optimal = schedule.makespan_us <= bound.time_us * _AT_BOUND
     status = str(Proof.OPTIMAL if optimal else Proof.FEASIBLE)
@@ -413,7 +412,7 @@ def judged(program: Program, replay: Timeline, collective: Collective, runtime: 
 
 
 def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
-    """Lower a group schedule rank by rank, judge the text, and replay it.
+    """Lower a group schedule rank by rank, or whole if it is small and roles do not fit together; judge the text, and replay it.
 
     Raises
     ------
@@ -422,6 +421,15 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
     InvalidArtifact
         If the judge objects to the text.
     """
+    try:
+        return _lower_by_ranks(schedule, options)
+    except (LoweringError, InvalidArtifact):
+        if len(schedule.roots) == 1 or schedule.num_messages > MOST_WHOLE:
+            raise
+        return lower_and_judge(schedule.expanded(), options)
+
+
+def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
     program = join_ranks(list(lower_ranks(schedule, options, range(schedule.topology.num_ranks))))
     for gpu in program.gpus:
         _require_agreement(gpu, {peer: program.gpus[peer] for peer in find_peers(gpu) if peer > gpu.rank}, options)
@@ -444,11 +452,9 @@ def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions)
         If a limit of the runtime cannot be kept, or the rank's peers would not agree with it on what they send together.
     """
     (program,) = lower_ranks(schedule, options, [rank])
-    peers = find_peers(program.gpus[rank])
+    gpu, peers = program.gpus[rank], find_peers(program.gpus[rank])
     others = lower_ranks(schedule, replace(options, protocol=program.protocol), peers)
-    _require_agreement(
-        program.gpus[rank], {peer: other.gpus[peer] for peer, other in zip(peers, others, strict=True)}, options
-    )
+    _require_agreement(gpu, {peer: other.gpus[peer] for peer, other in zip(peers, others, strict=True)}, options)
     return program, emit_xml(program, options.runtime)
 
 
@@ -456,8 +462,7 @@ def _require_agreement(gpu: Gpu, others: Mapping[int, Gpu], options: LoweringOpt
     disagreement = find_disagreement(gpu, others)
     if disagreement is not None:
         raise LoweringError(
-            f"lowered one by one, {disagreement} do not agree on what goes together; use taccl synth, which lowers all ranks at "
-            "once",
+            f"lowered one by one, {disagreement} do not agree on what goes together; use taccl synth, which lowers all at once",
             runtime=options.runtime.name,
             limit="connection",
         )

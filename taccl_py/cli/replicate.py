@@ -28,16 +28,19 @@ from taccl_py.jsonio import write_atomically
 @click.option("-o", "--output", type=OUTPUT, default=None, help="File for the group schedule.")
 @json_option
 def replicate(as_json: bool, output: Path | None, rank: int | None, **values: Any) -> None:
-    """Synthesize COLLECTIVE (AllGather, ReduceScatter, AllReduce, AllToAll) on TOPOLOGY, whose ranks are all alike.
+    """Synthesize COLLECTIVE (AllGather, ReduceScatter, AllReduce, AllToAll) on TOPOLOGY, whose ranks are alike, or play few roles.
 
     Where commuting symmetries take rank 0 to every rank (rings, tori, hypercubes, full meshes, switches, fat trees, clusters of
-    equal nodes) it is enough to find out what becomes of rank 0's data: everyone does the same with their own. The file holds
-    that and the symmetry; it is judged, and its time is exact, without the whole ever being written down.
+    equal nodes with a NIC for each rank) it is enough to find out what becomes of rank 0's data: everyone does the same with their own.
+    Where they leave ranks with different roles (nodes whose ranks share NICs or have unequal links, dragonflies) one rank of each is
+    solved, all together. The file holds that and the symmetry; it is judged, and its time is exact, without the whole ever being
+    written down.
 
     \b
     Examples:
       taccl replicate torus:16x16 allgather --size 256MiB -o group.json
       taccl replicate hpn:8 alltoall --size 1GiB
+      taccl replicate ndv2 allgather --nodes 64 --size 1GiB
       taccl replicate torus:4x4 allreduce --rank 5 --json
     """
     from taccl_py.pipeline import Request, synthesize_group

@@ -1,10 +1,12 @@
-"""Images of a rank's program: what all ranks do where they are symmetric, from what rank 0 does.
+"""Images of a rank's program: what all ranks do where they are symmetric, from what one of each role does.
 
-The translation that takes rank 0 to another rank renames peers, and moves the shares of ranks in the buffers; scratch, steps,
-threadblocks, channels and who waits for whom stay.
+The translation that takes the root of a role to another rank renames peers, and moves the shares of ranks in the buffers; scratch,
+steps, threadblocks, channels and who waits for whom stay.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from taccl_py.collective import Address, Buffer
 from taccl_py.lowering.program import Gpu, Step, Threadblock
@@ -14,21 +16,21 @@ from taccl_py.schedule.group import GroupSchedule
 class Images:
     """Programs of all ranks, each made when it is asked for."""
 
-    def __init__(self, schedule: GroupSchedule, pattern: Gpu, instances: int) -> None:
+    def __init__(self, schedule: GroupSchedule, patterns: Iterable[Gpu], instances: int) -> None:
         """Prepare.
 
         Parameters
         ----------
         schedule
             Knows the translations.
-        pattern
-            What rank 0 does.
+        patterns
+            What the roots do.
         instances
             Cells that every chunk is cut into.
         """
         collective = schedule.collective
         self._schedule = schedule
-        self._pattern = pattern
+        self._patterns = {pattern.rank: pattern for pattern in patterns}
         self._share = schedule.chunks_per_rank * instances
         lengths = {Buffer.INPUT: collective.input_chunks, Buffer.OUTPUT: collective.output_chunks}
         self._of_all = {buffer for buffer, chunks in lengths.items() if chunks > schedule.chunks_per_rank}
@@ -39,15 +41,17 @@ class Images:
         return all(
             address.buffer not in self._of_all
             or address.offset // self._share == (address.offset + max(step.count, 1) - 1) // self._share
-            for tb in self._pattern.threadblocks
+            for pattern in self._patterns.values()
+            for tb in pattern.threadblocks
             for step in tb.steps
             for address in (step.src, step.dst)
         )
 
     def of(self, rank: int) -> Gpu:
         """What a rank does."""
-        if rank == 0:
-            return self._pattern
+        pattern = self._patterns[self._schedule.root_of(rank)]
+        if rank == pattern.rank:
+            return pattern
         image = (*self._schedule.carried_to(rank), -1)  # the last for peer -1, which is none
         moved: dict[Address, Address] = {}
         threadblocks = tuple(
@@ -67,10 +71,9 @@ class Images:
                     for step in tb.steps
                 ),
             )
-            for tb in self._pattern.threadblocks
+            for tb in pattern.threadblocks
         )
-        sizes = self._pattern
-        return Gpu(rank, sizes.input_chunks, sizes.output_chunks, sizes.scratch_chunks, threadblocks)
+        return Gpu(rank, pattern.input_chunks, pattern.output_chunks, pattern.scratch_chunks, threadblocks)
 
     def _moved(self, address: Address, image: tuple[int, ...], moved: dict[Address, Address]) -> Address:
         """Where the cell lies in the image; `moved` remembers it."""

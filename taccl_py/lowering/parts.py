@@ -1,7 +1,7 @@
 """Programs of group schedules, rank by rank, without the whole schedule ever being written down.
 
-What a rank does follows from its own messages, so rank 0 is lowered with these alone, and the others' programs are the images of its
-program (`taccl_py.lowering.images`): memory is that of one rank's part, whatever the number of ranks. Where an image would tear
+What a rank does follows from its own messages, so one rank of each role is lowered with these alone, and the others' programs are the
+images of its program (`taccl_py.lowering.images`): memory is that of one rank's part, whatever the number of ranks. Where an image would tear
 neighbouring chunks apart every rank is lowered by itself. Its peers then decide on their side what they send together and in which
 order; as all ranks do the same the two sides agree, which `find_disagreement` looks at.
 
@@ -43,29 +43,42 @@ def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterab
     InputError
         If an option is impossible, or the schedule is not valid.
     """
-    pattern, options = _lower_pattern(schedule, options)
-    # All ranks use the protocol that rank 0 chose.
-    options = replace(options, protocol=pattern.protocol)
-    images = _images(schedule, options, pattern.gpus[0])
+    patterns, options = _lower_patterns(schedule, options)
+    images = _images(schedule, options, [program.gpus[root] for root, program in patterns.items()])
     for rank in ranks:
-        yield _lower_one(schedule, options, rank) if images is None else _alone(pattern, images.of(rank))
+        if images is None:
+            yield _lower_one(schedule, options, rank)
+        else:
+            yield _alone(patterns[schedule.root_of(rank)], images.of(rank))
 
 
-def _lower_pattern(schedule: GroupSchedule, options: LoweringOptions) -> tuple[Program, LoweringOptions]:
-    """Rank 0's program, with its sends in turn if there are ports and room for the steps that wait, and the options of all."""
+def _lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> tuple[dict[int, Program], LoweringOptions]:
+    """Programs of the roots, with their sends in turn if there are ports and room for the steps that wait, and the options of all."""
     if schedule.topology.ports and options.port_order is PortOrder.FREE:
-        in_turn = replace(options, port_order=PortOrder.SENDS)
         with suppress(LoweringError):
-            return _lower_one(schedule, in_turn, 0), in_turn
-    return _lower_one(schedule, options, 0), options
+            return _lower_roots(schedule, replace(options, port_order=PortOrder.SENDS))
+    return _lower_roots(schedule, options)
 
 
-def _images(schedule: GroupSchedule, options: LoweringOptions, pattern: Gpu) -> Images | None:
-    """Images of rank 0's program, or None if they would not be whole or would not fit together."""
-    images = Images(schedule, pattern, options.instances)
+def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> tuple[dict[int, Program], LoweringOptions]:
+    """Programs of the roots; all use the protocol that the first one chose."""
+    patterns: dict[int, Program] = {}
+    for root in schedule.roots:
+        patterns[root] = _lower_one(schedule, options, root)
+        options = replace(options, protocol=patterns[root].protocol)
+    return patterns, options
+
+
+def _images(schedule: GroupSchedule, options: LoweringOptions, patterns: Sequence[Gpu]) -> Images | None:
+    """Images of the roots' programs, or None if they would not be whole or would not fit together."""
+    images = Images(schedule, patterns, options.instances)
     if not images.are_whole:
         return None
-    return None if find_disagreement(pattern, {peer: images.of(peer) for peer in find_peers(pattern)}) else images
+    agree = all(
+        find_disagreement(pattern, {peer: images.of(peer) for peer in find_peers(pattern)}) is None
+        for pattern in patterns
+    )
+    return images if agree else None
 
 
 def _lower_one(schedule: GroupSchedule, options: LoweringOptions, rank: int) -> Program:

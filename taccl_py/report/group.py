@@ -32,6 +32,7 @@ def group_record(synthesis: GroupSynthesis) -> dict[str, Any]:
         "gap": synthesis.gap,
         "algbw_gbps": algbw_gbps(schedule.size_bytes, schedule.makespan_us),
         "busbw_gbps": schedule.busbw_gbps,
+        "roots": list(schedule.roots),
         "base_messages": len(schedule.base),
         "messages": schedule.num_messages,
         "stage_seconds": dict(synthesis.stage_seconds),
@@ -47,13 +48,21 @@ def group_table(result: dict[str, Any]) -> Table:
         ("gap", f"{format_gap(result['gap'])}  ({result['status']})"),
         ("algbw", format_rate(result["algbw_gbps"])),
         ("busbw", format_rate(result["busbw_gbps"])),
-        ("messages", f"{result['base_messages']} of rank 0, {result['messages']} in all"),
+        ("messages", f"{result['base_messages']} of {_roots(result['roots'])}, {result['messages']} in all"),
         ("chunks", f"{result['chunks_per_rank']} per rank"),
         ("seconds", seconds),
     ]
     size = format_size(result["size_bytes"])
     title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks, {size}"
-    return plain_table(title, ("", "one root, replicated"), rows)
+    return plain_table(
+        title, ("", "one root of each role, replicated" if len(result["roots"]) > 1 else "one root, replicated"), rows
+    )
+
+
+def _roots(roots: Sequence[int]) -> str:
+    if len(roots) == 1:
+        return "rank 0"
+    return f"{len(roots)} ranks ({', '.join(map(str, roots[:8]))}{', ...' if len(roots) > 8 else ''})"
 
 
 def part_record(rank: int, sent: Sequence[Message], received: Sequence[Message]) -> dict[str, Any]:

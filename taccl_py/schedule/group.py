@@ -1,9 +1,10 @@
-"""Group schedules: what is done with rank 0's data, and the symmetry that does the same with everyone's.
+"""Group schedules: what is done with the data of one rank of each role, and the symmetry that does the same with everyone's.
 
-A group schedule has *base* messages, which carry chunks of rank 0 (those that start at it, or are summed there), and generators
-of a regular group of translations (`taccl_py.topology.translations`). For every translation each base message is sent at the
-same time over the translated link, with the translated chunk. So the whole schedule has as many messages as the base times the
-number of ranks, ends when the base ends, and any rank's part of it can be written down alone.
+A group schedule has generators of a free group of translations (`taccl_py.topology.translations`) and *base* messages, which carry
+chunks of the roots (those that start there, or are summed there): of rank 0 where all ranks can be taken to each other, else of the
+smallest rank of every role. For every translation each base message is sent at the same time over the translated link, with the
+translated chunk. So the whole schedule has as many messages as the base times the number of translations, ends when the base ends,
+and any rank's part of it can be written down alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from taccl_py.units import algbw_gbps
 
 # Messages beyond which the expanded form would not fit into the memory of an ordinary machine.
 MOST_EXPANDED = 4_000_000
+# Messages up to which the expanded form is lowered as a whole where ranks cannot be lowered one by one.
+MOST_WHOLE = 20_000
 
 GROUP_KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
 
@@ -40,10 +43,10 @@ class GroupSchedule:
     chunk_bytes
         Size of one chunk for which the times hold.
     generators
-        Rank permutations that commute with each other and together take rank 0 to every rank.
+        Rank permutations that commute with each other, and of which no combination keeps one rank in place and moves another.
     base
-        Messages that carry chunks of rank 0, sorted by (start, link, chunks), packed if there are several. Chunks have the numbers that they have in
-        the collective, where those of rank 0 come first.
+        Messages that carry chunks of the roots, sorted by (start, link, chunks), packed if there are several. Chunks have the numbers
+        that they have in the collective.
     origin
         Provenance, or None.
     """
@@ -68,7 +71,16 @@ class GroupSchedule:
     @property
     def num_messages(self) -> int:
         """Messages of the whole schedule."""
-        return len(self.base) * self.topology.num_ranks
+        return len(self.base) * self._translations.size
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """Smallest rank of every role."""
+        return self._translations.roots
+
+    def root_of(self, rank: int) -> int:
+        """Return the root of a rank's role."""
+        return self._translations.roots[int(self._translations.role[rank])]
 
     @cached_property
     def collective(self) -> Collective:
@@ -97,7 +109,9 @@ class GroupSchedule:
     def _translations(self) -> Translations:
         found = Translations.of(self.generators, self.topology.num_ranks)
         if found is None or len(found.generators) < len(self.generators):
-            raise InputError("the generators do not commute, or do not take rank 0 to every rank; check the schedule")
+            raise InputError(
+                "the generators do not commute, or keep one rank in place and move another; check the schedule"
+            )
         return found
 
     @cached_property
@@ -111,30 +125,35 @@ class GroupSchedule:
         Raises
         ------
         InputError
-            If the generators are not those of a regular group of symmetries.
+            If the generators are not those of a free group of symmetries.
         """
-        src, dst = self._ends
-        return self._images(src, rank, self._translations.carried(src, rank, dst), sender=True)
+        return self._images(*self._ends, rank, sender=True)
 
     def received_by(self, rank: int) -> tuple[Message, ...]:
         """Messages that a rank receives; see `sent_by`."""
         src, dst = self._ends
-        return self._images(dst, rank, self._translations.carried(dst, rank, src), sender=False)
+        return self._images(dst, src, rank, sender=False)
 
-    def _images(self, pinned: IntArray, rank: int, other: IntArray, *, sender: bool) -> tuple[Message, ...]:
-        """Images of the base under the translations that take each message's `pinned` end to `rank`."""
-        topology, size = self.topology, self.topology.num_ranks
-        owner = self._translations.carried(pinned, rank, 0).tolist()
+    def _images(self, pinned: IntArray, far: IntArray, rank: int, *, sender: bool) -> tuple[Message, ...]:
+        """Images of the base under the translations that take each message's `pinned` end, if it has that role, to `rank`."""
+        topology, size, carried = self.topology, self.topology.num_ranks, self._translations.carried
+        role = self._translations.role
+        here = np.flatnonzero(role[pinned] == role[rank]).tolist()
+        base = [self.base[number] for number in here]
+        pinned, far = pinned[here], far[here]
         k = self.chunks_per_rank
-        most = max((len(message.chunks) for message in self.base), default=0)
+        most = max((len(message.chunks) for message in base), default=0)
         # Rows of messages with fewer chunks than others are filled with their last one.
-        rows = [message.chunks + message.chunks[-1:] * (most - len(message.chunks)) for message in self.base]
-        wanting = np.array(rows, dtype=np.int64).reshape(len(rows), most) // k
-        sink = self._translations.carried(pinned[:, None], rank, wanting).tolist()
+        rows = [message.chunks + message.chunks[-1:] * (most - len(message.chunks)) for message in base]
+        share = np.array(rows, dtype=np.int64).reshape(len(rows), most) // k
+        if self.kind is Kind.ALLTOALL:
+            sources, targets = (carried(pinned[:, None], rank, part) for part in (share // size, share % size))
+            moved = sources * size + targets
+        else:
+            moved = carried(pinned[:, None], rank, share)
         found = []
-        for message, peer, source, targets in zip(self.base, other.tolist(), owner, sink, strict=True):
-            pairs = [source * size + t for t in targets] if self.kind is Kind.ALLTOALL else [source] * most
-            chunks = tuple(pair * k + chunk % k for pair, chunk in zip(pairs, message.chunks, strict=False))
+        for message, peer, shares in zip(base, carried(pinned, rank, far).tolist(), moved.tolist(), strict=True):
+            chunks = tuple(part * k + chunk % k for part, chunk in zip(shares, message.chunks, strict=False))
             lanes = topology.links_between.get((rank, peer) if sender else (peer, rank), ())
             lane = topology.lane[message.link]
             if lane >= len(lanes):
@@ -148,17 +167,19 @@ class GroupSchedule:
             yield from self.sent_by(rank)
 
     def carried_to(self, rank: int) -> tuple[int, ...]:
-        """Where every rank goes under the translation that takes rank 0 to `rank`; see `sent_by`."""
-        return tuple(self._translations.carried(0, rank, np.arange(self.topology.num_ranks)).tolist())
+        """Where every rank goes under the translation that takes the root of its role to `rank`; see `sent_by`."""
+        everyone = np.arange(self.topology.num_ranks)
+        return tuple(self._translations.carried(self.root_of(rank), rank, everyone).tolist())
 
     def orbit_of(self, links: Collection[int]) -> dict[int, int]:
-        """Number of the orbit of each link: which one it is, among those of rank 0, when its sender is taken to rank 0."""
-        topology = self.topology
+        """Number of the orbit of each link: which one it is, among those of the roots, when its sender is taken to its root."""
+        topology, group = self.topology, self._translations
         known = sorted(links)
         src = np.array([topology.links[link].src for link in known], dtype=np.int64)
         dst = np.array([topology.links[link].dst for link in known], dtype=np.int64)
-        to = self._translations.carried(src, 0, dst).tolist()
-        return {link: topology.links_between[0, end][topology.lane[link]] for link, end in zip(known, to, strict=True)}
+        root = np.array(group.roots, dtype=np.int64)[group.role[src]]
+        ends = zip(known, root.tolist(), group.carried(src, root, dst).tolist(), strict=True)
+        return {link: topology.links_between[start, end][topology.lane[link]] for link, start, end in ends}
 
     def part(self, rank: int) -> Schedule:
         """Return the messages that a rank sends and receives as a schedule, which is not whole.

@@ -17,7 +17,8 @@ The form, version 1, with one line for each base message::
       ]
     }
 
-What the fields mean is said in `taccl_py.schedule.group`; ``origin`` is that of `taccl_py.schedule.files`.
+Base messages carry chunks of rank 0, or of the smallest rank of every role. What the fields mean is said in
+`taccl_py.schedule.group`; ``origin`` is that of `taccl_py.schedule.files`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ def _is_for_greedy(demand: Demand) -> bool:
     if topology.num_nodes > 1 and topology.num_ranks in _SPARSE_RANKS and not Site(topology, 0.0).linked_inside_nodes:
         return demand.kind is not Kind.ALLTOALL
     is_quick = topology.num_nodes == 1 or demand.kind is Kind.ALLREDUCE
-    return topology.num_ranks in _GREEDY_RANKS and is_quick and translations_of(topology) is None
+    found = translations_of(topology)
+    return topology.num_ranks in _GREEDY_RANKS and is_quick and (found is None or not found.is_regular)
 
 
 def second_runs(demand: Demand) -> list[Run]:

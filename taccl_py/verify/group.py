@@ -1,10 +1,11 @@
 """Judge of group schedules: looks at the base and the symmetry, and never at the whole.
 
-Why that is enough. If the generators are symmetries of the machine, commute, and together take rank 0 to every rank, they
-generate a group with exactly one element for every pair of ranks. So every link sees each base message of its orbit once; a port
-whose orbit is smaller than the group sees it several times, at the same time. Times on one link or port are right if those of the
-base are right on the orbit. What rank r does with its data is what rank 0 does with its own, renamed, and different ranks' data
-has nothing to do with each other but for links and ports.
+Why that is enough. If the generators are symmetries of the machine, commute, and no combination of them keeps one rank in place and
+moves another, they generate a group with exactly one element for every pair of ranks that can be taken to each other. So every link
+sees each base message of its orbit once; a port whose orbit is smaller than the group sees it several times, at the same time. Times
+on one link or port are right if those of the base are right on the orbit. What a rank does with its data is what the smallest rank
+that it can be taken to, its *root*, does with its own, renamed, and different ranks' data has nothing to do with each other but for
+links and ports.
 
 Nothing is taken from the code that makes group schedules. Times are compared as in `taccl_py.verify.schedule`.
 """
@@ -32,7 +33,7 @@ IntArray = NDArray[np.int64]
 def judge_group(schedule: GroupSchedule) -> tuple[Violation, ...]:
     """Return all objections to a group schedule; none means that the whole schedule is correct.
 
-    Rules: ``collective``, ``chunk-size``, ``not-a-permutation``, ``not-a-symmetry``, ``not-commuting``, ``not-transitive``,
+    Rules: ``collective``, ``chunk-size``, ``not-a-permutation``, ``not-a-symmetry``, ``not-commuting``, ``not-free``,
     ``no-such-link``, ``no-such-chunk``, ``not-packed``, ``bad-time``, ``wrong-duration``, ``overlap``, ``not-held``, ``redundant``,
     ``wrong-reduce``, ``missing``, ``incomplete-sum``.
     """
@@ -43,11 +44,14 @@ def judge_group(schedule: GroupSchedule) -> tuple[Violation, ...]:
             Violation("", "chunk-size", f"a chunk has {schedule.chunk_bytes} bytes; size and number must be above 0"),
         )
     found = list(_check_group(schedule))
-    found += _check_messages(schedule)
+    label = _orbits(schedule.topology.num_ranks, [np.array(g, dtype=np.int64) for g in schedule.generators])
+    roots = np.unique(label).tolist()
+    found += [] if found else _check_free(schedule, label, roots)
+    found += _check_messages(schedule, roots)
     if found:
         return tuple(found)
-    found += _check_overlaps(schedule)
-    found += _check_data(schedule)
+    found += _check_overlaps(schedule, len(label) // len(roots))
+    found += _check_data(schedule, roots)
     return tuple(found)
 
 
@@ -67,15 +71,38 @@ def _check_group(schedule: GroupSchedule) -> Iterable[Violation]:
         for other in range(number):
             if not np.array_equal(image[images[other]], images[other][image]):
                 yield Violation(f"generator {number}", "not-commuting", f"does not commute with generator {other}")
-    reached = np.zeros(size, dtype=bool)
-    reached[0] = True
-    front = [0]
-    while front:
-        new = sorted({int(image[rank]) for image in images for rank in front if not reached[image[rank]]})
-        reached[new] = True
-        front = new
-    if not reached.all():
-        yield Violation("", "not-transitive", f"no generator takes rank 0 to rank {int(np.flatnonzero(~reached)[0])}")
+
+
+def _check_free(schedule: GroupSchedule, label: IntArray, roots: Sequence[int]) -> Iterable[Violation]:
+    """Whether elements that take rank 0 to the same rank are the same: they take all other roots to the same ranks too.
+
+    As there are then as many elements as there are ranks that rank 0 is taken to, and every other root is taken to as many, an element
+    that keeps a rank in place, and by commuting all that it can be taken to, is one of those that keep rank 0 in place.
+    """
+    members = np.bincount(label, minlength=len(label))[roots]
+    if (members != members[0]).any():
+        other = roots[int(np.argmax(members != members[0]))]
+        yield Violation(
+            "", "not-free", f"rank 0 is taken to {members[0]} ranks, and rank {other} to another number of them"
+        )
+        return
+    images = [np.array(generator, dtype=np.int64) for generator in schedule.generators]
+    taken = np.full((len(label), len(roots)), -1, dtype=np.int64)
+    taken[0] = roots
+    front = np.zeros(1, dtype=np.int64)
+    while len(front):
+        new = []
+        for image in images:
+            there, goes = image[front], image[taken[front]]
+            fresh = taken[there, 0] < 0
+            taken[there[fresh]] = goes[fresh]
+            new.append(there[fresh])
+            wrong = np.argwhere(taken[there] != goes)
+            if len(wrong):
+                root = roots[int(wrong[0, 1])]
+                yield Violation("", "not-free", f"some combination keeps rank 0 in place and moves rank {root}")
+                return
+        front = np.concatenate(new) if new else front[:0]
 
 
 def _resource_image(topology: Topology, image: Sequence[int]) -> IntArray | None:
@@ -104,20 +131,18 @@ def _resource_image(topology: Topology, image: Sequence[int]) -> IntArray | None
     return taken if len(np.unique(taken)) == len(taken) else None
 
 
-def _check_messages(schedule: GroupSchedule) -> Iterable[Violation]:
+def _check_messages(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[Violation]:
     topology = schedule.topology
+    known = _chunks_of(schedule, roots)
     for number, message in enumerate(schedule.base):
         where = f"base message {number}"
         if not 0 <= message.link < len(topology.links):
             yield Violation(where, "no-such-link", f"uses link {message.link} of {len(topology.links)}")
             continue
-        parts = schedule.chunks_per_rank
-        most = topology.num_ranks * parts if schedule.kind is Kind.ALLTOALL else parts
-        least = parts if schedule.kind is Kind.ALLTOALL else 0
         chunks = message.chunks
-        if not chunks or len(set(chunks)) < len(chunks) or min(chunks) < least or max(chunks) >= most:
+        if not chunks or len(set(chunks)) < len(chunks) or not known.issuperset(chunks):
             yield Violation(
-                where, "no-such-chunk", f"carries {chunks}; chunks of rank 0 are {least}..{most - 1}, each once"
+                where, "no-such-chunk", f"carries {chunks}; those of {_names(roots)} that move may, each once"
             )
             continue
         if message.packed != (len(chunks) > 1) or (message.reduce and len(chunks) > 1):
@@ -131,7 +156,20 @@ def _check_messages(schedule: GroupSchedule) -> Iterable[Violation]:
             yield Violation(where, "wrong-duration", f"takes {took:.9g} us; {right:.9g} us are right on this link")
 
 
-def _check_overlaps(schedule: GroupSchedule) -> Iterable[Violation]:
+def _chunks_of(schedule: GroupSchedule, roots: Sequence[int]) -> set[int]:
+    """Chunks of the roots that have to move."""
+    size, parts = schedule.topology.num_ranks, schedule.chunks_per_rank
+    shares = list(roots)
+    if schedule.kind is Kind.ALLTOALL:
+        shares = [root * size + rank for root in roots for rank in range(size) if rank != root]
+    return {share * parts + part for share in shares for part in range(parts)}
+
+
+def _names(roots: Sequence[int]) -> str:
+    return f"rank{'s' if len(roots) > 1 else ''} {', '.join(map(str, roots[:8]))}{', ...' if len(roots) > 8 else ''}"
+
+
+def _check_overlaps(schedule: GroupSchedule, elements: int) -> Iterable[Violation]:
     """On every orbit of links and of ports, one message at a time."""
     topology = schedule.topology
     images = [_resource_image(topology, generator) for generator in schedule.generators]
@@ -142,7 +180,7 @@ def _check_overlaps(schedule: GroupSchedule) -> Iterable[Violation]:
         for resource in topology.resources_of[message.link]:
             users.setdefault(int(orbit[resource]), []).append(number)
     for resource in sorted(users):
-        copies = topology.num_ranks // int(members[resource])
+        copies = elements // int(members[resource])
         if copies > 1 and topology.occupancy_us(resource, schedule.chunk_bytes) > 0:
             yield Violation(
                 f"base message {users[resource][0]}", "overlap",
@@ -180,7 +218,7 @@ def _orbits(size: int, images: list[IntArray]) -> IntArray:
     return label
 
 
-def _check_data(schedule: GroupSchedule) -> Iterable[Violation]:
+def _check_data(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[Violation]:
     kind, size, parts = schedule.kind, schedule.topology.num_ranks, schedule.chunks_per_rank
     carried: dict[int, list[tuple[int, Message]]] = {}
     for number, message in enumerate(schedule.base):
@@ -188,35 +226,35 @@ def _check_data(schedule: GroupSchedule) -> Iterable[Violation]:
             carried.setdefault(chunk, []).append((number, message))
         if message.reduce and kind in (Kind.ALLGATHER, Kind.ALLTOALL):
             yield Violation(f"base message {number}", "wrong-reduce", f"adds, but {kind} sums nothing")
-    if kind is Kind.ALLTOALL:
-        for chunk in range(parts, size * parts):
-            yield from _check_spread(schedule, carried.get(chunk, []), 0.0, (chunk // parts,))
-        return
-    for chunk in range(parts):
-        yield from _check_chunk(schedule, carried.get(chunk, []))
+    for chunk in sorted(_chunks_of(schedule, roots)):
+        messages, share = carried.get(chunk, []), chunk // parts
+        if kind is Kind.ALLTOALL:
+            yield from _check_spread(schedule, messages, {share // size: 0.0}, (share % size,))
+        else:
+            yield from _check_chunk(schedule, messages, share)
 
 
-def _check_chunk(schedule: GroupSchedule, messages: list[tuple[int, Message]]) -> Iterable[Violation]:
+def _check_chunk(schedule: GroupSchedule, messages: list[tuple[int, Message]], root: int) -> Iterable[Violation]:
     """What is done with one chunk of a collective in which everyone wants, or sums, everything."""
     kind = schedule.kind
     sums = [(number, message) for number, message in messages if message.reduce]
     copies = [(number, message) for number, message in messages if not message.reduce]
     ready_us = 0.0
     if kind is not Kind.ALLGATHER:
-        yield from _check_sum(schedule, sums)
-        ready_us = max((_arrival_us(m) for _, m in sums if schedule.topology.links[m.link].dst == 0), default=0.0)
+        yield from _check_sum(schedule, sums, root)
+        ready_us = max((_arrival_us(m) for _, m in sums if schedule.topology.links[m.link].dst == root), default=0.0)
     if kind is Kind.REDUCESCATTER:
         for number, _ in copies:
             yield Violation(f"base message {number}", "wrong-reduce", f"does not add; in {kind} everything does")
     else:
-        yield from _check_spread(schedule, copies, ready_us, range(schedule.topology.num_ranks))
+        yield from _check_spread(schedule, copies, {root: ready_us}, range(schedule.topology.num_ranks))
 
 
 def _check_spread(
-    schedule: GroupSchedule, messages: list[tuple[int, Message]], ready_us: float, wanting: Iterable[int]
+    schedule: GroupSchedule, messages: list[tuple[int, Message]], held: dict[int, float], wanting: Iterable[int]
 ) -> Iterable[Violation]:
-    """A chunk spreads from rank 0: nobody sends it before having it, nobody gets it twice, all who want it get it."""
-    held = {0: ready_us}
+    """A chunk spreads from its root: nobody sends it before having it, nobody gets it twice, all who want it get it."""
+    (root,) = held
     for number, message in sorted(messages, key=lambda item: (item[1].start_us, item[1].end_us)):
         link = schedule.topology.links[message.link]
         where = f"base message {number}"
@@ -231,23 +269,27 @@ def _check_spread(
         held[link.dst] = _arrival_us(message)
     for rank in wanting:
         if rank not in held:
-            yield Violation(f"rank {rank}", "missing", "the chunk of rank 0 that it wants never arrives")
+            yield Violation(f"rank {rank}", "missing", f"a chunk of rank {root} that it wants never arrives")
 
 
-def _check_sum(schedule: GroupSchedule, messages: list[tuple[int, Message]]) -> Iterable[Violation]:
-    """Every rank but rank 0 sends its sum on once, after all that is added to it has arrived; so all of it reaches rank 0."""
+def _check_sum(schedule: GroupSchedule, messages: list[tuple[int, Message]], root: int) -> Iterable[Violation]:
+    """Every rank but the root sends its sum on once, after all that is added to it has arrived; so all of it reaches the root."""
     links = schedule.topology.links
     sent: dict[int, int] = {}
     latest_us: dict[int, float] = {}
     for number, message in messages:
         src, dst = links[message.link].src, links[message.link].dst
-        if src in sent or src == 0:
+        if src in sent or src == root:
             yield Violation(f"base message {number}", "redundant", f"adds what rank {src} holds a second time")
         sent[src] = number
         latest_us[dst] = max(latest_us.get(dst, 0.0), _arrival_us(message))
-    for rank in range(1, schedule.topology.num_ranks):
+    for rank in range(schedule.topology.num_ranks):
+        if rank == root:
+            continue
         if rank not in sent:
-            yield Violation(f"rank {rank}", "incomplete-sum", "its contribution to the sum of rank 0 is never sent on")
+            yield Violation(
+                f"rank {rank}", "incomplete-sum", f"its contribution to the sum of rank {root} is never sent on"
+            )
         elif schedule.base[sent[rank]].start_us < latest_us.get(rank, 0.0):
             yield Violation(
                 f"base message {sent[rank]}",

@@ -39,6 +39,31 @@ def test_where_ports_are_shared_the_xml_takes_as_long_as_the_schedule(machine, s
     assert lower_group_and_judge(schedule, OPTIONS).replay.makespan_us == pytest.approx(schedule.makespan_us)
 
 
+@pytest.mark.parametrize(
+    ("machine", "kind"), [("ndv2-x2", Kind.ALLGATHER), ("ndv2-x2", Kind.ALLREDUCE), ("dgx1", Kind.ALLTOALL)]
+)
+def test_where_ranks_differ_those_of_a_role_do_the_same(machine, kind):
+    schedule = group(machine, kind)
+    lowered = lower_group_and_judge(schedule, OPTIONS)
+    assert lowered.verdict.violations == ()
+    for rank, gpu in enumerate(lowered.program.gpus):
+        root = lowered.program.gpus[schedule.root_of(rank)]
+        assert [len(tb.steps) for tb in gpu.threadblocks] == [len(tb.steps) for tb in root.threadblocks]
+
+
+def test_a_small_schedule_whose_roles_do_not_fit_together_is_lowered_as_a_whole(monkeypatch):
+    schedule = group("dgx1", Kind.ALLGATHER)
+    monkeypatch.setattr("taccl_py.pipeline.lower_ranks", _disagreeing)
+    assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
+    monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
+    with pytest.raises(LoweringError, match="no agreement"):
+        lower_group_and_judge(schedule, OPTIONS)
+
+
+def _disagreeing(*_):
+    raise LoweringError("no agreement", runtime="executor", limit="connection")
+
+
 def test_links_that_are_images_of_each_other_get_as_many_channels():
     """24 chunks of 16 ranks are too many steps for one threadblock, first on one side of a connection, later on the other."""
     schedule = group("hpn:2", Kind.ALLGATHER, 1 << 24, chunks=24)
@@ -97,7 +122,7 @@ def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself():
     schedule = group("hpn:3", Kind.ALLTOALL)
     (program,) = lower_ranks(schedule, OPTIONS, [0])
     assert any(step.count > 1 for tb in program.gpus[0].threadblocks for step in tb.steps)
-    assert not Images(schedule, program.gpus[0], 1).are_whole
+    assert not Images(schedule, [program.gpus[0]], 1).are_whole
     assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
 
 

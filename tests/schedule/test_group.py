@@ -88,8 +88,44 @@ def test_chunks_that_go_together_are_translated_together():
     assert (schedule.topology.links[sent.link].dst, sent.chunks) == (1, (3 * 4 + 1, 3 * 4 + 0))
 
 
+def two_roles(kind=Kind.ALLGATHER):
+    """Two nodes of two ranks of which only the first ones, 0 and 2, are linked: those and the others, 1 and 3, have roles of their own."""
+    pairs = [(0, 1), (2, 3), (0, 2)]
+    links = tuple(Link(a, b, 0.5, 20.0) for x, y in pairs for a, b in ((x, y), (y, x)))
+    topology = Topology("gates", "invented", (0, 0, 1, 1), (), links)
+    # (from, to, whose chunk, when)
+    told = [(0, 1, 0, 0), (0, 2, 0, 0), (1, 0, 1, 0), (2, 3, 0, 1), (0, 2, 1, 1), (2, 3, 1, 2)]
+    if kind is Kind.ALLTOALL:
+        told = [(0, 1, 1, 0), (0, 2, 2, 0), (0, 2, 3, 1), (2, 3, 3, 2), (1, 0, 4, 0), (1, 0, 6, 1), (0, 2, 6, 2), (1, 0, 7, 2),
+                (0, 2, 7, 3), (2, 3, 7, 4)]  # fmt: skip
+    base = tuple(Message(link(topology, a, b), (chunk,), at * STEP, (at + 1) * STEP) for a, b, chunk, at in told)
+    return GroupSchedule(topology, kind, 1, 1e6, ((2, 3, 0, 1),), base)
+
+
+def test_one_rank_of_each_role_stands_for_the_others():
+    schedule = two_roles()
+    assert schedule.roots == (0, 1)
+    assert (schedule.num_messages, schedule.makespan_us) == (12, 3 * STEP)
+    assert judge_group(schedule) == ()
+    assert judge_schedule(schedule.expanded()) == ()
+    # Rank 2 does for its node what rank 0 does for the other: its own chunk, 2, goes to ranks 3 and 0, and rank 3's to rank 0.
+    sent = [(schedule.topology.links[m.link].dst, m.chunks, m.start_us) for m in schedule.sent_by(2)]
+    assert sorted(sent) == [
+        (0, (2,), 0.0), (0, (3,), STEP), (3, (0,), STEP), (3, (1,), 2 * STEP), (3, (2,), 0.0)
+    ]  # fmt: skip
+    assert schedule.carried_to(3) == schedule.carried_to(2) == (2, 3, 0, 1)
+    back = link(schedule.topology, 3, 2)
+    assert schedule.orbit_of([back]) == {back: link(schedule.topology, 1, 0)}
+
+
+def test_pairs_of_roles_exchange_what_they_have():
+    schedule = two_roles(Kind.ALLTOALL)
+    assert judge_group(schedule) == ()
+    assert judge_schedule(schedule.expanded()) == ()
+
+
 def test_parts_of_all_ranks_are_the_whole(ring):
-    for schedule in (ring, exchange(), together()):
+    for schedule in (ring, exchange(), together(), two_roles(), two_roles(Kind.ALLTOALL)):
         whole = schedule.expanded().messages
         assert sorted(schedule.messages(), key=repr) == sorted(whole, key=repr)
         received = [m for rank in range(4) for m in schedule.received_by(rank)]
@@ -97,7 +133,7 @@ def test_parts_of_all_ranks_are_the_whole(ring):
 
 
 def test_generators_that_are_no_group_of_translations_are_refused(ring):
-    with pytest.raises(InputError, match="do not commute, or do not take rank 0 to every rank"):
+    with pytest.raises(InputError, match="do not commute, or keep one rank in place and move another"):
         replace(ring, generators=((0, 3, 2, 1),)).sent_by(0)
 
 
@@ -112,7 +148,7 @@ def test_what_is_too_large_to_be_written_down_is_refused():
 
 def test_a_file_reads_back_as_the_same(ring):
     origin = Origin("replicate", "none", "", 3, "feasible", 12.5, "some reason")
-    for schedule in (ring, replace(ring, origin=origin), exchange(), together()):
+    for schedule in (ring, replace(ring, origin=origin), exchange(), together(), two_roles()):
         text = write_group(schedule)
         assert read_group(text, "group.json") == schedule
         assert write_group(read_group(text, "group.json")) == text

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taccl_py.topology.automorphism import image_of_links
+from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.translations import Translations
 
@@ -41,7 +43,38 @@ def test_a_twisted_torus_needs_more_coordinates_than_it_has_ranks() -> None:
     group = translations("twisted:3x6")
     # Going around the side of 3 moves 3 along the side of 6: 6 steps until nothing is changed.
     assert group.orders == (6, 6)
-    assert len(group.rank_at) == 36
+    assert group.rank_at.shape == (1, 36)
+
+
+def test_ranks_that_no_translation_takes_to_each_other_have_roles() -> None:
+    # Two lines of three, turned together: everyone goes to the same place of the next line.
+    group = Translations.of([(3, 4, 5, 0, 1, 2)], 6)
+    assert group is not None
+    assert (group.size, group.roots, group.is_regular) == (2, (0, 1, 2), False)
+    assert group.role.tolist() == [0, 1, 2, 0, 1, 2]
+    assert group.carried(1, 4, np.arange(6)).tolist() == [3, 4, 5, 0, 1, 2]
+    assert group.carried(5, 5, np.arange(6)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_keeps_one_rank_in_place_and_moves_another_is_not_free() -> None:
+    assert Translations.of([(1, 0, 2, 3)], 4) is None
+    assert Translations.of([(1, 0, 2, 3), (0, 1, 3, 2)], 4) is None, "four elements, of which two keep rank 0 in place"
+    assert Translations.of([(1, 2, 0, 4, 3)], 5) is None, "circles of three and of two"
+    # The first one alone is free, and the second one does to the second pair what two of the first pair would be needed for.
+    assert Translations.of([(1, 0, 3, 2), (1, 0, 2, 3)], 4) is None
+
+
+@pytest.mark.parametrize(("machine", "roles"), [("ndv2-x3", 8), ("dgx1", 2), ("mi250x-x2", 4)])
+def test_nodes_whose_ranks_are_not_alike_are_turned_as_a_whole(machine: str, roles: int) -> None:
+    topology = load_topology(machine)
+    group = Translations.of(topology.symmetry, topology.num_ranks)
+    assert group is not None
+    assert len(group.roots) == roles
+    everyone = np.arange(topology.num_ranks)
+    for rank in range(topology.num_ranks):
+        image = group.carried(group.roots[group.role[rank]], rank, everyone)
+        assert image[group.roots[group.role[rank]]] == rank
+        assert isinstance(image_of_links(topology, tuple(image.tolist())), tuple)
 
 
 def test_what_does_not_commute_or_reach_everyone_is_no_group_of_translations() -> None:

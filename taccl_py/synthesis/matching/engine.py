@@ -2,7 +2,7 @@
 
 Four ways, of which the best is taken:
 
-1. Where translations take rank 0 to every rank, one root is solved and replicated (`replicate`).
+1. Where there are translations, one root (or one of each role) is solved and replicated (`replicate`).
 2. Otherwise, and where that leaves something to gain, all chunks are matched with links moment by moment (`flood`), or sent along
    balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals. The fastest is improved: chunks that
    hold up its end are taken out and find their ways anew (`regrow`), a limited number of times.
@@ -83,7 +83,9 @@ class _Run:
         # The best of each number of chunks.
         self._found: list[Schedule] = []
         self._ending = ExitStack()
-        self._may_replicate = why_not(demand) is None and translations_of(demand.topology) is not None
+        translations = translations_of(demand.topology) if why_not(demand) is None else None
+        self._may_replicate = translations is not None
+        self._has_roles = translations is not None and not translations.is_regular
         self._later = LaterBound(demand, self.limits, self._ending, needed_soon=self._may_replicate)
 
     @property
@@ -102,7 +104,7 @@ class _Run:
     def _best_way(self) -> Synthesis:
         best = self._replicated()
         for stage, search in (("rails", self._by_rails), ("owners", self._by_owners), ("matching", self._matched)):
-            if best is not None and self._is_enough(best):
+            if best is not None and self._is_enough(best) and not self._may_be_resized(best):
                 break
             with self._stage(stage):
                 other = search(best)
@@ -159,6 +161,10 @@ class _Run:
             is_even = len({sort.message_us for fabric in fabrics for sort in fabric.sorts}) == 1
             self._least_us[chunks_per_rank] = sum(times) if is_even else max(times)
         return self._least_us[chunks_per_rank]
+
+    def _may_be_resized(self, found: Schedule) -> bool:
+        """Whether chunks of unequal size may make something else the better one, as where ranks differ."""
+        return self._has_roles and found.makespan_us > self.bound.time_us * (1 + _TOLERANCE)
 
     def _replicated(self) -> Schedule | None:
         """Schedule of one root with its translations, if there are some."""

@@ -1,7 +1,7 @@
 """AllToAll: a way for each chunk, spread evenly over links and ports, and the order in which they go.
 
-With the orbits of a group the chunks of one root are enough: every translation repeats what the root does, so an orbit of links
-carries as much as the root's chunks use of it. Chunks take ways that cost the machine least; of those, the ones that leave links
+With the orbits of a group the chunks of its roots are enough: every translation repeats what they do, so an orbit of links
+carries as much as the roots' chunks use of it. Chunks take ways that cost the machine least; of those, the ones that leave links
 and ports most evenly loaded. Then whatever has the longest way to go starts as soon as its link and ports are free.
 """
 
@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
 from taccl_py.synthesis.matching.growth import Hop
@@ -38,7 +39,7 @@ def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[H
     parts
         Chunks for each rank.
     roots
-        Whose chunks; with the orbits of a regular group one root is enough.
+        Whose chunks; with the orbits of a free group its roots are enough.
     """
     rides: list[Ride] = []
     for chunk, way in sorted(_balanced_ways(fabric, parts, roots).items()):
@@ -47,8 +48,8 @@ def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[H
     return order_rides([fabric], rides)
 
 
-def rail_exchange(fabrics: Sequence[Fabric], most_together: int) -> tuple[Hop, ...] | None:
-    """Messages of rank 0 when all that it has for a node goes there together, to its own number, which hands it out.
+def rail_exchange(fabrics: Sequence[Fabric], most_together: int, roots: Sequence[int]) -> tuple[Hop, ...] | None:
+    """Messages of the roots when all that one has for a node goes there together, to its own number, which hands it out.
 
     Parameters
     ----------
@@ -56,36 +57,45 @@ def rail_exchange(fabrics: Sequence[Fabric], most_together: int) -> tuple[Hop, .
         The machine for messages of one chunk, two chunks, and so on, up to the number of ranks of a node.
     most_together
         How many chunks share a message at most.
+    roots
+        Whose chunks.
 
     Returns
     -------
     tuple of Hop, or None
-        None if rank 0 has no link to a rank that it needs one to.
+        None if a link that is needed is missing, or may not be used.
     """
     topology = fabrics[0].topology
-    local = topology.local_rank
     rides: list[Ride] = []
-    for node in topology.node_ranks:
-        gate = node[local[0]] if local[0] < len(node) else -1
-        if 0 in node:
-            gate, brought = 0, {rank: -1 for rank in node}
-        else:
-            lanes = topology.links_between.get((0, gate), ())
-            if not lanes:
+    for root in roots:
+        for node in topology.node_ranks:
+            if not _add_rides(fabrics[0], root, node, most_together, rides):
                 return None
-            brought = {}
-            for first in range(0, len(node), most_together):
-                together = node[first : first + most_together]
-                brought.update(dict.fromkeys(together, len(rides)))
-                rides.append(Ride(lanes[0], tuple(together)))
-        for rank in node:
-            lanes = topology.links_between.get((gate, rank), ())
-            if rank == gate:
-                continue
-            if not lanes:
-                return None
-            rides.append(Ride(lanes[0], (rank,), brought[rank]))
     return order_rides(fabrics, rides)
+
+
+def _add_rides(fabric: Fabric, root: int, node: Sequence[int], most_together: int, rides: list[Ride]) -> bool:
+    """Rides of what a root has for a node; False if a link is missing."""
+    topology = fabric.topology
+    place, first_chunk = topology.local_rank[root], root * topology.num_ranks
+    gate, brought = root, dict.fromkeys(node, -1)
+    if root not in node:
+        gate = node[place] if place < len(node) else -1
+        lanes = topology.links_between.get((root, gate), ())
+        if not lanes or lanes[0] not in fabric.links_from[root]:
+            return False
+        for first in range(0, len(node), most_together):
+            together = node[first : first + most_together]
+            brought.update(dict.fromkeys(together, len(rides)))
+            rides.append(Ride(lanes[0], tuple(first_chunk + rank for rank in together)))
+    for rank in node:
+        lanes = topology.links_between.get((gate, rank), ())
+        if rank == gate:
+            continue
+        if not lanes or lanes[0] not in fabric.links_from[gate]:
+            return False
+        rides.append(Ride(lanes[0], (first_chunk + rank,), brought[rank]))
+    return True
 
 
 def _balanced_ways(fabric: Fabric, parts: int, roots: Sequence[int]) -> dict[int, list[int]]:
@@ -132,9 +142,10 @@ def _shortest(fabric: Fabric, cost: Sequence[float], root: int) -> _Towards:
                 far[fabric.dst[link]] = through
                 heapq.heappush(queue, (through, fabric.dst[link]))
     enter: list[list[int]] = [[] for _ in range(size)]
-    for link, (src, dst) in enumerate(zip(fabric.src, fabric.dst, strict=True)):
-        if far[src] + cost[fabric.sort_of[link]] <= far[dst] * (1 + _RELATIVE_PRECISION):
-            enter[dst].append(link)
+    for link in sorted(chain.from_iterable(fabric.links_from)):
+        through = far[fabric.src[link]] + cost[fabric.sort_of[link]]
+        if through <= far[fabric.dst[link]] * (1 + _RELATIVE_PRECISION):
+            enter[fabric.dst[link]].append(link)
     return _Towards(root, far, enter)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,7 @@ class Fabric:
     sorts
         See `Sort`.
     links_from
-        Links that leave every rank.
+        Links that leave every rank and may be used: an orbit serves one message at a time, and so none that needs it twice.
     """
 
     topology: Topology
@@ -71,14 +72,17 @@ class Fabric:
             claims = _claims(topology, link, chunk_bytes, label)
             sort_of.append(number.setdefault(Sort(claims, topology.message_us(link, chunk_bytes)), len(number)))
         leaving: list[list[int]] = [[] for _ in range(topology.num_ranks)]
+        sorts = tuple(number)
         for index, link_record in enumerate(topology.links):
-            leaving[link_record.src].append(index)
+            claims = sorts[sort_of[index]].claims
+            if len({claim.orbit for claim in claims}) == len(claims):
+                leaving[link_record.src].append(index)
         return Fabric(
             topology,
             tuple(link.src for link in topology.links),
             tuple(link.dst for link in topology.links),
             tuple(sort_of),
-            tuple(number),
+            sorts,
             tuple(map(tuple, leaving)),
         )
 
@@ -93,7 +97,10 @@ def _claims(topology: Topology, link: int, chunk_bytes: float, label: IntArray) 
 
 
 def resource_orbits(topology: Topology, translations: Translations) -> IntArray | None:
-    """Orbit of every link and port, or None if one of them is kept in place by some translation."""
+    """Orbit of every link and port.
+
+    None if some translation keeps one in place, or if the links that do without an orbit twice do not lead from everyone to everyone.
+    """
     found = LinkImages(topology)
     images = []
     for generator in translations.generators:
@@ -104,5 +111,24 @@ def resource_orbits(topology: Topology, translations: Translations) -> IntArray 
     orbits = orbit_labels(topology.num_resources, images)
     used = {resource for resources in topology.resources_of for resource in resources}
     members = np.bincount(orbits, minlength=topology.num_resources)
-    small = any(int(members[orbits[resource]]) < topology.num_ranks for resource in sorted(used))
-    return None if small else orbits
+    is_small = any(int(members[orbits[resource]]) < translations.size for resource in used)
+    if is_small:
+        return None
+    usable = [len(set(orbits[list(resources)].tolist())) == len(resources) for resources in topology.resources_of]
+    ends = [(link.src, link.dst) for link, may in zip(topology.links, usable, strict=True) if may]
+    onward, backward = (_reaches_all(topology.num_ranks, pairs) for pairs in (ends, [(b, a) for a, b in ends]))
+    return orbits if onward and backward else None
+
+
+def _reaches_all(size: int, ends: Sequence[tuple[int, int]]) -> bool:
+    """Whether links lead from rank 0 to every rank."""
+    leaving: list[list[int]] = [[] for _ in range(size)]
+    for src, dst in ends:
+        leaving[src].append(dst)
+    reached = {0}
+    queue = [0]
+    for rank in queue:
+        new = [other for other in dict.fromkeys(leaving[rank]) if other not in reached]
+        reached.update(new)
+        queue += new
+    return len(reached) == size

@@ -1,4 +1,4 @@
-"""One root's trees, one for each of its chunks, grown moment by moment so that their translations fit together.
+"""Trees of the roots, one for each of their chunks, grown moment by moment so that their translations fit together.
 
 In a schedule that all translations repeat, an orbit of links carries one message of the trees at a time, and so does an orbit of
 ports. At every moment each free orbit is matched with a chunk and a rank that it has not reached yet (a *place*): the ranks
@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.synthesis.matching.fabric import Fabric
@@ -30,39 +31,52 @@ class Hop:
     chunks: tuple[int, ...]
 
 
-def grow_trees(fabric: Fabric, chunks: int, seed: int) -> tuple[Hop, ...]:
-    """Return the messages that take the chunks of rank 0 to all other ranks.
+def grow_trees(fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bool = False) -> tuple[Hop, ...] | None:
+    """Messages that take chunks, numbered in the order given, to all other ranks; None if thrift leaves one without.
 
     Parameters
     ----------
     fabric
-        The machine with the orbits of a regular group.
-    chunks
-        How many chunks rank 0 has.
+        The machine with the orbits of a free group.
+    sources
+        Root at which each chunk is.
     seed
         Which of equally near ranks come first.
+    thrifty
+        Whether a chunk goes into a node once, and the ranks there give it to each other.
     """
-    return _Growth(fabric, chunks, seed).run()
+    return _Growth(fabric, sources, seed, thrifty=thrifty).run()
 
 
 class _Growth:
-    def __init__(self, fabric: Fabric, chunks: int, seed: int) -> None:
+    def __init__(self, fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bool) -> None:
         self._fabric, self._size = fabric, fabric.topology.num_ranks
         self._random = random.Random(seed)
-        self._far = _hops_from(fabric, 0)
+        far = {source: _hops_from(fabric, source) for source in dict.fromkeys(sources)}
+        self._far = [far[source] for source in sources]
         # (distance of the rank, tie-breaker, link, chunk)
         self._waiting: list[list[tuple[int, float, int, int]]] = [[] for _ in fabric.sorts]
-        self._reached = [False] * (chunks * self._size)
-        for chunk in range(chunks):
-            self._reached[chunk * self._size] = True
-        self._left = chunks * (self._size - 1)
+        self._node_of = fabric.topology.node_of
+        self._crosses = [
+            self._node_of[src] != self._node_of[dst] for src, dst in zip(fabric.src, fabric.dst, strict=True)
+        ]
+        starts = [chunk * self._size + source for chunk, source in enumerate(sources)]
+        self._reached = [False] * (len(sources) * self._size)
+        for place in starts:
+            self._reached[place] = True
+        self._left = len(sources) * (self._size - 1)
+        # Nodes into which a chunk goes no more, where it goes into each but once.
+        self._inside: set[tuple[int, int]] | None = None
+        if thrifty:
+            self._inside = {(chunk, self._node_of[source]) for chunk, source in enumerate(sources)}
         self._free_us: dict[int, float] = {}
+        self._others: dict[int, int] = {}
         self._hops: list[Hop] = []
         # (time, place that is reached or -1 where only an orbit becomes free)
-        self._events: list[tuple[float, int]] = [(0.0, chunk * self._size) for chunk in range(chunks)]
+        self._events: list[tuple[float, int]] = [(0.0, place) for place in starts]
         self._now = self._soon = 0.0
 
-    def run(self) -> tuple[Hop, ...]:
+    def run(self) -> tuple[Hop, ...] | None:
         while self._left:
             self._now = self._events[0][0]
             self._soon = self._now * (1 + _RELATIVE_PRECISION)
@@ -75,19 +89,26 @@ class _Growth:
                 self._match_well(ready)
             else:
                 self._match_quickly(ready)
-            if not self._events:
-                self._match_any(ready)
+            if not self._events and not self._match_any(ready):
+                return None
         return tuple(self._hops)
 
     def _place(self, link: int, chunk: int) -> int:
         return chunk * self._size + self._fabric.dst[link]
 
+    def _is_open(self, link: int, chunk: int) -> bool:
+        """Whether a chunk may still cross a link."""
+        if self._reached[self._place(link, chunk)]:
+            return False
+        dst = self._fabric.dst[link]
+        return self._inside is None or not self._crosses[link] or (chunk, self._node_of[dst]) not in self._inside
+
     def _offer(self, chunk: int, rank: int) -> None:
         """Links from a rank that has got the chunk may be used."""
         fabric = self._fabric
         for link in fabric.links_from[rank]:
-            if not self._reached[self._place(link, chunk)]:
-                entry = (self._far[fabric.dst[link]], self._random.random(), link, chunk)
+            if self._is_open(link, chunk):
+                entry = (self._far[chunk][fabric.dst[link]], self._random.random(), link, chunk)
                 heapq.heappush(self._waiting[fabric.sort_of[link]], entry)
 
     def _is_free(self, sort: int) -> bool:
@@ -98,18 +119,18 @@ class _Growth:
             waiting = self._waiting[sort]
             while waiting and self._is_free(sort) and self._is_worth(sort):
                 _, _, link, chunk = heapq.heappop(waiting)
-                if not self._reached[self._place(link, chunk)]:
+                if self._is_open(link, chunk):
                     self._start(link, chunk)
 
     def _match_well(self, ready: list[int]) -> None:
         """Maximum matching of sorts and places, by augmenting ways."""
         for sort in ready:
-            self._waiting[sort] = sorted(w for w in self._waiting[sort] if not self._reached[self._place(*w[2:])])
+            self._waiting[sort] = sorted(w for w in self._waiting[sort] if self._is_open(*w[2:]))
+        offers = {sort: [(self._place(w[2], w[3]), w[2]) for w in self._waiting[sort]] for sort in ready}
         taken: dict[int, tuple[int, int]] = {}
 
         def augment(sort: int, seen: set[int]) -> bool:
-            for _, _, link, chunk in self._waiting[sort]:
-                place = self._place(link, chunk)
+            for place, link in offers[sort]:
                 if place in seen:
                     continue
                 seen.add(place)
@@ -122,19 +143,21 @@ class _Growth:
             if self._is_worth(sort):
                 augment(sort, set())
         for place, (sort, link) in sorted(taken.items(), key=lambda item: self._fabric.sorts[item[1][0]].message_us):
-            if self._is_free(sort):
+            if self._is_free(sort) and self._is_open(link, place // self._size):
                 self._start(link, place // self._size)
 
-    def _match_any(self, ready: list[int]) -> None:
-        """Nothing is under way, as everyone waits for a quicker link that has nothing to send."""
-        quickest = min(
-            (w for sort in ready for w in self._waiting[sort] if not self._reached[self._place(*w[2:])]),
-            key=lambda w: self._fabric.sorts[self._fabric.sort_of[w[2]]].message_us,
-        )
-        self._start(*quickest[2:])
+    def _match_any(self, ready: list[int]) -> bool:
+        """Nothing is under way, as everyone waits for a quicker link that has nothing to send; False if nobody can go."""
+        waiting = [w for sort in ready for w in self._waiting[sort] if self._is_open(*w[2:])]
+        if waiting:
+            quickest = min(waiting, key=lambda w: self._fabric.sorts[self._fabric.sort_of[w[2]]].message_us)
+            self._start(*quickest[2:])
+        return bool(waiting)
 
     def _is_worth(self, sort: int) -> bool:
         """Whether the others would not be done with all that is left before this one had brought its chunk."""
+        if self._most_others(sort) < self._left:
+            return True
         mine = self._fabric.sorts[sort]
         end = self._now + mine.message_us
         orbits = {claim.orbit for claim in mine.claims}
@@ -151,11 +174,23 @@ class _Growth:
                 return False
         return True
 
+    def _most_others(self, sort: int) -> int:
+        """Chunks that faster sorts can bring at most while one of this sort is under way."""
+        if sort not in self._others:
+            mine_us = self._fabric.sorts[sort].message_us
+            faster = (other.message_us for other in self._fabric.sorts if other.message_us < mine_us)
+            self._others[sort] = sum(
+                math.floor(mine_us / other_us * (1 + 2 * _RELATIVE_PRECISION)) for other_us in faster
+            )
+        return self._others[sort]
+
     def _start(self, link: int, chunk: int) -> None:
         sort = self._fabric.sorts[self._fabric.sort_of[link]]
         place = self._place(link, chunk)
         self._reached[place] = True
         self._left -= 1
+        if self._inside is not None:
+            self._inside.add((chunk, self._node_of[self._fabric.dst[link]]))
         for claim in sort.claims:
             self._free_us[claim.orbit] = self._now + claim.time_us
             heapq.heappush(self._events, (self._now + claim.time_us, -1))

@@ -1,8 +1,10 @@
-"""Solve one root, replicate: group schedules on machines that translations take from any rank to any other."""
+"""Solve one root, or one of each role, and replicate: group schedules on machines with translations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
@@ -17,14 +19,17 @@ from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
 from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
 from taccl_py.synthesis.matching.growth import Hop, grow_trees
 from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.model import Topology
-from taccl_py.topology.translations import Translations, translations_of
+from taccl_py.topology.translations import Translations
 
 # How often trees are grown, with other choices among equally good ones; and numbers of chunks that are tried. The search ends
 # sooner where it cannot get better.
-_STARTS = 3
+_STARTS, _STARTS_OF_ROLES = 3, 2
 _CUTS = (1, 2, 4, 8, 16)
 _MOST_PLACES = 50_000
+# Generators that are left out, one more at a time, where all of them keep a link or port in place.
+_MOST_LEFT_OUT = 2
 # Chunks that share a message to a node.
 _MOST_TOGETHER = 16
 # Ways are looked for from one root to all others, link by link.
@@ -44,7 +49,7 @@ def why_not(demand: Demand) -> str | None:
 
 
 def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | None:
-    """Best group schedule found; None if the machine has no translations that keep links and ports apart.
+    """Best group schedule found; None if the machine has no translations that take links and ports to others.
 
     Parameters
     ----------
@@ -61,22 +66,25 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
         If there are too many links to choose the ways of an AllToAll.
     """
     topology, kind = demand.topology, demand.kind
-    translations = translations_of(topology)
-    orbits = resource_orbits(topology, translations) if translations is not None else None
-    if translations is None or orbits is None:
+    symmetry = _symmetry(topology)
+    if symmetry is None:
         return None
-    if kind is Kind.ALLTOALL and topology.num_ranks * len(topology.links) > MOST_EXCHANGED:
+    roots = symmetry.translations.roots
+    if kind is Kind.ALLTOALL and len(roots) * topology.num_ranks * len(topology.links) > MOST_EXCHANGED:
         raise InputError(
             f"{topology.name} has {topology.num_ranks} ranks and {len(topology.links)} links, too many to choose the ways of an "
             "AllToAll; use --engine templates"
         )
-    best = _by_rails(demand, translations, orbits)
+    best = _by_rails(demand, symmetry)
     deadline = Deadline(limits.seconds)
-    for parts in _numbers_of_chunks(demand):
+    for parts in _numbers_of_chunks(demand, symmetry.translations):
         before = best
-        grower = _Grower(topology, demand.size_bytes / topology.num_ranks / parts, kind, orbits)
-        for start in range(1 if kind is Kind.ALLTOALL else _STARTS):
-            found = _schedule(demand, translations, parts, grower.grown(parts, limits.seed + start))
+        grower = _Grower(topology, demand.size_bytes / topology.num_ranks / parts, kind, symmetry)
+        for start in _starts(demand, symmetry.translations):
+            messages = grower.grown(parts, limits.seed + start.seed, thrifty=start.thrifty)
+            if messages is None:
+                continue
+            found = _schedule(demand, symmetry.translations, parts, messages)
             if best is None or found.makespan_us < best.makespan_us:
                 best = found
             if best.makespan_us <= bound.time_us * _NEAR or not deadline.left or limits.stop.is_set():
@@ -86,7 +94,50 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
     return best
 
 
-def _by_rails(demand: Demand, translations: Translations, orbits: IntArray) -> GroupSchedule | None:
+@dataclass(frozen=True)
+class _Symmetry:
+    """Translations, and the orbits of links and ports under them."""
+
+    translations: Translations
+    orbits: IntArray
+
+
+def _symmetry(topology: Topology) -> _Symmetry | None:
+    """The largest group of translations that takes links and ports to others: of all generators, or of some."""
+    images = LinkImages(topology)
+    good = [image for image in topology.symmetry if not isinstance(images.of(image), str)]
+    found = []
+    for number in range(len(good), max(0, len(good) - _MOST_LEFT_OUT - 1), -1):
+        for some in combinations(good, number):
+            group = Translations.of(some, topology.num_ranks)
+            orbits = resource_orbits(topology, group) if group is not None else None
+            if group is not None and orbits is not None:
+                found.append(_Symmetry(group, orbits))
+        # Fewer generators make no larger group.
+        if found:
+            break
+    return max(found, key=lambda symmetry: symmetry.translations.size, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Choices among equally good ones, and whether a chunk goes into a node once."""
+
+    seed: int
+    thrifty: bool
+
+
+def _starts(demand: Demand, translations: Translations) -> list[_Start]:
+    """How trees are grown."""
+    if demand.kind is Kind.ALLTOALL:
+        return [_Start(0, thrifty=False)]
+    # Where ranks of a node have unequal links out, what comes through one of them is for all.
+    thrifts = (False,) if translations.is_regular or demand.topology.num_nodes == 1 else (True, False)
+    starts = _STARTS if translations.is_regular else _STARTS_OF_ROLES
+    return [_Start(seed, thrifty) for seed in range(starts) for thrifty in thrifts]
+
+
+def _by_rails(demand: Demand, symmetry: _Symmetry) -> GroupSchedule | None:
     """Best AllToAll in which what a rank has for a node goes there together; None where nodes are not such."""
     topology = demand.topology
     sizes = {len(ranks) for ranks in topology.node_ranks}
@@ -95,24 +146,25 @@ def _by_rails(demand: Demand, translations: Translations, orbits: IntArray) -> G
     if len(sizes) > 1 or max(sizes) > _MOST_TOGETHER:
         return None
     chunk_bytes = demand.size_bytes / topology.num_ranks
-    fabrics = [Fabric.of(topology, chunk_bytes * count, orbits) for count in range(1, max(sizes) + 1)]
+    fabrics = [Fabric.of(topology, chunk_bytes * count, symmetry.orbits) for count in range(1, max(sizes) + 1)]
     best: GroupSchedule | None = None
     for together in sorted({max(sizes), -(-max(sizes) // 2), -(-max(sizes) // 4)}):
-        hops = rail_exchange(fabrics, together)
+        hops = rail_exchange(fabrics, together, symmetry.translations.roots)
         if hops is None:
             return None
         messages = [Message(h.link, h.chunks, h.start_us, h.end_us, packed=len(h.chunks) > 1) for h in hops]
-        found = _schedule(demand, translations, 1, messages)
+        found = _schedule(demand, symmetry.translations, 1, messages)
         if best is None or found.makespan_us < best.makespan_us:
             best = found
     return best
 
 
-def _numbers_of_chunks(demand: Demand) -> list[int]:
+def _numbers_of_chunks(demand: Demand, translations: Translations) -> list[int]:
     """Numbers of chunks per rank to try, the fewest first."""
     if demand.chunks_per_rank is not None:
         return [demand.chunks_per_rank]
-    return [cuts for cuts in _CUTS if cuts == 1 or cuts * demand.topology.num_ranks <= _MOST_PLACES]
+    places = demand.topology.num_ranks * len(translations.roots)
+    return [cuts for cuts in _CUTS if cuts == 1 or cuts * places <= _MOST_PLACES]
 
 
 def _schedule(demand: Demand, translations: Translations, parts: int, messages: Sequence[Message]) -> GroupSchedule:
@@ -127,9 +179,9 @@ def _end_us(messages: Sequence[Message]) -> float:
 class _Grower:
     """Grows the trees of a collective on a machine and, for sums, on the machine turned around."""
 
-    def __init__(self, topology: Topology, chunk_bytes: float, kind: Kind, orbits: IntArray) -> None:
-        self._kind = kind
-        self._fabric = Fabric.of(topology, chunk_bytes, orbits)
+    def __init__(self, topology: Topology, chunk_bytes: float, kind: Kind, symmetry: _Symmetry) -> None:
+        self._kind, self._roots = kind, symmetry.translations.roots
+        self._fabric = Fabric.of(topology, chunk_bytes, symmetry.orbits)
         self._backward: Fabric | None = None
         if kind in (Kind.REDUCESCATTER, Kind.ALLREDUCE):
             link_of = topology.reversed_link()
@@ -137,22 +189,34 @@ class _Grower:
             for link, turned in enumerate(link_of):
                 self._original[turned] = link
             # Ports keep their numbers, and links their orbits.
+            orbits = symmetry.orbits
             turned_orbits = np.concatenate([orbits[self._original], orbits[len(link_of) :]])
             self._backward = Fabric.of(topology.reversed(), chunk_bytes, turned_orbits)
 
-    def grown(self, chunks: int, seed: int) -> list[Message]:
-        """Messages of one attempt."""
+    def grown(self, parts: int, seed: int, *, thrifty: bool) -> list[Message] | None:
+        """Messages of one attempt; None if thrift leaves a rank without a chunk."""
         if self._kind is Kind.ALLTOALL:
-            hops = exchange(self._fabric, chunks)
+            hops = exchange(self._fabric, parts, self._roots)
             return [Message(h.link, h.chunks, h.start_us, h.end_us) for h in hops]
         messages: list[Message] = []
         if self._backward is not None:
-            messages = self._summed(grow_trees(self._backward, chunks, seed))
-        after_us = _end_us(messages)
+            backward = self._trees(self._backward, parts, seed, thrifty=thrifty)
+            if backward is None:
+                return None
+            messages = self._summed(backward)
         if self._kind is not Kind.REDUCESCATTER:
-            hops = grow_trees(self._fabric, chunks, seed)
-            messages += [Message(h.link, h.chunks, h.start_us + after_us, h.end_us + after_us) for h in hops]
+            forward = self._trees(self._fabric, parts, seed, thrifty=thrifty)
+            if forward is None:
+                return None
+            after_us = _end_us(messages)
+            messages += [Message(h.link, h.chunks, h.start_us + after_us, h.end_us + after_us) for h in forward]
         return messages
+
+    def _trees(self, fabric: Fabric, parts: int, seed: int, *, thrifty: bool) -> list[Hop] | None:
+        """Trees of all roots' chunks, which have the numbers that they have in the collective."""
+        hops = grow_trees(fabric, [root for root in self._roots for _ in range(parts)], seed, thrifty=thrifty)
+        chunks = [root * parts + part for root in self._roots for part in range(parts)]
+        return None if hops is None else [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in hops]
 
     def _summed(self, hops: Sequence[Hop]) -> list[Message]:
         """The tree backwards: every rank sends on when all that is added to it has come and its orbits are free."""

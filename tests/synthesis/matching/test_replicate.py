@@ -1,10 +1,12 @@
 """One root, replicated: costs worked out by hand, on machines up to thousands of ranks."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from taccl_py.collective import Kind
+from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.bounds.bound import Bound
@@ -12,6 +14,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.verify.group import judge_group
 from taccl_py.verify.schedule import judge_schedule
 
@@ -113,11 +116,53 @@ def test_alltoall_of_a_torus_of_512_ranks_is_at_the_bound_of_its_links():
 
 
 def test_machines_without_translations_are_left_to_others():
-    for formula in ("mesh:3x3", "dragonfly:2"):
-        assert replicated(formula_topology(formula), Kind.ALLGATHER) is None
-    assert replicated(load_topology("dgx2", 2), Kind.ALLGATHER) is None, (
-        "two ranks share a NIC, which a shift keeps in place"
+    assert replicated(formula_topology("mesh:3x3"), Kind.ALLGATHER) is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "roles"),
+    [("dgx2-x2", 2), ("ndv2-x4", 8), ("mi250x-x2", 4), ("dgx1", 2), ("dragonfly:1", 2)],
+)
+@pytest.mark.parametrize("kind", GROUP_KINDS)
+def test_where_ranks_differ_one_of_each_role_is_solved(machine, roles, kind):
+    topology = load_topology(machine)
+    schedule = replicated(topology, kind)
+    assert len(schedule.roots) == roles
+    assert judge_group(schedule) == ()
+    assert schedule.makespan_us >= demand_bound(topology, kind, 0, 1e6 * topology.num_ranks).time_us
+
+
+def test_what_comes_through_the_one_nic_of_a_node_is_for_all_its_ranks():
+    # 56 chunks of 4 MB of other nodes come in one after the other; the rest is the way inside the last node.
+    topology = load_topology("ndv2", 8)
+    schedule = replicated(topology, Kind.ALLGATHER, 4e6)
+    (nic_us,) = {
+        topology.message_us(i, 4e6)
+        for i, k in enumerate(topology.links)
+        if topology.node_of[k.src] != topology.node_of[k.dst]
+    }
+    entering = [
+        m
+        for m in schedule.base
+        if topology.node_of[topology.links[m.link].dst] not in (0, topology.node_of[topology.links[m.link].src])
+    ]
+    assert len(entering) == 8 * 7
+    assert 56 * nic_us < schedule.makespan_us < 1.2 * 56 * nic_us
+
+
+def test_a_link_whose_orbit_serves_both_its_ends_is_left_alone():
+    # Ports of a rank are used both ways: a message to the next rank takes two of them, which are images of each other.
+    ports = tuple(Port(f"rank {rank}", 1, 10) for rank in range(4))
+    ring = [Link(a, b, 1, 10, 0, (a, b)) for a in range(4) for b in ((a + 1) % 4, (a - 1) % 4)]
+    topology = Topology("half duplex", "", (0,) * 4, ports, tuple(ring), ((1, 2, 3, 0),))
+    assert replicated(topology, Kind.ALLGATHER) is None
+    loose = [Link(a, (a + 2) % 4, 1, 90) for a in range(4)] + [Link(a, (a + 1) % 4, 1, 90) for a in range(4)]
+    free = replace(
+        topology, links=tuple(k for k in ring if (k.src, k.dst) not in {(x.src, x.dst) for x in loose}) + tuple(loose)
     )
+    schedule = replicated(free, Kind.ALLGATHER)
+    assert judge_group(schedule) == ()
+    assert not any(topology.ports and free.links[m.link].ports for m in schedule.base)
 
 
 def test_what_cannot_be_replicated_is_said():
