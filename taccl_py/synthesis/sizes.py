@@ -82,7 +82,7 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     end = num_pieces + len(chains.pieces)
     # Times in units of the order of a message's, so that all figures are of one order.
     unit_us = chains.scale_us / len(chains.pieces) ** 0.5
-    rows = _Rows()
+    rows = Rows()
     for share in chains.shares:
         rows.add([(piece, 1.0) for piece in share], len(share), len(share))
 
@@ -130,7 +130,7 @@ def apportion(sizes: Sequence[float], units: int) -> list[int]:
     return counts
 
 
-class _Rows:
+class Rows:
     """Rows of a linear program: a sum of columns that is at least, or exactly, something."""
 
     def __init__(self) -> None:

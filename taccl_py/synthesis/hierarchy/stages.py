@@ -76,3 +76,14 @@ def schedule_stages(stages: Sequence[Stage]) -> float:
                 known = max(stages[before].end_us for before in stages[user].after)
                 ready.append((known, user))
     return end_us
+
+
+def keep_order(stages: Sequence[Stage], order: Sequence[int]) -> float:
+    """Set the starts, as early as a given order allows in which none comes before what it waits for; return the end in us."""
+    free_us: dict[int, float] = {}
+    for number in order:
+        stage = stages[number]
+        waits = (stages[before].end_us for before in stage.after)
+        stage.start_us = max(free_us.get(stage.resource, 0.0), *waits, 0.0)
+        free_us[stage.resource] = stage.end_us
+    return max(free_us.values(), default=0.0)

@@ -14,6 +14,7 @@ from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shutt
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
+from taccl_py.synthesis.hierarchy.halving import Halving, halving_moves, halvings
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, timeline, ways_to_hear
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import Course, CourseTimes, broadcast_moves, course_times
@@ -23,6 +24,7 @@ from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
 from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_CHUNK_COPIES
 
@@ -73,6 +75,7 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
             yield from _both(demand, forth, back)
             yield from _triples(demand, forth, back)
             yield from _exchanges(demand, forth, back)
+            yield from _halvings(demand, forth, back, limits)
             yield from _sums(demand, forth, limits)
         case Kind.BROADCAST:
             yield from _broadcasts(demand, forth, reduce=False)
@@ -192,6 +195,21 @@ def _exchanges(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
             if rows:
                 end_us = max(stage.end_us for row in rows for stage in row)
                 yield Way(end_us, partial(write, inside, pieces, rows))
+
+
+def _halvings(demand: Demand, forth: Cluster, back: Cluster, limits: Limits) -> Iterator[Way]:
+    """AllReduce by halving and doubling in messages of unequal size."""
+
+    def write(halving: Halving) -> Plan | None:
+        return _plan(halving.name, halving.chunks_per_rank, halving_moves(forth, back, halving))
+
+    if not forth.site.linked_inside_nodes:
+        return
+    wanted = demand.chunks_per_rank
+    counts = usable_counts(demand) if wanted is None else (wanted,)
+    share_bytes = demand.chunk_bytes(demand.collective(1))
+    for halving in halvings(forth, _insides(forth), share_bytes, counts, limits):
+        yield Way(halving.end_us, partial(write, halving))
 
 
 def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:

@@ -1,0 +1,488 @@
+"""AllReduce over 2^n nodes by halving and doubling, in messages of unequal size and in pieces that overlap.
+
+A node adds up what it has for others and passes it on: half of everything to the node on the other side of the cluster, half of the
+rest to one of its own half, and so on, until few nodes are left that have added up the same part for all. These *exchange* sums: of
+two of them each sends the whole part once instead of half of it twice. Then everything goes back the same way, and is handed
+out. Lanes do so each for themselves, and need no more bandwidth than a ReduceScatter and an AllGather.
+
+What is added up first and what is handed out last keep the lanes waiting. So the largest step goes in several messages, of which the
+outermost are small; and where nodes are as busy inside as between them, data is cut into pieces, of which one is added up
+while another one is handed out. The sizes are a linear program on one node and one lane, which stand for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, product
+
+import numpy as np
+
+from taccl_py.runtimes import MAX_COUNT
+from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.sparse import SparseProgram
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.gather import hand_out
+from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
+from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
+from taccl_py.synthesis.sizes import Rows, apportion
+from taccl_py.synthesis.templates.moves import Move, Moves, shifted, turned
+from taccl_py.synthesis.templates.packing import MOST_PACKED_BYTES
+from taccl_py.synthesis.templates.patterns import DOUBLING
+from taccl_py.units import BYTES_PER_MB
+
+# Numbers of pieces, of messages of the last step and of the one before it that are tried.
+_PIECES, _MESSAGES, _BEFORE = (1, 2, 3, 4), (1, 2, 3, 4, 5, 6, 8), (1, 2, 3)
+# Each message of a step is so much smaller than the one before it, before the linear program says how much.
+_SHRINKS = 0.6
+# How often sizes are found for an order, and how many of the shapes they are found for.
+_ROUNDS, _MOST_SIZED = 3, 64
+# And of how many of them chunks are made.
+_MOST_CUT = 8
+# Chunks of a share, at most, and what more of them must gain.
+_MOST_CHUNKS, _WORTH = 32, 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is done, but for sizes.
+
+    Attributes
+    ----------
+    together
+        Nodes that exchange sums.
+    messages
+        Messages of every step between groups of them, from the one between neighbours on.
+    pieces
+        Pieces that data is cut into.
+    inside
+        How nodes add up and hand out: ``direct`` or ``doubling``.
+    """
+
+    together: int
+    messages: tuple[int, ...]
+    pieces: int
+    inside: str
+
+    @property
+    def columns(self) -> int:
+        """Sizes of one piece: that of what a group adds up, then those of all messages."""
+        return 1 + sum(self.messages)
+
+    def column(self, piece: int, step: int, message: int) -> int:
+        """Where the size of a message is."""
+        return piece * self.columns + 1 + sum(self.messages[:step]) + message
+
+    def of_step(self, piece: int, step: int) -> range:
+        """Where the sizes of a step's messages are."""
+        return range(self.column(piece, step, 0), self.column(piece, step, self.messages[step]))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A stage whose time depends on one size.
+
+    Attributes
+    ----------
+    resource
+        Whether it is inside nodes or across.
+    column
+        The size.
+    after
+        Tasks that it waits for.
+    """
+
+    resource: int
+    column: int
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Course:
+    """Tasks of one piece, by what they do; numbers are those of all tasks.
+
+    Attributes
+    ----------
+    added, sent, brought, handed
+        Of every message of the steps, by the column of its size: adding up inside nodes, halving, doubling, handing out.
+    own, met, given
+        Adding up what the own group has, rounds of the exchange, handing it out.
+    """
+
+    added: Mapping[int, int]
+    sent: Mapping[int, int]
+    own: int
+    met: tuple[int, ...]
+    given: int
+    brought: Mapping[int, int]
+    handed: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Halving:
+    """A shape with sizes, and its times.
+
+    Attributes
+    ----------
+    shape
+        What is done.
+    units
+        Sizes in chunks, a column each; see `Shape`.
+    chunks_per_rank
+        Chunks that a rank's share is cut into.
+    courses, stages
+        What there is to do for every piece, and when.
+    """
+
+    shape: Shape
+    units: tuple[int, ...]
+    chunks_per_rank: int
+    courses: tuple[Course, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def end_us(self) -> float:
+        """When all should be done."""
+        return max(stage.end_us for stage in self.stages)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        shape = self.shape
+        steps = (
+            ", ".join(
+                "+".join(str(self.units[c]) for c in shape.of_step(piece, step)) for step in range(len(shape.messages))
+            )
+            for piece in range(shape.pieces)
+        )
+        return f"halving, {shape.together} nodes exchange, {shape.inside} inside, steps of {' | '.join(steps)} chunks"
+
+
+def halvings(
+    cluster: Cluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int], limits: Limits
+) -> Iterator[Halving]:
+    """Ways to halve and double with their times; none where nodes differ or are not 2^n, of which there are 4 at least.
+
+    Parameters
+    ----------
+    cluster, insides
+        The machine, and how its nodes may hand out.
+    share_bytes
+        What one rank would have of the sum.
+    counts
+        Into how many chunks that may be cut, ascending.
+    limits
+        For the linear programs.
+    """
+    planner = _Planner.of(cluster, share_bytes)
+    if planner is None:
+        return
+    shapes = sorted(
+        _shapes(cluster, insides), key=lambda shape: schedule_stages(planner.stages(shape, planner.guess(shape)))
+    )
+    sized = sorted((planner.sized(shape, limits) for shape in shapes[:_MOST_SIZED]), key=lambda each: each.end_us)
+    for each in sized[:_MOST_CUT]:
+        found = planner.cut(each, counts)
+        if found is not None:
+            yield found
+
+
+def _shapes(cluster: Cluster, insides: Sequence[str]) -> Iterator[Shape]:
+    nodes = len(cluster.nodes)
+    for inside, power, pieces, last, before in product(
+        insides, range(nodes.bit_length() - 1), _PIECES, _MESSAGES, _BEFORE
+    ):
+        steps = nodes.bit_length() - 1 - power
+        if last >= before and (steps > 1 or before == 1):
+            messages = (*[1] * (steps - 2), *[before][: steps - 1], last)
+            yield Shape(1 << power, messages, pieces, inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A shape with sizes in bytes, a column each, and the order of its stages."""
+
+    end_us: float
+    shape: Shape
+    sizes: list[float]
+    order: list[int]
+
+
+def _order(stages: Sequence[Stage]) -> list[int]:
+    return sorted(range(len(stages)), key=lambda number: (stages[number].start_us, number))
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """A cluster with a size.
+
+    Attributes
+    ----------
+    cluster
+        The machine.
+    lane_bytes
+        What a lane carries of everything.
+    """
+
+    cluster: Cluster
+    lane_bytes: float
+
+    @staticmethod
+    def of(cluster: Cluster, share_bytes: float) -> _Planner | None:
+        """None where the machine is not of the sort."""
+        nodes, sizes = len(cluster.nodes), {len(ranks) for ranks in cluster.nodes}
+        if nodes < 4 or nodes & (nodes - 1) or len(sizes) > 1 or sizes.pop() % cluster.width:
+            return None
+        return _Planner(cluster, share_bytes * cluster.sharing * nodes)
+
+    def groups(self, shape: Shape) -> int:
+        """Groups of nodes that exchange sums."""
+        return len(self.cluster.nodes) // shape.together
+
+    def guess(self, shape: Shape) -> list[float]:
+        """Sizes in bytes that are not unreasonable."""
+        block = self.lane_bytes / self.groups(shape) / shape.pieces
+        piece = [block]
+        for step, number in enumerate(shape.messages):
+            weights = [_SHRINKS**turn for turn in range(number)]
+            piece += [(block * (1 << step)) * weight / sum(weights) for weight in weights]
+        return piece * shape.pieces
+
+    def sized(self, shape: Shape, limits: Limits) -> Sized:
+        """The shape with the best sizes for the order of its stages, which are then put in order anew, and so on."""
+        sizes = self.guess(shape)
+        stages = self.stages(shape, sizes)
+        end_us = schedule_stages(stages)
+        best = Sized(end_us, shape, sizes, _order(stages))
+        order = best.order
+        for _ in range(_ROUNDS):
+            found = self._best_sizes(shape, sizes, order, limits)
+            if found is None:
+                break
+            sizes = found
+            for again in (False, True):
+                stages = self.stages(shape, sizes)
+                end_us = schedule_stages(stages) if again else keep_order(stages, order)
+                if end_us < best.end_us:
+                    best = Sized(end_us, shape, sizes, _order(stages))
+            if order == _order(stages):
+                break
+            order = _order(stages)
+        return best
+
+    def stages(self, shape: Shape, sizes: Sequence[float], units: Sequence[int] | None = None) -> list[Stage]:
+        """Stages without their times."""
+        return [
+            Stage(
+                self._steps(shape, task, sizes[task.column], units[task.column] if units else 1),
+                task.resource,
+                task.after,
+            )
+            for task in _tasks(shape)[0]
+        ]
+
+    def cut(self, sized: Sized, counts: Sequence[int]) -> Halving | None:
+        """With the fewest chunks that are about as good as any number of them; None if none of the numbers will do."""
+        found: list[Halving] = []
+        shape = sized.shape
+        for count in counts:
+            units = self._units(shape, sized.sizes, count) if count <= _MOST_CHUNKS else None
+            if units is not None:
+                chunk_bytes = self.lane_bytes / (len(self.cluster.nodes) * self.cluster.sharing * count)
+                stages = self.stages(shape, [chunk_bytes * number for number in units], units)
+                keep_order(stages, sized.order)
+                found.append(Halving(shape, tuple(units), count, _tasks(shape)[1], tuple(stages)))
+        limit_us = min((each.end_us for each in found), default=0.0) * (1 + _WORTH)
+        return next((each for each in found if each.end_us <= limit_us), None)
+
+    def _units(self, shape: Shape, sizes: Sequence[float], count: int) -> list[int] | None:
+        """Sizes in chunks, as near as may be; None if that leaves something empty."""
+        width = shape.columns
+        blocks = apportion(
+            [sizes[piece * width] for piece in range(shape.pieces)], shape.together * self.cluster.sharing * count
+        )
+        units: list[int] = []
+        for piece, block in enumerate(blocks):
+            units.append(block)
+            for step in range(len(shape.messages)):
+                units += apportion([sizes[column] for column in shape.of_step(piece, step)], block << step)
+        return units if all(units) else None
+
+    def _steps(self, shape: Shape, task: Task, num_bytes: float, units: int) -> tuple[float, ...]:
+        """Times of a task's steps."""
+        cluster = self.cluster
+        if task.resource == ACROSS:
+            more = -(-units // MAX_COUNT) - 1
+            return (cluster.lane_us(num_bytes) + more * cluster.lane_us(0.0),)
+        size = len(cluster.nodes[0])
+        if shape.inside != DOUBLING:
+            turns = -(-(size - 1) // cluster.at_once)
+            return tuple(cluster.node_us(num_bytes) for _ in range(turns))
+        steps = []
+        for together in (1 << step for step in range(size.bit_length() - 1)):
+            runs = min(together, -(-int(num_bytes * together) // MOST_PACKED_BYTES))
+            steps.append(cluster.node_us(num_bytes * together) + (max(1, runs) - 1) * cluster.node_us(0.0))
+        return tuple(steps)
+
+    def _best_sizes(
+        self, shape: Shape, sizes: Sequence[float], order: Sequence[int], limits: Limits
+    ) -> list[float] | None:
+        """Sizes for which the order of the stages takes least time; None if the limits came first."""
+        tasks, _ = _tasks(shape)
+        stages = self.stages(shape, sizes)
+        end = len(sizes) + len(tasks)
+        rows = Rows()
+        rows.add(
+            [(p * shape.columns, float(self.groups(shape))) for p in range(shape.pieces)],
+            *[self.lane_bytes / BYTES_PER_MB] * 2,
+        )
+        for piece, step in product(range(shape.pieces), range(len(shape.messages))):
+            messages = [(column, 1.0) for column in shape.of_step(piece, step)]
+            rows.add([*messages, (piece * shape.columns, -float(1 << step))], 0.0, 0.0)
+
+        def follows(later: int, number: int) -> None:
+            task, size = tasks[number], sizes[tasks[number].column]
+            alpha_us = sum(self._steps(shape, task, 0.0, 1))
+            slope = (sum(stages[number].step_us) - alpha_us) / (size / BYTES_PER_MB)
+            rows.add([(later, 1.0), (len(sizes) + number, -1.0), (task.column, -slope)], alpha_us)
+
+        for number, task in enumerate(tasks):
+            follows(end, number)
+            for before in task.after:
+                follows(len(sizes) + number, before)
+        for resource in (INSIDE, ACROSS):
+            for before, after in pairwise(number for number in order if tasks[number].resource == resource):
+                follows(len(sizes) + after, before)
+        objective = np.zeros(end + 1)
+        objective[end] = 1.0
+        program = SparseProgram(objective, rows.matrix(), np.array(rows.low), np.array(rows.high))
+        optimum = program.solve(limits)
+        if optimum is None:
+            return None
+        return [max(float(value), 1e-9) * BYTES_PER_MB for value in optimum.values[: len(sizes)].round(6)]
+
+
+def _tasks(shape: Shape) -> tuple[list[Task], tuple[Course, ...]]:
+    """Everything there is to do."""
+    tasks: list[Task] = []
+
+    def add(resource: int, column: int, *after: int) -> int:
+        tasks.append(Task(resource, column, after))
+        return len(tasks) - 1
+
+    courses = []
+    steps = range(len(shape.messages))
+    for piece in range(shape.pieces):
+        before: tuple[int, ...] = ()
+        added, sent, brought, handed = dict[int, int](), dict[int, int](), dict[int, int](), dict[int, int]()
+        columns = [column for step in steps for column in shape.of_step(piece, step)]
+        for column in reversed(columns):
+            added[column] = add(INSIDE, column)
+            sent[column] = add(ACROSS, column, added[column], *before)
+            before = (sent[column],)
+        block = piece * shape.columns
+        own = add(INSIDE, block)
+        before, met = (own, *before), list[int]()
+        for _ in range(shape.together.bit_length() - 1):
+            met.append(add(ACROSS, block, *before))
+            before = (met[-1],)
+        given = add(INSIDE, block, *before)
+        for column in columns:
+            brought[column] = add(ACROSS, column, *before)
+            handed[column] = add(INSIDE, column, brought[column])
+            before = (brought[column],)
+        courses.append(Course(added, sent, own, tuple(met), given, brought, handed))
+    return tasks, tuple(courses)
+
+
+def halving_moves(cluster: Cluster, back: Cluster, halving: Halving) -> Moves | None:
+    """Moves of the stages; None if some node cannot hand out.
+
+    Parameters
+    ----------
+    cluster, back
+        The machine, and the machine turned around.
+    halving
+        What is done, and when.
+    """
+    writer = _Writer(cluster, back, halving)
+    fine = all(writer.write(piece) for piece in range(halving.shape.pieces))
+    return tuple(sorted(writer.moves, key=lambda move: move.start)) if fine else None
+
+
+class _Writer:
+    """Moves of all nodes."""
+
+    def __init__(self, cluster: Cluster, back: Cluster, halving: Halving) -> None:
+        self.moves: list[Move] = []
+        self._cluster, self._back, self._halving = cluster, back, halving
+        self._groups = len(cluster.nodes) // halving.shape.together
+        # Pieces follow each other, in them lanes, in them what groups add up.
+        blocks = [halving.units[piece * halving.shape.columns] for piece in range(halving.shape.pieces)]
+        self._blocks = blocks
+        self._first = list(accumulate((block * self._groups * cluster.width for block in blocks), initial=0))
+
+    def write(self, piece: int) -> bool:
+        """All of a piece; whether nodes can hand out."""
+        halving, course, shape = self._halving, self._halving.courses[piece], self._halving.shape
+        block, together, nodes = self._blocks[piece], shape.together, range(len(self._cluster.nodes))
+        own = [range((node // together) * block, (node // together + 1) * block) for node in nodes]
+        fine = self._inside(piece, own, course.own, inward=True) and self._inside(
+            piece, own, course.given, inward=False
+        )
+        for bit, task in enumerate(course.met):
+            for node in nodes:
+                self._cross(piece, node, node ^ (1 << bit), own[node], task, reduce=True)
+        for step in range(len(shape.messages)):
+            ends = list(accumulate((halving.units[column] for column in shape.of_step(piece, step)), initial=0))
+            for column, (low, high) in zip(shape.of_step(piece, step), pairwise(ends), strict=True):
+                # What lies on the other side, seen from each node.
+                other = []
+                for node in nodes:
+                    start = ((node // together ^ (1 << step)) >> step << step) * block
+                    other.append(range(start + low, start + high))
+                fine = fine and self._inside(piece, other, course.added[column], inward=True)
+                fine = fine and self._inside(piece, other, course.handed[column], inward=False)
+                for node in nodes:
+                    partner = node ^ (together << step)
+                    self._cross(piece, node, partner, other[node], course.sent[column], reduce=True)
+                    self._cross(piece, node, partner, other[partner], course.brought[column], reduce=False)
+        return fine
+
+    def _chunks(self, piece: int, lane: int, units: range) -> tuple[int, ...]:
+        first = self._first[piece] + lane * self._blocks[piece] * self._groups
+        return tuple(first + unit for unit in units)
+
+    def _cross(self, piece: int, src: int, dst: int, units: range, task: int, *, reduce: bool) -> None:
+        """A message of every lane."""
+        stage, carriers = self._halving.stages[task], self._cluster.carriers
+        for lane, (rank, other) in enumerate(zip(carriers[src], carriers[dst], strict=True)):
+            self.moves.append(
+                Move(rank, other, self._chunks(piece, lane, units), stage.start_us, stage.end_us, reduce=reduce)
+            )
+
+    def _inside(self, piece: int, units: Sequence[range], task: int, *, inward: bool) -> bool:
+        """Add up, or hand out, inside every node what its lanes have of something; whether that is possible."""
+        stage = self._halving.stages[task]
+        held: Mapping[int, tuple[int, ...]] = {
+            rank: self._chunks(piece, lane, units[node])
+            for node, carriers in enumerate(self._cluster.carriers)
+            for lane, rank in enumerate(carriers)
+        }
+        none = Stage((), INSIDE, ())
+        inside = self._halving.shape.inside
+        if inward:
+            found = hand_out(self._back, inside, held, Stage(self._steps(stage)[::-1], INSIDE, ()), none)
+            moves = None if found is None else shifted(turned(tuple(found), reduce=True), stage.start_us)
+        else:
+            found = hand_out(self._cluster, inside, held, Stage(self._steps(stage), INSIDE, (), stage.start_us), none)
+            moves = None if found is None else tuple(found)
+        self.moves += moves or ()
+        return moves is not None
+
+    def _steps(self, stage: Stage) -> tuple[float, ...]:
+        """A step for each partner where there are several at a time."""
+        size, inside = len(self._cluster.nodes[0]), self._halving.shape.inside
+        if inside == DOUBLING or len(stage.step_us) == size - 1:
+            return stage.step_us
+        return tuple(sum(stage.step_us) / (size - 1) for _ in range(size - 1))
