@@ -202,6 +202,8 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
         parts.append(f"used for counts that {divisor} divides")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
+    if facts.kind is None:
+        parts.append("not compared with any collective, as --collective names none")
     return ", ".join(parts)
 
 

@@ -129,8 +129,9 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
             runtime=runtime.name,
             limit="max_algorithms",
         )
-    texts = {_name(program): emit_xml(program, runtime) for program in programs}
-    verdict = judge_directory([DirectoryFile(name, text) for name, text in texts.items()], runtime)
+    files = [DirectoryFile(_name(program), emit_xml(program, runtime), program.kind) for program in programs]
+    texts = {file.name: file.text or "" for file in files}
+    verdict = judge_directory(files, runtime)
     objections = [Violation(name, v.rule, v.what) for name, one in verdict.files.items() for v in one.violations]
     if objections or verdict.violations:
         raise InvalidArtifact(place, [*verdict.violations, *objections])

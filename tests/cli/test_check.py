@@ -89,6 +89,14 @@ def test_the_sizes_that_a_file_declares_are_told(taccl, tmp_path, sizes, words):
     assert words in taccl("check", str(tmp_path / "one.xml")).out
 
 
+def test_a_custom_file_that_nobody_named_the_collective_of_says_so(taccl, tmp_path):
+    text = ring_allreduce(3).text().replace('coll="allreduce" inplace="1"', 'coll="custom" inplace="0"')
+    (tmp_path / "one.xml").write_text(text, encoding="utf-8")
+    check = ("check", "--runtime", "legacy", str(tmp_path / "one.xml"))
+    assert "not compared with any collective" in taccl(*check).out
+    assert "not compared" not in taccl(*check, "--collective", "allreduce").out
+
+
 def test_a_file_that_would_stop_at_larger_sizes_says_how_large(taccl, tmp_path):
     """Four chunks in one step are one message of 2 MiB at most, or two: up to 2 MiB for 4 chunks they are one."""
     text = both_send_first(1, 4, proto="Simple").text().replace('maxBytes="1048576"', 'maxBytes="65536"')

@@ -64,6 +64,14 @@ def test_a_directory_of_the_legacy_runtime_becomes_one_of_another_whose_scan_not
     assert taccl("check", "algos").code == 0
 
 
+def test_a_collective_that_the_legacy_runtime_calls_custom_is_installed(taccl, folder):
+    assert taccl("synth", "ring:5", "gather", "--root", 2, "--engine", "templates", "-o", "gather.xml").code == 0
+    ended = taccl("install", "gather.xml", "-o", "algos", "--runtime", "legacy")
+    assert ended.code == 0, ended.err
+    assert 'coll="custom"' in next((folder / "algos").glob("gather*.xml")).read_text(encoding="utf-8")
+    assert taccl("check", "algos", "--runtime", "legacy", "--collective", "gather", "--root", 2).code == 0
+
+
 def test_trimmed_files_are_told(taccl, two):
     text = ring_allreduce().text().replace('maxBytes="1048576"', 'maxBytes="2097152"')
     (two / "more.xml").write_text(text, encoding="utf-8")

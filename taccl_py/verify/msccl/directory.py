@@ -21,10 +21,11 @@ from taccl_py.verify.msccl.text import read_document
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFile:
-    """A file of a directory: its name and its text (None: it cannot be read)."""
+    """A file of a directory: its name, its text (None: it cannot be read), and the collective that it is for, if that is known."""
 
     name: str
     text: str | None
+    kind: Kind | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,7 +71,7 @@ def judge_directory(
     findings = Findings()
     verdicts: dict[str, ProgramVerdict] = {}
     for file in sorted(files, key=lambda one: one.name):
-        verdict = None if file.text is None else judge_program(file.text, runtime, kind=kind, root=root)
+        verdict = None if file.text is None else judge_program(file.text, runtime, kind=kind or file.kind, root=root)
         if verdict is None or verdict.facts is None:
             stops = (
                 "is named in vain" if runtime.name == LEGACY.name else "ends the scan, so that no later file is seen"

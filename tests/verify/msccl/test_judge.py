@@ -251,6 +251,18 @@ def test_a_legacy_custom_file_of_an_unknown_collective_is_run_without_comparing_
     assert {violation.rule for violation in judge_program(file.text(), LEGACY).violations} == {"unwritten-read"}
 
 
+def test_nothing_is_said_of_data_in_place_where_nobody_knows_the_collective() -> None:
+    """In place a gather's input lies at another offset of the output on every rank, and not at its beginning."""
+    file = direct_gather()
+    file.attributes.update(coll="custom", nchunksperloop=6, inplace=1)
+    for gpu in file.gpus:
+        gpu.attributes.update(i_chunks=6, o_chunks=6)
+    assert judge_program(file.text(), LEGACY, kind=Kind.GATHER).violations == ()
+    verdict = judge_program(file.text(), LEGACY)
+    assert verdict.violations == ()
+    assert any("name the collective" in note for note in verdict.notes)
+
+
 def test_the_legacy_runtime_reads_one_placement_only() -> None:
     file = ring_reducescatter()
     file.attributes["coll"] = "reduce_scatter"
