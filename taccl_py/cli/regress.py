@@ -15,6 +15,7 @@ from taccl_py.errors import InputError, InvalidArtifact, SynthesisError
 
 if TYPE_CHECKING:
     from taccl_py.campaign.baseline import Verdict
+    from taccl_py.campaign.case import Case
     from taccl_py.campaign.suite import Suite
     from taccl_py.campaign.work import Outcome
 
@@ -70,10 +71,11 @@ def check(suite: Path, junit: Path | None, summary: Path | None, as_json: bool, 
     from taccl_py.jsonio import write_atomically
 
     path = values["baseline"] or _beside(suite)
+    chosen = _choose(suite, values)
     if not path.is_file():
         raise InputError("there is no baseline; make one with taccl regress accept", path=str(path))
     known = read_baseline(path)
-    ran = _carry_out(suite, values)
+    ran = _carry_out(chosen, values)
     verdict = compare(ran.suite, ran.outcomes, known, is_whole=not values["only"])
     if junit is not None:
         write_atomically(junit, junit_xml([each.case.name for each in ran.outcomes], verdict))
@@ -103,7 +105,7 @@ def accept(suite: Path, as_json: bool, **values: Any) -> int:
 
     path = values["baseline"] or _beside(suite)
     known = read_baseline(path) if path.is_file() else {}
-    ran = _carry_out(suite, values)
+    ran = _carry_out(_choose(suite, values), values)
     verdict = compare(ran.suite, ran.outcomes, known, is_whole=not values["only"])
     if not verdict.failed:
         others = {name: entry for name, entry in known.items() if name not in verdict.gone}
@@ -125,23 +127,36 @@ def _beside(suite: Path) -> Path:
 
 
 @dataclass(frozen=True)
+class _Chosen:
+    """A suite, and those of its instances that were asked for."""
+
+    suite: Suite
+    cases: list[Case]
+
+
+@dataclass(frozen=True)
 class _Ran:
-    """A suite, cut to what was asked for, and what became of it."""
+    """A suite, and what became of the instances that were asked for."""
 
     suite: Suite
     outcomes: list[Outcome]
 
 
-def _carry_out(path: Path, values: dict[str, Any]) -> _Ran:
-    from taccl_py.campaign.store import Store
+def _choose(path: Path, values: dict[str, Any]) -> _Chosen:
     from taccl_py.campaign.suite import read_suite
 
     suite = read_suite(path)
     cases = [case for case in suite.cases if values["only"] in case.name]
     if not cases:
         raise InputError(f"no instance has {values['only']!r} in its name", path="command line", field="--only")
+    return _Chosen(suite, cases)
+
+
+def _carry_out(chosen: _Chosen, values: dict[str, Any]) -> _Ran:
+    from taccl_py.campaign.store import Store
+
     store = Store(values["cache"]) if values["cache"] is not None else None
-    return _Ran(suite, carry_out_watched(cases, store, values))
+    return _Ran(chosen.suite, carry_out_watched(chosen.cases, store, values))
 
 
 def _print_changes(verdict: Verdict) -> None:

@@ -157,6 +157,7 @@ def test_an_engine_without_an_answer_fails(taccl, suite):
     [
         (("check", "suite.toml", "--baseline", "other.json"), ["other.json", "taccl regress accept"]),
         (("check", "other.toml", "--baseline", "suite.baseline.json"), ["other.toml"]),
+        (("check", "other.toml"), ["other.toml: there is no such file"]),
         (("check", "suite.toml", "--only", "nothing"), ["--only", "'nothing'"]),
         (("check", "suite.toml", "--baseline", "suite.toml"), ["suite.toml", "JSON"]),
     ],
