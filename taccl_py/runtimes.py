@@ -166,6 +166,8 @@ class PlanRuntime:
         Semaphores between threadblocks of a GPU; as many barriers.
     max_threadblocks
         Most that certainly run at the same time (SMs of an A100); more can wait for each other forever.
+    max_threads
+        Threads of a threadblock, of which each serves one of the channels or semaphores that an operation names.
     alignment_bytes
         Every chunk is a multiple of it.
     max_offset_bytes
@@ -185,6 +187,7 @@ class PlanRuntime:
     max_buffers_at_once: int
     max_semaphores: int
     max_threadblocks: int
+    max_threads: int
     alignment_bytes: int
     max_offset_bytes: int
     shared_scratch_bytes: int
@@ -201,6 +204,7 @@ MSCCLPP = PlanRuntime(
     max_buffers_at_once=10,
     max_semaphores=16,
     max_threadblocks=108,
+    max_threads=1024,
     alignment_bytes=16,
     max_offset_bytes=(1 << 32) - 1,
     shared_scratch_bytes=1 << 26,  # PREDFINED_SCRATCH_SIZE

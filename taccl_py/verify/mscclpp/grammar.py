@@ -1,4 +1,7 @@
-"""The JSON of a plan as records; nothing is tested here but that fields are there and of the right type."""
+"""The JSON of a plan as records; nothing is tested here but that fields are there and of the right type.
+
+What the runtime looks for has to be there, lists if only empty: it does not ask whether they are.
+"""
 
 from __future__ import annotations
 
@@ -84,13 +87,22 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan as written; `shares_scratch` says that its scratch is a buffer of fixed length, which all such plans use."""
+    """A plan as written.
+
+    Attributes
+    ----------
+    shares_scratch
+        Whether its scratch is a buffer of fixed length, which all such plans use.
+    threads
+        Of a threadblock.
+    """
 
     name: str
     collective: str
     protocol: str
     in_place: bool
     shares_scratch: bool
+    threads: int
     alignment_bytes: int
     min_bytes: int
     max_bytes: int
@@ -120,6 +132,7 @@ def read_plan_text(text: str, path: str) -> Plan:
         protocol=fields.choice("protocol", ("Simple", "LL")),
         in_place=fields.boolean("inplace"),
         shares_scratch=fields.boolean("reuse_resources", False),
+        threads=fields.integer("num_threads_per_block", 1024, least=0),
         alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
         min_bytes=fields.integer("min_message_size", 0, least=0),
         max_bytes=fields.integer("max_message_size", UNLIMITED_BYTES, least=0),
@@ -130,13 +143,13 @@ def read_plan_text(text: str, path: str) -> Plan:
 def _gpu(fields: Fields) -> Gpu:
     peers: dict[str, tuple[int, ...]] = {}
     groups: list[Group] = []
-    for channel in fields.objects("channels", []):
+    for channel in fields.objects("channels"):
         kind = channel.choice("channel_type", (MEMORY, PORT, SWITCH))
         if kind == SWITCH:
             buffer = Buffer(channel.choice("buffer_type", _BUFFERS))
             groups += [Group(buffer, _members(group)) for group in channel.objects("rank_groups")]
             continue
-        peers[kind] = (*peers.get(kind, ()), *channel.integers("connected_to", [], least=0))
+        peers[kind] = (*peers.get(kind, ()), *channel.integers("connected_to", least=0))
     return Gpu(
         id=fields.integer("id", least=0),
         input_chunks=fields.integer("input_chunks", least=0),
@@ -144,9 +157,9 @@ def _gpu(fields: Fields) -> Gpu:
         scratch_chunks=fields.integer("scratch_chunks", least=0),
         peers=peers,
         groups=tuple(groups),
-        remotes=tuple(_remote(remote) for remote in fields.objects("remote_buffers", [])),
+        remotes=tuple(_remote(remote) for remote in fields.objects("remote_buffers")),
         semaphores=tuple(
-            one.integer("init_value", 0, least=0, most=_MOST_TOKENS) for one in fields.objects("semaphores", [])
+            one.integer("init_value", least=0, most=_MOST_TOKENS) for one in fields.objects("semaphores", [])
         ),
         blocks=tuple(_block(block) for block in fields.objects("threadblocks")),
     )
@@ -154,7 +167,7 @@ def _gpu(fields: Fields) -> Gpu:
 
 def _members(fields: Fields) -> tuple[int, ...]:
     ranks = tuple(fields.integers("ranks", least=0))
-    if fields.integer("size", len(ranks)) != len(ranks) or len(set(ranks)) != len(ranks):
+    if fields.integer("size") != len(ranks) or len(set(ranks)) != len(ranks):
         fields.fail("ranks", f"found {len(ranks)} ranks, some twice or not as many as size says; correct it")
     return ranks
 
@@ -169,7 +182,7 @@ def _remote(fields: Fields) -> Remote:
 
 def _block(fields: Fields) -> Block:
     channels, remotes = {}, {}
-    for channel in fields.objects("channels", []):
+    for channel in fields.objects("channels"):
         kind = channel.choice("channel_type", (MEMORY, PORT, SWITCH))
         channels[kind] = tuple(channel.integers("channel_ids", least=0))
     for refs in fields.objects("remote_buffer_refs", []):

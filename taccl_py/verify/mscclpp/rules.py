@@ -88,6 +88,9 @@ def check_plan(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
     if plan.alignment_bytes % runtime.alignment_bytes:
         what = f"buffer_alignment {plan.alignment_bytes} is no multiple of {runtime.alignment_bytes}; write such a multiple"
         findings.violation("", "alignment", what)
+    if not runtime.max_channels_at_once <= plan.threads <= runtime.max_threads:
+        what = f"num_threads_per_block is {plan.threads}, and {runtime.max_channels_at_once} to {runtime.max_threads} are possible"
+        findings.violation("", "thread-count", f"{what}; correct it")
     for index, gpu in enumerate(plan.gpus):
         if gpu.id != index:
             what = f"its id is {gpu.id}, and it is number {index} in the list; put GPUs in order"

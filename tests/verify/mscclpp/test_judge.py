@@ -118,6 +118,8 @@ BROKEN_ALLGATHER = {
     "sizes upside down": (lambda v: v.update(min_message_size=64, max_message_size=32), "size-range"),
     "sizes too large": (put_all("max_message_size", 1 << 40), "offset-overflow"),
     "chunks that are not aligned": (put_all("buffer_alignment", 24), "alignment"),
+    "no threads": (put_all("num_threads_per_block", 0), "thread-count"),
+    "more threads than a threadblock has": (put_all("num_threads_per_block", 2048), "thread-count"),
     "no chunks": (of_gpu("input_chunks", 0), "no-chunks"),
     "unlike chunks": (of_gpu("output_chunks", 4), "chunk-counts"),
     "gpus in disorder": (lambda v: v["gpus"].reverse(), "gpu-id"),
@@ -389,6 +391,9 @@ def test_what_was_asked_for_is_compared():
     ("change", "field"),
     [
         (lambda v: v.pop("inplace"), "inplace"),
+        (lambda v: v["gpus"][1].pop("channels"), "gpus.1.channels"),
+        (lambda v: v["gpus"][1].pop("remote_buffers"), "gpus.1.remote_buffers"),
+        (lambda v: v["gpus"][0]["threadblocks"][0].pop("channels"), "gpus.0.threadblocks.0.channels"),
         (put_all("gpus", []), "gpus"),
         (of_gpu("threadblocks", 3), "gpus.0.threadblocks"),
         (replace(4, {"name": "put", "src_buff": [{"index": 0, "size": 1}]}), "gpus.0.threadblocks.0.ops.4.src_buff.0"),
