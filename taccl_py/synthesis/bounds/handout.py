@@ -198,7 +198,8 @@ class _Search:
         else:
             self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb)]
             self.told, self.reach = self.learned[0].known, np.zeros(cells)
-        most = np.full(cells, self.wanted) if handout.is_sum else self.told
+        # No message brings more than has to come, whatever its sender knows.
+        most = np.full(cells, self.wanted) if handout.is_sum else np.minimum(self.told, self.wanted)
         self.chains = [_Chain(gate, number, most) for gate, number in handout.gates]
 
     def longest(self, average: _Average | None) -> _TooShort | None:

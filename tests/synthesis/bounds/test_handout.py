@@ -20,8 +20,9 @@ from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.machines import formula_topology
+from taccl_py.topology.model import Link, Port
 from taccl_py.topology.template import instantiate
-from tests.instances import MB
+from tests.instances import MB, machine
 from tests.synthesis.drawn import joined_nodes
 from tests.synthesis.exhaustive import least_time_us
 
@@ -110,6 +111,15 @@ def test_the_last_message_still_has_to_be_told_to_all(share_mb):
     by_hand_us = 0.9 + 2.6 + 8 * share_mb * 100 + 0.9
     found_us = handout.at(16 * share_mb * MB, by_hand_us * 0.5).time_us
     assert by_hand_us * 0.99 < found_us < by_hand_us * (1 + 1e-4) + 8 * 0.001 * share_mb
+
+
+def test_a_port_without_a_beta_lets_no_more_through_than_has_to_come():
+    """What is limited by no bytes was without limit, and no program has that."""
+    ends = [(0, 3, 1.0), (1, 2, 1.0), (2, 0, 1.0), (2, 1, 1.0), (3, 2, 10.0)]
+    links = [Link(src, dst, 1.0, beta, ports=(0,) if (src, dst) == (2, 0) else ()) for src, dst, beta in ends]
+    topology = machine(4, links, [Port("free", 1.0, 0.0)], node_of=(0, 0, 1, 1))
+    # Rank 3 has 3 MB for the others, and only the slow link.
+    assert demand_bound(topology, Kind.REDUCESCATTER, 0, 4 * MB).time_us == pytest.approx(31.0)
 
 
 def test_gates_without_alpha_are_left_to_other_bounds():
