@@ -8,9 +8,10 @@ from functools import partial
 from itertools import product
 
 from taccl_py.collective import Kind
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
+from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
@@ -66,10 +67,12 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
         case Kind.ALLGATHER:
             yield from _gathers(demand, forth, reduce=False)
             yield from _triples(demand, forth, forth)
+            yield from _bundles(demand, forth, limits)
             yield from _relays(demand, forth, limits)
         case Kind.REDUCESCATTER:
             yield from _gathers(demand, back, reduce=True)
             yield from _triples(demand, back, back)
+            yield from _bundles(demand, back, limits)
             yield from _relays(demand, back, limits)
         case Kind.ALLREDUCE:
             yield from _both(demand, forth, back)
@@ -240,6 +243,19 @@ def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
         for together in sorted({1, 2, -(-others // 8), -(-others // 4), -(-others // 2), others}):
             shuttle = Shuttle(behind, min(together, others))
             yield Way(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
+
+
+def _bundles(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
+    """AllGather over sparse nodes, ReduceScatter as that backwards."""
+    deadline = Deadline(limits.seconds)
+
+    def over() -> bool:
+        return deadline.left <= 0 or limits.stop.is_set()
+
+    bundles = Bundles.of(cluster, over) if demand.chunks_per_rank in (None, 1) else None
+    if bundles is not None:
+        reduce = demand.kind is Kind.REDUCESCATTER
+        yield Way(bundles.end_us, partial(_plan, "bundles", 1, bundles.moves(), reduce=reduce))
 
 
 def _is_small(demand: Demand, site: Site) -> bool:
