@@ -33,7 +33,7 @@ FENCED = {
     "pulp": ["solvers/"],
     "click": ["cli/"],
     "rich": ["cli/", "report/"],
-    "distributed": ["campaign/"],
+    "distributed": ["campaign/", "solvers/cluster"],
     "plotly": ["report/"],
     "matplotlib": ["report/"],
     "mpi4py": ["execute/"],

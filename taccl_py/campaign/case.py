@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib import metadata
-from pathlib import Path
 
-from taccl_py import __version__
 from taccl_py.collective import Kind
 from taccl_py.jsonio import canonical_json
 from taccl_py.pipeline import Request, load_machine
 from taccl_py.sketch.files import sketch_to_json
 from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.versions import code_digest
 from taccl_py.synthesis.engine import Options
 from taccl_py.topology.files import topology_to_json
-
-# What has no part in a result, and what has.
-_WITHOUT_PART = ("cli", "report", "campaign")
-_SOLVERS = ("highspy", "numpy", "ortools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +90,3 @@ class Case:
             "code": code_digest(),
         }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:32]
-
-
-@cache
-def code_digest() -> str:
-    """Digest of the package's code that results depend on, its version, and the versions of the solvers."""
-    digest = hashlib.sha256(__version__.encode())
-    package = Path(__file__).resolve().parents[1]
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package)
-        if name.parts[0] not in _WITHOUT_PART:
-            digest.update(name.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    for solver in _SOLVERS:
-        digest.update(f"{solver} {metadata.version(solver)}".encode())
-    return digest.hexdigest()

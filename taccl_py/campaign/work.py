@@ -11,19 +11,20 @@ from dataclasses import dataclass
 
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
-from taccl_py.errors import InputError, PackageMissing, TacclError
+from taccl_py.errors import TacclError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import lower_best, synthesize
 from taccl_py.report.tables import record
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import write_schedule
+from taccl_py.solvers.cluster import connect
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.processes import STOP, start_workers
 from taccl_py.synthesis.engine import Events
 
 # Searches end by their own limits long before; an answer that the clock has ended would not be the same everywhere.
 GUARD_SECONDS = 3600.0
-_POLL_SECONDS, _CONNECT_SECONDS = 0.2, 10
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -163,17 +164,9 @@ def _on_cluster(
     InputError
         If nobody answers at the address.
     """
-    try:
-        from distributed import Client, as_completed
-    except ImportError as error:
-        raise PackageMissing(f"Dask cannot be imported ({error})", "pip install 'taccl-py[dask]'") from None
-    try:
-        client = Client(scheduler, timeout=_CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"no Dask scheduler answers at {scheduler} ({error}); start one", field="--scheduler"
-        ) from None
-    with client:
+    with connect(scheduler) as client:
+        from distributed import as_completed
+
         futures = {client.submit(compute, cases[i], None, None, pure=False, retries=0): i for i in todo}
         waiting = set(todo)
         for future in as_completed(list(futures)):

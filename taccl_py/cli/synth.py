@@ -100,6 +100,11 @@ _WIDE_GAP = 0.1
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
+    "--scheduler",
+    default="",
+    help='Dask scheduler, such as tcp://host:8786, whose workers take starts of --engine greedy where that pays (extra "dask").',
+)
+@click.option(
     "-o",
     "--output",
     type=OUTPUT,
@@ -194,7 +199,9 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     default_s = _DEFAULT_RACE_LIMIT_S if engine == "auto" else _DEFAULT_TIME_LIMIT_S
     if ranged or values["sketch"] == AUTO_SKETCH:
         default_s = _DEFAULT_RANGE_LIMIT_S
-    limits = Limits(seconds=values["time_limit"] or default_s, seed=values["seed"], stop=stop)
+    limits = Limits(values["time_limit"] or default_s, seed=values["seed"], scheduler=values["scheduler"], stop=stop)
+    if values["scheduler"] and engine != "greedy":
+        raise InputError("only engine greedy takes it; add --engine greedy", path="command line", field="--scheduler")
     if values["trees"] is not None and engine != "trees":
         raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
     return Request(

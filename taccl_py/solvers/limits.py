@@ -24,6 +24,8 @@ class Limits:
         Random seed.
     stop
         Set by the user's interrupt; solvers look at it often.
+    scheduler
+        Address of a Dask scheduler whose workers take independent starts; empty for processes here.
     """
 
     seconds: float = 60.0
@@ -31,6 +33,7 @@ class Limits:
     workers: int = 2
     seed: int = 0
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
+    scheduler: str = ""
 
     def within(self, seconds: float, work: float | None = None) -> Limits:
         """Return the same limits with less time and the given amount of work."""

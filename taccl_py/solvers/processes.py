@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,16 +23,19 @@ STOP = threading.Event()
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that were started by `start_workers`.
+    """Processes that were started by `start_workers`, or those of a cluster (`taccl_py.solvers.cluster`).
 
     Attributes
     ----------
     pool
-        Runs functions in them; `STOP` is set there when all is to end.
+        Runs functions in them.
+    lost
+        What is raised for calls whose process has died.
     """
 
-    pool: ProcessPoolExecutor
-    _ends: Connection
+    pool: Executor
+    _end: Callable[[], None]
+    lost: tuple[type[BaseException], ...] = (BrokenProcessPool,)
 
     def submit(
         self, function: Callable[_Given, _Result], *given: _Given.args, **named: _Given.kwargs
@@ -40,14 +43,14 @@ class Workers:
         """Begin with a call; where a process has died before, its result is that, as for the calls that were under way then."""
         try:
             return self.pool.submit(function, *given, **named)
-        except BrokenProcessPool as error:
+        except self.lost as error:
             found: Future[_Result] = Future()
             found.set_exception(error)
             return found
 
     def stop(self) -> None:
-        """Tell all processes to come to an end; may be said more than once."""
-        self._ends.close()
+        """Tell all processes to come to an end, by setting `STOP` there; may be said more than once."""
+        self._end()
 
 
 @contextmanager
@@ -58,7 +61,7 @@ def start_workers(number: int) -> Iterator[Workers]:
     listens, ends = context.Pipe(duplex=False)
     with ProcessPoolExecutor(number, context, _prepare, (listens,)) as pool:
         try:
-            yield Workers(pool, ends)
+            yield Workers(pool, ends.close)
         finally:
             ends.close()
             pool.shutdown(cancel_futures=True)

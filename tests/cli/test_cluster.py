@@ -1,12 +1,15 @@
 """``--scheduler``: a Dask cluster does the work, and what comes out is the same."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
+from taccl_py.solvers import cluster as cluster_module
+from taccl_py.synthesis.matching import attempts
 from tests.cli.running import environment, tree
 from tests.cli.test_sweep import SUITE
 
@@ -50,10 +53,26 @@ def test_a_cluster_gives_the_same_bytes(taccl, folder, cluster):
     assert taccl("sweep", "suite.toml", "-o", "there", "--scheduler", cluster, "--json").json["computed"] == 0
 
 
-def test_a_scheduler_that_is_not_there_is_named(refuse, folder, monkeypatch):
-    from taccl_py.campaign import work
+def test_the_starts_of_greedy_are_shared_out_and_give_the_same_schedule(taccl, folder, cluster, refuse, monkeypatch):
+    monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
+    command = ("synth", "dgx1", "allreduce", "--without-link", "0-3", "--engine", "greedy")
+    assert taccl(*command, "-o", "here.json").code == 0
+    monkeypatch.setattr(attempts, "start_workers", None)  # not here
+    ended = taccl(*command, "-o", "there.json", "--scheduler", cluster)
+    assert ended.code == 0, ended.err
+    assert (folder / "there.json").read_bytes() == (folder / "here.json").read_bytes()
+    monkeypatch.setattr(cluster_module, "code_digest", lambda: str(os.getpid()))
+    refuse(2, ["--scheduler", "another version"], *command, "-o", "there.json", "--scheduler", cluster)
 
-    monkeypatch.setattr(work, "_CONNECT_SECONDS", 0.5)
+
+def test_only_greedy_has_starts_to_share_out(refuse):
+    refuse(
+        2, ["--scheduler", "add --engine greedy"], "synth", "ring:4", "allgather", "--scheduler", "tcp://127.0.0.1:1"
+    )
+
+
+def test_a_scheduler_that_is_not_there_is_named(refuse, folder, monkeypatch):
+    monkeypatch.setattr(cluster_module, "_CONNECT_SECONDS", 0.5)
     (folder / "suite.toml").write_text(SUITE)
     (folder / "out").mkdir()
     (folder / "out/.lock").write_text("")

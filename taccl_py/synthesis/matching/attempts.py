@@ -1,4 +1,4 @@
-"""Attempts of matching, one with each seed: here one after the other, or on other processors, with the same results.
+"""Attempts of matching, one with each seed: here one after the other, on other processors or a cluster, with the same results.
 
 Results come in the order of the attempts, whoever is done first, and what is made of them does not depend on who did it.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -18,6 +17,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.timing import dispatch_messages
 from taccl_py.schedule.transform import allreduce, combining, drafts_of
+from taccl_py.solvers.cluster import cluster_workers
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.processes import STOP, Workers, start_workers
 from taccl_py.synthesis.engine import Demand
@@ -76,6 +76,7 @@ class Attempts:
         self._demand, self._over, self._deadline = demand, over, deadline
         # In a process of a race the others are busy too.
         self._number = limits.workers if multiprocessing.parent_process() is None else 1
+        self._scheduler = limits.scheduler
         self._stack = ExitStack()
         self._workers: Workers | None = None
 
@@ -98,13 +99,15 @@ class Attempts:
             How many messages each of them has, about.
         """
         # The first one is often as good as can be, and no processes are needed.
-        here = len(attempts) if self._number == 1 or messages * (len(attempts) - 1) < _WORTH_PROCESSES else 1
+        is_alone = self._number == 1 and not self._scheduler
+        here = len(attempts) if is_alone or messages * (len(attempts) - 1) < _WORTH_PROCESSES else 1
         for attempt in attempts[:here]:
             yield carry_out(self._demand, attempt, self._over)
         if here == len(attempts):
             return
         if self._workers is None:
-            self._workers = self._stack.enter_context(start_workers(self._number))
+            helpers = cluster_workers(self._scheduler) if self._scheduler else start_workers(self._number)
+            self._workers = self._stack.enter_context(helpers)
         seconds = self._deadline.left
         others = attempts[here:]
         # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
@@ -122,9 +125,12 @@ class Attempts:
             wait([future], _POLL_SECONDS)
             if self._over():
                 workers.stop()
+                future.cancel()
         try:
             return future.result()
-        except BrokenProcessPool:  # perhaps for want of memory, of which one alone needs less
+        except CancelledError:
+            return None
+        except workers.lost:  # perhaps for want of memory, of which one alone needs less
             return carry_out(self._demand, attempt, self._over)
 
 
