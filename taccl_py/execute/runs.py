@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from dataclasses import dataclass
@@ -156,6 +157,14 @@ def make_outcome(plan: Plan, call: Call, cut: Cut, measured: Measured) -> Outcom
     )
 
 
+def physical_bytes() -> int:
+    """Memory of this machine, or more than is ever used where that is not known."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return MAX_LOCAL_BYTES
+
+
 def require_memory(plan: Plan, cut: Cut, call: Call) -> None:
     """Refuse calls whose buffers of all ranks are too large for one process.
 
@@ -166,10 +175,11 @@ def require_memory(plan: Plan, cut: Cut, call: Call) -> None:
     """
     chunks = plan.num_ranks * (plan.input_chunks + plan.output_chunks) + sum(r.scratch_chunks for r in plan.ranks)
     needed = chunks * cut.chunk_elements * call.data_type.size_bytes
-    if needed > MAX_LOCAL_BYTES:
+    most = min(MAX_LOCAL_BYTES, physical_bytes())
+    if needed > most:
         raise InputError(
             f"{format_size(call.size_bytes)} needs {format_size(needed)} of memory for all ranks in one process, at most "
-            f"{format_size(MAX_LOCAL_BYTES)} are used; write a smaller size",
+            f"{format_size(most)} are used; write a smaller size",
             path="command line",
             field="--size",
         )

@@ -7,6 +7,7 @@ import pytest
 
 from taccl_py.collective import Buffer
 from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.execute import runs
 from taccl_py.execute.plan import DataType, Operator, cut_size
 from taccl_py.execute.runs import Call, Conditions, run_local
 from taccl_py.runtimes import EXECUTOR, RCCL
@@ -199,6 +200,18 @@ def test_a_size_beyond_the_memory_is_refused():
     call = Call(1 << 36, DataType.INT8, Operator.SUM, in_place=False)
     with pytest.raises(InputError, match="write a smaller size"):
         run_local(plan_of(ring_allgather()), call, Conditions(EXECUTOR))
+
+
+def test_a_size_beyond_the_memory_of_this_machine_is_refused_before_it_is_taken(monkeypatch):
+    """Three ranks with inputs of a third of 3 MiB and outputs of all of it: 12 MiB."""
+    for memory, refused in ((12 << 20, False), ((12 << 20) - 1, True)):
+        monkeypatch.setattr(runs, "physical_bytes", lambda memory=memory: memory)
+        call = Call(3 << 20, DataType.FLOAT32, Operator.SUM, in_place=False)
+        if not refused:
+            assert run_local(plan_of(ring_allgather(3)), call, Conditions(EXECUTOR)).num_wrong == 0
+            continue
+        with pytest.raises(InputError, match="needs 12MiB of memory"):
+            run_local(plan_of(ring_allgather(3)), call, Conditions(EXECUTOR))
 
 
 def test_corrupting_any_one_message_is_noticed(monkeypatch):
