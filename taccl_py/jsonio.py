@@ -124,18 +124,24 @@ def write_atomically(path: Path, text: str) -> None:
 def write_all(texts: Mapping[Path, str]) -> None:
     """Write several text files, all or none: every one is complete under another name before the first gets its own.
 
+    A device or a pipe, such as /dev/null, stays what it is, and takes its text when all files are complete.
+
     Raises
     ------
     InputError
         If a file cannot be written; none of them is there then.
     """
     temporary: dict[Path, Path] = {}
+    streams = [path for path in texts if path.exists() and not path.is_file() and not path.is_dir()]
     try:
         for path, text in texts.items():
-            temporary[path] = _write_beside(path, text)
+            if path not in streams:
+                temporary[path] = _write_beside(path, text)
         for path in texts:
             if path.is_dir():
                 raise InputError("cannot be written: it is a directory; name another output", path=str(path))
+        for path in streams:
+            _write_to(path, texts[path])
         for path, written in temporary.items():
             _replace(written, path)
     finally:
@@ -158,6 +164,13 @@ def _write_beside(path: Path, text: str) -> Path:
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
     return Path(name)
+
+
+def _write_to(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
 
 
 def _replace(written: Path, path: Path) -> None:

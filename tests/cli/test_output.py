@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import threading
 
 import pytest
 
@@ -73,6 +74,18 @@ def test_all_files_of_a_directory_are_written_or_none(refuse, folder, blocked):
     (folder / "out" / blocked).mkdir(parents=True)
     (folder / "out" / "schedule.json").write_text("mine")
     refuse(2, ["out", "cannot be written"], "synth", "ring:4", "allgather", "-o", "out")
+
+
+def test_a_pipe_takes_what_is_written_and_stays_a_pipe(taccl, folder):
+    """So does /dev/null, which the superuser could replace by a file."""
+    os.mkfifo(folder / "pipe.json")
+    found = []
+    reader = threading.Thread(target=lambda: found.append((folder / "pipe.json").read_text("utf-8")), daemon=True)
+    reader.start()
+    assert taccl("synth", "ring:4", "allgather", "--engine", "templates", "-o", "pipe.json").code == 0
+    reader.join(timeout=30)
+    assert found[0].startswith('{\n  "format": "taccl-schedule"')
+    assert (folder / "pipe.json").is_fifo()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for the superuser")
