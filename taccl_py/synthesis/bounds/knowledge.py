@@ -10,6 +10,7 @@ Time goes in cells, and everything is rounded in favour of the schedule.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,6 +151,8 @@ class _Learning:
         """What a rank knows by the end of a cell."""
         hub, best = self._hub, self._brought[cell]
         found = float(self._heard[cell] * (1 + hub.own * best))
+        if hub.entries == 1 and self._lasting[cell] <= hub.gate.least_us:
+            found = min(found, self._gathered(float(self._lasting[cell])))
         if not cell:
             return found
         # In the node by the end of an earlier cell: what its ranks have, and what came over all gates.
@@ -157,6 +160,18 @@ class _Learning:
         since = np.minimum(self._heard[:cell] * hub.own * best, hub.own * best + self._in_time[:cell])[::-1]
         split = float(hub.ranks + self._split(cell, rows).min())
         return min(found, float((before + since).min()), split)
+
+    def _gathered(self, time_us: float) -> float:
+        """What a rank knows of its own node by some time if all of it comes over one port (`taccl_py.synthesis.bounds.ends`)."""
+        entry, found, alphas = self._hub.entry, 1.0, 0
+        per_share_us = entry.beta_us_per_mb * self._share_mb
+        while found == 2.0**alphas and found < self._hub.ranks:
+            alphas += 1
+            left_us = time_us * (1 + 1e-9) - alphas * entry.alpha_us
+            if left_us >= 0:
+                come = left_us / per_share_us if per_share_us > 0 else math.inf
+                found = max(found, min(2.0**alphas, 1 + come))
+        return found
 
     def _split(self, cell: int, rows: int) -> FloatArray:
         """What came over the gates, split at every moment.
