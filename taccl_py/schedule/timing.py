@@ -62,12 +62,17 @@ def dispatch_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Se
     return [replace(d, start=clock.start_us[i], end=clock.end_us[i]) for i, d in enumerate(drafts)]
 
 
-def plan_us(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> float:
-    """When the last message of a plan has arrived, every message having a size of its own and the plan's order being kept."""
+def time_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> list[Draft]:
+    """The plan with the times of `time_messages`, every message having a size of its own."""
     clock = _Clock(topology, sizes_bytes, drafts)
     for i in clock.order:
         clock.send(i)
-    return max(clock.end_us, default=0.0)
+    return [replace(d, start=clock.start_us[i], end=clock.end_us[i]) for i, d in enumerate(drafts)]
+
+
+def plan_us(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> float:
+    """When the last message of a plan has arrived, every message having a size of its own and the plan's order being kept."""
+    return max((draft.end for draft in time_drafts(topology, sizes_bytes, drafts)), default=0.0)
 
 
 def _sizes_bytes(chunk_bytes: float, drafts: Sequence[Draft]) -> list[float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.topology.model import Topology
 
 # Times that differ by this part of a message's duration are one moment.
 _SAME_MOMENT = 1e-6
@@ -16,11 +17,16 @@ def adds_up(schedule: Schedule) -> bool:
     A template says who sends at the same time; where ports serve one message after the other, the second one could carry what
     has arrived meanwhile.
     """
-    links = schedule.topology.links
+    return add_up(schedule.topology, schedule.messages, schedule.collective.wanted)
+
+
+def add_up(topology: Topology, messages: Sequence[Message], wanted: Sequence[Sequence[int]]) -> bool:
+    """The same of messages, given the ranks that want each chunk."""
     held: dict[tuple[int, int], int] = {}
     carried: dict[int, tuple[int, ...]] = {}
-    for index, message in _starts_and_ends(schedule):
-        link = links[message.link]
+    for index in _starts_and_ends(messages):
+        message = messages[index]
+        link = topology.links[message.link]
         if index not in carried:
             carried[index] = tuple(held.get((chunk, link.src), 1 << link.src) for chunk in message.chunks)
             continue
@@ -29,14 +35,12 @@ def adds_up(schedule: Schedule) -> bool:
             if message.reduce and arriving & here:
                 return False
             held[chunk, link.dst] = (arriving | here) if message.reduce else arriving
-    complete = (1 << schedule.collective.num_ranks) - 1
-    wanted = [(chunk, rank) for chunk, ranks in enumerate(schedule.collective.wanted) for rank in ranks]
-    return all(held.get(key) == complete for key in wanted)
+    complete = (1 << topology.num_ranks) - 1
+    return all(held.get((chunk, rank)) == complete for chunk, ranks in enumerate(wanted) for rank in ranks)
 
 
-def _starts_and_ends(schedule: Schedule) -> Iterator[tuple[int, Message]]:
+def _starts_and_ends(messages: Sequence[Message]) -> Iterator[int]:
     """Every message at its start and again at its end, ends before starts of the same moment."""
-    ends = [(m.end_us - _SAME_MOMENT * (m.end_us - m.start_us), 0, i) for i, m in enumerate(schedule.messages)]
-    starts = [(m.start_us, 1, i) for i, m in enumerate(schedule.messages)]
-    for _, _, index in sorted(ends + starts):
-        yield index, schedule.messages[index]
+    ends = [(m.end_us - _SAME_MOMENT * (m.end_us - m.start_us), 0, i) for i, m in enumerate(messages)]
+    starts = [(m.start_us, 1, i) for i, m in enumerate(messages)]
+    return (index for _, _, index in sorted(ends + starts))

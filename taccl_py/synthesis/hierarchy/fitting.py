@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
-from taccl_py.schedule.timing import build_schedule, dispatch_messages
-from taccl_py.schedule.transform import drafts_of
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.layout import Draft, Scratch, choose_scratch, contiguous_runs
+from taccl_py.schedule.timing import dispatch_drafts, time_drafts
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.sums import adds_up
+from taccl_py.synthesis.sums import add_up
 from taccl_py.synthesis.templates.moves import Plan, as_drafts
-from taccl_py.synthesis.templates.packing import WORTH_COPIES, packed_parts
+from taccl_py.synthesis.templates.packing import WORTH_COPIES, chunk_runs, packed_parts
 from taccl_py.topology.model import Topology
 
 
@@ -28,23 +29,102 @@ def fitted(demand: Demand, plan: Plan) -> Schedule | None:
     if drafts is None:
         return None
     whole = [part for draft in drafts for part in ((draft,) if draft.reduce else packed_parts(draft, chunk_bytes))]
-    found = list(_timed(topology, collective, chunk_bytes, whole, as_named=False))
-    if collective.reduces and len(found[0].messages) > len(whole):
+    packed = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
+    blocks = _Blocks.of(collective, [*whole, *packed])
+    found = list(_timed(topology, collective, chunk_bytes, blocks, whole))
+    if collective.reduces and len(found[0].drafts) > len(whole):
         # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
-        packed = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
-        copying = [*_timed(topology, collective, chunk_bytes, packed, as_named=False)]
-        copying += _timed(topology, collective, chunk_bytes, whole, as_named=True)
-        least_us = min(schedule.makespan_us for schedule in found) * WORTH_COPIES
-        found += [schedule for schedule in copying if schedule.makespan_us < least_us]
-    exchanges = demand.kind is Kind.ALLREDUCE
-    right = (schedule for schedule in found if not exchanges or adds_up(schedule))
-    return min(right, key=lambda schedule: schedule.makespan_us, default=None)
+        copying = [*_timed(topology, collective, chunk_bytes, blocks, packed)]
+        copying += _timed(topology, collective, chunk_bytes, blocks, whole, as_named=True)
+        least_us = min(timed.end_us for timed in found) * WORTH_COPIES
+        found += [timed for timed in copying if timed.end_us < least_us]
+    for timed in sorted(found, key=lambda timed: timed.end_us):
+        if demand.kind is not Kind.ALLREDUCE or add_up(topology, timed.messages, blocks.wanted(collective)):
+            return Schedule(topology, collective, chunk_bytes, *blocks.fine(timed))
+    return None
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """Drafts with exact times, and what lies where in scratch."""
+
+    drafts: Sequence[Draft]
+    scratch: Scratch
+
+    @property
+    def end_us(self) -> float:
+        """When all has arrived."""
+        return max((draft.end for draft in self.drafts), default=0.0)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The drafts as messages."""
+        return tuple(Message(d.link, d.chunks, d.start, d.end, d.reduce, d.packed) for d in self.drafts)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Chunks that follow each other and always go together, which need not be looked at one by one.
+
+    In sums of everything everywhere the chunks are all alike, so that the first chunks can stand for blocks; elsewhere each chunk
+    is a block.
+
+    Attributes
+    ----------
+    borders
+        First chunk of every block, and the one after the last.
+    """
+
+    borders: tuple[int, ...]
+
+    @staticmethod
+    def of(collective: Collective, drafts: Sequence[Draft]) -> _Blocks:
+        """Find them."""
+        if collective.kind is not Kind.ALLREDUCE:
+            return _Blocks(tuple(range(collective.num_chunks + 1)))
+        ends = {end for chunks in {draft.chunks for draft in drafts} for run in chunk_runs(chunks) for end in run}
+        return _Blocks(tuple(sorted({0, collective.num_chunks, *ends})))
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {border: place for place, border in enumerate(self.borders)}
+
+    def coarse(self, draft: Draft) -> Draft:
+        """The draft with blocks instead of chunks."""
+        chunks = (self._place[chunk] for chunk in draft.chunks if chunk in self._place)
+        return replace(draft, chunks=tuple(chunks))
+
+    def size(self, blocks: Sequence[int]) -> int:
+        """Number of chunks of some blocks."""
+        return sum(self.borders[block + 1] - self.borders[block] for block in blocks)
+
+    def wanted(self, collective: Collective) -> Sequence[Sequence[int]]:
+        """Ranks that want each block."""
+        return collective.wanted[: len(self.borders) - 1]
+
+    def fine(self, timed: _Timed) -> tuple[tuple[Message, ...], Scratch]:
+        """Messages and scratch with chunks instead of blocks."""
+        messages = tuple(replace(message, chunks=self._chunks(message.chunks)) for message in timed.messages)
+        return messages, tuple(self._chunks(blocks) for blocks in timed.scratch)
+
+    def _chunks(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(chain.from_iterable(range(self.borders[b], self.borders[b + 1]) for b in blocks))
 
 
 def _timed(
-    topology: Topology, collective: Collective, chunk_bytes: float, drafts: Sequence[Draft], *, as_named: bool
-) -> Iterator[Schedule]:
+    topology: Topology,
+    collective: Collective,
+    chunk_bytes: float,
+    blocks: _Blocks,
+    drafts: Sequence[Draft],
+    *,
+    as_named: bool = False,
+) -> Iterator[_Timed]:
     """The plan in its own order and in the other one."""
-    schedule = build_schedule(topology, collective, chunk_bytes, drafts, as_named=as_named)
-    yield schedule
-    yield replace(schedule, messages=dispatch_messages(topology, chunk_bytes, drafts_of(schedule)))
+    drafts = [blocks.coarse(draft) for draft in drafts]
+    scratch = choose_scratch(topology, collective, drafts, as_named=as_named)
+    runs = contiguous_runs(topology, collective, scratch, drafts)
+    kept = time_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in runs], runs)
+    kept.sort(key=lambda draft: (draft.start, draft.link, draft.chunks))
+    yield _Timed(kept, scratch)
+    yield _Timed(dispatch_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch)

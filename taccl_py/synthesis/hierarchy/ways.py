@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -15,6 +15,7 @@ from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
+from taccl_py.synthesis.hierarchy.grid import Grid, GridTimes, grid_moves, grid_times, grids
 from taccl_py.synthesis.hierarchy.halving import Halving, halving_moves, halvings
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, timeline, ways_to_hear
 from taccl_py.synthesis.hierarchy.relays import Relays
@@ -38,6 +39,8 @@ _PIECES = (
 _POWERS = (1, 2, 4, 8, 16, 32, 64)
 # Copies of chunks on all ranks up to which pieces are cut.
 _MOST_COPIES = 4_000_000
+# Grids of nodes that are looked at further, and those of them that are looked at in pieces.
+_MOST_GRIDS, _MOST_GRIDS_IN_PIECES = 16, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
             yield from _triples(demand, forth, back)
             yield from _exchanges(demand, forth, back)
             yield from _halvings(demand, forth, back, limits)
+            yield from _grids(demand, forth)
             yield from _sums(demand, forth, limits)
         case Kind.BROADCAST:
             yield from _broadcasts(demand, forth, reduce=False)
@@ -213,6 +217,25 @@ def _halvings(demand: Demand, forth: Cluster, back: Cluster, limits: Limits) -> 
     share_bytes = demand.chunk_bytes(demand.collective(1))
     for halving in halvings(forth, _insides(forth), share_bytes, counts, limits):
         yield Way(halving.end_us, partial(write, halving))
+
+
+def _grids(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+    """AllReduce over a grid of nodes: all grids in one piece, and the most promising ones in several."""
+
+    def write(grid: Grid, times: GridTimes) -> Plan | None:
+        return _plan(grid.name, sum(grid.pieces), grid_moves(cluster, grid, times))
+
+    def found(grid: Grid) -> Way:
+        times = grid_times(cluster, grid, share_bytes / sum(grid.pieces))
+        return Way(times.end_us, partial(write, grid, times))
+
+    share_bytes = demand.chunk_bytes(demand.collective(1))
+    first, *others = list(_pieces(demand)) or [()]
+    whole = [(found(grid), grid) for grid in grids(cluster, first)] if first else []
+    whole.sort(key=lambda each: each[0].estimate_us)
+    yield from (way for way, _ in whole[:_MOST_GRIDS])
+    for _, grid in whole[:_MOST_GRIDS_IN_PIECES]:
+        yield from (found(replace(grid, pieces=pieces)) for pieces in others)
 
 
 def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:

@@ -27,7 +27,7 @@ def packed_parts(draft: Draft, chunk_bytes: float) -> Iterator[Draft]:
     What lies together in as few parts is not cut: the runtime cuts it as it cuts what lies together. It is copied if it is small.
     """
     most, number = most_packed(chunk_bytes), len(draft.chunks)
-    parts, runs = -(-number // max(1, most)), _runs(draft.chunks)
+    parts, runs = -(-number // max(1, most)), len(chunk_runs(draft.chunks))
     if most < 2 or runs == 1:
         yield draft
     elif runs <= parts:
@@ -37,7 +37,8 @@ def packed_parts(draft: Draft, chunk_bytes: float) -> Iterator[Draft]:
             yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
 
 
-def _runs(chunks: Sequence[int]) -> int:
-    """How many runs of chunks that follow each other there are."""
+def chunk_runs(chunks: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of chunks that follow each other: the first one of each, and the one after its last."""
     ordered = sorted(chunks)
-    return 1 + sum(after != before + 1 for before, after in pairwise(ordered))
+    breaks = [place for place in range(1, len(ordered)) if ordered[place] != ordered[place - 1] + 1]
+    return [(ordered[low], ordered[high - 1] + 1) for low, high in pairwise([0, *breaks, len(ordered)])]

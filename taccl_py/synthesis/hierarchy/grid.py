@@ -1,0 +1,394 @@
+"""AllReduce over nodes that form a grid: along each of its sides, nodes share out what they sum up, or exchange sums.
+
+A node reaches as many others at the same time as it has lanes, so one message of every lane serves a whole row of nodes. In a
+*scatter* every node of a row becomes responsible for a part and is sent the others' sums of it; in an *exchange* everyone is
+sent everyone's sums. Scatters come first, and are undone backwards after the exchanges: many messages for little data, or few
+for much, and anything between. In rows of more nodes a lane sends several messages, of which the first ones leave while others
+are still summed up.
+
+Between two such legs nodes sum up inside, or hand out. What a node is responsible for stays on all its ranks, and others' sums
+are added to it there, until the next leg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.meeting import Meeting, Sending, Share, Span, Step, Want, sliced
+from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
+from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.templates.moves import Move, Moves
+
+# Messages of a lane in one leg, and scatters, at most.
+_MOST_TURNS = 4
+_MOST_SCATTERS = 3
+# What lanes occupy that serve one node less than others.
+ASIDE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One side of the grid.
+
+    Attributes
+    ----------
+    nodes
+        Nodes of a row.
+    lanes
+        Lanes that serve the nodes of a row together; others do the same with other parts of the data.
+    scatters
+        Whether nodes share out what they sum up, or exchange sums.
+    """
+
+    nodes: int
+    lanes: int
+    scatters: bool
+
+    @property
+    def turns(self) -> int:
+        """Messages of a lane."""
+        return 1 + self.turn(self.nodes - 1)
+
+    def turn(self, slot: int) -> int:
+        """In which of its messages a lane serves a node of the row."""
+        return slot // self.lanes if self.is_even else (slot - 1) // self.lanes
+
+    @property
+    def is_even(self) -> bool:
+        """Whether lanes serve equally many nodes of a row, where the first one serves its own."""
+        return self.nodes % self.lanes == 0 and self.lanes > 1
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{'scatter' if self.scatters else 'exchange'} of {self.nodes} nodes by {self.lanes} lanes"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is done.
+
+    Attributes
+    ----------
+    legs
+        Sides of the grid, scatters first.
+    fans
+        How many ranks of a node meet in each step inside it.
+    dealt
+        Whether sums that several lanes need are dealt out to them and handed out, or exchanged by them.
+    pieces
+        Chunks of every piece that a rank's data is cut into.
+    """
+
+    legs: tuple[Leg, ...]
+    fans: tuple[int, ...]
+    dealt: bool
+    pieces: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        legs, pieces = ", ".join(map(str, self.legs)), "-".join(map(str, self.pieces))
+        return f"{legs}, fans of {'-'.join(map(str, self.fans))}, sums {'dealt out' if self.dealt else 'exchanged'}, pieces of {pieces}"
+
+
+@dataclass(frozen=True)
+class GridTimes:
+    """Stages of every piece, and when all is done."""
+
+    stages: tuple[tuple[Stage, ...], ...]
+    end_us: float
+
+
+def grids(cluster: Cluster, pieces: tuple[int, ...]) -> Iterator[Grid]:
+    """Grids of as many nodes as there are; none if nodes have lanes that several ranks share, or not 2^n of them."""
+    width = cluster.width
+    if not cluster.is_even or not cluster.site.linked_inside_nodes or width & (width - 1):
+        return
+    doubling = (2,) * (width.bit_length() - 1)
+    ways = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
+    for scatters, left in _scatters(len(cluster.nodes), width, _MOST_SCATTERS):
+        for exchanges in _exchanges(left, left, width):
+            yield from (Grid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in ways)
+
+
+def _scatters(nodes: int, width: int, most: int) -> Iterator[tuple[tuple[Leg, ...], int]]:
+    """At most so many scatters over some nodes, and how many nodes are left to each of them."""
+    yield (), nodes
+    for row in _divisors(nodes) if most else ():
+        for lanes in _lane_counts(row, width):
+            for rest, left in _scatters(nodes // row, width, most - 1):
+                yield (Leg(row, lanes, True), *rest), left
+
+
+def _exchanges(nodes: int, most: int, width: int) -> Iterator[tuple[Leg, ...]]:
+    """Exchanges over all of some nodes, long rows first."""
+    if nodes == 1:
+        yield ()
+    for row in _divisors(nodes):
+        if row <= min(most, width + 1):
+            for rest in _exchanges(nodes // row, row, width):
+                yield (Leg(row, _fewest_lanes(row), False), *rest)
+
+
+def _divisors(number: int) -> list[int]:
+    return [factor for factor in range(2, number + 1) if number % factor == 0]
+
+
+def _fewest_lanes(row: int) -> int:
+    """Lanes of which each sends one message: a power of two."""
+    return 1 << (row - 2).bit_length()
+
+
+def _lane_counts(row: int, width: int) -> list[int]:
+    """Lanes that may serve a row: as many as there are nodes, or all, or half of them."""
+    counts = {min(_fewest_lanes(row), width), width, max(1, width // 2)}
+    return sorted(lanes for lanes in counts if lanes <= row <= _MOST_TURNS * lanes + 1)
+
+
+def grid_times(cluster: Cluster, grid: Grid, chunk_bytes: float) -> GridTimes:
+    """When what is done, as node 0 sees it, where every rank has its pieces of so many bytes a chunk."""
+    stages: list[Stage] = []
+    rows = []
+    for book in _books(cluster, grid, [0]):
+        first = len(stages)
+        for act in book.acts:
+            steps = tuple(_step_us(cluster, act.resource, step, chunk_bytes) for step in act.steps)
+            stages.append(Stage(steps, act.resource, tuple(first + before for before in act.after)))
+        rows.append(tuple(stages[first:]))
+    return GridTimes(tuple(rows), schedule_stages(stages))
+
+
+def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float) -> float:
+    """How long the rank sends that has most to send."""
+    message_us = cluster.node_us if resource == INSIDE else cluster.lane_us
+    busy_us: dict[int, float] = {}
+    for sending in step:
+        size = sum(high - low for low, high in sending.spans) * chunk_bytes
+        one_us = message_us(size) + (len(sending.spans) - 1) * message_us(0.0)
+        busy_us[sending.src] = busy_us.get(sending.src, 0.0) + one_us
+    at_once = cluster.at_once if resource == INSIDE else 1
+    return max(busy_us.values(), default=0.0) / at_once
+
+
+def grid_moves(cluster: Cluster, grid: Grid, times: GridTimes) -> Moves:
+    """Moves of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
+    moves = []
+    for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
+        for act, stage in zip(book.acts, row, strict=True):
+            for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
+                found = (_move(sending, start, start + lasts) for sending in step)
+                moves += [move for move in found if move.chunks]
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+def _move(sending: Sending, start: float, end: float) -> Move:
+    chunks = tuple(chunk for low, high in sending.spans for chunk in range(low, high))
+    return Move(sending.src, sending.dst, chunks, start, end, sending.adds)
+
+
+def _books(cluster: Cluster, grid: Grid, nodes: Sequence[int]) -> Iterator[_Book]:
+    """What is done to each piece by some nodes."""
+    ranks = cluster.site.topology.num_ranks
+    ends = [sum(grid.pieces[:number]) * ranks for number in range(len(grid.pieces) + 1)]
+    for span in pairwise(ends):
+        book = _Book(cluster, grid, nodes)
+        book.write(span)
+        yield book
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """What is done at the same time: steps, and the acts that they wait for."""
+
+    resource: int
+    steps: Sequence[Step]
+    after: tuple[int, ...]
+
+
+Shares = Mapping[int, Sequence[Share]]
+Wants = Mapping[int, Sequence[Want]]
+
+
+@dataclass
+class _Book:
+    """All that some nodes do to one piece.
+
+    Attributes
+    ----------
+    cluster, grid, nodes
+        Who does what.
+    acts
+        The acts so far.
+    last, before
+        Acts that those wait for which come next; and which what is early waits for.
+    """
+
+    cluster: Cluster
+    grid: Grid
+    nodes: Sequence[int]
+    acts: list[_Act] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+
+    def write(self, span: Span) -> None:
+        """Do everything."""
+        everyone = frozenset(range(self.cluster.width))
+        spans = dict.fromkeys(self.nodes, span)
+        shares: Shares = {node: [Share(span, everyone)] for node in self.nodes}
+        stride, outer = 1, None
+        for leg in self.grid.legs:
+            if leg.scatters:
+                spans, shares = self._scatter(leg, stride, spans, shares)
+                stride, outer = stride * leg.nodes, leg
+        scattered = len(self.acts)
+        for leg in self.grid.legs:
+            if not leg.scatters:
+                shares = self._exchange(leg, stride, spans, shares)
+                stride *= leg.nodes
+        # Lanes that serve a row with their part need that first.
+        groups = self.cluster.width // outer.lanes if outer else 1
+        needed = {node: self._by_group(span, groups) for node, span in spans.items()}
+        self._sum_up(shares, needed, upwards=True)
+        ready = self.last
+        if groups > 1:
+            shares = {node: [Share(want.share.span, want.lanes) for want in listed] for node, listed in needed.items()}
+            self._sum_up(shares, {node: [Want(Share(spans[node], everyone), everyone)] for node in spans}, upwards=True)
+        self._go_back(scattered, ready)
+
+    def _add(self, resource: int, steps: Sequence[Step], after: Sequence[int]) -> int:
+        self.acts.append(_Act(resource, steps, tuple(after)))
+        return len(self.acts) - 1
+
+    @property
+    def _meeting(self) -> Meeting:
+        return Meeting(self.cluster.carriers, self.grid.fans)
+
+    def _by_group(self, span: Span, groups: int) -> list[Want]:
+        """Parts of some chunks, each wanted by all lanes of a group."""
+        lanes = self.cluster.width // groups
+        return [
+            Want(Share(sliced(span, group, groups), frozenset()), frozenset(range(group * lanes, (group + 1) * lanes)))
+            for group in range(groups)
+        ]
+
+    def _peer(self, leg: Leg, stride: int, node: int, slot: int) -> int:
+        """The node of a slot: those of a row whose numbers differ in the same bits, or by as much."""
+        own = node // stride % leg.nodes
+        other = own ^ slot if leg.nodes & (leg.nodes - 1) == 0 else (own + slot) % leg.nodes
+        return node + (other - own) * stride
+
+    def _scatter(
+        self, leg: Leg, stride: int, spans: Mapping[int, Span], shares: Shares
+    ) -> tuple[dict[int, Span], dict[int, list[Share]]]:
+        """Every node sends the others of its row their parts; what it has then of its own, and where."""
+        groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
+        wants: list[dict[int, list[Want]]] = [{node: [] for node in self.nodes} for _ in range(leg.turns)]
+        crossing: list[list[Sending]] = [[] for _ in range(leg.turns)]
+        for node in self.nodes:
+            for group, slot in ((group, slot) for slot in range(1, leg.nodes) for group in range(groups)):
+                peer, turn = self._peer(leg, stride, node, slot), leg.turn(slot)
+                lane = group * leg.lanes + slot % leg.lanes
+                part = sliced(sliced(spans[node], peer // stride % leg.nodes, leg.nodes), group, groups)
+                wants[turn][node] += [Want(share, frozenset([lane])) for share in _within(shares[node], part)]
+                crossing[turn].append(Sending(carriers[node][lane], carriers[peer][lane], (part,), True))
+        ready, early, late = self.last, list[int](), list[int]()
+        idle = {carriers[node][group * leg.lanes] for node in self.nodes for group in range(groups)}
+        for wanted, sent in zip(wants, crossing, strict=True):
+            summed = self._add(INSIDE, self._meeting.steps(wanted, upwards=False), ready)
+            aside = tuple(sending for sending in sent if leg.is_even and sending.src in idle)
+            if aside:
+                early.append(self._add(ASIDE, [aside], [summed]))
+            late.append(self._add(ACROSS, [tuple(sending for sending in sent if sending not in aside)], [summed]))
+        self.before, self.last = early if leg.is_even else late[:-1], [*early, *late]
+        self.before = self.before or ready
+        own = {node: sliced(spans[node], node // stride % leg.nodes, leg.nodes) for node in self.nodes}
+        return own, {node: list(self._received(leg, own[node], shares[node])) for node in self.nodes}
+
+    def _received(self, leg: Leg, own: Span, shares: Sequence[Share]) -> Iterator[Share]:
+        """A node's own part, which lanes hold as before; those that get nothing in the last turn have it early."""
+        groups = self.cluster.width // leg.lanes
+        for group in range(groups):
+            last = {
+                group * leg.lanes + slot % leg.lanes
+                for slot in range(1, leg.nodes)
+                if leg.turn(slot) == leg.turns - 1 and not (leg.is_even and slot % leg.lanes == 0)
+            }
+            for share in _within(shares, sliced(own, group, groups)):
+                yield Share(share.span, share.held, share.held - last)
+
+    def _exchange(self, leg: Leg, stride: int, spans: Mapping[int, Span], shares: Shares) -> dict[int, list[Share]]:
+        """Every node sends the others of its row its sums; what it has then, and where."""
+        groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
+        needed = {node: self._by_group(span, groups) for node, span in spans.items()}
+        self._sum_up(shares, needed, upwards=False)
+        sent, held = [], {}
+        for node in self.nodes:
+            for group, want in enumerate(needed[node]):
+                for slot in range(1, leg.nodes):
+                    lane = group * leg.lanes + slot % leg.lanes
+                    peer = self._peer(leg, stride, node, slot)
+                    # The first lane keeps the node's own sum; the others', which are the same, make room for what comes.
+                    adds = slot % leg.lanes == 0
+                    sent.append(Sending(carriers[node][lane], carriers[peer][lane], (want.share.span,), adds))
+            held[node] = [
+                Share(want.share.span, frozenset(sorted(want.lanes)[slot % leg.lanes] for slot in range(leg.nodes)))
+                for want in needed[node]
+            ]
+        self.last = [self._add(ACROSS, [tuple(sent)], self.last)]
+        self.before = self.last
+        return held
+
+    def _sum_up(self, shares: Shares, needed: Wants, *, upwards: bool) -> None:
+        """Bring the sums of what nodes hold to the lanes that need them."""
+        if not self.grid.dealt and any(share.early for listed in shares.values() for share in listed):
+            steps, shares = self._meeting.early_steps(shares)
+            self.last = [*self.last, self._add(INSIDE, steps, self.before)]
+        wants = {
+            node: [Want(share, want.lanes) for want in listed for share in _within(shares[node], want.share.span)]
+            for node, listed in needed.items()
+        }
+        if self.grid.dealt:
+            dealt, handed = _dealt(wants)
+            steps = [*self._meeting.steps(dealt, upwards=False), *self._meeting.steps(handed, upwards=True)]
+        else:
+            steps = self._meeting.steps(wants, upwards=upwards)
+        self.last = [self._add(INSIDE, steps, self.last)]
+
+    def _go_back(self, number: int, ready: Sequence[int]) -> None:
+        """The first so many acts backwards: what was added up is handed out."""
+        users: list[list[int]] = [[] for _ in range(number)]
+        for index in range(number):
+            for before in self.acts[index].after:
+                users[before].append(index)
+        place: dict[int, int] = {}
+        for index in reversed(range(number)):
+            act = self.acts[index]
+            steps = [
+                tuple(Sending(sending.dst, sending.src, sending.spans, False) for sending in step)
+                for step in reversed(act.steps)
+            ]
+            place[index] = self._add(act.resource, steps, [place[user] for user in users[index]] or ready)
+
+
+def _within(shares: Sequence[Share], span: Span) -> Iterator[Share]:
+    """What of some shares lies in some chunks."""
+    for share in shares:
+        part = share.within(span)
+        if part is not None:
+            yield part
+
+
+def _dealt(wants: Wants) -> tuple[dict[int, list[Want]], dict[int, list[Want]]]:
+    """Every lane that wants a share gets a part of it summed up, and then hands it to the others that want it."""
+    dealt: dict[int, list[Want]] = {node: [] for node in wants}
+    handed: dict[int, list[Want]] = {node: [] for node in wants}
+    for node, listed in wants.items():
+        for want in listed:
+            for number, lane in enumerate(sorted(want.lanes)):
+                span = sliced(want.share.span, number, len(want.lanes))
+                dealt[node].append(Want(Share(span, want.share.held), frozenset([lane])))
+                handed[node].append(Want(Share(span, frozenset([lane])), want.lanes))
+    return dealt, handed
