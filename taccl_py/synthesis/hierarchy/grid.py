@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.meeting import Meeting, Sending, Share, Span, Step, Want, sliced
@@ -60,6 +60,10 @@ class Leg:
     def is_even(self) -> bool:
         """Whether lanes serve equally many nodes of a row, where the first one serves its own."""
         return self.nodes % self.lanes == 0 and self.lanes > 1
+
+    def resource(self, slot: int) -> int:
+        """What the message to a node of the row occupies: the first lane has one less, if it serves its own node."""
+        return ASIDE if self.is_even and slot % self.lanes == 0 else ACROSS
 
     def __str__(self) -> str:
         """For people."""
@@ -254,8 +258,8 @@ class _Book:
         self._sum_up(shares, needed, upwards=True)
         ready = self.last
         if groups > 1:
-            shares = {node: [Share(want.share.span, want.lanes) for want in listed] for node, listed in needed.items()}
-            self._sum_up(shares, {node: [Want(Share(spans[node], everyone), everyone)] for node in spans}, upwards=True)
+            wants = {node: list(self._from_groups(span, groups)) for node, span in spans.items()}
+            self._add(INSIDE, self._meeting.steps(wants, upwards=True), self.last)
         self._go_back(scattered, ready)
 
     def _add(self, resource: int, steps: Sequence[Step], after: Sequence[int]) -> int:
@@ -274,6 +278,13 @@ class _Book:
             for group in range(groups)
         ]
 
+    def _from_groups(self, span: Span, groups: int) -> Iterator[Want]:
+        """What every group has, wanted by the lanes of the same place in other groups."""
+        lanes = self.cluster.width // groups
+        for group, lane in product(range(groups), range(lanes)):
+            share = Share(sliced(span, group, groups), frozenset([group * lanes + lane]))
+            yield Want(share, frozenset(range(lane, self.cluster.width, lanes)))
+
     def _peer(self, leg: Leg, stride: int, node: int, slot: int) -> int:
         """The node of a slot: those of a row whose numbers differ in the same bits, or by as much."""
         own = node // stride % leg.nodes
@@ -286,24 +297,23 @@ class _Book:
         """Every node sends the others of its row their parts; what it has then of its own, and where."""
         groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
         wants: list[dict[int, list[Want]]] = [{node: [] for node in self.nodes} for _ in range(leg.turns)]
-        crossing: list[list[Sending]] = [[] for _ in range(leg.turns)]
+        crossing: list[dict[int, list[Sending]]] = [{ASIDE: [], ACROSS: []} for _ in range(leg.turns)]
         for node in self.nodes:
-            for group, slot in ((group, slot) for slot in range(1, leg.nodes) for group in range(groups)):
+            for slot, group in product(range(1, leg.nodes), range(groups)):
                 peer, turn = self._peer(leg, stride, node, slot), leg.turn(slot)
                 lane = group * leg.lanes + slot % leg.lanes
                 part = sliced(sliced(spans[node], peer // stride % leg.nodes, leg.nodes), group, groups)
                 wants[turn][node] += [Want(share, frozenset([lane])) for share in _within(shares[node], part)]
-                crossing[turn].append(Sending(carriers[node][lane], carriers[peer][lane], (part,), True))
-        ready, early, late = self.last, list[int](), list[int]()
-        idle = {carriers[node][group * leg.lanes] for node in self.nodes for group in range(groups)}
-        for wanted, sent in zip(wants, crossing, strict=True):
+                crossing[turn][leg.resource(slot)].append(
+                    Sending(carriers[node][lane], carriers[peer][lane], (part,), True)
+                )
+        ready, sent = self.last, dict[int, list[int]]({ASIDE: [], ACROSS: []})
+        for wanted, by_resource in zip(wants, crossing, strict=True):
             summed = self._add(INSIDE, self._meeting.steps(wanted, upwards=False), ready)
-            aside = tuple(sending for sending in sent if leg.is_even and sending.src in idle)
-            if aside:
-                early.append(self._add(ASIDE, [aside], [summed]))
-            late.append(self._add(ACROSS, [tuple(sending for sending in sent if sending not in aside)], [summed]))
-        self.before, self.last = early if leg.is_even else late[:-1], [*early, *late]
-        self.before = self.before or ready
+            for resource, sendings in by_resource.items():
+                sent[resource] += [self._add(resource, [tuple(sendings)], [summed])] if sendings else []
+        self.last = [*sent[ASIDE], *sent[ACROSS]]
+        self.before = sent[ASIDE] or sent[ACROSS][:-1] or ready
         own = {node: sliced(spans[node], node // stride % leg.nodes, leg.nodes) for node in self.nodes}
         return own, {node: list(self._received(leg, own[node], shares[node])) for node in self.nodes}
 
@@ -314,7 +324,7 @@ class _Book:
             last = {
                 group * leg.lanes + slot % leg.lanes
                 for slot in range(1, leg.nodes)
-                if leg.turn(slot) == leg.turns - 1 and not (leg.is_even and slot % leg.lanes == 0)
+                if leg.turn(slot) == leg.turns - 1 and leg.resource(slot) == ACROSS
             }
             for share in _within(shares, sliced(own, group, groups)):
                 yield Share(share.span, share.held, share.held - last)
@@ -387,6 +397,9 @@ def _dealt(wants: Wants) -> tuple[dict[int, list[Want]], dict[int, list[Want]]]:
     handed: dict[int, list[Want]] = {node: [] for node in wants}
     for node, listed in wants.items():
         for want in listed:
+            if len(want.share.held) == 1:
+                handed[node].append(want)
+                continue
             for number, lane in enumerate(sorted(want.lanes)):
                 span = sliced(want.share.span, number, len(want.lanes))
                 dealt[node].append(Want(Share(span, want.share.held), frozenset([lane])))

@@ -30,6 +30,8 @@ class Sending:
 
 
 Step = tuple[Sending, ...]
+# Chunks by sender, receiver, and whether they are added.
+Sent = dict[tuple[int, int, bool], list[Span]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +101,10 @@ class Meeting:
         digits = list(zip(self._strides, self.fans, strict=True))
         found = []
         for stride, fan in reversed(digits) if upwards else digits:
-            sent: dict[tuple[int, int, bool], list[Span]] = {}
+            sent: Sent = {}
             for node, listed in wants.items():
-                ranks = self.carriers[node]
-                for number, want in enumerate(listed):
-                    meets = list(_meets(held[node][number], want.lanes, stride, fan))
-                    for lane, other, adds in meets:
-                        if other >= 0:
-                            sent.setdefault((ranks[other], ranks[lane], adds), []).append(want.share.span)
-                    held[node][number] = frozenset(lane for lane, _, _ in meets)
+                each = zip(held[node], listed, strict=True)
+                held[node] = [_meet(self.carriers[node], has, want, (stride, fan), sent) for has, want in each]
             found.append(_step(sent))
         return found
 
@@ -119,7 +116,7 @@ class Meeting:
         left = {node: list(listed) for node, listed in shares.items()}
         found = []
         for stride in self._strides:
-            sent: dict[tuple[int, int, bool], list[Span]] = {}
+            sent: Sent = {}
             for node, listed in left.items():
                 ranks = self.carriers[node]
                 for number, share in enumerate(listed):
@@ -135,22 +132,23 @@ class Meeting:
         return found, left
 
 
-def _meets(held: frozenset[int], wanted: frozenset[int], stride: int, fan: int) -> Iterable[tuple[int, int, bool]]:
-    """Who has a sum after a step, from whom each of them gets something (-1: it has it), and whether that is added."""
-    digits = sorted({lane // stride % fan for lane in wanted})
+def _meet(ranks: Sequence[int], held: frozenset[int], want: Want, digit: tuple[int, int], sent: Sent) -> frozenset[int]:
+    """Let lanes that differ in a digit (its weight, its values) meet, note what they send, and return who has a sum then."""
+    stride, fan = digit
+    values = sorted({lane // stride % fan for lane in want.lanes})
+    after = set()
     for base in sorted({lane - lane // stride % fan * stride for lane in held}):
-        lanes = [base + digit * stride for digit in range(fan)]
-        for digit in digits:
-            has = lanes[digit] in held
-            if has:
-                yield lanes[digit], -1, False
-            for other in lanes:
-                if other in held and other != lanes[digit]:
-                    yield lanes[digit], other, has
-                    has = True
+        others = [base + value * stride for value in range(fan) if base + value * stride in held]
+        for lane in (base + value * stride for value in values):
+            after.add(lane)
+            has = lane in others
+            for other in (other for other in others if other != lane):
+                sent.setdefault((ranks[other], ranks[lane], has), []).append(want.share.span)
+                has = True
+    return frozenset(after)
 
 
-def _step(sent: Mapping[tuple[int, int, bool], Sequence[Span]]) -> Step:
+def _step(sent: Sent) -> Step:
     return tuple(Sending(src, dst, joined(spans), adds) for (src, dst, adds), spans in sent.items())
 
 

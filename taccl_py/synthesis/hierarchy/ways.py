@@ -39,8 +39,8 @@ _PIECES = (
 _POWERS = (1, 2, 4, 8, 16, 32, 64)
 # Copies of chunks on all ranks up to which pieces are cut.
 _MOST_COPIES = 4_000_000
-# Grids of nodes that are looked at further, and those of them that are looked at in pieces.
-_MOST_GRIDS, _MOST_GRIDS_IN_PIECES = 16, 4
+# Grids of nodes that are written out at most, and so many again of them in pieces.
+_MOST_GRIDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +230,12 @@ def _grids(demand: Demand, cluster: Cluster) -> Iterator[Way]:
         return Way(times.end_us, partial(write, grid, times))
 
     share_bytes = demand.chunk_bytes(demand.collective(1))
-    first, *others = list(_pieces(demand)) or [()]
+    first, *others = [*_pieces(demand)] or [()]
     whole = [(found(grid), grid) for grid in grids(cluster, first)] if first else []
     whole.sort(key=lambda each: each[0].estimate_us)
     yield from (way for way, _ in whole[:_MOST_GRIDS])
-    for _, grid in whole[:_MOST_GRIDS_IN_PIECES]:
-        yield from (found(replace(grid, pieces=pieces)) for pieces in others)
+    cut = [found(replace(grid, pieces=pieces)) for _, grid in whole[:_MOST_GRIDS] for pieces in others]
+    yield from sorted(cut, key=lambda way: way.estimate_us)[:_MOST_GRIDS]
 
 
 def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
