@@ -30,6 +30,7 @@ from taccl_py.simulate.timeline import Timeline
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.sketch.model import Sketch, machine_name
 from taccl_py.solvers.choice import choose_solver
+from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -271,7 +272,7 @@ def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
     if refusal is not None:
         raise InputError(f"{refusal}; use taccl synth", path="command line")
     with _timed(seconds, "bound", events):
-        bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
+        bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, request.options.limits)
         events.bound(bound.time_us)
     with _timed(seconds, "search", events):
         schedule = replicate(demand, request.options.limits, bound)
@@ -328,9 +329,8 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     if topology.chunk_costs and request.size_bytes is not None:
         raise InputError(
             f"{topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --size out",
-            path="command line",
-            field="--size",
-        )
+            path="command line", field="--size",
+        )  # fmt: skip
     size_bytes = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
     chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else None)
     demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks)
@@ -362,10 +362,8 @@ def _run_engine(request: Request, demand: Demand, events: Events) -> Synthesis:
             raise
         raise Infeasible(
             f"{error} (numbers within --ranks, where rank {error.rank} is rank {request.ranks[error.rank]} of the machine)",
-            chunk=error.chunk,
-            rank=error.rank,
-            restriction=error.restriction,
-        ) from None
+            chunk=error.chunk, rank=error.rank, restriction=error.restriction,
+        ) from None  # fmt: skip
 
 
 def require_valid(schedule: Schedule, name: str = "schedule") -> None:
@@ -375,8 +373,10 @@ def require_valid(schedule: Schedule, name: str = "schedule") -> None:
         raise InvalidArtifact(name, violations)
 
 
-def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
+def lower_and_judge(schedule: Schedule, options: LoweringOptions, over: Over = never) -> Lowered:
     """Lower a schedule, judge the text, and replay it.
+
+    Where ports would let messages pass in another order than planned, programs that enforce it are tried until time is over.
 
     Raises
     ------
@@ -389,7 +389,7 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions) -> Lowered:
     program, timeline = _lower_once(lowering, options.port_order, options)
     for order in _PORT_ORDERS[schedule.collective.reduces]:
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
-        if not slower or not schedule.topology.ports:
+        if not slower or not schedule.topology.ports or over():
             break
         # Steps that wait for their turn cannot be fused, so there may be no room for them.
         with suppress(LoweringError):
@@ -463,9 +463,8 @@ def _require_agreement(gpu: Gpu, others: Mapping[int, Gpu], options: LoweringOpt
     if disagreement is not None:
         raise LoweringError(
             f"lowered one by one, {disagreement} do not agree on what goes together; use taccl synth, which lowers all at once",
-            runtime=options.runtime.name,
-            limit="connection",
-        )
+            runtime=options.runtime.name, limit="connection",
+        )  # fmt: skip
 
 
 def lower_plan_and_judge(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
@@ -562,23 +561,24 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conv
     return Conversion(program, text, verdict, tuple(notes))
 
 
-def lower_best(synthesis: Synthesis, options: LoweringOptions) -> tuple[Synthesis, Lowered]:
+def lower_best(synthesis: Synthesis, options: LoweringOptions, over: Over = never) -> tuple[Synthesis, Lowered]:
     """Lower the best schedule, or a nearly as fast one whose XML keeps its promise better; the choice is the synthesis' schedule.
 
     Ranks that share a port cannot wait for each other in MSCCL, so there the XML may be slower than the schedule. The bound becomes
-    one for messages that a step can carry.
+    one for messages that a step can carry. Where time is over, the first program that can be made is the one.
     """
-    lowered = lower_and_judge(synthesis.schedule, options)
+    lowered = lower_and_judge(synthesis.schedule, options, over)
     best = synthesis
     for schedule in synthesis.runners_up:
-        if lowered.replay.makespan_us <= min(best.schedule.makespan_us * _KEPT_PROMISE, schedule.makespan_us):
+        promised_us = min(best.schedule.makespan_us * _KEPT_PROMISE, schedule.makespan_us)
+        if lowered.replay.makespan_us <= promised_us or over():
             break
         require_valid(schedule)
         with suppress(LoweringError):
-            candidate = lower_and_judge(schedule, options)
+            candidate = lower_and_judge(schedule, options, over)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
                 best, lowered = _chosen_instead(synthesis, schedule), candidate
-    return bounded_by_messages(best, MAX_COUNT), lowered
+    return bounded_by_messages(best, MAX_COUNT, over), lowered
 
 
 def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:

@@ -220,10 +220,17 @@ def test_no_runner_up_is_tried_when_the_best_keeps_its_promise(monkeypatch):
     best, runner_up = shared_nic(direct=True), shared_nic(direct=True, detour_us=33.0)
     tried = []
     judge = pipeline.lower_and_judge
-    monkeypatch.setattr(pipeline, "lower_and_judge", lambda s, options: tried.append(s) or judge(s, options))
+    monkeypatch.setattr(pipeline, "lower_and_judge", lambda s, *rest: tried.append(s) or judge(s, *rest))
     found = answer(best, runner_up)
     assert lower_best(found, LoweringOptions(EXECUTOR))[0] is found
     assert tried == [best]
+
+
+def test_when_time_is_up_the_first_program_is_the_one():
+    found = answer(shared_nic(direct=False), shared_nic(direct=True))
+    synthesis, lowered = lower_best(found, LoweringOptions(EXECUTOR), lambda: True)
+    assert synthesis is found
+    assert lowered.replay.makespan_us == 40.0
 
 
 def test_a_runner_up_that_is_no_faster_in_the_end_changes_nothing():

@@ -17,6 +17,7 @@ from taccl_py.portfolio.envelope import lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
+from taccl_py.solvers.limits import Deadline, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
@@ -24,6 +25,8 @@ from taccl_py.units import SizeRange
 
 # Sizes at which engines run are this far apart at most.
 _PROBE_FACTOR = 2.0
+# Part of the time limit that bounds may take, and seconds that they, and the race, may take in any case.
+_BOUNDS, _LEAST_SECONDS = 0.25, 1.0
 # Longest run of one engine; a range races many.
 _RUN_SECONDS = 12.0
 # A span may keep an algorithm that is this much slower than the fastest where that saves a file.
@@ -141,33 +144,40 @@ def synthesize_portfolio(
             field="--sizes",
         )
     demand = replace(demand, size_bytes=float(high))
+    limits = request.options.limits
+    deadline, over = Deadline(limits.seconds), limits.to_lower()
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
-    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=float(low))
-    probes = [Probe(each, bounds.at(each.size_bytes, MAX_COUNT)) for each in demands]
-    with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
+    soon = limits.within(limits.seconds * _BOUNDS)
+    bounding = soon.countdown(least_seconds=_LEAST_SECONDS)
+    bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
+    probes = [Probe(each, bounds.at(each.size_bytes, MAX_COUNT, over=bounding)) for each in demands]
+    racing = replace(request.options, limits=limits.within(max(deadline.left, _LEAST_SECONDS)))
+    with Racer(racing, _RUN_SECONDS, workers).running() as racer:
         candidates = race_candidates(probes, racer, events)
         if not candidates:
             raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
         events.stage("lowering")
-        variants = lower_variants(candidates, [round(probe.demand.size_bytes) for probe in probes], options, racer)
+        sizes_bytes = [round(probe.demand.size_bytes) for probe in probes]
+        variants = lower_variants(candidates, sizes_bytes, options, racer, over)
     members: list[Member] = []
     for span in lower_envelope([variant.curve for variant in variants], low, high, _TOLERANCE):
         middle = round(math.sqrt(span.min_bytes * span.max_bytes))
         others = sorted(variants, key=lambda variant: variant.curve.time_us(middle))
-        members += _cover([variants[span.choice], *others], span.min_bytes, span.max_bytes, options)
-    members = [_with_origin(member, demand, request, bounds.at(member.max_bytes, MAX_COUNT)) for member in members]
+        members += _cover([variants[span.choice], *others], span.min_bytes, span.max_bytes, options, over)
+    proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
+    members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
 
 
-def _cover(variants: Sequence[Variant], low: int, high: int, options: LoweringOptions) -> list[Member]:
+def _cover(variants: Sequence[Variant], low: int, high: int, options: LoweringOptions, over: Over) -> list[Member]:
     """Members for all sizes of a span: the first variant where it can be lowered, another one where it cannot."""
     members: list[Member] = []
     while low <= high:
         failure: LoweringError | None = None
         for variant in variants:
             try:
-                member = _lower_from(variant, low, high, options)
+                member = _lower_from(variant, low, high, options, over)
             except LoweringError as error:
                 failure = failure or error
                 continue
@@ -179,7 +189,7 @@ def _cover(variants: Sequence[Variant], low: int, high: int, options: LoweringOp
     return members
 
 
-def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions) -> Member:
+def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions, over: Over) -> Member:
     """Program for the sizes from `low` up to `high`, or to where another protocol is better, or to where it is safe."""
     schedule = variant.candidate.schedule
     protocol = options.protocol or choose_protocol(at_size(schedule, low), None, options.runtime).protocol
@@ -188,8 +198,10 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions)
     best: Member | None = None
     failure: LoweringError | None = None
     for instances in _instances(at_size(schedule, high), options):
+        if best is not None and over():
+            break
         try:
-            member = _lower_with(variant, low, high, replace(options, protocol=protocol, instances=instances))
+            member = _lower_with(variant, low, high, replace(options, protocol=protocol, instances=instances), over)
         except LoweringError as error:
             failure = failure or error
             continue
@@ -200,7 +212,7 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions)
     return best
 
 
-def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions) -> Member:
+def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions, over: Over) -> Member:
     """Program for the sizes from `low` up to `high`, or as far as it is safe."""
     schedule = at_size(variant.candidate.schedule, variant.at_bytes)
     share = bytes_per_byte(schedule, options)
@@ -209,9 +221,9 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions)
     known = variant.lowered
     if known.program.protocol is not options.protocol or options.instances > 1 or known.program.max_bytes < wanted:
         try:
-            known = lower_and_judge(schedule, replace(options, max_bytes=wanted))
+            known = lower_and_judge(schedule, replace(options, max_bytes=wanted), over)
         except LoweringError:
-            known = lower_and_judge(schedule, options)
+            known = lower_and_judge(schedule, options, over)
     safe = math.floor(known.program.max_bytes / share)
     if safe < low:
         raise LoweringError(

@@ -19,6 +19,7 @@ from taccl_py.portfolio.candidates import Candidate
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import resized
 from taccl_py.simulate.cost_curve import CostCurve, CurvePiece
+from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import BYTES_PER_MB
 
@@ -28,6 +29,9 @@ _MOST_TRIES = 4
 _WORTH = 5e-4
 # Candidates of more messages are lowered once: that takes seconds, and more than twice as long for twice as many.
 _MANY_MESSAGES = 1500
+# Limits that a program keeps at some sizes and not at others.
+_LIMITS_OF_SIZE = frozenset({"max_bytes"})
+_MOST_FAILURES = 2
 # A program is replayed at sizes up to this factor from the one that it is made for.
 _NEAR = 8.5
 # What is not replayed counts as so many times as slow, unless the program keeps the schedule's promise wherever it is replayed.
@@ -78,7 +82,7 @@ def bytes_per_byte(schedule: Schedule, options: LoweringOptions) -> float:
 
 
 def lower_variants(
-    candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions, racer: Racer
+    candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions, racer: Racer, over: Over = never
 ) -> list[Variant]:
     """Variants of which at every probe size one is as fast as a program can be found.
 
@@ -92,6 +96,8 @@ def lower_variants(
         Runtime and placement.
     racer
         For what can be lowered side by side.
+    over
+        Whether time is up; then it is enough that a program serves a size.
 
     Raises
     ------
@@ -102,33 +108,64 @@ def lower_variants(
     # Each at the largest size for which it seems to be best, as such a program often serves smaller sizes as well.
     largest = {id(candidate): _Job(candidate, size, tuple(sizes), options) for size, candidate in fastest.items()}
     jobs = list(largest.values())
-    made = zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True)
-    # What comes from another process has a copy of its candidate.
-    found = [replace(variant, candidate=job.candidate) for job, variant in made if variant is not None]
+    found: list[Variant] = []
+    failures = _Failures()
+    for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
+        if isinstance(made, Variant):
+            # What comes from another process has a copy of its candidate.
+            found.append(replace(made, candidate=job.candidate))
+        else:
+            failures.add(job.candidate, made)
     for size in reversed(sizes):
-        found += _better_at(size, candidates, found, _Job(fastest[size], size, tuple(sizes), options))
+        found += _better_at(_Job(fastest[size], size, tuple(sizes), options), candidates, found, failures, over)
     return found
 
 
-def _better_at(size: int, candidates: Sequence[Candidate], known: Sequence[Variant], job: _Job) -> list[Variant]:
-    """Variants that are faster at a size than the known ones; a job says how programs are made and replayed."""
+def _better_at(
+    job: _Job, candidates: Sequence[Candidate], known: Sequence[Variant], failures: _Failures, over: Over
+) -> list[Variant]:
+    """Variants that are faster at a job's size than the known ones; it says how programs are made and replayed."""
+    size = job.size
     best_us = min((variant.curve.time_us(size) for variant in known), default=math.inf)
     found: list[Variant] = []
     failure: LoweringError | None = None
     for candidate in sorted(candidates, key=lambda each: each.curve.time_us(size)):
         if candidate.curve.time_us(size) * (1 + _WORTH) >= best_us or len(found) == _MOST_TRIES:
             break
+        if over() and not math.isinf(best_us):
+            break
+        if (known_failure := failures.why_not(candidate)) is not None:
+            failure = failure or known_failure
+            continue
         if any(variant.candidate is candidate and variant.is_made_for(size) for variant in known):
             continue
         try:
             found.append(_lowered(replace(job, candidate=candidate)))
         except LoweringError as error:
             failure = failure or error
+            failures.add(candidate, error)
             continue
         best_us = min(best_us, found[-1].curve.time_us(size))
     if failure is not None and math.isinf(best_us):
         raise failure
     return found
+
+
+class _Failures:
+    """Candidates that could not be lowered; where two sizes were in vain, a third one is not tried."""
+
+    def __init__(self) -> None:
+        self._errors: dict[int, list[LoweringError]] = {}
+
+    def add(self, candidate: Candidate, error: LoweringError) -> None:
+        """Take note of one."""
+        if error.limit not in _LIMITS_OF_SIZE:
+            self._errors.setdefault(id(candidate), []).append(error)
+
+    def why_not(self, candidate: Candidate) -> LoweringError | None:
+        """Why the candidate is not worth another try, if it is not."""
+        errors = self._errors.get(id(candidate), [])
+        return errors[0] if len(errors) >= _MOST_FAILURES else None
 
 
 @dataclass(frozen=True)
@@ -141,11 +178,11 @@ class _Job:
     options: LoweringOptions
 
 
-def _lowered_if_possible(job: _Job) -> Variant | None:
+def _lowered_if_possible(job: _Job) -> Variant | LoweringError:
     try:
         return _lowered(job)
-    except LoweringError:
-        return None
+    except LoweringError as error:
+        return error
 
 
 def _lowered(job: _Job) -> Variant:

@@ -7,6 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+# Whether time is up or the user wants an end.
+Over = Callable[[], bool]
+# For how long after the time limit other ways to lower what was found are tried: a part of it, and so many seconds at least.
+_GRACE, _LEAST_GRACE_SECONDS = 0.25, 2.0
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -38,6 +43,33 @@ class Limits:
     def within(self, seconds: float, work: float | None = None) -> Limits:
         """Return the same limits with less time and the given amount of work."""
         return replace(self, seconds=max(0.05, min(self.seconds, seconds)), work=work)
+
+    def to_lower(self) -> Over:
+        """When to be content with the first way to lower what was found, counted from the beginning of the search."""
+        return self.countdown(grace_seconds=max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds))
+
+    def countdown(self, *, least_seconds: float = 0.0, grace_seconds: float = 0.0) -> Over:
+        """Whether time is up, counted from now on, or the user wants an end.
+
+        Parameters
+        ----------
+        least_seconds
+            It is not before so many seconds have passed.
+        grace_seconds
+            Time is not up before so many more seconds have passed; the user need not wait for that.
+        """
+        begun = time.monotonic()
+
+        def over() -> bool:
+            passed = time.monotonic() - begun
+            return passed >= least_seconds and (passed >= self.seconds + grace_seconds or self.stop.is_set())
+
+        return over
+
+
+def never() -> bool:
+    """No end, an `Over`."""
+    return False
 
 
 class Deadline:

@@ -117,7 +117,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     if demand.topology.chunk_costs:  # no other engine knows what a chunk of an unstated size is
         return _or_template(load_engine("milp")(demand, options, events), demand, options)
     begun = time.monotonic()
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
+    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
     events.bound(bound.time_us)
     answers: list[Synthesis] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import message_bound
 from taccl_py.synthesis.engine import Proof, Synthesis
 
@@ -11,13 +12,16 @@ from taccl_py.synthesis.engine import Proof, Synthesis
 _AT_BOUND = 1 + 1e-6
 
 
-def bounded_by_messages(synthesis: Synthesis, most_chunks: int) -> Synthesis:
-    """Return the answer with the bound for messages of so many chunks, if its own messages are such and that is the better bound."""
+def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = never) -> Synthesis:
+    """Return the answer with the bound for messages of so many chunks, if its own messages are such and that is the better bound.
+
+    Where time is over, it may be a weaker one.
+    """
     schedule = synthesis.schedule
     longest = max((len(message.chunks) for message in schedule.messages), default=0)
     if schedule.size_bytes is None or longest > most_chunks:
         return synthesis
-    bound = message_bound(schedule.topology, schedule.collective.kind, schedule.size_bytes, most_chunks)
+    bound = message_bound(schedule.topology, schedule.collective.kind, schedule.size_bytes, most_chunks, over)
     if bound.time_us <= synthesis.bound.time_us:
         return synthesis
     proof = Proof.OPTIMAL if schedule.makespan_us <= bound.time_us * _AT_BOUND else synthesis.proof

@@ -143,7 +143,8 @@ class _Run:
             (allreduce(one, other) for one, other in pairs if other is not None),
             key=lambda schedule: schedule.makespan_us,
         )
-        return _Found(tuple(schedules), allreduce_bound(self.topology, gather, self.chunk_bytes), False)
+        limits = self.options.limits.within(self.deadline.left)
+        return _Found(tuple(schedules), allreduce_bound(self.topology, gather, self.chunk_bytes, limits), False)
 
     def combining(self, collective: Collective, dual: Collective) -> _Found:
         """Best schedules of sums: those of the routed collective on the reversed machine, run backwards."""

@@ -21,6 +21,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.uneven import fit_to_size
 
 _POLL_SECONDS = 0.1
+_NO_TIME = "no time was left"
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -91,6 +92,8 @@ class Racer:
         """Carry out runs; those that were not begun in time have no answer."""
         if self._processes is None:
             return [self._here(run, events) for run in runs]
+        if self.over:  # processes take some runs even so
+            return [Outcome(run, None, _NO_TIME) for run in runs]
         settings = _Settings.of(replace(self._options, limits=self._options.limits.within(self._seconds)))
         futures = [self._processes.submit(_carry_out, run, settings) for run in runs]
         self._await(self._processes, futures, events)
@@ -105,7 +108,7 @@ class Racer:
 
     def _here(self, run: Run, events: Events) -> Outcome:
         if self.over:
-            return Outcome(run, None, "no time was left")
+            return Outcome(run, None, _NO_TIME)
         events.stage(f"{run.engine} at {run.demand.size_bytes:g} bytes")
         seconds = min(self._seconds, self._deadline.left)
         return _answer(run, replace(self._options, limits=self._options.limits.within(seconds)))
@@ -143,7 +146,7 @@ class _Settings:
 
 def _outcome(run: Run, future: Future[Outcome]) -> Outcome:
     if not future.done() or future.cancelled():
-        return Outcome(run, None, "no time was left")
+        return Outcome(run, None, _NO_TIME)
     try:
         return future.result()
     except BrokenProcessPool:

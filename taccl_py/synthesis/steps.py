@@ -41,7 +41,7 @@ def synthesize_steps(demand: Demand, options: Options, events: Events) -> Synthe
     if not schedules:
         raise LimitReached("no schedule was found in steps; give more time with --time-limit or use another --engine")
     events.incumbent(schedules[0].makespan_us)
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes)
+    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
     optimal = schedules[0].makespan_us <= bound.time_us * (1 + _TOLERANCE)
     seconds = {"front": time.monotonic() - begun}
     proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE

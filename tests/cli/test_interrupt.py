@@ -181,6 +181,47 @@ def test_a_large_machine_takes_little_more_than_the_time_limit(start):
     assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.slow
+def test_a_range_takes_little_more_than_the_time_limit(start):
+    arguments = ("synth", "ndv4", "allreduce", "--nodes", "2", "--sizes", "1KiB:1GiB", "--json")
+    begun = time.monotonic()
+    process = start(*arguments, "--time-limit", "5")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    # Bounds, race and lowering share the 5 s and 2 s more; to start processes, and to lower what is the last, comes on top.
+    assert time.monotonic() - begun < 14
+    assert all(row["makespan_us"] >= row["bound_us"] * (1 - 1e-9) > 0 for row in json.loads(out)["sizes"])
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_race_for_a_range_with_files_for_all_sizes(start, folder):
+    arguments = ("synth", "mesh:4x4", "allgather", "--sizes", "1KiB:1GiB", "--time-limit", "300")
+    process = start(*arguments, "-o", "out", "--json")
+    time.sleep(12)
+    assert process.poll() is None, "it ended before it was interrupted; a longer search is needed here"
+    begun = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert time.monotonic() - begun < 8
+    files = json.loads(out)["files"]
+    assert sorted(files) == sorted(name for name in os.listdir(folder / "out") if name.endswith(".xml"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_bounds_of_a_large_machine(start):
+    """Bounds of 512 ranks take seconds, and so does the choice of a way; then 6656 messages are written down and judged."""
+    arguments = ("synth", "hpn:64", "allgather", "--engine", "hierarchy", "--size", "1MiB", "--time-limit", "100")
+    process = start(*arguments, "-o", "out.json", "--json")
+    time.sleep(2)
+    begun = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert time.monotonic() - begun < 10
+    assert json.loads(out)["gap"] > 0
+
+
 def test_a_reader_that_goes_away_is_no_error(start):
     process = start("topo", "show", "ndv2", "--nodes", "4", "--json")
     process.stdout.readline()

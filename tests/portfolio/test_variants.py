@@ -75,6 +75,42 @@ def test_what_cannot_be_lowered_does_not_keep_others_from_it(monkeypatch):
     assert {id(variant.candidate) for variant in found} == {id(second)}
 
 
+def test_what_could_not_be_lowered_at_two_sizes_is_not_tried_at_others(monkeypatch):
+    lower = variants.lower_and_judge
+    first, second = candidates()
+    links, tried = {message.link for message in first.schedule.messages}, []
+
+    def cramped(schedule, options):
+        if {message.link for message in schedule.messages} == links:
+            tried.append(schedule.size_bytes)
+            raise LoweringError("no room", runtime=options.runtime.name, limit="threadblocks")
+        return lower(schedule, options)
+
+    monkeypatch.setattr(variants, "lower_and_judge", cramped)
+    found = lower_variants([first, second], SIZES, OPTIONS, RACER)
+    assert {id(variant.candidate) for variant in found} == {id(second)}
+    assert len(tried) == 2
+
+
+def test_a_size_that_is_not_safe_says_nothing_of_others(monkeypatch):
+    def unsafe(_schedule, options):
+        tried.append(1)
+        raise LoweringError("not safe", runtime=options.runtime.name, limit="max_bytes")
+
+    tried = []
+    monkeypatch.setattr(variants, "lower_and_judge", unsafe)
+    with pytest.raises(LoweringError, match="not safe"):
+        lower_variants(candidates()[:1], SIZES, OPTIONS, RACER)
+    # At the largest size once in the race and once alone; there is the end, as nothing else serves it.
+    assert len(tried) == 2
+
+
+def test_when_time_is_up_one_program_for_a_size_is_enough():
+    found = lower_variants(candidates(), SIZES, OPTIONS, RACER, lambda: True)
+    assert {id(variant.candidate) for variant in found} == {id(candidates()[0])}
+    assert all(min(variant.curve.time_us(size) for variant in found) < float("inf") for size in SIZES)
+
+
 def test_what_was_not_replayed_counts_as_slow_if_anything_was_slower():
     """The program that is made for 4 MB is not replayed at 4 kB; the one that is made for 4 kB takes its place there."""
     sizes = [4000, 4 * MB]

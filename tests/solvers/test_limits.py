@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from taccl_py.solvers.limits import Deadline, Limits, run_interruptibly
+from taccl_py.solvers.limits import Deadline, Limits, never, run_interruptibly
 
 
 def test_part_of_the_limits_has_no_more_time_than_the_whole():
@@ -73,3 +73,34 @@ def test_what_the_solve_raises_is_raised_in_the_callers_thread(error):
     with pytest.raises(type(error)) as caught:
         run_interruptibly(solve, threading.Event(), lambda: None)
     assert caught.value is error
+
+
+def test_a_countdown_ends_with_its_time_or_when_the_user_says_so():
+    assert Limits(seconds=0.0).countdown()()
+    limits = Limits(seconds=100.0)
+    over = limits.countdown()
+    assert not over()
+    limits.stop.set()
+    assert over()
+
+
+def test_some_seconds_are_given_in_any_case_even_after_the_users_stop():
+    limits = Limits(seconds=0.0)
+    limits.stop.set()
+    over = limits.countdown(least_seconds=0.05)
+    assert not over()
+    time.sleep(0.06)
+    assert over()
+
+
+def test_grace_is_on_top_of_the_time_but_the_user_need_not_wait_for_it():
+    limits = Limits(seconds=0.0)
+    assert not limits.countdown(grace_seconds=100.0)()
+    assert not limits.to_lower()()
+    limits.stop.set()
+    assert limits.countdown(grace_seconds=100.0)()
+    assert limits.to_lower()()
+
+
+def test_never_is_not_now():
+    assert not never()

@@ -70,3 +70,8 @@ def test_a_process_that_dies_ends_the_race_with_a_reason_and_not_with_a_hang(mon
 
 def _die(_run, _settings):
     os._exit(9)
+
+
+def test_nothing_is_given_to_processes_when_time_is_up():
+    with Racer(Options(limits=Limits(seconds=0.0)), 30.0, 2).running() as racer:
+        assert {outcome.reason for outcome in racer.race(runs(), Events())} == {"no time was left"}

@@ -21,8 +21,8 @@ def best_bound(problem: Problem, limits: Limits) -> Bound:
     return best_of(bound for bound in (lower_bound(problem, limits.stop), chunked, free) if bound is not None)
 
 
-def allreduce_bound(topology: Topology, gather: Collective, chunk_bytes: float) -> Bound:
+def allreduce_bound(topology: Topology, gather: Collective, chunk_bytes: float, limits: Limits | None = None) -> Bound:
     """Best lower bound for AllReduce with the chunks of an AllGather: one chunk's way, or that of every algorithm."""
     size_bytes = chunk_bytes * gather.num_chunks
     farthest = farthest_pair(topology, chunk_bytes)
-    return best_of([farthest, demand_bound(topology, Kind.ALLREDUCE, 0, size_bytes)])
+    return best_of([farthest, demand_bound(topology, Kind.ALLREDUCE, 0, size_bytes, limits)])

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError
-from taccl_py.solvers.limits import Limits
+from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_times
 from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, crossings
@@ -41,6 +42,7 @@ from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
 from taccl_py.topology.model import Switch, Topology
 from taccl_py.units import format_ranks
 
+_Found = TypeVar("_Found")
 # Data flows from the root, or to it.
 _FROM_ROOT = frozenset({Kind.BROADCAST, Kind.SCATTER})
 _TO_ROOT = frozenset({Kind.GATHER, Kind.REDUCE})
@@ -49,6 +51,8 @@ _BACKWARDS = frozenset({Kind.REDUCESCATTER, Kind.REDUCE, Kind.SCATTER})
 # Everyone wants, or has, something of everyone, or all of one.
 _SPREADING = frozenset(Kind) - {Kind.GATHER, Kind.SCATTER}
 _SECONDS = 10.0
+# What is quickly found is found, whatever the time limit is.
+_LEAST_SECONDS = 1.0
 # Starts times links up to which distances and growths are looked at from all starts; beyond it, from some.
 _MOST_STEPS = 20_000_000
 
@@ -120,7 +124,7 @@ class DemandBounds:
         kind, root
             The collective.
         limits
-            Time for what needs a solver.
+            Time, by default without end but for what needs a solver; what is proved by then is returned. A second it is always.
         relays_from
             Smallest size of interest in bytes if the bound on relays is wanted, which takes seconds where it is of use.
 
@@ -132,37 +136,44 @@ class DemandBounds:
             If there is no way between ranks that need each other's data.
         """
         _require_root(topology, kind, root)
-        machine = _Machine(topology, kind, root)
+        over = never if limits is None else limits.countdown(least_seconds=_LEAST_SECONDS)
         limits = limits or Limits(seconds=_SECONDS)
+        machine = _Machine(topology, kind, root)
         latency = machine.latency()  # first: the others take it for granted that there are ways
-        charges = machine.charges(limits)
-        cluster = Cluster.of(machine.net) if kind in _SPREADING else None
-        crossing, handed = (
-            (tuple(machine.crossings(cluster)), tuple(machine.handouts(cluster))) if cluster else ((), ())
-        )
-        found = DemandBounds(latency, machine.spread(), tuple(charges), crossing, handed)
-        if relays_from is None:
+        charges = tuple(_until(over, machine.charges(limits)))
+        spread = best_of(_until(over, machine.spread()))
+        found = DemandBounds(latency, spread, charges)
+        cluster = Cluster.of(machine.net) if kind in _SPREADING and not over() else None
+        if cluster is not None:
+            crossing = tuple(_until(over, machine.crossings(cluster)))
+            found = replace(found, crossings=crossing, handouts=tuple(_until(over, machine.handouts(cluster))))
+        if relays_from is None or over():
             return found
-        relays = relay_bound(topology, kind, found.at(relays_from).time_us, limits)
+        relays = relay_bound(topology, kind, found.at(relays_from, over=over).time_us, limits)
         return replace(found, relays=relays) if relays.time_us > 0 else found
 
     def bandwidth(self, size_bytes: float) -> Bound:
         """Best bound on bandwidth for a size as nccl-tests counts it."""
         return best_of(charge.at(size_bytes) for charge in self.charges)
 
-    def crossing(self, size_bytes: float, most_chunks: int | None = None) -> Bound:
-        """Best bound on messages between nodes, of so many chunks at most, for a size as nccl-tests counts it."""
+    def crossing(self, size_bytes: float, most_chunks: int | None = None, over: Over = never) -> Bound:
+        """Best bound on messages between nodes, of so many chunks at most, for a size as nccl-tests counts it, found in time."""
         best = best_of(crossing.at(size_bytes, most_chunks) for crossing in self.crossings)
         least_us = max(best.time_us, self.latency.time_us, self.spread.time_us, self.bandwidth(size_bytes).time_us)
         for handout in self.handouts:
+            if over():
+                break
             best = best_of([best, handout.at(size_bytes, least_us)])
             least_us = max(least_us, best.time_us)
         return best_of([best] if self.relays is None else [best, self.relays])
 
-    def at(self, size_bytes: float, most_chunks: int | None = None) -> Bound:
-        """Best bound for a size as nccl-tests counts it, and for messages of so many chunks at most."""
+    def at(self, size_bytes: float, most_chunks: int | None = None, *, over: Over = never) -> Bound:
+        """Best bound for a size as nccl-tests counts it, and for messages of so many chunks at most.
+
+        Where time is over, bounds that take long to evaluate are left out.
+        """
         return best_of(
-            [self.latency, self.spread, self.bandwidth(size_bytes), self.crossing(size_bytes, most_chunks)]
+            [self.latency, self.spread, self.bandwidth(size_bytes), self.crossing(size_bytes, most_chunks, over)]
         )  # fmt: skip
 
 
@@ -178,14 +189,15 @@ def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, l
     size_bytes
         Size as nccl-tests counts it (chunks per rank's share, as megabytes, on a machine whose costs are per chunk).
     limits
-        Time for the program of AllToAll; what is proved by then is returned.
+        Time; what is proved by then is returned. A second it is always.
 
     Raises
     ------
     InputError, Infeasible
         See `DemandBounds.of`.
     """
-    return DemandBounds.of(topology, kind, root, limits).at(size_bytes)
+    over = never if limits is None else limits.countdown(least_seconds=_LEAST_SECONDS)
+    return DemandBounds.of(topology, kind, root, limits).at(size_bytes, over=over)
 
 
 def require_ways(topology: Topology, kind: Kind, root: int) -> None:
@@ -202,16 +214,27 @@ def require_ways(topology: Topology, kind: Kind, root: int) -> None:
         _Machine(topology, kind, root).latency()
 
 
-def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks: int) -> Bound:
-    """Bound on messages between nodes of so many chunks at most; 0 where the number of chunks limits nothing.
+def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks: int, over: Over = never) -> Bound:
+    """Bound on messages between nodes of so many chunks at most; 0 where the number of chunks limits nothing, or time is over.
 
     A chunk is at most what one rank has, or has for one other; what all ranks sum up together may be one.
     """
     if kind in ROOTED or kind is Kind.ALLREDUCE or (kind is not Kind.ALLTOALL and topology.num_ranks <= most_chunks):
         return best_of([])
+    if over():
+        return best_of([])
     machine = _Machine(topology, kind, 0)
     cluster = Cluster.of(machine.net)
-    return best_of(c.at(size_bytes, most_chunks) for c in (machine.crossings(cluster) if cluster is not None else ()))
+    crossings = machine.crossings(cluster) if cluster is not None else iter(())
+    return best_of(c.at(size_bytes, most_chunks) for c in _until(over, crossings))
+
+
+def _until(over: Over, found: Iterator[_Found]) -> Iterator[_Found]:
+    """What is found before time is over, one at least."""
+    for each in found:
+        yield each
+        if over():
+            break
 
 
 class _Machine:
@@ -246,15 +269,13 @@ class _Machine:
             self._refuse(self._starts, others)
         return farthest
 
-    def spread(self) -> Bound:
+    def spread(self) -> Iterator[Bound]:
         """Fan-out from those who have something, or fan-in to those who want something of everyone."""
-        found = []
         if self.kind not in _TO_ROOT:
-            found += [bound(self.net, self._starts, inward=False) for bound in (fan_out_bound, growth_bound)]
+            yield from (bound(self.net, self._starts, inward=False) for bound in (fan_out_bound, growth_bound))
         if self.kind not in _FROM_ROOT:
             back = self.net.reversed()
-            found += [bound(back, self._starts, inward=True) for bound in (fan_out_bound, growth_bound)]
-        return best_of(found)
+            yield from (bound(back, self._starts, inward=True) for bound in (fan_out_bound, growth_bound))
 
     def crossings(self, cluster: Cluster) -> Iterator[Crossing]:
         """Bounds on messages between nodes."""

@@ -28,6 +28,8 @@ _WORK, _MOST = 200_000, 16
 # Ways that should take so many times longer than the best one found are not written out.
 _HOPELESS = 1.3
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
+# Ways are looked for as long as this in any case.
+_LEAST_SECONDS = 1.0
 
 
 def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -88,5 +90,11 @@ def _check(demand: Demand) -> None:
 
 
 def _promising(demand: Demand, limits: Limits) -> Iterator[Way]:
-    """The most promising ways first, and not many of them."""
-    yield from sorted(ways(demand, limits), key=lambda way: way.estimate_us)[:_MOST]
+    """The most promising ways first, and not many of them; of those that can be estimated in time, and a second it is always."""
+    over = limits.countdown(least_seconds=_LEAST_SECONDS)
+    found: list[Way] = []
+    for way in ways(demand, limits):
+        found.append(way)
+        if over():
+            break
+    yield from sorted(found, key=lambda way: way.estimate_us)[:_MOST]

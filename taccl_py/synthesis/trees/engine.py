@@ -356,7 +356,8 @@ class _Run:
         demand = self.demand
         collective = demand.collective(1)
         size_bytes = demand.chunk_bytes(collective) * collective.chunks_per_size
-        bound = demand_bound(demand.topology, demand.kind, demand.root, size_bytes)
+        limits = self.limits.within(self.deadline.left)
+        bound = demand_bound(demand.topology, demand.kind, demand.root, size_bytes, limits)
         if demand.kind is Kind.ALLREDUCE:
             return bound
         packed = Bound(

@@ -10,20 +10,19 @@ By averaging over the symmetry the bound holds for all schedules, symmetric or n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.solvers.columns import ColumnProgram, MasterSolution
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
 from taccl_py.synthesis.trees.network import Network
 
 FloatArray = NDArray[np.float64]
-# Whether time is up or the user wants an end.
-Over = Callable[[], bool]
 
 _GAP = 1e-7
 # How exactly the rest is packed while trees are settled one by one.

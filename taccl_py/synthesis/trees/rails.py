@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.runtimes import MAX_COUNT
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.jobs import Job, downwards
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
-from taccl_py.synthesis.trees.packing import Over, TreeFinder
+from taccl_py.synthesis.trees.packing import TreeFinder
 
 FloatArray = NDArray[np.float64]
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Over, Packing, Tree, dive
+from taccl_py.synthesis.trees.packing import Packing, Tree, dive
 from taccl_py.units import BYTES_PER_MB
 
 FloatArray = NDArray[np.float64]

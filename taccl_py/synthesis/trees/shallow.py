@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Over, Packing, Tree, pack_trees
+from taccl_py.synthesis.trees.packing import Packing, Tree, pack_trees
 
 # Throughput that may be given up.
 _LOSS = 1.002

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.grove import Grove, unequal_cuts
 from taccl_py.synthesis.trees.jobs import Piece, number_pieces, piece_jobs
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
-from taccl_py.synthesis.trees.packing import Over
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.shallow import Ground
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import COMBINING, Collective, Kind
 from taccl_py.errors import Infeasible, InputError
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import DemandBounds, best_bound, demand_bound
+from taccl_py.synthesis.bounds import DemandBounds, best_bound, demand, demand_bound, message_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.synthesis.problem import Problem
@@ -252,3 +252,24 @@ def test_latency_passes_before_a_port_is_occupied_where_time_runs_backwards():
     demand = Demand(topology, Kind.REDUCESCATTER, 65536, 0, None, 1)
     found = synthesize_milp(demand, Options(limits=Limits(seconds=1.0, workers=1)), Events())
     assert found.bound.time_us <= reached_us
+
+
+def test_what_takes_long_is_left_out_when_time_is_up_and_the_rest_holds(monkeypatch):
+    """Two ND A100 v4 nodes, 1 MiB: the NICs' bandwidth stays, what is handed out late does not; and what is given in any case is given."""
+    monkeypatch.setattr(demand, "_LEAST_SECONDS", 0.0)
+    topology, stopped = load_topology("ndv4", 2), Limits()
+    stopped.stop.set()
+    whole = DemandBounds.of(topology, Kind.ALLGATHER)
+    left = DemandBounds.of(topology, Kind.ALLGATHER, limits=stopped, relays_from=1024.0)
+    assert whole.handouts
+    assert (left.handouts, left.relays) == ((), None)
+    assert 0 < left.at(1 << 20).time_us <= whole.at(1 << 20).time_us
+    assert whole.at(1 << 20, over=lambda: True).time_us < whole.at(1 << 20).time_us
+    monkeypatch.setattr(demand, "_LEAST_SECONDS", 100.0)
+    assert demand_bound(topology, Kind.ALLGATHER, 0, 1 << 20, stopped) == whole.at(1 << 20)
+
+
+def test_a_bound_on_messages_is_not_looked_for_when_time_is_up():
+    topology = load_topology("ndv4", 2)
+    assert message_bound(topology, Kind.ALLTOALL, 1 << 30, 1).time_us > 0
+    assert message_bound(topology, Kind.ALLTOALL, 1 << 30, 1, lambda: True).time_us == 0
