@@ -1,4 +1,4 @@
-"""AllReduce over 2^n nodes by halving and doubling, in messages of unequal size and in pieces that overlap.
+"""AllReduce over 2^n nodes by halving, an exchange and doubling, in messages of unequal size and in pieces that overlap.
 
 A node adds up what it has for others and passes it on: half of everything to the node on the other side of the cluster, half of the
 rest to one of its own half, and so on, until few nodes are left that have added up the same part for all. These *exchange* sums: of
@@ -50,7 +50,7 @@ class Shape:
     Attributes
     ----------
     together
-        Nodes that exchange sums.
+        Nodes that exchange sums; if these are all nodes, there are no steps.
     messages
         Messages of every step between groups of them, from the one between neighbours on.
     pieces
@@ -149,19 +149,18 @@ class Halving:
     def name(self) -> str:
         """For people."""
         shape = self.shape
-        steps = (
-            ", ".join(
-                "+".join(str(self.units[c]) for c in shape.of_step(piece, step)) for step in range(len(shape.messages))
-            )
-            for piece in range(shape.pieces)
-        )
-        return f"halving, {shape.together} nodes exchange, {shape.inside} inside, steps of {' | '.join(steps)} chunks"
+        pieces = []
+        for piece in range(shape.pieces):
+            steps = (shape.of_step(piece, step) for step in reversed(range(len(shape.messages))))
+            sizes = ("+".join(str(self.units[column]) for column in reversed(columns)) for columns in steps)
+            pieces.append("-".join([*sizes, f"({self.units[piece * shape.columns]})"]))
+        return f"halving of {', '.join(pieces)} chunks to {shape.together} nodes that exchange, {shape.inside} inside"
 
 
 def halvings(
     cluster: Cluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int], limits: Limits
 ) -> Iterator[Halving]:
-    """Ways to halve and double with their times; none where nodes differ or are not 2^n, of which there are 4 at least.
+    """Ways to halve and double with their times; none where nodes differ or are not 2^n.
 
     Parameters
     ----------
@@ -172,7 +171,7 @@ def halvings(
     counts
         Into how many chunks that may be cut, ascending.
     limits
-        For the linear programs.
+        Time after which no more sizes are looked for, and the user's interrupt.
     """
     planner = _Planner.of(cluster, share_bytes)
     if planner is None:
@@ -180,7 +179,13 @@ def halvings(
     shapes = sorted(
         _shapes(cluster, insides), key=lambda shape: schedule_stages(planner.stages(shape, planner.guess(shape)))
     )
-    sized = sorted((planner.sized(shape, limits) for shape in shapes[:_MOST_SIZED]), key=lambda each: each.end_us)
+    over = limits.countdown()
+    sized: list[Sized] = []
+    for shape in shapes[:_MOST_SIZED]:
+        sized.append(planner.sized(shape, limits))
+        if over():
+            break
+    sized.sort(key=lambda each: each.end_us)
     for each in sized[:_MOST_CUT]:
         found = planner.cut(each, counts)
         if found is not None:
@@ -188,14 +193,15 @@ def halvings(
 
 
 def _shapes(cluster: Cluster, insides: Sequence[str]) -> Iterator[Shape]:
-    nodes = len(cluster.nodes)
-    for inside, power, pieces, last, before in product(
-        insides, range(nodes.bit_length() - 1), _PIECES, _MESSAGES, _BEFORE
-    ):
-        steps = nodes.bit_length() - 1 - power
-        if last >= before and (steps > 1 or before == 1):
-            messages = (*[1] * (steps - 2), *[before][: steps - 1], last)
-            yield Shape(1 << power, messages, pieces, inside)
+    powers = len(cluster.nodes).bit_length()
+    for inside, power, pieces in product(insides, range(powers), _PIECES):
+        steps = powers - 1 - power
+        if not steps:
+            yield Shape(1 << power, (), pieces, inside)
+            continue
+        for last, before in product(_MESSAGES, _BEFORE if steps > 1 else _BEFORE[:1]):
+            if last >= before:
+                yield Shape(1 << power, (*[1] * (steps - 2), *[before][: steps - 1], last), pieces, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +237,7 @@ class _Planner:
     def of(cluster: Cluster, share_bytes: float) -> _Planner | None:
         """None where the machine is not of the sort."""
         nodes, sizes = len(cluster.nodes), {len(ranks) for ranks in cluster.nodes}
-        if nodes < 4 or nodes & (nodes - 1) or len(sizes) > 1 or sizes.pop() % cluster.width:
+        if nodes & (nodes - 1) or len(sizes) > 1 or sizes.pop() % cluster.width:
             return None
         return _Planner(cluster, share_bytes * cluster.sharing * nodes)
 

@@ -29,15 +29,15 @@ def small_cluster(nodes, ranks, machine="ndv4"):
     return load_topology(machine, nodes).subset([8 * node + rank for node in range(nodes) for rank in range(ranks)])
 
 
-def found_on(topology, num_bytes, insides=(DOUBLING, DIRECT), counts=COUNTS):
+def found_on(topology, num_bytes, insides=(DOUBLING, DIRECT), counts=COUNTS, limits=None):
     forth, back = (
         Cluster.of(Site(machine, num_bytes / topology.num_ranks)) for machine in (topology, topology.reversed())
     )
-    return forth, back, list(halvings(forth, insides, num_bytes / topology.num_ranks, counts, Limits()))
+    return forth, back, list(halvings(forth, insides, num_bytes / topology.num_ranks, counts, limits or Limits()))
 
 
 @pytest.mark.parametrize("machine", ["ndv4", "mi300x"])
-@pytest.mark.parametrize(("nodes", "ranks"), [(4, 1), (4, 4), (8, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (4, 1), (4, 4), (8, 2)])
 @pytest.mark.parametrize("num_bytes", [MB / 4, 16 * MB])
 def test_sums_are_right_and_as_fast_as_estimated(machine, nodes, ranks, num_bytes):
     topology = small_cluster(nodes, ranks, machine)
@@ -56,6 +56,24 @@ def test_lanes_alone_send_half_exchange_half_and_send_half():
     best = min(found, key=lambda halving: halving.end_us)
     assert (best.shape.together, best.shape.messages, best.shape.pieces) == (2, (1,), 1)
     assert best.end_us == pytest.approx(3 * (2.6 + 20))
+
+
+def test_two_lanes_exchange_all_they_have_in_one_message():
+    """Two nodes of one rank, 1 MB: 2.6 us and 40 us/MB, where sending half there and back takes 2.6 us more."""
+    _, _, found = found_on(small_cluster(2, 1), MB)
+    best = min(found, key=lambda halving: halving.end_us)
+    assert (best.shape.together, best.shape.messages, best.shape.pieces) == (2, (), 1)
+    assert best.end_us == pytest.approx(2.6 + 40)
+
+
+def test_pieces_of_an_exchange_are_as_large_as_lanes_and_nodes_need_them():
+    """Two nodes of eight, 4 MB: the lanes begin after a small piece, and there is always one that they can send."""
+    _, _, found = found_on(load_topology("ndv4", 2), 4 * MB, insides=(DOUBLING,), counts=(16,))
+    pieces = next(h for h in found if h.shape.together == 2 and h.shape.pieces == 3)
+    assert sum(pieces.units) == 32, "two nodes exchange the same sixteen chunks of both of a lane's shares"
+    assert len(set(pieces.units)) > 1
+    across_us = 3 * 2.6 + 40 * 0.5
+    assert across_us < pieces.end_us < across_us + 2 * (3 * 0.3 + 10 / 3 * 7 * 0.25)
 
 
 def test_what_is_added_first_and_handed_out_last_is_small():
@@ -77,6 +95,12 @@ def test_chunks_are_as_many_as_may_be():
     assert synthesize_hierarchy(demand, Options(), Events()).schedule.collective.chunks_per_rank == 5
 
 
+def test_one_way_is_found_when_time_is_up():
+    topology = small_cluster(4, 2)
+    assert len(found_on(topology, 4 * MB, limits=Limits(seconds=0.0))[2]) == 1
+    assert len(found_on(topology, 4 * MB)[2]) > 1
+
+
 def test_programs_keep_what_schedules_promise():
     demand = Demand(small_cluster(4, 2), Kind.ALLREDUCE, float(16 << 20))
     schedule = synthesize_hierarchy(demand, Options(), Events()).schedule
@@ -84,7 +108,7 @@ def test_programs_keep_what_schedules_promise():
     assert lowered.replay.makespan_us <= 1.01 * schedule.makespan_us
 
 
-@pytest.mark.parametrize("topology", [formula_topology("hpn:2"), formula_topology("hpn:6")])
+@pytest.mark.parametrize("topology", [formula_topology("hpn:3"), formula_topology("hpn:6")])
 def test_other_numbers_of_nodes_are_left_to_others(topology):
     assert found_on(topology, MB)[2] == []
 
