@@ -2,13 +2,15 @@
 
 What a rank has for a node can cross first, over the rank's own lane, and be dealt out behind; or it is gathered before, where the
 lane leads to whom it is for. While what crosses first is on its way the rest is gathered, and while that is on its way what came is
-dealt out. So the lanes are busy all the time.
+dealt out. So the lanes are busy all the time. Inside nodes everything goes straight to its rank, or in few messages: those whose numbers
+differ in one bit exchange all that has to change it, bit by bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.templates.moves import Move, Moves
@@ -24,26 +26,40 @@ class Shuttle:
         What is dealt out behind, in lanes of nodes: of the nearest nodes all, of one node perhaps some, of the others nothing.
     together
         Nodes whose data is gathered, or dealt out, in one message.
+    doubling
+        Whether it is gathered and dealt out bit by bit, and not straight.
     """
 
     behind: int
     together: int
+    doubling: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.behind} lanes dealt out behind, {self.together} nodes together"
+        bits = ", bit by bit" if self.doubling else ""
+        return f"{self.behind} lanes dealt out behind, {self.together} nodes together{bits}"
 
     def is_behind(self, cluster: Cluster, back: int, offset: int) -> bool:
         """Whether what is for a lane, so many further on, of the node so many further on is dealt out behind."""
         return (back - 1) * cluster.width + offset < self.behind
+
+    def step_us(self, cluster: Cluster, pair_bytes: float) -> float:
+        """Time from one message of a rank inside its node to the next one."""
+        if self.doubling:
+            return cluster.node_us(pair_bytes * self.together * cluster.width / 2)
+        return cluster.node_us(pair_bytes * self.together) / cluster.at_once
+
+    def steps(self, cluster: Cluster) -> int:
+        """How many there are."""
+        return cluster.width.bit_length() - 1 if self.doubling else cluster.width - 1
 
 
 def shuttle_us(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> float:
     """Time that a shuttle should take, where every rank has so many bytes for every other one."""
     width, others = cluster.width, len(cluster.nodes) - 1
     across_us = others * cluster.lane_us(pair_bytes * width) + (shuttle.behind % width > 0) * cluster.lane_us(0.0)
-    group_us = (width - 1) / cluster.at_once * cluster.node_us(pair_bytes * shuttle.together)
+    group_us = shuttle.steps(cluster) * shuttle.step_us(cluster, pair_bytes)
     own_us = (width - 1) / cluster.at_once * cluster.node_us(pair_bytes)
     ends = (shuttle.behind == 0) + (shuttle.behind == others * width)
     return max(across_us + ends * group_us, -(-others // shuttle.together) * group_us + own_us)
@@ -53,15 +69,15 @@ def alltoall_moves(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> Mov
     """Moves of an AllToAll with one chunk for each pair of ranks."""
     writer = _Writer(cluster, shuttle)
     others = len(cluster.nodes) - 1
-    step_us = cluster.node_us(pair_bytes * shuttle.together) / cluster.at_once
+    step_us, steps = shuttle.step_us(cluster, pair_bytes), shuttle.steps(cluster)
     groups = [
         range(first, min(first + shuttle.together, others + 1)) for first in range(1, others + 1, shuttle.together)
     ]
     gathered_us: dict[int, float] = {}
     for number, backs in enumerate(groups):
-        start = number * step_us * (cluster.width - 1)
+        start = number * step_us * steps
         writer.gather(backs, start, step_us)
-        gathered_us.update(dict.fromkeys(backs, start + step_us * (cluster.width - 1)))
+        gathered_us.update(dict.fromkeys(backs, start + step_us * steps))
     free_us, came_us = 0.0, dict[int, float]()
     for back in range(1, others + 1):
         for before in (False, True):
@@ -77,6 +93,15 @@ def alltoall_moves(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> Mov
         writer.deal(backs, start, step_us)
     writer.stay(free_us)
     return tuple(sorted(writer.moves, key=lambda move: move.start))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Hop:
+    """A message inside a node, from lane to lane."""
+
+    step: int
+    src: int
+    dst: int
 
 
 class _Writer:
@@ -110,16 +135,7 @@ class _Writer:
 
     def gather(self, backs: Sequence[int], start: float, step_us: float) -> None:
         """What ranks have for other lanes of some nodes, to the lanes that lead there."""
-        for node in range(self._number):
-            for lane in range(self._width):
-                for offset in range(1, self._width):
-                    chunks = [
-                        self._chunk(node, lane, back, offset)
-                        for back in backs
-                        if not self._shuttle.is_behind(self._cluster, back, offset)
-                    ]
-                    at = start + (offset - 1) * step_us
-                    self._add((self._rank(node, lane), self._rank(node, lane + offset)), chunks, at, at + step_us)
+        self._inside(backs, start, step_us, behind=False)
 
     def cross(self, back: int, start: float, end: float, *, before: bool) -> None:
         """What goes over each lane to the node so many further on, gathered before or to be dealt out behind."""
@@ -131,16 +147,33 @@ class _Writer:
 
     def deal(self, backs: Sequence[int], start: float, step_us: float) -> None:
         """What came over each lane from some nodes, to whom it is for."""
+        self._inside(backs, start, step_us, behind=True)
+
+    def _inside(self, backs: Sequence[int], start: float, step_us: float, *, behind: bool) -> None:
         for node in range(self._number):
-            for lane in range(self._width):
-                for offset in range(1, self._width):
-                    chunks = [
-                        self._chunk(node - back, lane, back, offset)
-                        for back in backs
-                        if self._shuttle.is_behind(self._cluster, back, offset)
-                    ]
-                    at = start + (offset - 1) * step_us
-                    self._add((self._rank(node, lane), self._rank(node, lane + offset)), chunks, at, at + step_us)
+            carried: dict[_Hop, list[int]] = {}
+            for lane, offset in product(range(self._width), range(1, self._width)):
+                chunks = [
+                    self._chunk(node - back * behind, lane, back, offset)
+                    for back in backs
+                    if self._shuttle.is_behind(self._cluster, back, offset) == behind
+                ]
+                for hop in self._way(lane, offset):
+                    carried.setdefault(hop, []).extend(chunks)
+            for hop, chunks in sorted(carried.items()):
+                at = start + hop.step * step_us
+                self._add((self._rank(node, hop.src), self._rank(node, hop.dst)), chunks, at, at + step_us)
+
+    def _way(self, lane: int, offset: int) -> Iterator[_Hop]:
+        """From a lane to the one so many further on."""
+        to = (lane + offset) % self._width
+        if not self._shuttle.doubling:
+            yield _Hop(offset - 1, lane, to)
+            return
+        for step in range(self._width.bit_length() - 1):
+            if (lane ^ to) & 1 << step:
+                yield _Hop(step, lane, lane ^ 1 << step)
+                lane ^= 1 << step
 
     def stay(self, start: float) -> None:
         """What stays in the node fills the gaps."""

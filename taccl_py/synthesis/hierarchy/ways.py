@@ -262,9 +262,13 @@ def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
     pair_bytes = demand.chunk_bytes(demand.collective(1))
     others = len(cluster.nodes) - 1
     units = others * cluster.width
-    for behind in sorted({0, units // 2, -(-others // 2) * cluster.width, units}):
-        for together in sorted({1, 2, -(-others // 8), -(-others // 4), -(-others // 2), others}):
-            shuttle = Shuttle(behind, min(together, others))
+    behinds = sorted({0, units // 2, -(-others // 2) * cluster.width, units})
+    togethers = sorted({min(t, others) for t in (1, 2, -(-others // 8), -(-others // 4), -(-others // 2), others)})
+    bits = (False, True)[: 1 + (cluster.width & (cluster.width - 1) == 0)]
+    for behind, together, doubling in product(behinds, togethers, bits):
+        # One message bit by bit is one message straight where a node has two lanes.
+        if not doubling or cluster.width > 2:
+            shuttle = Shuttle(behind, together, doubling)
             yield Way(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
 
 

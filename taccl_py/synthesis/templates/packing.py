@@ -28,9 +28,10 @@ def packed_parts(draft: Draft, chunk_bytes: float) -> Iterator[Draft]:
     """
     most, number = most_packed(chunk_bytes), len(draft.chunks)
     parts, runs = -(-number // max(1, most)), len(chunk_runs(draft.chunks))
-    if most < 2 or runs == 1:
+    if most < 2:
         yield draft
     elif runs <= parts:
+        # Neighbours in number may lie apart where they are kept on the way; where they do not, nothing is copied.
         yield replace(draft, packed=number * chunk_bytes <= MOST_PACKED_BYTES)
     else:
         for part in cut(number, parts):

@@ -20,7 +20,7 @@ def parts(chunks, chunk_bytes):
 @pytest.mark.parametrize(
     ("chunks", "chunk_bytes", "expected"),
     [
-        pytest.param((0, 1, 2), 4.0, [((0, 1, 2), False)], id="neighbours need no copies"),
+        pytest.param((0, 1, 2), 4.0, [((0, 1, 2), True)], id="neighbours may lie apart on the way"),
         pytest.param((0, 2, 4), 4.0, [((0, 2, 4), True)], id="small ones are copied together"),
         pytest.param((0, 2, 4, 6), HALF, [((0, 2), True), ((4, 6), True)], id="no more than is worth it"),
         pytest.param((0, 1, 4, 5), HALF, [((0, 1, 4, 5), False)], id="as few runs are left to be cut"),
