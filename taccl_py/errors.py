@@ -27,16 +27,8 @@ class TacclError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross to another process whole, whatever the arguments of `__init__` are."""
-        return TacclError.revived, (type(self), self.__dict__, self.args)
-
-    @staticmethod
-    def revived(kind: type[TacclError], attributes: dict[str, Any], arguments: tuple[Any, ...]) -> TacclError:
-        """Return an error that another process raised, from its type, ``__dict__`` and ``args``."""
-        error = kind.__new__(kind)
-        error.args = arguments
-        error.__dict__.update(attributes)
-        return error
+        """Cross to another process whole: exceptions call `__init__` there with ``args``, which are not what it takes."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class InputError(TacclError):

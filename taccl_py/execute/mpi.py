@@ -256,9 +256,9 @@ class MpiSession:
                 made = (make(), None)
             except TacclError as error:
                 made = (None, error)
-        failed = self._control.bcast(None if made[1] is None else (type(made[1]), made[1].__dict__, made[1].args))
+        failed: TacclError | None = self._control.bcast(made[1])
         if failed is not None:
-            raise TacclError.revived(*failed)
+            raise failed
         value: T = self._control.bcast(made[0])
         return value
 

@@ -91,10 +91,10 @@ class TorchSession:
             try:
                 shared[0] = make()
             except TacclError as error:
-                shared[1] = (type(error), error.__dict__, error.args)
+                shared[1] = error
         self._distributed.broadcast_object_list(shared, src=0)
         if shared[1] is not None:
-            raise TacclError.revived(*shared[1])
+            raise shared[1]
         made: T = shared[0]
         return made
 

@@ -55,17 +55,17 @@ class Job(ABC):
         TacclError
             What it raised, on all ranks.
         """
-        shared: tuple[Any, Any] = (None, None)
+        shared: tuple[T | None, TacclError | None] = (None, None)
         if self.rank == 0:
             try:
                 shared = (make(), None)
             except TacclError as error:
-                shared = (None, (type(error), error.__dict__, error.args))
-        shared = self._broadcast(shared)
-        if shared[1] is not None:
-            raise TacclError.revived(*shared[1])
-        made: T = shared[0]
-        return made
+                shared = (None, error)
+        made, failed = self._broadcast(shared)
+        if failed is not None:
+            raise failed
+        result: T = made
+        return result
 
     @abstractmethod
     def bench(self, throttle: Throttle | None) -> ProcessBench:
