@@ -20,8 +20,8 @@ from taccl_py.lowering.limits import require_limits
 from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOrder
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
-from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_ranks
-from taccl_py.lowering.program import Gpu, Program
+from taccl_py.lowering.parts import alone, find_peers, join_ranks, lower_ranks, require_agreement
+from taccl_py.lowering.program import Program
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
@@ -432,7 +432,7 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
 def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
     program = join_ranks(list(lower_ranks(schedule, options, range(schedule.topology.num_ranks))))
     for gpu in program.gpus:
-        _require_agreement(gpu, {peer: program.gpus[peer] for peer in find_peers(gpu) if peer > gpu.rank}, options)
+        require_agreement(gpu, {peer: program.gpus[peer] for peer in find_peers(gpu) if peer > gpu.rank}, options)
     require_limits(program, options.runtime)
     text = emit_xml(program, options.runtime)
     verdict = judge_program(text, options.runtime, kind=schedule.kind)
@@ -450,21 +450,19 @@ def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions)
     ------
     LoweringError
         If a limit of the runtime cannot be kept, or the rank's peers would not agree with it on what they send together.
+    InvalidArtifact
+        If the judge objects to the text of a schedule that may have to be lowered whole.
     """
+    if len(schedule.roots) > 1 and schedule.num_messages <= MOST_WHOLE:
+        # Whether all ranks fit together is only seen by lowering all.
+        whole = lower_group_and_judge(schedule, options).program
+        program = alone(whole, whole.gpus[rank])
+        return program, emit_xml(program, options.runtime)
     (program,) = lower_ranks(schedule, options, [rank])
     gpu, peers = program.gpus[rank], find_peers(program.gpus[rank])
     others = lower_ranks(schedule, replace(options, protocol=program.protocol), peers)
-    _require_agreement(gpu, {peer: other.gpus[peer] for peer, other in zip(peers, others, strict=True)}, options)
+    require_agreement(gpu, {peer: other.gpus[peer] for peer, other in zip(peers, others, strict=True)}, options)
     return program, emit_xml(program, options.runtime)
-
-
-def _require_agreement(gpu: Gpu, others: Mapping[int, Gpu], options: LoweringOptions) -> None:
-    disagreement = find_disagreement(gpu, others)
-    if disagreement is not None:
-        raise LoweringError(
-            f"lowered one by one, {disagreement} do not agree on what goes together; use taccl synth, which lowers all at once",
-            runtime=options.runtime.name, limit="connection",
-        )  # fmt: skip
 
 
 def lower_plan_and_judge(schedule: Schedule, options: PlanOptions) -> LoweredPlan:

@@ -49,7 +49,7 @@ def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterab
         if images is None:
             yield _lower_one(schedule, options, rank)
         else:
-            yield _alone(patterns[schedule.root_of(rank)], images.of(rank))
+            yield alone(patterns[schedule.root_of(rank)], images.of(rank))
 
 
 def _lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> tuple[dict[int, Program], LoweringOptions]:
@@ -84,10 +84,10 @@ def _images(schedule: GroupSchedule, options: LoweringOptions, patterns: Sequenc
 def _lower_one(schedule: GroupSchedule, options: LoweringOptions, rank: int) -> Program:
     part = schedule.part(rank)
     program = lower_rank(part, Subject(rank, schedule.orbit_of({m.link for m in part.messages})), options)
-    return _alone(program, program.gpus[rank])
+    return alone(program, program.gpus[rank])
 
 
-def _alone(program: Program, gpu: Gpu) -> Program:
+def alone(program: Program, gpu: Gpu) -> Program:
     """The program with that GPU's share alone."""
     idle = (Gpu(other, 0, 0, 0, ()) for other in range(len(program.gpus)))
     return replace(program, gpus=tuple(gpu if other.rank == gpu.rank else other for other in idle))
@@ -107,6 +107,16 @@ def join_ranks(programs: Sequence[Program]) -> Program:
 def find_peers(gpu: Gpu) -> list[int]:
     """Ranks that a rank talks to."""
     return sorted({peer for tb in gpu.threadblocks for peer in (tb.send_peer, tb.recv_peer) if peer >= 0})
+
+
+def require_agreement(gpu: Gpu, others: Mapping[int, Gpu], options: LoweringOptions) -> None:
+    """Raise LoweringError if a rank and its peers do not agree on what they send together."""
+    disagreement = find_disagreement(gpu, others)
+    if disagreement is not None:
+        raise LoweringError(
+            f"lowered one by one, {disagreement} do not agree on what goes together; use taccl synth, which lowers all at once",
+            runtime=options.runtime.name, limit="connection",
+        )  # fmt: skip
 
 
 def find_disagreement(gpu: Gpu, others: Mapping[int, Gpu]) -> str | None:

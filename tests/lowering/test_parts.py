@@ -60,6 +60,17 @@ def test_a_small_schedule_whose_roles_do_not_fit_together_is_lowered_as_a_whole(
         lower_group_and_judge(schedule, OPTIONS)
 
 
+def test_a_rank_of_what_is_lowered_as_a_whole_is_a_part_of_that(monkeypatch):
+    schedule = group("dgx1", Kind.ALLGATHER)
+    by_ranks = lower_group_and_judge(schedule, OPTIONS).program
+    monkeypatch.setattr("taccl_py.pipeline.lower_ranks", _disagreeing)
+    whole = lower_group_and_judge(schedule, OPTIONS).program
+    assert whole != by_ranks
+    program, _ = lower_one_rank(schedule, 3, OPTIONS)
+    assert program.gpus[3] == whole.gpus[3]
+    assert not any(gpu.threadblocks for gpu in program.gpus if gpu.rank != 3)
+
+
 def _disagreeing(*_):
     raise LoweringError("no agreement", runtime="executor", limit="connection")
 
