@@ -25,7 +25,7 @@ from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.flood import Choice, Rule, flood
 from taccl_py.synthesis.matching.growth import Hop
-from taccl_py.synthesis.matching.regrow import regrown
+from taccl_py.synthesis.matching.regrow import Task, regrown
 from taccl_py.topology.model import Topology
 
 # Which collective is routed in place of each: sums are copies run backwards.
@@ -177,7 +177,7 @@ def _routed(demand: Demand, topology: Topology, attempt: Attempt, over: Callable
     if hops is None:
         return None
     if attempt.improved:
-        hops = regrown(fabric, collective, hops, attempt.seed, over)
+        hops = regrown(fabric, Task.of(fabric, collective), hops, attempt.seed, over)
     return _scheduled(topology, collective, chunk_bytes, hops)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from taccl_py.collective import Collective
@@ -36,17 +37,39 @@ def affordable_tries(links: int, messages: int) -> int:
     return tries if tries >= _FEWEST_TRIES else 0
 
 
-def regrown(
-    fabric: Fabric, collective: Collective, hops: Sequence[Hop], seed: int, over: Callable[[], bool]
-) -> Sequence[Hop]:
+@dataclass(frozen=True)
+class Task:
+    """What has to go where.
+
+    Attributes
+    ----------
+    sources
+        Rank that has each chunk at the start.
+    wanted
+        Ranks that want each chunk: one, or all.
+    least_us
+        Time that no schedule beats whose messages carry one chunk each, as far as that is known.
+    """
+
+    sources: Sequence[int]
+    wanted: Sequence[Sequence[int]]
+    least_us: float
+
+    @staticmethod
+    def of(fabric: Fabric, collective: Collective) -> Task:
+        """Of a routed collective."""
+        return Task(collective.source, collective.wanted, least_us(fabric, collective))
+
+
+def regrown(fabric: Fabric, task: Task, hops: Sequence[Hop], seed: int, over: Callable[[], bool]) -> Sequence[Hop]:
     """Messages of a schedule that is no slower than the one given; the same one where there are too many to try anything.
 
     Parameters
     ----------
     fabric
-        The machine, every link and port for itself.
-    collective
-        A routed one.
+        The machine.
+    task
+        See `Task`.
     hops
         A schedule, of one chunk in each message.
     seed
@@ -57,8 +80,8 @@ def regrown(
     tries = affordable_tries(len(fabric.src), len(hops))
     if not tries:
         return hops
-    search = _Search(fabric, collective, hops, seed)
-    least = least_us(fabric, collective) * (1 + _RELATIVE_PRECISION)
+    search = _Search(fabric, task, hops, seed)
+    least = task.least_us * (1 + _RELATIVE_PRECISION)
     in_vain, before_us = 0, search.end_us
     for _ in range(tries):
         if search.end_us <= least or in_vain >= max(_FEWEST_TRIES, tries * _IN_VAIN) or over():
@@ -80,10 +103,10 @@ class _Offer(NamedTuple):
 
 
 class _Search:
-    def __init__(self, fabric: Fabric, collective: Collective, hops: Sequence[Hop], seed: int) -> None:
-        self._fabric, self._sources, self._wanted = fabric, collective.source, collective.wanted
+    def __init__(self, fabric: Fabric, task: Task, hops: Sequence[Hop], seed: int) -> None:
+        self._fabric, self._sources, self._wanted = fabric, task.sources, task.wanted
         self._random = random.Random(seed)
-        self.table = Timetable(fabric, collective.source, hops)
+        self.table = Timetable(fabric, task.sources, hops)
         self._accepted = 0
         self._close_up()
 

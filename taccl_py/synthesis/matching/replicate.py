@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -18,6 +19,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
 from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
 from taccl_py.synthesis.matching.growth import Hop, grow_trees
+from taccl_py.synthesis.matching.regrow import Task, regrown
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.model import Topology
@@ -77,17 +79,28 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
         )
     best = _by_rails(demand, symmetry)
     deadline = Deadline(limits.seconds)
+
+    def over() -> bool:
+        return not deadline.left or limits.stop.is_set()
+
     for parts in _numbers_of_chunks(demand, symmetry.translations):
         before = best
         grower = _Grower(topology, demand.size_bytes / topology.num_ranks / parts, kind, symmetry)
-        for start in _starts(demand, symmetry.translations):
-            messages = grower.grown(parts, limits.seed + start.seed, thrifty=start.thrifty)
+        leader, leader_us = None, math.inf
+        starts: list[_Start | None] = [*_starts(demand, limits.seed, symmetry.translations)]
+        # The fastest one is improved in the end; where ranks are all alike that has never gained anything but in AllToAll.
+        starts += [] if symmetry.translations.is_regular and kind is not Kind.ALLTOALL else [None]
+        for given in starts:
+            start = given or leader
+            messages = None if start is None else grower.grown(parts, start, over if given is None else None)
             if messages is None:
                 continue
             found = _schedule(demand, symmetry.translations, parts, messages)
+            if found.makespan_us < leader_us:
+                leader, leader_us = start, found.makespan_us
             if best is None or found.makespan_us < best.makespan_us:
                 best = found
-            if best.makespan_us <= bound.time_us * _NEAR or not deadline.left or limits.stop.is_set():
+            if best.makespan_us <= bound.time_us * _NEAR or over():
                 return best
         if best is before or (best is not None and best.chunks_per_rank < parts):
             break
@@ -127,14 +140,14 @@ class _Start:
     thrifty: bool
 
 
-def _starts(demand: Demand, translations: Translations) -> list[_Start]:
+def _starts(demand: Demand, seed: int, translations: Translations) -> list[_Start]:
     """How trees are grown."""
     if demand.kind is Kind.ALLTOALL:
-        return [_Start(0, thrifty=False)]
+        return [_Start(seed, thrifty=False)]
     # Where ranks of a node have unequal links out, what comes through one of them is for all.
     thrifts = (False,) if translations.is_regular or demand.topology.num_nodes == 1 else (True, False)
     starts = _STARTS if translations.is_regular else _STARTS_OF_ROLES
-    return [_Start(seed, thrifty) for seed in range(starts) for thrifty in thrifts]
+    return [_Start(seed + number, thrifty) for number in range(starts) for thrifty in thrifts]
 
 
 def _by_rails(demand: Demand, symmetry: _Symmetry) -> GroupSchedule | None:
@@ -193,30 +206,60 @@ class _Grower:
             turned_orbits = np.concatenate([orbits[self._original], orbits[len(link_of) :]])
             self._backward = Fabric.of(topology.reversed(), chunk_bytes, turned_orbits)
 
-    def grown(self, parts: int, seed: int, *, thrifty: bool) -> list[Message] | None:
-        """Messages of one attempt; None if thrift leaves a rank without a chunk."""
+    def grown(self, parts: int, start: _Start, over: Callable[[], bool] | None) -> list[Message] | None:
+        """Messages of one attempt; None if thrift leaves a rank without a chunk.
+
+        Parameters
+        ----------
+        parts
+            Chunks of a rank's share.
+        start
+            Where to begin.
+        over
+            Asked whether to give up improving it; None leaves it as it is.
+        """
         if self._kind is Kind.ALLTOALL:
-            hops = exchange(self._fabric, parts, self._roots)
+            hops = self._exchange(parts, start.seed, over)
             return [Message(h.link, h.chunks, h.start_us, h.end_us) for h in hops]
         messages: list[Message] = []
         if self._backward is not None:
-            backward = self._trees(self._backward, parts, seed, thrifty=thrifty)
+            backward = self._trees(self._backward, parts, start, over)
             if backward is None:
                 return None
             messages = self._summed(backward)
         if self._kind is not Kind.REDUCESCATTER:
-            forward = self._trees(self._fabric, parts, seed, thrifty=thrifty)
+            forward = self._trees(self._fabric, parts, start, over)
             if forward is None:
                 return None
             after_us = _end_us(messages)
             messages += [Message(h.link, h.chunks, h.start_us + after_us, h.end_us + after_us) for h in forward]
         return messages
 
-    def _trees(self, fabric: Fabric, parts: int, seed: int, *, thrifty: bool) -> list[Hop] | None:
+    def _trees(self, fabric: Fabric, parts: int, start: _Start, over: Callable[[], bool] | None) -> list[Hop] | None:
         """Trees of all roots' chunks, which have the numbers that they have in the collective."""
-        hops = grow_trees(fabric, [root for root in self._roots for _ in range(parts)], seed, thrifty=thrifty)
+        sources = [root for root in self._roots for _ in range(parts)]
+        hops: Sequence[Hop] | None = grow_trees(fabric, sources, start.seed, thrifty=start.thrifty)
+        if hops is None:
+            return None
+        if over is not None:
+            everyone = range(fabric.topology.num_ranks)
+            hops = regrown(fabric, Task(sources, [everyone] * len(sources), 0.0), hops, start.seed, over)
         chunks = [root * parts + part for root in self._roots for part in range(parts)]
-        return None if hops is None else [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in hops]
+        return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in hops]
+
+    def _exchange(self, parts: int, seed: int, over: Callable[[], bool] | None) -> Sequence[Hop]:
+        """Ways of all roots' chunks."""
+        hops = exchange(self._fabric, parts, self._roots)
+        if over is None:
+            return hops
+        size = self._fabric.topology.num_ranks
+        chunks = sorted({hop.chunks[0] for hop in hops})
+        number = {chunk: index for index, chunk in enumerate(chunks)}
+        ends = [divmod(chunk // parts, size) for chunk in chunks]
+        task = Task([root for root, _ in ends], [(rank,) for _, rank in ends], 0.0)
+        numbered = [replace(hop, chunks=(number[hop.chunks[0]],)) for hop in hops]
+        better = regrown(self._fabric, task, numbered, seed, over)
+        return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in better]
 
     def _summed(self, hops: Sequence[Hop]) -> list[Message]:
         """The tree backwards: every rank sends on when all that is added to it has come and its orbits are free."""

@@ -150,6 +150,18 @@ def test_what_comes_through_the_one_nic_of_a_node_is_for_all_its_ranks():
     assert 56 * nic_us < schedule.makespan_us < 1.2 * 56 * nic_us
 
 
+def test_roots_trees_and_ways_are_improved_together():
+    # Trees as they grow end 27 % above the bound, with two chunks.
+    topology = load_topology("ndv2", 4)
+    bound = demand_bound(topology, Kind.ALLGATHER, 0, 2**24)
+    schedule = replicate(Demand(topology, Kind.ALLGATHER, 2**24, chunks_per_rank=1), Limits(), bound)
+    assert judge_group(schedule) == ()
+    assert schedule.makespan_us < 1.15 * bound.time_us
+    cube = load_topology("dgx1")
+    # 16 MiB: 255.9 us with the ways that balance links alone.
+    assert replicate(Demand(cube, Kind.ALLTOALL, 2**24), Limits(), NO_BOUND).makespan_us < 240
+
+
 def test_a_link_whose_orbit_serves_both_its_ends_is_left_alone():
     # Ports of a rank are used both ways: a message to the next rank takes two of them, which are images of each other.
     ports = tuple(Port(f"rank {rank}", 1, 10) for rank in range(4))
