@@ -8,7 +8,7 @@ others it is the cell of the input where it started. A sum is right when the chu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import COMBINING, ROOTED, Address, Buffer, Kind
@@ -17,6 +17,8 @@ from taccl_py.verify.msccl.geometry import Geometry, Placement, Region, lay_out
 from taccl_py.verify.msccl.grammar import Algorithm
 from taccl_py.verify.msccl.operations import Operation, Plan
 
+# Collectives after which all ranks hold the same.
+_ALIKE = frozenset({Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST})
 UNWRITTEN = -1  # nobody has written the cell
 WRONG = -2  # objected to before; whatever is made of it is not objected to again
 
@@ -223,13 +225,15 @@ def _scores(contents: Contents) -> list[int]:
     return scores
 
 
-def _wanted(contents: Contents) -> dict[tuple[int, int], int]:
-    """Value that every output cell must hold at the end, by rank and offset."""
+def _wanted(contents: Contents) -> Iterator[tuple[int, list[int]]]:
+    """Ranks that have a result, and the values that its cells must hold at the end."""
     geometry = contents.setting.geometry
     only_root = geometry.kind in (Kind.REDUCE, Kind.GATHER)
-    ranks = [contents.setting.placement.root or 0] if only_root else range(len(contents.setting.regions))
-    cells = [(rank, offset) for rank in ranks for offset in range(geometry.output_chunks)]
-    return {(rank, offset): _wanted_value(contents, rank, offset) for rank, offset in cells}
+    row: list[int] = []
+    for rank in [contents.setting.placement.root or 0] if only_root else range(len(contents.setting.regions)):
+        if not row or geometry.kind not in _ALIKE:
+            row = [_wanted_value(contents, rank, offset) for offset in range(geometry.output_chunks)]
+        yield rank, row
 
 
 def _wanted_value(contents: Contents, rank: int, offset: int) -> int:
@@ -249,18 +253,16 @@ def _wanted_value(contents: Contents, rank: int, offset: int) -> int:
 
 def check_results(contents: Contents, findings: Findings) -> None:
     """Object to output cells that do not hold what the collective promises."""
-    wrong: dict[int, list[int]] = {}
-    wanted = _wanted(contents)
-    for (rank, offset), value in wanted.items():
-        if contents.cell(rank, Buffer.OUTPUT, offset) != value:
-            wrong.setdefault(rank, []).append(offset)
-    for rank, offsets in wrong.items():
-        found = [(offset, contents.cell(rank, Buffer.OUTPUT, offset)) for offset in offsets]
-        plain = [(offset, value) for offset, value in found if value != WRONG]
-        offset, value = (plain or found)[0]
+    for rank, wanted in _wanted(contents):
+        base = contents.setting.regions[rank].base(Buffer.OUTPUT)
+        found = contents.cells[rank][base : base + len(wanted)]
+        if found == wanted:
+            continue
+        offsets = [offset for offset, value in enumerate(found) if value != wanted[offset]]
+        offset = next((offset for offset in offsets if found[offset] != WRONG), offsets[0])
         what = (
-            f"{len(offsets)} of {contents.setting.geometry.output_chunks} output chunks are wrong at the end: o[{offset}]"
-            f" holds {contents.describe(value)} and must hold {contents.describe(wanted[rank, offset])}"
+            f"{len(offsets)} of {len(wanted)} output chunks are wrong at the end: o[{offset}]"
+            f" holds {contents.describe(found[offset])} and must hold {contents.describe(wanted[offset])}"
         )
         findings.violation(place(rank), "wrong-result", what)
 

@@ -31,7 +31,7 @@ def lowered(machine, kind, chunks=1, runtime=EXECUTOR):
 
 def with_pattern(schedule, program, pattern):
     """The program in which all ranks do what the pattern says."""
-    copies = Copies(schedule, pattern, 1)
+    copies = Copies(schedule, [pattern], 1)
     return replace(program, gpus=tuple(copies.of(rank) for rank in range(len(program.gpus))))
 
 
