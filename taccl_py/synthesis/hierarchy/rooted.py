@@ -15,6 +15,13 @@ from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.moves import Move, Moves
 from taccl_py.synthesis.templates.patterns import DIRECT
 
+# How nodes pass on a piece: all that know tell others; each tells the next one; or along two binary trees by turns, where who passes
+# on in one tree only listens in the other, so that all send as much as in a chain and the last one waits for few messages.
+# Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan. Parallel Computing 35 (2009), section 2.
+TREE, CHAIN, TWO_TREES = "tree", "chain", "two trees"
+# What the ranks of the root's node occupy that hand on what was dealt out to them.
+_HOME = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Course:
@@ -22,23 +29,22 @@ class Course:
 
     Attributes
     ----------
-    chain
-        Whether nodes pass on to the next one; otherwise all that know tell others.
+    between
+        How nodes pass on.
     inside
         How a node hands out.
     pieces
         Chunks of every piece on every lane.
     """
 
-    chain: bool
+    between: str
     inside: str
     pieces: tuple[int, ...]
 
     @property
     def name(self) -> str:
         """For people."""
-        way = "chain" if self.chain else "tree"
-        return f"{way} of nodes, {self.inside} inside, pieces of {'-'.join(map(str, self.pieces))}"
+        return f"{self.between} of nodes, {self.inside} inside, pieces of {'-'.join(map(str, self.pieces))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +55,35 @@ class Step:
     dst: int
 
 
-def course_rounds(num_nodes: int, course: Course) -> list[list[Step]]:
-    """Who tells whom in each round."""
-    if course.chain:
+def course_rounds(num_nodes: int, course: Course, number: int) -> list[list[Step]]:
+    """Who tells whom in each round, of the piece of this number."""
+    if course.between == CHAIN:
         return [[Step(node, node + 1)] for node in range(num_nodes - 1)]
+    if course.between == TWO_TREES:
+        return [[step] for step in _binary_tree(num_nodes, second=bool(number % 2))]
     found, know = [], 1
     while know < num_nodes:
         found.append([Step(node, node + know) for node in range(min(know, num_nodes - know))])
         know *= 2
+    return found
+
+
+def _binary_tree(num_nodes: int, *, second: bool) -> list[Step]:
+    """The first or the second of two trees, from its root on; odd places are the leaves of the first one."""
+    others = num_nodes - 1
+
+    def node(place: int) -> int:
+        """The second tree is the first one's mirror image where that takes leaves to others, else it is shifted by one."""
+        if not second or not place:
+            return place
+        return others + 1 - place if others % 2 == 0 else place % others + 1
+
+    found, ranges = list[Step](), [(0, 1, others)]
+    for parent, low, high in ranges:
+        if low <= high:
+            middle = max(range(low, high + 1), key=lambda place: place & -place)
+            found.append(Step(node(parent), node(middle)))
+            ranges += [(middle, low, middle - 1), (middle, middle + 1, high)]
     return found
 
 
@@ -75,24 +102,30 @@ def course_times(cluster: Cluster, course: Course, chunk_bytes: float, root: int
     alone = cluster.width == 1 and any(root in carriers for carriers in cluster.carriers)
     stages: list[Stage] = []
 
-    def add(step_us: Sequence[float], resource: int, *after: int) -> int:
-        stages.append(Stage(tuple(step_us), resource, after))
+    def add(step_us: Sequence[float], resource: int, *after: int, also: int | None = None) -> int:
+        stages.append(Stage(tuple(step_us), resource, after, also=also))
         return len(stages) - 1
 
-    heard = course_rounds(len(cluster.nodes), course)
     deal, across, hand = [], [], []
-    for piece in course.pieces:
+    for number, piece in enumerate(course.pieces):
         load = Load(chunk_bytes, piece, True)
         steps = inside_steps(cluster, course.inside, load, 1)
         deal.append(add(_deal_steps(cluster, course, load), INSIDE))
-        rounds, hands = list[int](), [add(steps, INSIDE, deal[-1])]
-        for place in range(len(heard)):
-            # A node of a chain sends each piece once; in a tree the root's node sends in every round.
-            sender = ACROSS + 2 * place * course.chain
-            rounds.append(
-                add([cluster.lane_us(load.num_bytes)], sender, *(rounds[-1:] if place or alone else deal[-1:]))
-            )
-            hands.append(add(steps, ACROSS + 2 * place + 1, rounds[-1]))
+        # Where each hands on what it has straight to the others, the root deals out meanwhile: it sends nothing else inside.
+        home = _HOME if course.inside == DIRECT else INSIDE
+        rounds, hands = list[int](), [add(steps, home, deal[-1])]
+        told = {0: deal[-1:] if not alone else []}
+        for place, steps_across in enumerate(course_rounds(len(cluster.nodes), course, number)):
+            first = steps_across[0]
+            # In a tree of all that know the root's node sends in every round, and stands for the others.
+            alike = course.between == TREE
+            sender, receiver = (ACROSS, place + 1) if alike else (ACROSS + 3 * first.src, first.dst)
+            before = rounds[-1:] if alike and place else told[first.src]
+            # Along two trees a node hears from two others.
+            heard = ACROSS + 3 * receiver + 1 if course.between == TWO_TREES else None
+            rounds.append(add([cluster.lane_us(load.num_bytes)], sender, *before, also=heard))
+            told[first.dst] = rounds[-1:]
+            hands.append(add(steps, ACROSS + 3 * receiver + 2, rounds[-1]))
         across.append(rounds)
         hand.append(hands)
     end_us = schedule_stages(stages)
@@ -112,7 +145,6 @@ def broadcast_moves(cluster: Cluster, course: Course, times: CourseTimes, root: 
     """Moves of a Broadcast; None if some node cannot hand out in the course's way."""
     home = cluster.site.topology.node_of[root]
     order = [(home + place) % len(cluster.nodes) for place in range(len(cluster.nodes))]
-    heard = course_rounds(len(cluster.nodes), course)
     moves: list[Move] = []
     first = 0
     for number, piece in enumerate(course.pieces):
@@ -122,7 +154,7 @@ def broadcast_moves(cluster: Cluster, course: Course, times: CourseTimes, root: 
         if dealt is None:
             return None
         moves += dealt
-        for place, steps in enumerate(heard):
+        for place, steps in enumerate(course_rounds(len(cluster.nodes), course, number)):
             stage = times.across[number][place]
             for step in steps:
                 ends = (cluster.carriers[order[step.src]], cluster.carriers[order[step.dst]])

@@ -23,12 +23,15 @@ class Stage:
         Stages that it waits for.
     start_us
         When it starts; set by `schedule_stages`.
+    also
+        What it occupies besides, or None.
     """
 
     step_us: tuple[float, ...]
     resource: int
     after: tuple[int, ...]
     start_us: float = 0.0
+    also: int | None = None
     rest_us: float = field(default=0.0, compare=False)
 
     @property
@@ -56,19 +59,25 @@ def schedule_stages(stages: Sequence[Stage]) -> float:
         stages[number].rest_us = rest + sum(stages[number].step_us)
     left = [len(set(stage.after)) for stage in stages]
     ready = [(0.0, number) for number, count in enumerate(left) if not count]
-    free_us: dict[int, float] = {}
+    free_us: dict[int | None, float] = {}
     end_us = 0.0
+
+    def earliest_us(known: float, number: int) -> float:
+        stage = stages[number]
+        also_us = free_us.get(stage.also, 0.0) if stage.also is not None else 0.0
+        return max(known, free_us.get(stage.resource, 0.0), also_us)
+
     while ready:
         # What can start at the earliest; of several at that time, what has the longest way to go.
-        at = min(max(known, free_us.get(stages[number].resource, 0.0)) for known, number in ready)
-        fits = [
-            (known, number) for known, number in ready if max(known, free_us.get(stages[number].resource, 0.0)) <= at
-        ]
+        starts = [earliest_us(known, number) for known, number in ready]
+        at = min(starts)
+        fits = [item for item, start in zip(ready, starts, strict=True) if start <= at]
         known, number = min(fits, key=lambda item: (-stages[item[1]].rest_us, item[1]))
         ready.remove((known, number))
         stage = stages[number]
         stage.start_us = at
-        free_us[stage.resource] = stage.end_us
+        for resource in (stage.resource, stage.also):
+            free_us[resource] = stage.end_us
         end_us = max(end_us, stage.end_us)
         for user in users[number]:
             left[user] -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -19,7 +19,15 @@ from taccl_py.synthesis.hierarchy.grid import Grid, GridTimes, grid_moves, grid_
 from taccl_py.synthesis.hierarchy.halving import Halving, halving_moves, halvings
 from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, timeline, ways_to_hear
 from taccl_py.synthesis.hierarchy.relays import Relays
-from taccl_py.synthesis.hierarchy.rooted import Course, CourseTimes, broadcast_moves, course_times
+from taccl_py.synthesis.hierarchy.rooted import (
+    CHAIN,
+    TREE,
+    TWO_TREES,
+    Course,
+    CourseTimes,
+    broadcast_moves,
+    course_times,
+)
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
@@ -36,6 +44,8 @@ _PIECES = (
     (1, 2, 3, 2, 1), (1, 3, 4, 3, 1), (6, 4, 3, 2, 1), (1,) * 6, (1, 2, 3, 3, 2, 1), (1,) * 8, (1, 2, 2, 2, 2, 2, 2, 1), (1,) * 12,
     (1,) * 16,
 )  # fmt: skip
+# Where nodes pass on what they get, the last one waits for many messages; the more pieces, the shorter they are.
+_PASSED_ON = tuple((1,) * count for count in (32, 64, 128))
 _POWERS = (1, 2, 4, 8, 16, 32, 64)
 # Copies of chunks on all ranks up to which pieces are cut.
 _MOST_COPIES = 4_000_000
@@ -97,10 +107,10 @@ def _cluster(topology: Topology, share_bytes: float) -> Cluster | None:
     return Cluster.of(Site(topology, share_bytes))
 
 
-def _pieces(demand: Demand, unit: int = 1) -> Iterator[tuple[int, ...]]:
+def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = _PIECES) -> Iterator[tuple[int, ...]]:
     """Cuts with at most as many chunks as can be written down; each piece has so many chunks for each unit of its length."""
     ranks = demand.topology.num_ranks
-    for pieces in _PIECES:
+    for pieces in known:
         count = sum(pieces) * unit
         copies = count * (ranks if demand.kind in (Kind.BROADCAST, Kind.REDUCE) else ranks * ranks)
         if demand.chunks_per_rank not in (None, count) or copies > MAX_CHUNK_COPIES:
@@ -108,7 +118,7 @@ def _pieces(demand: Demand, unit: int = 1) -> Iterator[tuple[int, ...]]:
         if copies <= _MOST_COPIES or count == unit:
             yield pieces
     wanted = demand.chunks_per_rank
-    if wanted is not None and wanted % unit == 0 and not any(sum(pieces) * unit == wanted for pieces in _PIECES):
+    if wanted is not None and wanted % unit == 0 and not any(sum(pieces) * unit == wanted for pieces in known):
         yield (wanted // unit,)
 
 
@@ -244,10 +254,11 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
         return _plan(course.name, sum(course.pieces) * cluster.width, moves, reduce=reduce)
 
     for inside in _insides(cluster):
-        for pieces in _pieces(demand, cluster.width):
-            # Between two nodes a chain is no different.
-            for chain in (False, True)[: len(cluster.nodes) - 1]:
-                course = Course(chain, inside, pieces)
+        # Between two nodes all are the same.
+        for between in (CHAIN, TREE, TWO_TREES)[: 3 if len(cluster.nodes) > 2 else 1]:
+            cuts = _PIECES if between == TREE else (*_PIECES, *_PASSED_ON)
+            for pieces in _pieces(demand, cluster.width, cuts):
+                course = Course(between, inside, pieces)
                 chunk_bytes = demand.size_bytes / (sum(pieces) * cluster.width)
                 times = course_times(cluster, course, chunk_bytes, demand.root)
                 yield Way(times.end_us, partial(write, course, times))
