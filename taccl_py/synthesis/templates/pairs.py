@@ -9,11 +9,12 @@ from itertools import pairwise
 from taccl_py.synthesis.templates.delegates import Delegates, flipped
 from taccl_py.synthesis.templates.grids import Grid, grids
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan
+from taccl_py.synthesis.templates.packing import MOST_PACKED_BYTES
 from taccl_py.synthesis.templates.patterns import DOUBLING
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import MANY_RANKS, Site
 from taccl_py.synthesis.templates.spreading import Camp, camps
 
-# Axes of a grid on which a chunk takes one hop each, for small messages and for others.
+# Axes of a grid on which a chunk takes one hop each, for messages that can be packed and for others.
 _MOST_AXES, _FEW_AXES = 5, 3
 
 # Ranks that a chunk visits, from its source to its destination.
@@ -28,16 +29,17 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
         return
     quickest = _quickest(parents)
     ways: dict[str, Way] = {"shortest paths": quickest}
-    # Many axes are for many ranks in one message, which only small ones are.
+    # Many axes are for many ranks in one message, half of all at most, which can be packed where it is not large.
     small = site.all_small(num_ranks * site.chunk_bytes)
-    for grid in grids(site.topology, most_axes=_MOST_AXES if small else _FEW_AXES):
-        if small or not site.linked_inside_nodes or len(grid.axes) == min(2, num_nodes):
+    packable = small or (num_ranks <= MANY_RANKS and num_ranks * site.chunk_bytes <= 2 * MOST_PACKED_BYTES)
+    for grid in grids(site.topology, most_axes=_MOST_AXES if packable else _FEW_AXES):
+        if packable or not site.linked_inside_nodes or len(grid.axes) == min(2, num_nodes):
             ways[f"turns {grid.name}"] = _turns(grid, num_ranks)
     rails = _by_rails(site)
     if rails is not None:
         ways["paths inside, then rails"] = rails
     delegates = Delegates.of(site)
-    if delegates is not None and small:
+    if delegates is not None and packable:
         ways["delegates"] = delegates.way
     for camp in camps(site):
         ways |= {camp.name: _led(camp, site, quickest, by_rail=False)}
