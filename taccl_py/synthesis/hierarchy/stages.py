@@ -92,7 +92,8 @@ def keep_order(stages: Sequence[Stage], order: Sequence[int]) -> float:
     free_us: dict[int, float] = {}
     for number in order:
         stage = stages[number]
-        waits = (stages[before].end_us for before in stage.after)
-        stage.start_us = max(free_us.get(stage.resource, 0.0), *waits, 0.0)
-        free_us[stage.resource] = stage.end_us
+        occupied = [stage.resource] if stage.also is None else [stage.resource, stage.also]
+        turns = (free_us.get(resource, 0.0) for resource in occupied)
+        stage.start_us = max(0.0, *turns, *(stages[before].end_us for before in stage.after))
+        free_us.update(dict.fromkeys(occupied, stage.end_us))
     return max(free_us.values(), default=0.0)

@@ -30,6 +30,7 @@ from taccl_py.synthesis.hierarchy.rooted import (
 )
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.hierarchy.sums import SumExchange
+from taccl_py.synthesis.hierarchy.taper import Taper, taper_moves, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
 from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
@@ -79,11 +80,13 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
     match demand.kind:
         case Kind.ALLGATHER:
             yield from _gathers(demand, forth, reduce=False)
+            yield from _tapers(demand, forth, reduce=False)
             yield from _triples(demand, forth, forth)
             yield from _bundles(demand, forth, limits)
             yield from _relays(demand, forth, limits)
         case Kind.REDUCESCATTER:
             yield from _gathers(demand, back, reduce=True)
+            yield from _tapers(demand, back, reduce=True)
             yield from _triples(demand, back, back)
             yield from _bundles(demand, back, limits)
             yield from _relays(demand, back, limits)
@@ -222,11 +225,26 @@ def _halvings(demand: Demand, forth: Cluster, back: Cluster, limits: Limits) -> 
 
     if not forth.site.linked_inside_nodes:
         return
-    wanted = demand.chunks_per_rank
-    counts = usable_counts(demand) if wanted is None else (wanted,)
     share_bytes = demand.chunk_bytes(demand.collective(1))
-    for halving in halvings(forth, _insides(forth), share_bytes, counts, limits):
+    for halving in halvings(forth, _insides(forth), share_bytes, _counts(demand), limits):
         yield Way(halving.end_us, partial(write, halving))
+
+
+def _counts(demand: Demand) -> tuple[int, ...]:
+    """Chunks that a rank's share may be cut into."""
+    wanted = demand.chunks_per_rank
+    return usable_counts(demand) if wanted is None else (wanted,)
+
+
+def _tapers(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
+    """To one node after the other."""
+    share_bytes = demand.chunk_bytes(demand.collective(1))
+
+    def write(taper: Taper) -> Plan | None:
+        return _plan(taper.name, taper.chunks_per_rank, taper_moves(cluster, taper, share_bytes), reduce=reduce)
+
+    for taper in tapers(cluster, _insides(cluster), share_bytes, _counts(demand)):
+        yield Way(taper.end_us, partial(write, taper))
 
 
 def _grids(demand: Demand, cluster: Cluster) -> Iterator[Way]:

@@ -117,3 +117,5 @@ def test_stages_that_keep_an_order_wait_for_their_turn_and_for_what_they_need():
     stages = [Stage((2.0,), 0, ()), Stage((5.0,), 1, (0,)), Stage((1.0, 1.0), 0, ()), Stage((1.0,), 0, (1,))]
     assert keep_order(stages, [2, 0, 1, 3]) == 10.0
     assert [stage.start_us for stage in stages] == [2.0, 4.0, 0.0, 9.0]
+    both = [Stage((2.0,), 0, ()), Stage((1.0,), 1, (), also=0), Stage((1.0,), 0, ())]
+    assert keep_order(both, [0, 1, 2]) == 4.0, "what it occupies besides is taken, too"

@@ -1,0 +1,131 @@
+"""AllGather in which every lane sends its own share to the other nodes one after the other, to the last one in ever smaller messages.
+
+What comes last is handed out when the lanes have nothing left to do, so there should be little of it; what comes before it is handed out
+meanwhile. Where shares are large this costs a few messages more and needs nothing from others first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.gather import hand_out
+from taccl_py.synthesis.hierarchy.outline import INSIDE, Load, inside_steps
+from taccl_py.synthesis.hierarchy.stages import Stage
+from taccl_py.synthesis.sizes import apportion
+from taccl_py.synthesis.templates.moves import Move, Moves
+
+# With more nodes there are too many messages.
+_MOST_NODES = 16
+# Messages to the last node, how much smaller each is than the one before, and chunks that they are made of.
+_MESSAGES, _SHRINKS, _MOST_CHUNKS = range(1, 7), (0.45, 0.55, 0.65, 0.75, 0.85), 32
+
+
+@dataclass(frozen=True, slots=True)
+class Taper:
+    """Sizes of the messages to the last node.
+
+    Attributes
+    ----------
+    inside
+        How nodes hand out: ``direct`` or ``doubling``.
+    parts
+        Chunks of these messages; all of them are a share.
+    end_us
+        When all should be done.
+    """
+
+    inside: str
+    parts: tuple[int, ...]
+    end_us: float
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return (
+            f"one node after the other, {self.inside} inside, {'+'.join(map(str, self.parts))} chunks to the last one"
+        )
+
+    @property
+    def chunks_per_rank(self) -> int:
+        """Chunks of a share."""
+        return sum(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leg:
+    """A message of every lane: from so many nodes back which chunks of a share, when, and the handing out of what it brought."""
+
+    back: int
+    low: int
+    high: int
+    across: Stage
+    handed: Stage
+
+
+def tapers(cluster: Cluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int]) -> Iterator[Taper]:
+    """The best one for each number of messages to the last node; none where ranks share lanes or nodes are many.
+
+    Parameters
+    ----------
+    cluster, insides
+        The machine, and how its nodes may hand out.
+    share_bytes
+        What every rank has.
+    counts
+        Into how many chunks that may be cut.
+    """
+    if not cluster.is_even or not cluster.site.linked_inside_nodes or len(cluster.nodes) > _MOST_NODES:
+        return
+    for number in _MESSAGES:
+        cuts = {
+            tuple(apportion([shrinks**turn for turn in range(number)], count))
+            for shrinks in _SHRINKS
+            for count in counts
+            if number <= count <= _MOST_CHUNKS
+        }
+        found = [
+            Taper(inside, parts, _legs(cluster, inside, parts, share_bytes)[-1].handed.end_us)
+            for inside in insides
+            for parts in sorted(cuts)
+            if all(parts)
+        ]
+        if found:
+            yield min(found, key=lambda taper: (taper.end_us, taper.chunks_per_rank))
+
+
+def taper_moves(cluster: Cluster, taper: Taper, share_bytes: float) -> Moves | None:
+    """Moves of the AllGather, whose chunks are numbered by rank; None if some node cannot hand out."""
+    count, nodes = taper.chunks_per_rank, len(cluster.nodes)
+    moves: list[Move] = []
+    for leg in _legs(cluster, taper.inside, taper.parts, share_bytes):
+        held: dict[int, tuple[int, ...]] = {}
+        for node in range(nodes):
+            for src, dst in zip(cluster.carriers[(node - leg.back) % nodes], cluster.carriers[node], strict=True):
+                held[dst] = tuple(range(src * count + leg.low, src * count + leg.high))
+                if leg.back:
+                    moves.append(Move(src, dst, held[dst], leg.across.start_us, leg.across.end_us))
+        handed = hand_out(cluster, taper.inside, held, leg.handed, Stage((), INSIDE, ()))
+        if handed is None:
+            return None
+        moves += handed
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+def _legs(cluster: Cluster, inside: str, parts: Sequence[int], share_bytes: float) -> list[_Leg]:
+    """What is sent and handed out in turn, the first of it what the node has itself."""
+    count, nodes = sum(parts), len(cluster.nodes)
+    ends = list(accumulate(parts, initial=0))
+    legs: list[_Leg] = []
+    lane_us, node_us = 0.0, 0.0
+    for back in range(nodes):
+        for low, high in pairwise(ends) if back == nodes - 1 else ((0, count),):
+            load = Load(share_bytes / count, high - low, high - low == count)
+            across = Stage((cluster.lane_us(load.num_bytes) if back else 0.0,), INSIDE, (), lane_us)
+            lane_us = across.end_us
+            handed = Stage(tuple(inside_steps(cluster, inside, load, 1)), INSIDE, (), max(node_us, lane_us))
+            node_us = handed.end_us
+            legs.append(_Leg(back, low, high, across, handed))
+    return legs
