@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.meeting import Meeting, Sending, Share, Span, Step, Want, sliced
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Move, Moves, cut
 
 # Messages of a lane in one leg, and scatters, at most.
 _MOST_TURNS = 4
@@ -171,7 +172,7 @@ def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float) ->
     busy_us: dict[int, float] = {}
     for sending in step:
         size = sum(high - low for low, high in sending.spans) * chunk_bytes
-        one_us = message_us(size) + (len(sending.spans) - 1) * message_us(0.0)
+        one_us = message_us(size) + max(0, len(_messages(sending.spans)) - 1) * message_us(0.0)
         busy_us[sending.src] = busy_us.get(sending.src, 0.0) + one_us
     at_once = cluster.at_once if resource == INSIDE else 1
     return max(busy_us.values(), default=0.0) / at_once
@@ -183,14 +184,20 @@ def grid_moves(cluster: Cluster, grid: Grid, times: GridTimes) -> Moves:
     for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
         for act, stage in zip(book.acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
-                found = (_move(sending, start, start + lasts) for sending in step)
-                moves += [move for move in found if move.chunks]
+                moves += [
+                    Move(sending.src, sending.dst, chunks, start, start + lasts, sending.adds)
+                    for sending in step
+                    for chunks in _messages(sending.spans)
+                ]
     return tuple(sorted(moves, key=lambda move: move.start))
 
 
-def _move(sending: Sending, start: float, end: float) -> Move:
-    chunks = tuple(chunk for low, high in sending.spans for chunk in range(low, high))
-    return Move(sending.src, sending.dst, chunks, start, end, sending.adds)
+def _messages(spans: Sequence[Span]) -> list[tuple[int, ...]]:
+    """Chunks of each message: runtimes carry no more than so many together, and sums are not as fast as they look otherwise."""
+    runs = [tuple(range(low, high)) for low, high in spans if low < high]
+    if sum(map(len, runs)) <= MAX_COUNT:
+        return [tuple(chain.from_iterable(runs))] if runs else []
+    return [run[part[0] : part[-1] + 1] for run in runs for part in cut(len(run), -(-len(run) // MAX_COUNT))]
 
 
 def _books(cluster: Cluster, grid: Grid, nodes: Sequence[int]) -> Iterator[_Book]:
