@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from taccl_py.lowering.actions import NONE, Action, Work
 from taccl_py.lowering.memory import Memory
@@ -46,7 +47,7 @@ class _Pair:
 
 
 def _connection_pairs(work: Work, slots: int) -> Iterator[_Pair]:
-    """Pair a send and its arrival, and an arrival and the send `slots` later on the same link and instance."""
+    """Pair a send and its arrival, an arrival and the send `slots` later on the same link and instance, and what follows each other."""
     sent = {action.leaves: action.order for action in work.actions if action.leaves != NONE}
     arrived = {action.arrives: action.order for action in work.actions if action.arrives != NONE}
     queues: dict[tuple[int, int], list[int]] = {}
@@ -58,6 +59,10 @@ def _connection_pairs(work: Work, slots: int) -> Iterator[_Pair]:
     for queue in queues.values():
         for one, other in zip(queue, queue[slots:], strict=False):
             yield _Pair(arrived[one], sent[other])
+        # What waits for nobody else must not overtake on the way, nor be taken for what comes before it.
+        for one, other in pairwise(queue):
+            yield _Pair(sent[one], sent[other])
+            yield _Pair(arrived[one], arrived[other])
 
 
 def _sorted(actions: tuple[Action, ...], pairs: list[_Pair]) -> tuple[Action, ...] | None:

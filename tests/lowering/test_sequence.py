@@ -1,3 +1,7 @@
+import random
+
+import pytest
+
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.actions import Work
 from taccl_py.lowering.buffers import Geometry
@@ -34,3 +38,26 @@ def test_where_memory_needs_two_messages_under_way_two_are_allowed():
     transfers = [transfer(0, 1), transfer(0, 1), transfer(1, 0, link=1), transfer(0, 1, link=2)]
     found = sequenced(actions, transfers)
     assert found.index(1) < found.index(13) < found.index(10)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_messages_of_a_link_are_taken_in_the_order_in_which_they_are_given(seed):
+    """Ten messages on two links, on which none overtakes another one, to and from three cells."""
+    draw, numbers = random.Random(seed), range(10)
+    ends = [draw.choice([(0, 1), (1, 0)]) for _ in numbers]
+    transfers = [transfer(src, dst, link=src) for src, dst in ends]
+    on_link = {each.link: [number for number in numbers if transfers[number].link == each.link] for each in transfers}
+    moments = [(number, number, False) for number in numbers]
+    moments += [(number + draw.choice([0.5, 3.5, 6.5]), number, True) for number in numbers]
+    actions, waiting = [], {link: list(queue) for link, queue in on_link.items()}
+    for order, (_, number, arrives) in enumerate(sorted(moments)):
+        cell = f"s{draw.randrange(3)}"
+        if arrives:
+            first = waiting[transfers[number].link].pop(0)
+            actions.append(recv(order, cell, first, rank=transfers[first].dst))
+        else:
+            actions.append(send(order, cell, number, rank=transfers[number].src))
+    found = sequenced(actions, transfers)
+    for queue in on_link.values():
+        assert [each for each in found if each in queue] == queue
+        assert [each - 10 for each in found if each - 10 in queue] == queue
