@@ -104,7 +104,9 @@ def read_baseline(path: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for name in instances.names():
         entry = instances.object(name)
-        values: dict[str, Any] = {metric.value: entry.number(metric.value) for metric in Metric}
+        values: dict[str, Any] = {
+            metric.value: (entry.integer if metric.is_count else entry.number)(metric.value) for metric in Metric
+        }
         values |= {key: entry.text(key) for key in ("status", "protocol", "xml_sha256")}
         entry.finish()
         found[name] = values

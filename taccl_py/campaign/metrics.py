@@ -25,9 +25,14 @@ class Metric(StrEnum):
         return {Metric.COST: "makespan_us", Metric.REPLAY: "replay_us", Metric.BOUND: "bound_us"}.get(self, self.value)
 
     @property
+    def is_count(self) -> bool:
+        """Whether it is a whole number; otherwise microseconds."""
+        return self not in (Metric.COST, Metric.REPLAY, Metric.BOUND)
+
+    @property
     def threshold(self) -> float:
         """By how much it may get worse, as a part of what it was, unless a suite says otherwise."""
-        return 0.001 if self in (Metric.COST, Metric.REPLAY, Metric.BOUND) else 0.0
+        return 0.0 if self.is_count else 0.001
 
     def worsening(self, before: float, now: float) -> float:
         """Relative change for the worse; negative if it got better. A bound gets worse by going down."""

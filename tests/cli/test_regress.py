@@ -118,6 +118,13 @@ def test_what_got_better_is_said_and_accepted_as_a_small_diff(taccl, suite):
     assert path.read_text() == good
 
 
+def test_accepting_some_instances_leaves_the_text_of_the_others_as_it_was(taccl, suite):
+    path = suite / "suite.baseline.json"
+    before = path.read_text()
+    assert taccl("regress", "accept", "suite.toml", "--only", "templates", "--workers", 1).code == 0
+    assert path.read_text() == before
+
+
 def test_instances_that_only_one_of_both_knows_fail(taccl, suite):
     path = suite / "suite.baseline.json"
     value = json.loads(path.read_text())
