@@ -103,7 +103,7 @@ class Portfolio:
     rows
         In order of size.
     num_candidates
-        Algorithms that none of the others beat at every size.
+        Algorithms that none of the others clearly beat at every size.
     """
 
     demand: Demand

@@ -16,6 +16,8 @@ from taccl_py.synthesis.race import Outcome, Racer, Run
 
 # What takes longer runs at one in so many probes.
 _EVERY = 2
+# An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
+_NEAR = 0.03
 # A size whose best time is this close to the bound is not raced again.
 _CLOSE = 0.01
 
@@ -111,14 +113,15 @@ class _Found:
             for schedule in (outcome.synthesis.schedule, *outcome.synthesis.runners_up):
                 require_valid(schedule)
                 curve = cost_curve(schedule, self._min_bytes, self._max_bytes)
-                if not any(_no_slower(other.curve, curve) for other in self.candidates):
-                    self.candidates = [c for c in self.candidates if not _no_slower(curve, c.curve)]
+                if not any(_makes_needless(other.curve, curve) for other in self.candidates):
+                    self.candidates = [c for c in self.candidates if not _makes_needless(curve, c.curve)]
                     self.candidates.append(
                         Candidate(outcome.run.engine, outcome.synthesis.solver, schedule, curve)
                     )  # fmt: skip
 
 
-def _no_slower(one: CostCurve, other: CostCurve) -> bool:
-    """Whether one curve is nowhere above another: both are straight between their breakpoints."""
+def _makes_needless(one: CostCurve, other: CostCurve) -> bool:
+    """Whether one algorithm is clearly faster than another at every size, or as fast: both curves are straight between breakpoints."""
     borders = {one.min_bytes, one.max_bytes, *(p.from_bytes for c in (one, other) for p in c.pieces)}
-    return all(one.time_us(size) <= other.time_us(size) * (1 + 1e-9) for size in borders)
+    ratios = [one.time_us(size) / other.time_us(size) for size in borders]
+    return max(ratios) <= 1 / (1 + _NEAR) or all(abs(ratio - 1) <= 1e-9 for ratio in ratios)

@@ -175,7 +175,7 @@ def test_a_rank_with_more_peers_than_a_channel_takes_agrees_with_them():
 
 
 def test_sides_that_do_not_agree_are_refused(monkeypatch):
-    monkeypatch.setattr("taccl_py.pipeline.find_disagreement", lambda *_: "ranks 0 and 1 on channel 0")
+    monkeypatch.setattr("taccl_py.lowering.parts.find_disagreement", lambda *_: "ranks 0 and 1 on channel 0")
     with pytest.raises(LoweringError, match="taccl synth"):
         lower_one_rank(group("ring:4", Kind.ALLGATHER), 0, OPTIONS)
 

@@ -43,7 +43,7 @@ def test_groups_that_share_nics_take_no_longer_than_in_turn_and_are_right(kind):
     found = orders(machine, members)
     in_turn_us = sum(member.schedule.makespan_us for member in members)
     assert makespan_us(found[0]) <= in_turn_us * (1 + 1e-9)
-    assert makespan_us(found[-1]) <= in_turn_us * 1.05, "an order in which ports wait for nothing"
+    assert makespan_us(found[-1]) <= in_turn_us * 1.1, "an order in which ports wait for nothing"
     bound = together_bound(machine, NDV2_HALVES, kind, 4e6)
     for schedules in found:
         assert judge_together(machine, parts_of(NDV2_HALVES, schedules)) == ()
