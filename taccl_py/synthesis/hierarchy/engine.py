@@ -28,6 +28,7 @@ _WORK, _MOST = 200_000, 16
 # Ways that should take so many times longer than the best one found are not written out.
 _HOPELESS = 1.3
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
+_MANY_MESSAGES = 2_000
 # Ways are looked for as long as this in any case.
 _LEAST_SECONDS = 1.0
 
@@ -77,7 +78,9 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
     seconds = {"hierarchy": time.monotonic() - begun}
     answer = Synthesis(best, bound, proof, "none", seconds, near[:_MOST_RUNNERS_UP])
-    return fit_to_size(answer, demand, options.limits.within(deadline.left))
+    # Among very many pieces passed on from node to node unequal ones gain little, and nothing in programs, which cut them again.
+    passed_on = [each for each in found if demand.kind in ROOTED and len(each.messages) > _MANY_MESSAGES]
+    return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=passed_on)
 
 
 def _check(demand: Demand) -> None:
