@@ -39,6 +39,8 @@ _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 _GREEDY_RANKS = range(32, 513)
 # The same for sparse nodes, which take it some seconds.
 _SPARSE_RANKS = range(17, 33)
+# The same for Broadcast and Reduce over nodes, up to which it takes some seconds.
+_ROOTED_RANKS = 64
 
 
 def first_runs(demand: Demand) -> list[Run]:
@@ -71,11 +73,14 @@ def _is_for_greedy(demand: Demand) -> bool:
     """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth; and between few nodes inside which not all ranks are linked, but for AllToAll.
+    bandwidth; and between few nodes inside which not all ranks are linked, but for AllToAll. From one root to nodes, or back, the
+    way to each rank is worth a search where data is small.
     """
     topology = demand.topology
     if topology.chunk_costs or demand.sketch is not None:
         return False
+    if topology.num_nodes > 1 and demand.kind in (Kind.BROADCAST, Kind.REDUCE):
+        return topology.num_ranks <= _ROOTED_RANKS
     if topology.num_nodes > 1 and topology.num_ranks in _SPARSE_RANKS and not Site(topology, 0.0).linked_inside_nodes:
         return demand.kind is not Kind.ALLTOALL
     is_quick = topology.num_nodes == 1 or demand.kind is Kind.ALLREDUCE
