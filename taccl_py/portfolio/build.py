@@ -27,6 +27,8 @@ from taccl_py.units import SizeRange
 _PROBE_FACTOR = 2.0
 # Part of the time limit that bounds may take, and seconds that they, and the race, may take in any case.
 _BOUNDS, _LEAST_SECONDS = 0.25, 1.0
+# Part of the time that is kept for lowering: schedules whose programs are slower are of no use.
+_LOWERING = 0.25
 # Longest run of one engine; a range races many.
 _RUN_SECONDS = 12.0
 # A span may keep an algorithm that is this much slower than the fastest where that saves a file.
@@ -152,7 +154,8 @@ def synthesize_portfolio(
     bounding = soon.countdown(least_seconds=_LEAST_SECONDS)
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
     probes = [Probe(each, bounds.at(each.size_bytes, MAX_COUNT, over=bounding)) for each in demands]
-    racing = replace(request.options, limits=limits.within(max(deadline.left, _LEAST_SECONDS)))
+    racing_seconds = max(deadline.left - _LOWERING * limits.seconds, _LEAST_SECONDS)
+    racing = replace(request.options, limits=limits.within(racing_seconds))
     with Racer(racing, _RUN_SECONDS, workers).running() as racer:
         candidates = race_candidates(probes, racer, events)
         if not candidates:

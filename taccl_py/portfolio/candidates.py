@@ -81,7 +81,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
     race(quick_runs, _far_apart(fewer))
-    race(constructive_runs, fewer[::-1])
+    race(constructive_runs, wide(fewer)[::-1])
     race(quick_runs, _far_apart(wide([probe for probe in probes if probe not in fewer])))
     race(searching_runs, wide(fewer))
     race(second_runs, wide(fewer))

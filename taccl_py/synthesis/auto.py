@@ -39,7 +39,7 @@ _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 _GREEDY_RANKS = range(32, 513)
 # The same for sparse nodes, which take it some seconds.
 _SPARSE_RANKS = range(17, 33)
-# The same for Broadcast and Reduce over nodes, up to which it takes some seconds.
+# Ranks up to which it takes a second or two, or four, for Broadcast and Reduce over nodes.
 _ROOTED_RANKS = 64
 
 
@@ -55,10 +55,11 @@ def searching_runs(demand: Demand) -> list[Run]:
 
 def constructive_runs(demand: Demand) -> list[Run]:
     """Those of them that are done in some seconds."""
-    if demand.kind in (Kind.GATHER, Kind.SCATTER):
+    if demand.kind in (Kind.GATHER, Kind.SCATTER) or _is_passed_on(demand):
         return []
     runs = [Run("flow" if demand.kind is Kind.ALLTOALL else "trees", demand)]
-    return [*runs, Run("greedy", demand)] if _is_for_greedy(demand) else runs
+    quick = any(run.engine == "greedy" for run in quick_runs(demand))
+    return [*runs, Run("greedy", demand)] if _is_for_greedy(demand) and not quick else runs
 
 
 def quick_runs(demand: Demand) -> list[Run]:
@@ -66,21 +67,28 @@ def quick_runs(demand: Demand) -> list[Run]:
     runs = [Run("templates", demand)]
     if demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER):
         runs.append(Run("hierarchy", demand))
+        # Small data from one root is worth a search for the way to each rank.
+        if demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS:
+            runs.append(Run("greedy", demand))
     return runs
+
+
+def _is_passed_on(demand: Demand) -> bool:
+    """Whether engine hierarchy packs what one root has for all, so that trees are no better and only take longer."""
+    topology = demand.topology
+    rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None
+    return rooted and topology.num_nodes > 1 and Site(topology, 0.0).linked_inside_nodes
 
 
 def _is_for_greedy(demand: Demand) -> bool:
     """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth; and between few nodes inside which not all ranks are linked, but for AllToAll. From one root to nodes, or back, the
-    way to each rank is worth a search where data is small.
+    bandwidth; and between few nodes inside which not all ranks are linked, but for AllToAll.
     """
     topology = demand.topology
     if topology.chunk_costs or demand.sketch is not None:
         return False
-    if topology.num_nodes > 1 and demand.kind in (Kind.BROADCAST, Kind.REDUCE):
-        return topology.num_ranks <= _ROOTED_RANKS
     if topology.num_nodes > 1 and topology.num_ranks in _SPARSE_RANKS and not Site(topology, 0.0).linked_inside_nodes:
         return demand.kind is not Kind.ALLTOALL
     is_quick = topology.num_nodes == 1 or demand.kind is Kind.ALLREDUCE

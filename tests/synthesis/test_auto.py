@@ -90,3 +90,11 @@ def test_engine_greedy_takes_part_in_broadcast_over_nodes_where_it_is_ahead():
         for engine in ("greedy", "hierarchy", "templates")
     }
     assert times_us["greedy"] < 5.2 < min(times_us["hierarchy"], times_us["templates"])
+
+
+def test_trees_are_left_out_of_broadcast_over_nodes_whose_ranks_are_all_linked():
+    raced = {
+        name: "trees" in [run.engine for run in first_runs(Demand(load_topology(name), Kind.BROADCAST, 1e6))]
+        for name in ("ndv4-x2", "ndv4", "mi250x-x2")
+    }
+    assert raced == {"ndv4-x2": False, "ndv4": True, "mi250x-x2": True}
