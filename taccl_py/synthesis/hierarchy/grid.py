@@ -204,9 +204,9 @@ def _books(cluster: Cluster, grid: Grid, nodes: Sequence[int]) -> Iterator[_Book
     """What is done to each piece by some nodes."""
     ranks = cluster.site.topology.num_ranks
     ends = [sum(grid.pieces[:number]) * ranks for number in range(len(grid.pieces) + 1)]
-    for span in pairwise(ends):
+    for low, high in pairwise(ends):
         book = _Book(cluster, grid, nodes)
-        book.write(span)
+        book.write(Span(low, high))
         yield book
 
 

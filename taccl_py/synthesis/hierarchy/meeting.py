@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-# Chunks from one number to before another.
-Span = tuple[int, int]
+
+class Span(NamedTuple):
+    """Chunks from one number to before another; a tuple, as spans are sorted."""
+
+    low: int
+    high: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ class Share:
 
     def within(self, span: Span) -> Share | None:
         """What of it lies in some chunks."""
-        low, high = max(self.span[0], span[0]), min(self.span[1], span[1])
-        return replace(self, span=(low, high)) if low < high else None
+        common = Span(max(self.span.low, span.low), min(self.span.high, span.high))
+        return replace(self, span=common) if common.low < common.high else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class Want:
 def sliced(span: Span, index: int, number: int) -> Span:
     """One of so many nearly equal parts of some chunks."""
     low, high = span
-    return low + (high - low) * index // number, low + (high - low) * (index + 1) // number
+    return Span(low + (high - low) * index // number, low + (high - low) * (index + 1) // number)
 
 
 @dataclass(frozen=True)
@@ -155,9 +160,9 @@ def _step(sent: Sent) -> Step:
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
     """The same chunks in as few runs as there are."""
     found: list[Span] = []
-    for low, high in sorted(spans):
-        if found and found[-1][1] == low:
-            found[-1] = (found[-1][0], high)
-        elif low < high:
-            found.append((low, high))
+    for span in sorted(spans):
+        if found and found[-1].high == span.low:
+            found[-1] = Span(found[-1].low, span.high)
+        elif span.low < span.high:
+            found.append(span)
     return tuple(found)

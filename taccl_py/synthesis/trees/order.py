@@ -5,13 +5,17 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from taccl_py.runtimes import MAX_COUNT
+from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.trees.jobs import Job
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.units import BYTES_PER_MB
+
+_Setting = TypeVar("_Setting", bound=Hashable)
 
 _RELATIVE_PRECISION = 1e-9
 # Relative random change of the order.
@@ -114,6 +118,43 @@ class Choice:
     rule: Rule
     plan: Plan
     sized: bool = False
+
+
+def climb(
+    first: Sequence[_Setting],
+    planned: Callable[[_Setting], Choice | None],
+    neighbours: Callable[[_Setting], Iterable[_Setting]],
+    over: Over,
+    most: float = math.inf,
+) -> Choice | None:
+    """The best plan found from some settings on: the neighbours of the best one are tried as long as there is a better one.
+
+    Parameters
+    ----------
+    first
+        Settings to begin with; all are tried before any neighbour is.
+    planned
+        The plan of a setting, if there is one.
+    neighbours
+        Settings next to one.
+    over
+        Whether time is up; the first plan is waited for.
+    most
+        Settings that are tried.
+    """
+    best: Choice | None = None
+    known: set[_Setting] = set()
+    front, ahead = list(first), len(first)
+    while front and len(known) < most and not (over() and best is not None):
+        setting = front.pop(0)
+        ahead = max(0, ahead - 1)
+        if setting in known:
+            continue
+        known.add(setting)
+        choice = planned(setting)
+        if choice is not None and (best is None or choice.plan.end_us < best.plan.end_us):
+            best, front = choice, [*front[:ahead], *neighbours(setting)]
+    return best
 
 
 def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:

@@ -24,7 +24,7 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.jobs import Job, downwards
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.order import Choice, Costs, Rule, climb, list_schedule
 from taccl_py.synthesis.trees.packing import TreeFinder
 
 FloatArray = NDArray[np.float64]
@@ -160,21 +160,8 @@ class RailSearch:
 
     def best(self) -> Choice | None:
         """The best plan, if there is one."""
-        best: Choice | None = None
-        known: set[_Setting] = set()
-        front = [_Setting(count=count, taper=taper) for taper in _FIRST_TAPERS for count in range(len(_COUNTS))]
-        ahead = len(front)
-        while front and len(known) < _MOST_SETTINGS and not (self.over() and best is not None):
-            setting = front.pop(0)
-            ahead -= 1
-            if setting in known:
-                continue
-            known.add(setting)
-            choice = self._planned(setting)
-            if choice is not None and (best is None or choice.plan.end_us < best.plan.end_us):
-                # The first ones are all tried before any neighbour is.
-                best, front = choice, [*front[: max(0, ahead)], *setting.neighbours()]
-        return best
+        first = [_Setting(count=count, taper=taper) for taper in _FIRST_TAPERS for count in range(len(_COUNTS))]
+        return climb(first, self._planned, _Setting.neighbours, self.over, _MOST_SETTINGS)
 
     def _planned(self, setting: _Setting) -> Choice | None:
         """The plan of a setting; None if its chunks do not serve the size, or it has too many jobs."""

@@ -15,7 +15,7 @@ from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.grove import Grove, unequal_cuts
 from taccl_py.synthesis.trees.jobs import Piece, number_pieces, piece_jobs
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.order import Choice, Costs, Rule, climb, list_schedule
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.shallow import Ground
 
@@ -131,18 +131,8 @@ class TaperSearch:
 
     def best(self) -> Choice | None:
         """The best plan, if there is one."""
-        best: Choice | None = None
-        known: dict[_Setting, Choice | None] = {}
-        front = [_Setting(*_FIRST_SETTING)]
-        while front:
-            setting = front.pop(0)
-            if setting in known or (self.over() and best is not None):
-                continue
-            choice = known[setting] = self._planned(setting)
-            if choice is not None and (best is None or choice.plan.end_us < best.plan.end_us):
-                best = choice
-                front = setting.neighbours(len(self.stand.cuts))
-        return best
+        ways = len(self.stand.cuts)
+        return climb([_Setting(*_FIRST_SETTING)], self._planned, lambda setting: setting.neighbours(ways), self.over)
 
     def _planned(self, setting: _Setting) -> Choice | None:
         """The plan of a setting; None if it has too many pieces."""

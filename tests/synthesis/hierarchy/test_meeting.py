@@ -1,12 +1,13 @@
 """Sums and copies inside nodes."""
 
-from taccl_py.synthesis.hierarchy.meeting import Meeting, Sending, Share, Want, joined, sliced
+from taccl_py.synthesis.hierarchy.meeting import Meeting, Sending, Share, Span, Want, joined, sliced
 
 RANKS = ((10, 11, 12, 13),)
 ALL = frozenset(range(4))
+WHOLE = Span(0, 4)
 
 
-def wants(held, lanes, span=(0, 4)):
+def wants(held, lanes, span=WHOLE):
     return {0: [Want(Share(span, frozenset(held)), frozenset(lanes))]}
 
 
@@ -39,18 +40,18 @@ def test_four_may_meet_at_once_and_the_first_sum_is_stored_where_there_is_none()
 
 
 def test_shares_that_lie_together_go_together():
-    listed = [Want(Share((0, 2), ALL), frozenset({0})), Want(Share((2, 4), ALL), frozenset({0}))]
+    listed = [Want(Share(Span(0, 2), ALL), frozenset({0})), Want(Share(Span(2, 4), ALL), frozenset({0}))]
     first, _ = Meeting(RANKS, (2, 2)).steps({0: listed}, upwards=False)
     assert {sending.spans for sending in first} == {((0, 4),)}
 
 
 def test_what_is_there_early_joins_what_comes_late():
-    share = Share((0, 4), ALL, early=frozenset({0, 2}))
+    share = Share(Span(0, 4), ALL, early=frozenset({0, 2}))
     steps, left = Meeting(RANKS, (2, 2)).early_steps({0: [share]})
     assert steps == [(Sending(12, 10, ((0, 4),), True),), (Sending(10, 11, ((0, 4),), True),)]
-    assert left == {0: [Share((0, 4), frozenset({1, 3}))]}
+    assert left == {0: [Share(Span(0, 4), frozenset({1, 3}))]}
 
 
 def test_slices_are_nearly_equal_and_empty_ones_vanish():
-    assert [sliced((3, 8), index, 3) for index in range(3)] == [(3, 4), (4, 6), (6, 8)]
-    assert joined([(4, 6), (2, 2), (0, 4)]) == ((0, 6),)
+    assert [sliced(Span(3, 8), index, 3) for index in range(3)] == [(3, 4), (4, 6), (6, 8)]
+    assert joined([Span(4, 6), Span(2, 2), Span(0, 4)]) == ((0, 6),)
