@@ -21,9 +21,6 @@ _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
     filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
 )
 
-# When Python looks for garbage in circles, which it does in vain among the millions of records of a large program.
-_RARELY = (100_000, 20, 50)
-
 _COMMANDS = {
     "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
     "pareto": (
@@ -102,10 +99,15 @@ def cli(debug: bool) -> None:
     """
 
 
+def collect_rarely() -> None:
+    """Let Python look less often for garbage in circles, which it does in vain among the millions of records of a large program."""
+    gc.set_threshold(100_000, 20, 50)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line: the one place where an error becomes a line and an exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    gc.set_threshold(*_RARELY)
+    collect_rarely()
     try:
         result: Any = cli.main(args=arguments, prog_name="taccl", standalone_mode=False)
     except TacclError as error:
