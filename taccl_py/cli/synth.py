@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from taccl_py.pipeline import Lowered, Request
 
 _DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
-# Engines that race for a range of sizes take longer the more ranks there are.
-_RANGE_RANKS, _MOST_RANGE_LIMIT_S = 16, 600.0
+# Ranks up to which these are the defaults; on more, engines take longer in proportion.
+_RANKS, _RANGE_RANKS, _MOST_LIMIT_S = 64, 16, 600.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
 # Of an engine that nobody chose, a gap of this much is worth the hint that there are others.
@@ -94,9 +94,9 @@ _WIDE_GAP = 0.1
     "--time-limit",
     type=click.FloatRange(0.1),
     default=None,
-    help=f"Seconds for the search, default {_DEFAULT_TIME_LIMIT_S:g} ({_DEFAULT_RACE_LIMIT_S:g} with --engine auto, "
-    f"{_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto, and with --sizes on up to {_RANGE_RANKS} ranks, in proportion on more, up to "
-    f"{_MOST_RANGE_LIMIT_S:g}); the best answer so far comes out with its gap. What "
+    help=f"Seconds for the search; the best answer so far comes out with its gap. Default on up to {_RANKS} ranks: "
+    f"{_DEFAULT_TIME_LIMIT_S:g}, {_DEFAULT_RACE_LIMIT_S:g} with --engine auto, {_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto; with "
+    f"--sizes {_DEFAULT_RANGE_LIMIT_S:g} on up to {_RANGE_RANKS}; in proportion on more ranks, up to {_MOST_LIMIT_S:g}. What "
     "was found is then lowered and judged; of several ways to lower it the best is looked for until a quarter more (at least 2 s) is over.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
@@ -155,7 +155,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
             "it is for one search, and --sizes makes many; leave it out", path="command line", field="--progress"
         )
     if sizes is not None:
-        _synth_range(request, sizes, options, output, limited=values["time_limit"] is not None, as_json=as_json)
+        _synth_range(request, sizes, options, output, as_json=as_json)
         return
     _check_output(output)
     over = request.options.limits.to_lower()
@@ -194,7 +194,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     InputError
         If one contradicts another.
     """
-    from taccl_py.pipeline import AUTO_SKETCH, Request
+    from taccl_py.pipeline import AUTO_SKETCH, Request, make_demand
 
     ranged = values["sizes"] is not None
     engine = values["engine"] or ("auto" if ranged else "milp")
@@ -206,7 +206,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         raise InputError("only engine greedy takes it; add --engine greedy", path="command line", field="--scheduler")
     if values["trees"] is not None and engine != "trees":
         raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
-    return Request(
+    request = Request(
         topology=values["topology"],
         kind=values["collective"],
         sketch=values["sketch"],
@@ -219,14 +219,20 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         options=Options(solver=values["solver"], limits=limits, trees=values["trees"]),
         degradation=make_degradation(values),
     )
+    if values["time_limit"] is not None:
+        return request
+    plain = replace(request, sketch="" if request.sketch == AUTO_SKETCH else request.sketch)
+    times = make_demand(plain).topology.num_ranks / (_RANGE_RANKS if ranged else _RANKS)
+    limits = replace(limits, seconds=min(_MOST_LIMIT_S, default_s * max(1.0, times)))
+    return replace(request, options=replace(request.options, limits=limits))
 
 
 def _synth_range(
-    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, limited: bool, as_json: bool
+    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, as_json: bool
 ) -> None:
-    """Refuse what contradicts a range, then synthesize for it, in a default time where there is no limit."""
+    """Refuse what contradicts a range, then synthesize for it."""
     from taccl_py.cli.portfolio import synth_portfolio
-    from taccl_py.pipeline import AUTO_SKETCH, make_demand
+    from taccl_py.pipeline import AUTO_SKETCH
 
     contradictions = {
         "--size": request.size_bytes is not None,
@@ -240,16 +246,7 @@ def _synth_range(
             raise InputError(
                 "it contradicts --sizes, which decides it for every size; leave it out", path="command line", field=name
             )
-    if not limited:
-        request = _with_time_for(request, make_demand(request).topology.num_ranks)
     synth_portfolio(request, sizes, options, output, as_json=as_json)
-
-
-def _with_time_for(request: Request, num_ranks: int) -> Request:
-    """The request with the default limit for a range of sizes on so many ranks."""
-    seconds = min(_MOST_RANGE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S * max(1.0, num_ranks / _RANGE_RANKS))
-    options = request.options
-    return replace(request, options=replace(options, limits=replace(options.limits, seconds=seconds)))
 
 
 def _switch_facts(synthesis: Synthesis) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from taccl_py.pipeline import require_valid
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
-from taccl_py.synthesis.auto import constructive_runs, quick_runs, searching_runs, second_runs
+from taccl_py.synthesis.auto import constructive_runs, left_out_runs, quick_runs, searching_runs, second_runs
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.race import Outcome, Racer, Run
@@ -81,6 +81,8 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
     race(quick_runs, _far_apart(fewer))
+    if not found.candidates and left_out_runs(fewer[0].demand):
+        race(left_out_runs, fewer)
     race(constructive_runs, wide(fewer)[::-1])
     race(quick_runs, _far_apart(wide([probe for probe in probes if probe not in fewer])))
     race(searching_runs, wide(fewer))

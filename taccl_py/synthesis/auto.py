@@ -31,8 +31,8 @@ _QUICK = ("templates",)
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
 # The linear model of one chunk has about this many pairs of chunk and link for each that is solved in a second.
 _MOST_PAIRS = 200_000
-# Sketches leave few of these, but all are looked at once for each.
-_MOST_SKETCHED_PAIRS = 2_000_000
+# All of them are looked at once for a chunk from each rank, and for each sketch, though that leaves few.
+_MOST_PAIRS_ONCE = 2_000_000
 _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 # Ranks of a machine without regularity from which on, and up to which, engine greedy takes part: below, others search everything;
 # above, it takes longer than a race.
@@ -41,6 +41,9 @@ _GREEDY_RANKS = range(32, 513)
 _SPARSE_RANKS = range(17, 33)
 # Ranks up to which it takes a second or two, or four, for Broadcast and Reduce over nodes.
 _ROOTED_RANKS = 64
+# Ranks up to which trees over nodes are packed, and all templates tried, in some seconds. On more, that is left to engine
+# hierarchy, but for what one root has for all.
+_FEW_RANKS = 128
 
 
 def first_runs(demand: Demand) -> list[Run]:
@@ -57,20 +60,36 @@ def constructive_runs(demand: Demand) -> list[Run]:
     """Those of them that are done in some seconds."""
     if demand.kind in (Kind.GATHER, Kind.SCATTER) or _is_passed_on(demand):
         return []
-    runs = [Run("flow" if demand.kind is Kind.ALLTOALL else "trees", demand)]
+    packed = Run("flow" if demand.kind is Kind.ALLTOALL else "trees", demand)
+    runs = [] if packed in left_out_runs(demand) else [packed]
     quick = any(run.engine == "greedy" for run in quick_runs(demand))
     return [*runs, Run("greedy", demand)] if _is_for_greedy(demand) and not quick else runs
 
 
 def quick_runs(demand: Demand) -> list[Run]:
     """Those of them that are done in a second or two."""
-    runs = [Run("templates", demand)]
-    if demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER):
+    templates = Run("templates", demand)
+    runs = [] if templates in left_out_runs(demand) else [templates]
+    if _has_hierarchy(demand):
         runs.append(Run("hierarchy", demand))
         # Small data from one root is worth a search for the way to each rank.
         if demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS:
             runs.append(Run("greedy", demand))
     return runs
+
+
+def _has_hierarchy(demand: Demand) -> bool:
+    """Whether engine hierarchy takes part."""
+    return demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER)
+
+
+def left_out_runs(demand: Demand) -> list[Run]:
+    """Runs that take long on so many ranks, and are for where engine hierarchy finds nothing."""
+    rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE)
+    if rooted or not _has_hierarchy(demand) or demand.topology.num_ranks <= _FEW_RANKS:
+        return []
+    engines = ("templates",) if demand.kind is Kind.ALLTOALL else ("templates", "trees")
+    return [Run(engine, demand) for engine in engines]
 
 
 def _is_passed_on(demand: Demand) -> bool:
@@ -106,7 +125,7 @@ def _sketched_runs(demand: Demand) -> list[Run]:
     """The milp engine with what a person would say of who talks between nodes: restricted, it gets further in the same time."""
     count = demand.chunks_per_rank or 1
     pairs = demand.collective(count).num_chunks * len(demand.topology.links)
-    if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > _MOST_SKETCHED_PAIRS:
+    if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > _MOST_PAIRS_ONCE:
         return []
     return [
         Run("milp", replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
@@ -121,7 +140,7 @@ def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
     return [
         Run("milp", replace(demand, chunks_per_rank=count), asked=demand)
         for count in counts
-        if demand.collective(count).num_chunks * links <= _MOST_PAIRS or count == 1
+        if demand.collective(count).num_chunks * links <= (_MOST_PAIRS_ONCE if count == 1 else _MOST_PAIRS)
     ]
 
 
@@ -133,12 +152,14 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
     events.bound(bound.time_us)
     answers: list[Synthesis] = []
+    answering: set[str] = set()
 
     def has_closed_the_gap(racer: Racer, runs: list[Run]) -> bool:
         nonlocal bound
         outcomes = racer.race(runs, events)
         bound = _raised(bound, outcomes)
         answers.extend(outcome.synthesis for outcome in outcomes if outcome.synthesis is not None)
+        answering.update(outcome.run.engine for outcome in outcomes if outcome.synthesis is not None)
         answers.sort(key=lambda answer: answer.schedule.makespan_us)
         if answers:
             events.incumbent(answers[0].schedule.makespan_us)
@@ -151,7 +172,8 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         left = replace(options, limits=limits.within(limits.seconds - (time.monotonic() - begun)))
         with Racer(left, limits.seconds / 2, limits.workers).running() as racer:
             if not has_closed_the_gap(racer, [run for run in runs if run not in quick]):
-                has_closed_the_gap(racer, second_runs(demand))
+                left_out = [] if "hierarchy" in answering else left_out_runs(demand)
+                has_closed_the_gap(racer, [*left_out, *second_runs(demand)])
     if not answers:
         return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
     return _joined(answers, bound, time.monotonic() - begun)

@@ -6,6 +6,7 @@ import pytest
 
 from taccl_py.cli import main
 from taccl_py.collective import Kind
+from taccl_py.errors import LimitReached
 from taccl_py.jsonio import parse_json
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
@@ -280,3 +281,25 @@ def test_a_wide_gap_of_an_engine_that_nobody_chose_is_told_with_the_remedy(taccl
     assert taccl(*row, "--json").json["gap"] > 0.1
     assert "--engine auto" in taccl(*row).err
     assert "--engine auto" not in taccl(*row, "--engine", "milp").err
+
+
+def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypatch):
+    """7 seconds on up to 64 ranks, 20 for a race, 60 for sketches; in proportion on more."""
+    found = []
+
+    def give_up(request, events):
+        found.append(request.options.limits.seconds)
+        raise LimitReached("enough")
+
+    monkeypatch.setattr("taccl_py.pipeline.synthesize", give_up)
+    race = ("--engine", "auto")
+    rows = [
+        ("ring:64",),
+        ("ring:128",),
+        ("ring:128", *race),
+        ("ring:128", *race, "--time-limit", 3),
+        ("ring:8", "--sketch", "auto"),
+    ]
+    for topology, *options in rows:
+        assert taccl("synth", topology, "allgather", *options).code == 3
+    assert found == [7, 14, 40, 3, 60]

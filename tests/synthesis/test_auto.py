@@ -4,9 +4,11 @@ from dataclasses import replace
 
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.auto import first_runs, second_runs, synthesize_auto
+from taccl_py.synthesis import auto
+from taccl_py.synthesis.auto import first_runs, left_out_runs, second_runs, synthesize_auto
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.synthesis.race import Racer
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, LinkChoice, SlowPort, degraded
 from tests.instances import quiet_pulp
@@ -98,3 +100,31 @@ def test_trees_are_left_out_of_broadcast_over_nodes_whose_ranks_are_all_linked()
         for name in ("ndv4-x2", "ndv4", "mi250x-x2")
     }
     assert raced == {"ndv4-x2": False, "ndv4": True, "mi250x-x2": True}
+
+
+def test_on_hundreds_of_ranks_over_nodes_everything_but_broadcast_is_left_to_hierarchy():
+    """512 ranks: direct templates have 261632 messages, and the model of one chunk from each rank 18 million pairs."""
+    raced = {
+        (name, kind): [run.engine for run in first_runs(Demand(load_topology(name), kind, 1e6))]
+        for name, kind in (("hpn:64", Kind.ALLGATHER), ("hpn:64", Kind.BROADCAST), ("ndv4-x2", Kind.ALLGATHER))
+    }
+    assert raced["hpn:64", Kind.ALLGATHER] == ["hierarchy"]
+    assert raced["hpn:64", Kind.BROADCAST] == ["milp", "templates", "hierarchy"]
+    assert set(raced["ndv4-x2", Kind.ALLGATHER]) == {"milp", "trees", "templates", "hierarchy"}
+
+
+def test_where_hierarchy_finds_nothing_what_was_left_out_is_tried(monkeypatch):
+    """Ranks of a ring that take turns in two nodes have no links to pass things on inside."""
+    monkeypatch.setattr(auto, "_FEW_RANKS", 2)
+    machine = replace(load_topology("ring:4"), node_of=(0, 1, 0, 1))
+    demand = Demand(machine, Kind.ALLGATHER, 1e6)
+    assert {run.engine for run in left_out_runs(demand)} == {"templates", "trees"}
+    raced = []
+    race = Racer.race
+    monkeypatch.setattr(Racer, "race", lambda self, runs, events: raced.append(runs) or race(self, runs, events))
+    synthesize_auto(demand, Options(limits=Limits(seconds=4.0, workers=1)), Events())
+    assert [{run.engine for run in runs} for runs in raced] == [
+        set(),
+        {"milp", "hierarchy"},
+        {"templates", "trees", "milp"},
+    ]
