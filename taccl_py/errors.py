@@ -9,7 +9,8 @@
     |   `-- LimitReached                stopped before the first schedule was found
     |-- InvalidArtifact              4  the judge objects to a schedule or a program
     |-- LoweringError                5  a limit of the target runtime cannot be kept
-    `-- PackageMissing               6  an optional package is not installed
+    |-- PackageMissing               6  an optional package is not installed
+    `-- Interrupted                130  the user ended it before there was an answer
 
 Evidence is kept in attributes; ``str(error)`` is one sentence that says what, where and what to do.
 """
@@ -161,3 +162,9 @@ class PackageMissing(TacclError):
     def __init__(self, what: str, remedy: str) -> None:
         self.remedy = remedy
         super().__init__(f"{what}; {remedy}")
+
+
+class Interrupted(TacclError):
+    """The user ended it before there was an answer; whoever has another answer can go on with that."""
+
+    exit_code = 130

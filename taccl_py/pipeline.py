@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taccl_py.collective import ROOTED, Collective, Kind
-from taccl_py.errors import Infeasible, InputError, InvalidArtifact, LimitReached, LoweringError
+from taccl_py.errors import Infeasible, InputError, Interrupted, InvalidArtifact, LimitReached, LoweringError
 from taccl_py.jsonio import read_json
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
@@ -392,7 +392,7 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, over: Over = n
         if not slower or not schedule.topology.ports or over():
             break
         # Steps that wait for their turn cannot be fused, so there may be no room for them.
-        with suppress(LoweringError):
+        with suppress(LoweringError, Interrupted):
             other, replayed = _lower_once(lowering, order, options)
             if replayed.makespan_us < timeline.makespan_us:
                 program, timeline = other, replayed
@@ -571,8 +571,8 @@ def lower_best(synthesis: Synthesis, options: LoweringOptions, over: Over = neve
         promised_us = min(best.schedule.makespan_us * _KEPT_PROMISE, schedule.makespan_us)
         if lowered.replay.makespan_us <= promised_us or over():
             break
-        require_valid(schedule)
-        with suppress(LoweringError):
+        with suppress(LoweringError, Interrupted):
+            require_valid(schedule)
             candidate = lower_and_judge(schedule, options, over)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
                 best, lowered = _chosen_instead(synthesis, schedule), candidate

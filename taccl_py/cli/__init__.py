@@ -1,7 +1,7 @@
 """Ask for it: the command line. Options become pipeline calls, results become tables or JSON.
 
-Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a runtime's limit, 6 a package is missing
-(`taccl_py.errors`). Data goes to stdout, progress and errors to stderr.
+Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a runtime's limit, 6 a package is missing,
+130 interrupted before there was an answer (`taccl_py.errors`). Data goes to stdout, progress and errors to stderr.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from taccl_py import __version__
-from taccl_py.errors import SynthesisError, TacclError
+from taccl_py.cli.interrupt import interrupts_end
+from taccl_py.errors import Interrupted, SynthesisError, TacclError
 
 # A group without a command prints its help; click has an error for that since 8.2.
 _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
@@ -95,7 +96,8 @@ def cli(debug: bool) -> None:
       taccl synth ndv2 allgather --nodes 2 --sketch sk-1 --size 16MB -o out/
       taccl check out/schedule.json out/algorithm.xml
 
-    Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a limit of the runtime, 6 a package is missing.
+    Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a limit of the runtime, 6 a package is missing,
+    130 interrupted (Ctrl-C, SIGTERM) before there was an answer.
     """
 
 
@@ -109,7 +111,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     collect_rarely()
     try:
-        result: Any = cli.main(args=arguments, prog_name="taccl", standalone_mode=False)
+        with interrupts_end():
+            result: Any = cli.main(args=arguments, prog_name="taccl", standalone_mode=False)
     except TacclError as error:
         if "--debug" in arguments:
             raise
@@ -130,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(SynthesisError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
-        sys.exit(130)
+        sys.exit(Interrupted.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)

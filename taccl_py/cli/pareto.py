@@ -84,8 +84,8 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
     limits = Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)
     with watched(stop) as events:
         front = pareto_front(demand, walk, limits, events)
-    if not front.points:
-        raise LimitReached("no point was found; give more --time-limit, --max-steps or --extra-rounds")
+        if not front.points:
+            raise LimitReached("no point was found; give more --time-limit, --max-steps or --extra-rounds")
     for point in front.points:
         require_valid(point.schedule)
     result = front_record(demand, front, None if demand.topology.chunk_costs else values["sizes"])

@@ -223,8 +223,9 @@ def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as
     try:
         bench = _open_bench(job, setup, values)
         if job is not None and job.rank:
-            # Ctrl-C reaches all processes; rank 0 decides what becomes of it.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            # Ctrl-C and SIGTERM reach all processes; rank 0 decides what becomes of them.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             bench.serve()
             return 0
         try:

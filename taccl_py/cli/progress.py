@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
+from taccl_py.cli.interrupt import interrupts_stop
 from taccl_py.jsonio import write_atomically
 from taccl_py.report.progress import ProgressPoint, progress_text
 from taccl_py.synthesis.engine import Events
@@ -20,7 +19,9 @@ from taccl_py.units import format_gap, format_time
 class LiveEvents(Events):
     """Keeps one line on a terminal up to date."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: threading.Event) -> None:
+        """Begin; once `stop` is set, the line says that the end is near."""
+        self._stop = stop
         self._begun = time.monotonic()
         self._stage = "starting"
         self._incumbent: float | None = None
@@ -48,6 +49,8 @@ class LiveEvents(Events):
             parts.append(f"bound {format_time(self._bound)}")
             if self._incumbent is not None and self._bound > 0:
                 parts.append(f"gap {format_gap(max(0.0, self._incumbent / self._bound - 1))}")
+        if self._stop.is_set():
+            parts.append("ending with what there is (Ctrl-C: at once)")
         return "  ".join(parts)
 
 
@@ -89,11 +92,11 @@ def watched(stop: threading.Event, record: Path | None = None) -> Iterator[Event
     record
         File that incumbents and bounds are written to at the end, or None.
     """
-    events = LiveEvents() if sys.stderr.isatty() else Events()
+    events = LiveEvents(stop) if sys.stderr.isatty() else Events()
     recorded = RecordedEvents(events)
     finished = threading.Event()
     painter = threading.Thread(target=_paint, args=(events, finished), daemon=True)
-    with _interruptible(stop):
+    with interrupts_stop(stop):
         painter.start()
         try:
             yield events if record is None else recorded
@@ -115,7 +118,7 @@ def counted_down(stop: threading.Event, expected: int | None) -> Iterator[Callab
     expected
         How many steps there will be, about; None: nobody can say.
     """
-    with _interruptible(stop):
+    with interrupts_stop(stop):
         if not sys.stderr.isatty():
             yield lambda _stage, _done: None
             return
@@ -132,22 +135,6 @@ def counted_down(stop: threading.Event, expected: int | None) -> Iterator[Callab
                 bar.update(task, description=stage, completed=done, total=total)
 
             yield show
-
-
-@contextmanager
-def _interruptible(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C sets `stop`, the second one ends."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _paint(events: Events, finished: threading.Event) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.cli.interrupt import interrupts_drop
 from taccl_py.cli.options import (
     KIND,
     OUTPUT,
@@ -44,6 +45,7 @@ _RANKS, _RANGE_RANKS, _MOST_LIMIT_S = 64, 16, 600.0
 _REPLAY_TOLERANCE = 0.01
 # Of an engine that nobody chose, a gap of this much is worth the hint that there are others.
 _WIDE_GAP = 0.1
+_NOT_LOWERED = "interrupted while the schedule was lowered; --only-schedule writes it as it is"
 
 
 @click.command(short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
@@ -132,8 +134,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     TOPOLOGY is a shipped name (taccl topo list), a formula (ring:8, torus:4x4) or a file, ours or TACCL's. COLLECTIVE is
     allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather or scatter.
 
-    The schedule is judged, lowered to MSCCL XML for the runtime, judged again as text, and replayed. Ctrl-C ends the search
-    with the best schedule so far; a second Ctrl-C ends the program.
+    The schedule is judged, lowered to MSCCL XML for the runtime, judged again as text, and replayed. Ctrl-C (or
+    SIGTERM) ends the search with the best schedule so far; a second one, or one before there is an answer, ends the program.
 
     \b
     Examples:
@@ -166,7 +168,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         events.stage("lowering")
         lowered = None
         if not values["only_schedule"] and not _only_schedule(output):
-            synthesis, lowered = lower_best(synthesis, options, over)
+            with interrupts_drop(stop, _NOT_LOWERED):
+                synthesis, lowered = lower_best(synthesis, options, over)
         facts = {**record(synthesis, lowered, request.engine, []), **_switch_facts(synthesis)}
     files = _write(output, synthesis, lowered, facts)
     result = timed({**facts, "files": files}, synthesis)

@@ -63,7 +63,7 @@ def run_cbc(solver: Any, problem: Any, limits: Limits, warm_start: bool) -> bool
 
 
 def _run(arguments: list[str], limits: Limits) -> int | None:
-    """Exit code of a program, or None if it had to be killed."""
+    """Exit code of a program, or None if it had to be killed, here or by whoever ends all processes of a job."""
     deadline = Deadline(limits.seconds + _GRACE_S)
     # In a session of its own: a terminal sends Ctrl-C to everyone, and a second one would end CBC without an answer.
     process = subprocess.Popen(
@@ -77,7 +77,7 @@ def _run(arguments: list[str], limits: Limits) -> int | None:
         while not limits.stop.is_set() and deadline.left > 0:
             code = _wait(process, _POLL_S)
             if code is not None:
-                return code
+                return None if code == -signal.SIGTERM else code
         if os.name == "posix":
             process.send_signal(signal.SIGINT)
             return _wait(process, _GRACE_S)

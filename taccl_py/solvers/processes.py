@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
@@ -53,23 +54,43 @@ class Workers:
         self._end()
 
 
+class _Process(SpawnProcess):
+    """A process that leaves signals to its parent, so that `terminate` has to be the one that nobody can ignore."""
+
+    def terminate(self) -> None:
+        """End it; a pool does this with the others when one of them has died."""
+        self.kill()
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
 @contextmanager
 def start_workers(number: int) -> Iterator[Workers]:
-    """Start so many processes, and end them at the end of the context."""
-    context = multiprocessing.get_context("spawn")
+    """Start so many processes, and end them at the end of the context; an interrupt does not wait for what they do."""
+    context = _Context()
     # Not an event: setting one waits for its sleepers, and those that were killed never answer.
     listens, ends = context.Pipe(duplex=False)
     with ProcessPoolExecutor(number, context, _prepare, (listens,)) as pool:
         try:
             yield Workers(pool, ends.close)
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
         finally:
             ends.close()
             pool.shutdown(cancel_futures=True)
 
 
 def _prepare(listens: Connection) -> None:
-    """Leave interrupts to the parent, and stop when its end of the pipe is closed, be it because it was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave interrupts to the parent, and stop when its end of the pipe is closed, be it because it was killed.
+
+    A terminal sends Ctrl-C to everyone, and a cluster's scheduler SIGTERM: what becomes of that is the parent's decision.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def relay() -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C, time limits and closed pipes: what has been found comes out, whole."""
+"""Ctrl-C, SIGTERM, time limits and closed pipes: what has been found comes out, whole."""
 
 import json
 import os
@@ -81,11 +81,12 @@ def wait_for(process, word, seconds=30):
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["the process", "its group, as a terminal does"])
-def test_ctrl_c_ends_the_search_with_the_best_schedule_so_far(start, folder, group):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_search_with_the_best_schedule_so_far(start, folder, group, number):
     process = start("synth", "ring:4", "allgather", "-o", "out", "--json", command=("-c", ENDLESS))
     wait_for(process, "searching")
     begun = time.monotonic()
-    (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+    (os.killpg if group else os.kill)(process.pid, number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     assert time.monotonic() - begun < 3
@@ -96,14 +97,15 @@ def test_ctrl_c_ends_the_search_with_the_best_schedule_so_far(start, folder, gro
     assert not judge_schedule(read_schedule(text, "schedule.json"))
 
 
-def test_a_second_ctrl_c_ends_the_program_with_130_and_no_file(start, folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_ends_the_program_with_130_and_no_file(start, folder, number):
     stubborn = ENDLESS.replace("not options.limits.stop.is_set() and ", "")
     process = start("synth", "ring:4", "allgather", "-o", "out", "--json", command=("-c", stubborn))
     wait_for(process, "searching")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     time.sleep(0.3)
     assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=10)
     assert process.returncode == 130
     assert out == ""
@@ -111,13 +113,99 @@ def test_a_second_ctrl_c_ends_the_program_with_130_and_no_file(start, folder):
     assert tree(folder) == {}
 
 
+# No way to lower, or none after the first one, is ever done before an interrupt; the machine has ports, so others are tried.
+LOWERING = """
+import sys, time
+import taccl_py.pipeline as pipeline
+from taccl_py.cli import main
+once, calls = pipeline._lower_once, []
+
+
+def endless(*given):
+    calls.append(given)
+    if len(calls) > {known}:
+        print("lowering", file=sys.stderr, flush=True)
+        time.sleep(30)
+    return once(*given)
+
+
+pipeline._lower_once = endless
+pipeline._REPLAY_TOLERANCE = -1
+main()
+"""
+SMALL = ("synth", "ndv4", "broadcast", "--engine", "templates", "--size", "1KiB", "-o", "out", "--json")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_schedule_is_lowered_ends_the_program_with_130_and_no_file(start, folder, number):
+    process = start(*SMALL, command=("-c", LOWERING.format(known=0)))
+    wait_for(process, "lowering")
+    begun = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, out) == (130, "")
+    assert err == "error: interrupted while the schedule was lowered; --only-schedule writes it as it is\n"
+    assert time.monotonic() - begun < 2
+    assert tree(folder) == {}
+
+
+def test_an_interrupt_while_other_ways_to_lower_are_tried_keeps_the_best_so_far(start):
+    process = start(*SMALL, command=("-c", LOWERING.format(known=1)))
+    wait_for(process, "lowering")
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 0, err
+    assert time.monotonic() - begun < 3
+    assert json.loads(out)["files"] == ["out/schedule.json", "out/algorithm.xml", "out/summary.json"]
+
+
+# Of a race nothing is ever found, however long it is waited for.
+FRUITLESS = """
+import sys, time
+from taccl_py.cli import main
+import taccl_py.portfolio.build as build
+
+
+def fruitless(probes, racer, events):
+    print("racing", file=sys.stderr, flush=True)
+    while not racer.over:
+        time.sleep(0.02)
+    return []
+
+
+build.race_candidates = fruitless
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_before_the_first_schedule_of_a_range_is_no_lack_of_time(start, folder, number):
+    arguments = ("synth", "ring:4", "allgather", "--sizes", "1KiB:2KiB", "-o", "out")
+    process = start(*arguments, "--time-limit", "100", command=("-c", FRUITLESS))
+    wait_for(process, "racing")
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, "", "error: interrupted before there was an answer\n")
+    assert tree(folder) == {}
+
+
+def test_a_range_without_time_is_told_so(start):
+    arguments = ("synth", "ring:4", "allgather", "--sizes", "1KiB:2KiB", "--time-limit", "0.5")
+    process = start(*arguments, command=("-c", FRUITLESS))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert "give more time" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("made")
-def test_ctrl_c_outside_of_a_search_ends_the_program_with_130(start):
+def test_an_interrupt_outside_of_a_search_ends_the_program_with_130(start, number):
     script = "import taccl_py.cli.check as c, time\nfrom taccl_py.cli import main\nimport sys\n"
     script += "c.read_text = lambda path: (print('reading', file=sys.stderr, flush=True), time.sleep(30))\nmain()\n"
     process = start("check", "x.json", command=("-c", script))
     wait_for(process, "reading")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out, err.strip()) == (130, "", "error: interrupted")
 

@@ -1,8 +1,10 @@
 """Processes that solve side by side."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
@@ -16,6 +18,40 @@ def test_after_the_death_of_a_process_calls_fail_one_by_one():
         for code in (1, 2):  # the second one is for a pool that knows already
             with pytest.raises(BrokenProcessPool):
                 workers.submit(os._exit, code).result()
+
+
+def test_an_interrupt_does_not_wait_for_what_processes_do():
+    def interrupted():
+        with start_workers(2) as workers:
+            assert workers.submit(abs, -3).result() == 3
+            workers.submit(time.sleep, 60)
+            raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_processes_leave_signals_to_their_parent(number):
+    with start_workers(1) as workers:
+        process = workers.submit(os.getpid).result()
+        os.kill(process, number)
+        assert workers.submit(abs, -3).result() == 3
+
+
+def test_processes_end_when_one_of_them_has_died():
+    """The pool sends the others a signal that they ignore otherwise, and waits for their end."""
+    begun = time.monotonic()
+    with start_workers(2) as workers:
+        slow = workers.submit(time.sleep, 60)
+        assert workers.submit(abs, -3).result() == 3
+        with pytest.raises(BrokenProcessPool):
+            workers.submit(os._exit, 1).result()
+        with pytest.raises(BrokenProcessPool):
+            slow.result()
+    assert time.monotonic() - begun < 20
 
 
 KILLED = """

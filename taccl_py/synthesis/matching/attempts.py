@@ -86,7 +86,7 @@ class Attempts:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End the processes."""
-        self._stack.close()
+        self._stack.__exit__(kind, error, at)
 
     def results(self, attempts: Sequence[Attempt], messages: int) -> Generator[Schedule | None, None, None]:
         """Results in order, None where time was over; whoever needs no more of them closes the iterator.
