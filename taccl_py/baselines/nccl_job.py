@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 
 from taccl_py.baselines.nccl_tuner import Gpu, Graph, Job
+from taccl_py.discover.gpus import GpuModel
+from taccl_py.errors import InputError
 from taccl_py.topology.model import Topology
 
 # GB/s of one channel that NCCL tries inside a node and between nodes, in its order (``src/graph/search.cc``).
@@ -37,6 +39,25 @@ _AMD_CPUS = ("ndv4",)
 def gpu_of(topology: Topology) -> Gpu | None:
     """Generation of a shipped machine's GPUs, None where the name does not tell."""
     return _GPU_OF.get(_base(topology))
+
+
+def tuned_as(model: GpuModel) -> Gpu:
+    """The generation whose constants NCCL takes for a GPU: of those before Ampere all are Volta's (``graph/tuning.cc``).
+
+    Raises
+    ------
+    InputError
+        If NCCL does not run on it.
+    """
+    if model.generation == "pascal":
+        return Gpu.VOLTA
+    if model.generation not in set(Gpu):
+        raise InputError(
+            f"NCCL does not run on {model.name}, so it has no choice to compare with; leave it out",
+            path="command line",
+            field="--gpu",
+        )
+    return Gpu(model.generation)
 
 
 def has_amd_cpu(topology: Topology) -> bool:

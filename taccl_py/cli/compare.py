@@ -8,12 +8,9 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import KIND, RANKS, SIZE_RANGE, echo_json, json_option
+from taccl_py.cli.options import KIND, RANKS, SIZE_RANGE, echo_json, gpu_option, json_option
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import format_count
-
-# Written out here, so that --help need not load what it names.
-_GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
 
 
 @click.command(short_help="Compare our algorithms with NCCL's, for every size.")
@@ -24,13 +21,7 @@ _GPUS = ("auto", "volta", "ampere", "hopper", "blackwell")
 @click.option("--sizes", type=SIZE_RANGE, default="1KiB:4GiB", show_default=True, help="Range of sizes.")
 @click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
-@click.option(
-    "--gpu",
-    type=click.Choice(_GPUS),
-    default="auto",
-    show_default=True,
-    help="Generation of the GPUs, for NCCL's tuner; auto knows that of shipped machines.",
-)
+@gpu_option("For NCCL's tuner; auto knows that of shipped machines.")
 @click.option(
     "--cpu",
     type=click.Choice(["auto", "amd", "other"]),
@@ -77,7 +68,7 @@ def compare(as_json: bool, **values: Any) -> None:
     """
     from taccl_py.baselines.compare import Tuned, compare_sizes
     from taccl_py.baselines.nccl_graph import read_graphs
-    from taccl_py.baselines.nccl_tuner import Gpu
+    from taccl_py.baselines.nccl_job import tuned_as
     from taccl_py.cli.progress import watched
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Request
@@ -98,8 +89,9 @@ def compare(as_json: bool, **values: Any) -> None:
         options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
     )
     gpu, cpu = values["gpu"], values["cpu"]
+    generation = tuned_as(gpu) if gpu is not None else None
     graphs = read_graphs(values["nccl_graph"]) if values["nccl_graph"] is not None else None
-    tuned = Tuned(None if gpu == "auto" else Gpu(gpu), None if cpu == "auto" else cpu == "amd", graphs)
+    tuned = Tuned(generation, None if cpu == "auto" else cpu == "amd", graphs)
     with watched(stop) as events:
         comparison = compare_sizes(
             request,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 
 from taccl_py.collective import Kind, parse_kind
+from taccl_py.discover.gpus import AUTO, GpuModel, gpu_names, parse_gpu
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.program import Protocol
@@ -76,6 +77,7 @@ SIZE = ParsedType("size", int, parse_size)
 SIZE_RANGE = ParsedType("range", SizeRange, parse_size_range)
 RANKS = ParsedType("ranks", tuple, parse_ranks)
 KIND = ParsedType("collective", Kind, parse_kind)
+GPU: ParsedType[GpuModel | None] = ParsedType("gpu", GpuModel, parse_gpu)
 LINK = ParsedType("link", LinkChoice, parse_link)
 SLOW_LINK = ParsedType("link:part", SlowLink, parse_slow_link)
 SLOW_PORT = ParsedType("port:part", SlowPort, parse_slow_port)
@@ -107,6 +109,12 @@ def make_degradation(values: dict[str, Any]) -> Degradation:
         tuple(values["without_port"]),
         tuple(values["slow_port"]),
     )
+
+
+def gpu_option(purpose: str) -> Callable[[F], F]:
+    """Option that names the GPUs of the machine, None for auto, which the purpose explains."""
+    words = f"GPUs of the machine, by model or generation: {gpu_names()}. {purpose}"
+    return click.option("--gpu", type=GPU, default=AUTO, show_default=True, help=words)
 
 
 def lowering_options(command: F) -> F:

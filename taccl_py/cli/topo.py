@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, SIZE, echo_json, json_option
+from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, json_option
 from taccl_py.discover.formats import DumpFormat
-from taccl_py.discover.rates import GPU_MODELS
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import canonical_json, read_text, write_atomically
 from taccl_py.report.tables import plain_table, print_table
@@ -107,12 +106,7 @@ def show_command(name: str, nodes: int | None, sketch: str, output: Path | None,
     default=None,
     help="Format of the files; default: by what stands in them.",
 )
-@click.option(
-    "--gpu",
-    type=click.Choice(list(GPU_MODELS)),
-    default=None,
-    help="GPU model, for the texts of nvidia-smi, rocm-smi and amd-smi, which name no rates.",
-)
+@gpu_option("For the texts of nvidia-smi, rocm-smi and amd-smi, which name no rates; auto guesses by the links.")
 @click.option("--name", default="", help="Name of the topology; default: that of the first file.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
@@ -135,7 +129,8 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
     from taccl_py.discover.importer import import_machine
 
     given = DumpFormat(values["given"]) if values["given"] else None
-    found = import_machine(files, name=values["name"], nodes=values["nodes"], given=given, gpu=values["gpu"] or "")
+    gpu = values["gpu"].name if values["gpu"] is not None else ""
+    found = import_machine(files, name=values["name"], nodes=values["nodes"], given=given, gpu=gpu)
     if output is not None:
         write_atomically(output, canonical_json(found.to_json()))
         click.echo(f"wrote {output}", err=True)

@@ -119,7 +119,7 @@ def import_machine(
     given
         Format of the files; None: by what stands in each.
     gpu
-        GPU model (`taccl_py.discover.rates.GPU_MODELS`), for texts that name no rates.
+        GPU model (`taccl_py.discover.gpus.GPU_MODELS`), for texts that name no rates.
 
     Raises
     ------

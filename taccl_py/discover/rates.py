@@ -8,7 +8,6 @@ machine at hand; `ALPHA_SOURCE` says so in every topology that is made of them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from taccl_py.errors import InputError
 
@@ -26,45 +25,6 @@ _GIGATRANSFERS = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480} 
 _NVLINK_GBPS = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}
 _XGMI_GBPS = {"gfx90a": 36.0, "gfx94": 48.0, "gfx95": 48.0}
 _OLD_XGMI_GBPS = 24.0
-
-
-@dataclass(frozen=True, slots=True)
-class GpuModel:
-    """What is known of a kind of GPU.
-
-    Attributes
-    ----------
-    name
-        Name on the command line.
-    link_gbps
-        One NVLink or xGMI link, one direction.
-    links
-        How many of them a GPU has.
-    pci_gbps
-        Its PCIe slot, one direction.
-    net_gbps
-        A NIC of the machines that it is usually in.
-    """
-
-    name: str
-    link_gbps: float
-    links: int
-    pci_gbps: float
-    net_gbps: float
-
-
-GPU_MODELS = {
-    model.name: model
-    for model in (
-        GpuModel("p100", 18.0, 4, 12.0, 12.5),
-        GpuModel("v100", 20.0, 6, 12.0, 12.5),
-        GpuModel("a100", 20.0, 12, 24.0, 25.0),
-        GpuModel("h100", 20.6, 18, 48.0, 50.0),
-        GpuModel("b200", 40.1, 18, 48.0, 50.0),
-        GpuModel("mi250x", 36.0, 8, 24.0, 25.0),
-        GpuModel("mi300x", 48.0, 7, 48.0, 50.0),
-    )
-}
 
 
 def nvlink_gbps(compute_capability: int) -> float:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from taccl_py.discover.box import Box, DeviceKind, GpuLink, NetPort
-from taccl_py.discover.rates import GPU_MODELS, GpuModel, socket_gbps
+from taccl_py.discover.gpus import GPU_MODELS, GpuModel
+from taccl_py.discover.rates import socket_gbps
 from taccl_py.errors import InputError
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -37,7 +38,7 @@ def read_nvidia_matrix(text: str, path: str, gpu: str = "") -> Box:
     path
         File name for error messages.
     gpu
-        Name in `taccl_py.discover.rates.GPU_MODELS`, or empty for a guess by the number of NVLinks.
+        Name in `taccl_py.discover.gpus.GPU_MODELS`, or empty for a guess by the number of NVLinks.
 
     Raises
     ------
@@ -180,7 +181,7 @@ def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
     path
         File name for error messages.
     gpu
-        Name in `taccl_py.discover.rates.GPU_MODELS`; empty: an MI300X where all GPUs are joined, else an MI250X.
+        Name in `taccl_py.discover.gpus.GPU_MODELS`; empty: an MI300X where all GPUs are joined, else an MI250X.
 
     Raises
     ------

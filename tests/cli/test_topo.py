@@ -206,7 +206,7 @@ def test_a_profile_of_taccl_is_imported_as_one_node(taccl, folder):
         (("bad.txt",), ["bad.txt", "--format"]),
         (("dump.xml", "--format", "nvidia-smi"), ["dump.xml", "nvidia-smi topo -m"]),
         (("bad.txt", "--format", "nccl"), ["bad.txt", "is not XML"]),
-        (("dump.xml", "--gpu", "z9"), ["--gpu", "v100"]),
+        (("dump.xml", "--gpu", "z9"), ["--gpu", "'z9' is no GPU that is known", "v100 (volta)"]),
         (("dump.xml", "graph.json"), ["graph.json", "whole machine"]),
         (("graph.json", "--nodes", 2), ["--nodes", "graph.json", "leave it out"]),
     ],
@@ -217,6 +217,19 @@ def test_what_cannot_be_imported_is_refused(refuse, folder, arguments, words):
     (folder / "dump.xml").write_text(dumps.nvswitch_node())
     write_json(folder / "graph.json", dumps.networkx_leaf_spine())
     refuse(2, words, "topo", "import", *arguments, "-o", "out.json")
+
+
+def test_a_gpu_has_the_same_names_wherever_it_is_asked_for(taccl, refuse, folder):
+    (folder / "topo-m.txt").write_text(dumps.dgx1_matrix())
+    import_of = ("topo", "import", "topo-m.txt", "--json", "--gpu")
+    compare = ("compare", "full:2", "allgather", "--sizes", "1KiB:1KiB", "--time-limit", 1, "--json", "--gpu")
+    machines = {name: taccl(*import_of, name).json for name in ("a100", "Ampere", "h100")}
+    assert machines["a100"] == machines["Ampere"] != machines["h100"]
+    assert [taccl(*compare, name).json["nccl_tuner"]["gpu"] for name in ("a100", "ampere", "p100")] == [
+        "ampere", "ampere", "volta",
+    ]  # fmt: skip
+    refuse(2, ["--gpu", "'z9' is no GPU that is known", "v100 (volta)"], *compare, "z9")
+    refuse(2, ["--gpu", "NCCL does not run on mi300x"], *compare, "mi300x")
 
 
 def test_differences_are_told_and_a_check_fails_only_where_it_is_worse(taccl, refuse, folder):
