@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, Rails, lower_plan, needs_rails
+from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, Rails, lower_plan, needs_rails, serving_switches
 from taccl_py.lowering.plan import Plan
 from taccl_py.pipeline import lower_plan_and_judge
 from taccl_py.schedule.ir import Schedule
@@ -76,12 +77,29 @@ def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
         If the judge objects to the text.
     """
     collective, topology = schedule.collective, schedule.topology
+    nodes = topology.node_ranks if needs_rails(schedule) else (tuple(range(topology.num_ranks)),)
+    for ranks in nodes:
+        _require_links(topology, collective.kind, ranks)
     size_bytes = schedule.chunk_bytes * collective.chunks_per_size
     best = _fastest_cut(schedule, replace(options, switch=True), size_bytes)
     lowered = lower_plan_and_judge(schedule, best)
     replay = replay_plan(lowered.plan, collective.kind, topology, size_bytes / lowered.plan.chunks_per_size)
     bounds = DemandBounds.by_switch(topology, collective.kind, collective.root)
     return SwitchPlan(lowered, best, replay, bounds.at(size_bytes))
+
+
+def _require_links(topology: Topology, kind: Kind, ranks: Sequence[int]) -> None:
+    """Refuse a switch without links between all these ranks: what it does for them takes its time from those links."""
+    unlinked = next((pair for pair in permutations(ranks, 2) if pair not in topology.links_between), None)
+    if unlinked is None:
+        return
+    src, dst = unlinked
+    name = serving_switches(topology, kind, ranks)[0].name
+    raise InputError(
+        f"switch {name} joins ranks {src} and {dst}, and there is no link {src}->{dst}; add all links through the switch, whose "
+        "costs are its own, or leave --switch out",
+        field="topology.links",
+    )
 
 
 def switch_times_us(topology: Topology, kind: Kind, root: int, sizes: Sequence[float]) -> list[float | None]:

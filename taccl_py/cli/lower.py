@@ -212,7 +212,11 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
     given = make_lowering_options(values)
     options = PlanOptions(given.placement, given.instances, given.min_bytes, given.max_bytes, values["name"])
     if values["switch"]:
-        made = lower_by_switch(subject, options)
+        try:
+            made = lower_by_switch(subject, options)
+        except InputError as error:
+            path = error.path or str(click.get_current_context().params["schedule"])
+            raise InputError(error.what, path=path, field=error.field) from None
         facts, summary = _plan_facts(made.lowered.plan)
         if made.options.pieces > 1:
             summary += f", {made.options.pieces} pieces one after the other"

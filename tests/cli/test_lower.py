@@ -231,6 +231,16 @@ def test_switches_of_two_nodes_serve_their_own_and_rails_join_them(taccl):
     assert replay["results"][0]["time_us"] == pytest.approx(ended.json["replay_us"])
 
 
+def test_a_switch_whose_ranks_have_no_links_is_refused_with_file_and_field(taccl, refuse, folder):
+    machine = taccl("topo", "show", "ring:4", "--json").json
+    machine["switches"] = [{"name": "plane", "ranks": [0, 1, 2, 3], "multicast": True, "reduce": True}]
+    (folder / "m.json").write_text(json.dumps(machine), encoding="utf-8")
+    words = ["s.json: topology.links: switch plane joins ranks 0 and 2, and there is no link 0->2; add all links"]
+    for kind in ("allgather", "allreduce"):
+        assert taccl("synth", "m.json", kind, "--engine", "templates", "-o", "s.json").code == 0
+        refuse(2, words, "lower", "s.json", "--to", "mscclpp-json", "--switch", "-o", "plan.json")
+
+
 def test_a_switch_is_for_plans_and_for_machines_that_have_one(taccl, folder, schedules):
     (folder / "s.json").write_text(schedules["allreduce"], encoding="utf-8")
     ended = taccl("lower", "s.json", "--switch", "-o", "a.xml")

@@ -22,7 +22,7 @@ from taccl_py.lowering.mscclpp.rails import Rails, Site, rails_gpus
 from taccl_py.lowering.mscclpp.script import Lengths, Script
 from taccl_py.lowering.plan import PlanGpu, SwitchGroup
 from taccl_py.schedule.ir import Schedule
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Switch, Topology
 
 _KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.BROADCAST)
 
@@ -114,12 +114,13 @@ def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[
     return script.gpus(work.lengths)
 
 
-def _can_serve(topology: Topology, kind: Kind, ranks: Sequence[int]) -> bool:
-    """Whether some switch can do for these ranks what a collective needs: multicast, and for sums also add up."""
-    return any(
-        one.multicast and (one.reduce or kind is not Kind.ALLREDUCE) and set(ranks) <= set(one.ranks)
+def serving_switches(topology: Topology, kind: Kind, ranks: Sequence[int]) -> list[Switch]:
+    """Switches that can do for these ranks what a collective needs: multicast, and for sums also add up."""
+    return [
+        one
         for one in topology.switches
-    )
+        if one.multicast and (one.reduce or kind is not Kind.ALLREDUCE) and set(ranks) <= set(one.ranks)
+    ]
 
 
 def needs_rails(schedule: Schedule) -> bool:
@@ -137,11 +138,11 @@ def needs_rails(schedule: Schedule) -> bool:
             path="command line",
             field="--switch",
         )
-    if _can_serve(topology, kind, range(topology.num_ranks)):
+    if serving_switches(topology, kind, range(topology.num_ranks)):
         return False
     needed = "multicasts and reduces" if kind is Kind.ALLREDUCE else "multicasts"
     nodes = topology.node_ranks
-    if len(nodes) == 1 or not all(len(ranks) > 1 and _can_serve(topology, kind, ranks) for ranks in nodes):
+    if len(nodes) == 1 or not all(len(ranks) > 1 and serving_switches(topology, kind, ranks) for ranks in nodes):
         among = f"all its {topology.num_ranks} ranks" if len(nodes) == 1 else "all ranks of every node"
         raise InputError(
             f"topology {topology.name} has no switch that {needed} among {among}; "
