@@ -8,6 +8,7 @@ from taccl_py import errors
 from taccl_py.errors import (
     Infeasible,
     InputError,
+    Interrupted,
     InvalidArtifact,
     LimitReached,
     LoweringError,
@@ -24,6 +25,7 @@ ERRORS = [
     InvalidArtifact("a.xml", [Violation("gpu 0", "race", "x"), Violation("gpu 1", "race", "y")]),
     LoweringError("too long", runtime="executor", limit="steps"),
     PackageMissing("mpi4py is missing", "install it"),
+    Interrupted("interrupted before there was an answer"),
 ]
 
 

@@ -53,6 +53,8 @@ _WORK_STEPS = 0.5
 _POLICY_ROUNDS = 12
 # Without symmetry: rounds of neighbourhood search, and the most pairs of chunk and link.
 _WHOLE_ROUNDS, _MOST_WHOLE = 40, 20_000
+# Pairs of chunk and link up to which a problem can be built.
+_MOST_PAIRS = 40_000_000
 # Rounds of neighbourhood search: fewer the larger the models.
 _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SIZE = 6, 40, 15_000
 
@@ -82,6 +84,7 @@ def synthesize_cp(demand: Demand, options: Options, events: Events) -> Synthesis
 def _synthesize(demand: Demand, options: Options, events: Events, solver: str, stages: tuple[_Stage, ...]) -> Synthesis:
     topology, sketch = demand.topology, demand.sketch
     collective = demand.collective(demand.chunks_per_rank or 1)
+    _require_room(collective, topology)
     run = _Run(topology, sketch, demand.chunk_bytes(collective), solver, stages, options, events)
     dual = collective.dual()
     if collective.kind is Kind.ALLREDUCE:
@@ -94,6 +97,18 @@ def _synthesize(demand: Demand, options: Options, events: Events, solver: str, s
     optimal = best.makespan_us <= found.bound.time_us * (1 + TOLERANCE)
     proof = Proof.OPTIMAL if optimal else Proof.IN_CLASS if found.in_class else Proof.FEASIBLE
     return Synthesis(best, found.bound, proof, solver, run.stage_seconds, tuple(runners_up))
+
+
+def _require_room(collective: Collective, topology: Topology) -> None:
+    """Refuse what would take all memory and minutes before time is looked at: a table of every chunk on every link."""
+    pairs = collective.num_chunks * len(topology.links)
+    if pairs > _MOST_PAIRS:
+        raise InputError(
+            f"engines milp and cp weigh every chunk on every link, and {collective.num_chunks} chunks on {len(topology.links)} links "
+            f"are more than {_MOST_PAIRS} pairs; use another one (auto, greedy, hierarchy, templates) or fewer chunks",
+            path="command line",
+            field="--engine",
+        )
 
 
 @dataclass(frozen=True)

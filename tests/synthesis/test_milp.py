@@ -57,6 +57,13 @@ def is_sound(synthesis):
     return True
 
 
+def test_what_has_no_room_is_refused_before_anything_is_built():
+    begun = time.monotonic()
+    with pytest.raises(InputError, match="16256 links are more than 40000000 pairs; use another one"):
+        synthesize_milp(Demand(full(128), Kind.ALLTOALL, MB), Options(), Events())
+    assert time.monotonic() - begun < 5
+
+
 # Known answers
 
 

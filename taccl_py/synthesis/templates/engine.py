@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from taccl_py.errors import LimitReached
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import demand_bound
@@ -17,6 +18,8 @@ SOLVER = "none"
 _TOLERANCE = 1e-9
 # How many other schedules are kept, and how much slower they may be.
 _MOST_RUNNERS_UP, _RUNNER_UP = 8, 1.25
+# Chunks that arrive somewhere, up to which a template of more than one chunk a rank takes seconds: time is looked at between two.
+_MOST_ARRIVALS = 1 << 18
 
 
 def synthesize_templates(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -25,12 +28,13 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     Raises
     ------
     InputError
-        If there is a sketch for sums, or one that does not fit the machine.
+        If there is a sketch for sums, or one that does not fit the machine; if more chunks are asked for than can be timed.
     LimitReached
         If no template fits the machine's links.
     Infeasible
         If the machine falls apart.
     """
+    _require_few(demand)
     begun = time.monotonic()
     deadline = Deadline(options.limits.seconds)
     events.stage("templates")
@@ -55,3 +59,16 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     seconds = {"templates": time.monotonic() - begun}
     answer = Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[:_MOST_RUNNERS_UP]))
     return fit_to_size(answer, demand, options.limits.within(deadline.left))
+
+
+def _require_few(demand: Demand) -> None:
+    """Refuse chunk counts at which one template takes longer than any time limit, before the first is made."""
+    chunks = demand.chunks_per_rank or 1
+    collective = demand.collective(chunks)
+    ways = 1 if collective.kind in (Kind.ALLTOALL, Kind.SCATTER, Kind.GATHER) else collective.num_ranks - 1
+    arrivals = collective.num_chunks * ways
+    if chunks > 1 and arrivals > _MOST_ARRIVALS:
+        raise InputError(
+            f"{chunks} chunks a rank are {arrivals} arrivals of chunks, and engine templates times {_MOST_ARRIVALS} at most; "
+            "ask for fewer chunks (--chunks, or chunks_per_rank of the sketch)"
+        )

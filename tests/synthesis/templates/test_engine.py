@@ -3,7 +3,7 @@
 import pytest
 
 from taccl_py.collective import Kind
-from taccl_py.errors import Infeasible, SynthesisError
+from taccl_py.errors import Infeasible, InputError, SynthesisError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof
@@ -75,6 +75,13 @@ def test_no_time_still_gives_the_first_template():
     found = synthesize_templates(demand, Options(limits=limits), Events())
     assert found.schedule == next(template_schedules(demand)).schedule
     assert found.runners_up == ()
+
+
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLTOALL])
+def test_more_chunks_than_can_be_timed_are_refused_at_once(kind):
+    demand = Demand(load("dgx1"), kind, MIB, chunks_per_rank=40_000)
+    with pytest.raises(InputError, match=r"40000 chunks a rank are .* ask for fewer chunks"):
+        synthesize_templates(demand, Options(limits=Limits(seconds=1.0)), Events())
 
 
 def test_a_machine_that_falls_apart_has_no_schedule():
