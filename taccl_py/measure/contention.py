@@ -7,6 +7,9 @@ too. A port is a set of senders or of receivers with a scope: inside nodes, betw
 rank run one way, the other, and both ways at once: where the same processor sends and receives, that takes longer than
 either way, and they all share a port.
 
+A port of several ranks that is as fast as one link of each together slows no matching: it is found in the star of each of them,
+as a port of that rank alone.
+
 Group testing keeps experiments few: with n links in a scope, a port that k flows reveal costs at most
 k (2 + log2 n) + 5 r + 14 experiments (r ranks), twice as many where times are so near to what is expected that more messages
 must decide, and all together never more than `most_port_experiments`; all subsets would be 2^n.

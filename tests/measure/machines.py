@@ -1,5 +1,7 @@
 """Machines with known alpha, beta and ports, to be profiled blind."""
 
+from dataclasses import replace
+
 from taccl_py.discover.graphs import read_node_link
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
@@ -70,6 +72,16 @@ def dgx2_like(switch=NVSWITCH, nic=IB):
     return instantiate(
         NodeTemplate("dgx2-like", "", "", 4, switches=(NodeSwitch("nvs", (0, 1, 2, 3), switch),), nics=nics), 2
     )
+
+
+def wide_nics(times_a_link):
+    """2 nodes of 4 on a switch, each two ranks with a NIC that is so many times as fast as a link through it."""
+    machine = dgx2_like()
+    wide = Cost(IB.alpha_us / times_a_link, IB.beta_us_per_mb / times_a_link)
+    ports = tuple(
+        Port(port.name, wide.alpha_us, wide.beta_us_per_mb) if "ib" in port.name else port for port in machine.ports
+    )
+    return replace(machine, ports=ports)
 
 
 def rails(switch=RAIL_SWITCH, nic=RAIL_NIC):

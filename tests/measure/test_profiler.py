@@ -14,7 +14,7 @@ from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded, parse_slow_link
 from taccl_py.topology.difference import differences
 from taccl_py.topology.files import require_connected
-from tests.measure.machines import MACHINES, racks, small_nodes
+from tests.measure.machines import MACHINES, racks, small_nodes, wide_nics
 
 
 def felt_ports(machine):
@@ -52,6 +52,17 @@ def test_a_machine_that_is_profiled_blind_is_the_machine(name, noise, seed):
     for links, port in expected.items():
         assert ports[links].beta_us_per_mb == pytest.approx(port.beta_us_per_mb, rel=0.03 if noise <= 0.01 else 0.05)
     assert found.experiments <= most_experiments(len(truth.links), truth.num_ranks, len(found.lines), len(found.ports))
+
+
+@pytest.mark.parametrize(("times_a_link", "senders"), [(1.75, {(0, 1), (2, 3)}), (2.0, {(0,), (1,), (2,), (3,)})])
+def test_a_port_of_two_ranks_is_told_from_two_ports_where_one_link_of_each_fills_it(times_a_link, senders):
+    """As docs/machines.md says; a port that both links together do not fill is one of each rank, at its own rate."""
+    found = profile(Counted(EmulatedBench(wide_nics(times_a_link)))).topology
+    ports = felt_ports(found)
+    out = {links: port for links, port in ports.items() if all(src < 4 <= dst for src, dst in links)}
+    assert {tuple(sorted({src for src, _ in links})) for links in out} - {(0, 1, 2, 3)} == senders
+    for port in out.values():
+        assert port.beta_us_per_mb == pytest.approx(105.0 / times_a_link, rel=0.03)
 
 
 def test_two_flows_through_one_port_take_turns():
