@@ -18,7 +18,8 @@ A Broadcast is the same with everything in one place: what a message can carry i
 (`taccl_py.synthesis.bounds.senders`); a ReduceScatter and a Reduce are an AllGather and a Broadcast backwards.
 
 An AllReduce is this twice: contributions, too, have to be collected in a node before they leave it, which is the same backwards. The
-messages between nodes are the same ones, so both inequalities are added up.
+messages between nodes are the same ones, so both inequalities are added up. A byte of a message stands for as many contributions as
+can be summed up in one place by its start, but all bytes together for no more than its sender can know of all data by then.
 
 Time goes in cells, and everything is rounded in favour of the schedule.
 """
@@ -167,6 +168,32 @@ class _Chain:
     most: FloatArray
 
 
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """How much of what has to come a message brings at most: for each unit of its size, and in all; by cells."""
+
+    each: FloatArray
+    most: FloatArray
+
+    @staticmethod
+    def by_size(cells: int) -> _Load:
+        """As much as it carries."""
+        return _Load(np.ones(cells), np.full(cells, np.inf))
+
+    def halved(self) -> _Load:
+        """Half of it."""
+        return _Load(self.each / 2, self.most / 2)
+
+    def at(self, cells: IntArray | slice) -> _Load:
+        """Of some cells."""
+        return _Load(self.each[cells], self.most[cells])
+
+    def of(self, size: FloatArray | float, cells: int | slice) -> FloatArray:
+        """What messages of some sizes bring."""
+        found: FloatArray = np.minimum(size * self.each[cells], self.most[cells])
+        return found
+
+
 @dataclass(frozen=True)
 class _Best:
     """The most that messages through a gate are worth, and their worth at every moment."""
@@ -186,21 +213,29 @@ class _Search:
         self.wanted = 1.0 if handout.is_whole else float(handout.others)
         if handout.senders:
             self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb, np.ones(cells))]
-            self.told = self.reach = np.zeros(cells)
+            self.told = self.reach = _Load.by_size(cells)
             ends: FloatArray = np.arange(1.0, cells + 1.0) * self.cell_us
             self.chains = [_Chain(one.gate, number, one.known(ends, unit_mb)) for one, number in handout.senders]
             return
         if handout.is_sum:
-            told, reach = (hub.learned(cells, self.cell_us, 0.0).known for hub in (handout.forth, handout.back))
-            self.told, self.reach = (np.minimum(1.0, known / handout.others) for known in (told, reach))
             hubs, sent = (handout.forth, handout.back)[: 1 + handout.both_ways], np.ones(cells)
             self.learned = [hub.learned(cells, self.cell_us, unit_mb, sent) for hub in hubs]
+            loads = [self._summed(hub) for hub in hubs]
+            self.told, self.reach = loads[0], loads[-1]
+            most = np.full(cells, self.wanted)
         else:
             self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb)]
-            self.told, self.reach = self.learned[0].known, np.zeros(cells)
-        # No message brings more than has to come, whatever its sender knows.
-        most = np.full(cells, self.wanted) if handout.is_sum else np.minimum(self.told, self.wanted)
+            self.told = self.reach = _Load.by_size(cells)
+            # No message brings more than has to come, whatever its sender knows.
+            most = np.minimum(self.learned[0].known, self.wanted)
         self.chains = [_Chain(gate, number, most) for gate, number in handout.gates]
+
+    def _summed(self, hub: Hub) -> _Load:
+        """What messages bring whose bytes are sums: of contributions that their sender can know."""
+        others = self.handout.others
+        to_one = hub.learned(self.cells, self.cell_us, 0.0).known
+        to_all = hub.learned(self.cells, self.cell_us, self.unit_mb, summed=to_one).known
+        return _Load(np.minimum(1.0, to_one / others), to_all / others)
 
     def longest(self, average: _Average | None) -> _TooShort | None:
         """None if the known bound cannot be proved to be too short either; an average that is good is tried first."""
@@ -234,13 +269,13 @@ class _Time:
         self._inside = self._over_links(number)
         self._out = self._worth_at(self._starts, handout.tells_us)
         # Backwards what is collected counts as what is handed out does, and time runs from the end of a message's first cell.
-        self._collected = (
-            self._worth_at(time_us - self._starts - cell_us, handout.forth.hears_us) if handout.both_ways else self._out
-        )
-        told = search.told[: self._cells] if handout.is_sum else np.ones(self._cells)
+        self._collected = np.zeros_like(self._out)
+        if handout.both_ways:
+            self._collected = self._worth_at(time_us - self._starts - cell_us, handout.forth.hears_us)
         left = np.minimum(search.cells - 1, ((time_us - self._starts) / cell_us).astype(np.int64))
-        self._told = told / 2 if handout.both_ways else told
-        self._reach = search.reach[left] / 2 if handout.both_ways else np.zeros(self._cells)
+        self._told, self._reach = search.told.at(slice(self._cells)), search.reach.at(left)
+        if handout.both_ways:
+            self._told, self._reach = self._told.halved(), self._reach.halved()
 
     def too_short(self, average: _Average | None) -> _TooShort | None:
         """Whether for some average not enough can come in and be handed out."""
@@ -304,8 +339,9 @@ class _Time:
             best[cell] = best[cell + 1]
             if cell + lead < cells:
                 after = slice(cell + lead, cells)
-                worth = out[after] * self._told[cell] + collected[cell] * self._reach[after]
-                worth = np.minimum(sizes[: cells - lead - cell], chain.most[cell]) * worth + best[after]
+                size = np.minimum(sizes[: cells - lead - cell], chain.most[cell])
+                worth = out[after] * self._told.of(size, cell) + collected[cell] * self._reach.of(size, after)
+                worth += best[after]
                 end = int(worth.argmax())
                 if worth[end] > best[cell]:
                     best[cell], following[cell] = worth[end], cell + lead + end
@@ -316,7 +352,8 @@ class _Time:
                 cell += 1
                 continue
             size = min(float(sizes[end - cell - lead]), float(chain.most[cell]))
-            at_moments += size * (self._out[:, end] * self._told[cell] + self._collected[:, cell] * self._reach[end])
+            at_moments += self._out[:, end] * self._told.of(size, cell)
+            at_moments += self._collected[:, cell] * self._reach.of(size, end)
             cell = end
         return _Best(float(best[0]), at_moments)
 

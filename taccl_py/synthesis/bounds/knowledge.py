@@ -52,7 +52,14 @@ class Hub:
     entries: int
     hears_us: tuple[float, ...]
 
-    def learned(self, cells: int, cell_us: float, share_mb: float, given: FloatArray | None = None) -> Learned:
+    def learned(
+        self,
+        cells: int,
+        cell_us: float,
+        share_mb: float,
+        given: FloatArray | None = None,
+        summed: FloatArray | None = None,
+    ) -> Learned:
         """Shares of ranks that a rank knows at most by the end of every cell, and gets at most from others of its node.
 
         By t it knows at most what was in its node by some earlier time, and of what came in later, only what entered at as many ranks
@@ -66,8 +73,10 @@ class Hub:
             Megabytes of a share.
         given
             Shares that a rank can send by the end of every cell, if that is not to be found.
+        summed
+            If shares are added up: how many a byte can be the sum of, by the cell that its message starts in.
         """
-        learning = _Learning(self, cells, cell_us, share_mb, given)
+        learning = _Learning(self, cells, cell_us, share_mb, given, summed)
         learning.run()
         return Learned(learning.known, _STRIDE * cell_us, learning.inside)
 
@@ -94,15 +103,25 @@ class Learned:
 class _Learning:
     """Longest paths, cell after cell."""
 
-    def __init__(self, hub: Hub, cells: int, cell_us: float, share_mb: float, given: FloatArray | None = None) -> None:
-        self._hub, self._cells, self._share_mb, self._given = hub, cells, share_mb, given
+    def __init__(
+        self,
+        hub: Hub,
+        cells: int,
+        cell_us: float,
+        share_mb: float,
+        given: FloatArray | None,
+        summed: FloatArray | None,
+    ) -> None:
+        self._hub, self._cells, self._given = hub, cells, given
+        # Megabytes of a share, by the cell that a message starts in.
+        self._share_mb: FloatArray = share_mb / (np.ones(cells) if summed is None else summed)
         self._moments = np.arange(0, cells, _STRIDE)
         self._lasting: FloatArray = np.arange(1.0, cells + 1.0) * cell_us
         self._lead, self._inner_lead = int(hub.gate.alpha_us / cell_us), int(hub.entry.alpha_us / cell_us)
         heard = np.searchsorted(np.array(hub.hears_us), self._lasting * (1 + 1e-9), side="right")
         self._heard: FloatArray = heard.astype(np.float64)
         in_time = np.maximum(0.0, self._lasting - hub.entry.alpha_us) * hub.rate_mb_per_us
-        self._in_time: FloatArray = in_time / share_mb if share_mb > 0 else np.full(cells, np.inf)
+        self._in_time: FloatArray = in_time
         # By the end of every cell: what a rank knows, what one of its gates has brought; of what came after a moment what one gate has
         # brought, and all entries together, [moment, cell].
         self.known = np.zeros(cells) if given is None else given
@@ -128,7 +147,7 @@ class _Learning:
         if number <= 0:
             return
         gate, lasting = self._hub.gate, self._lasting[cell + 1 - number : cell + 1][::-1]
-        size = size_within(self.known[:number], lasting, gate.alpha_us, gate.beta_us_per_mb * self._share_mb)
+        size = size_within(self.known[:number], lasting, gate.alpha_us, gate.beta_us_per_mb * self._share_mb[:number])
         self._brought[cell] = max(self._brought[cell], float((size + self._brought[:number]).max()))
         late = (self._late[:rows, :number] + size).max(axis=1)
         self._late[:rows, cell] = np.maximum(self._late[:rows, cell], late)
@@ -142,7 +161,7 @@ class _Learning:
             entry, lasting = hub.entry, self._lasting[cell + 1 - number : cell + 1][::-1]
             before = self.inside[:rows, :number]
             has = hub.own * self._late[:rows, :number] + before
-            size = size_within(has, lasting, entry.alpha_us, entry.beta_us_per_mb * self._share_mb)
+            size = size_within(has, lasting, entry.alpha_us, entry.beta_us_per_mb * self._share_mb[:number])
             found = (before + hub.entries * size).max(axis=1)
             found = np.minimum(found, hub.gates * self._late[:rows, cell])
             self.inside[:rows, cell] = np.maximum(self.inside[:rows, cell], found)
@@ -152,19 +171,20 @@ class _Learning:
         hub, best = self._hub, self._brought[cell]
         found = float(self._heard[cell] * (1 + hub.own * best))
         if hub.entries == 1 and self._lasting[cell] <= hub.gate.least_us:
-            found = min(found, self._gathered(float(self._lasting[cell])))
+            found = min(found, self._gathered(cell))
         if not cell:
             return found
         # In the node by the end of an earlier cell: what its ranks have, and what came over all gates.
         before = hub.ranks + hub.gates * self._brought[:cell]
-        since = np.minimum(self._heard[:cell] * hub.own * best, hub.own * best + self._in_time[:cell])[::-1]
+        in_time = self._in_time[:cell] / self._share_mb[cell] if self._share_mb[cell] > 0 else np.inf
+        since = np.minimum(self._heard[:cell] * hub.own * best, hub.own * best + in_time)[::-1]
         split = float(hub.ranks + self._split(cell, rows).min())
         return min(found, float((before + since).min()), split)
 
-    def _gathered(self, time_us: float) -> float:
+    def _gathered(self, cell: int) -> float:
         """What a rank knows of its own node by some time if all of it comes over one port (`taccl_py.synthesis.bounds.ends`)."""
         entry, found, alphas = self._hub.entry, 1.0, 0
-        per_share_us = entry.beta_us_per_mb * self._share_mb
+        time_us, per_share_us = float(self._lasting[cell]), entry.beta_us_per_mb * float(self._share_mb[cell])
         while found == 2.0**alphas and found < self._hub.ranks:
             alphas += 1
             left_us = time_us * (1 + 1e-9) - alphas * entry.alpha_us
@@ -189,9 +209,11 @@ class _Learning:
         return np.asarray(np.maximum(found, hub.gates * before), dtype=np.float64)
 
 
-def size_within(known: FloatArray, lasting_us: FloatArray, alpha_us: float, per_share_us: float) -> FloatArray:
+def size_within(
+    known: FloatArray, lasting_us: FloatArray, alpha_us: float, per_share_us: float | FloatArray
+) -> FloatArray:
     """Shares in a message that lasts at most so long, of as many as its sender knows."""
-    if per_share_us <= 0:
+    if np.all(np.asarray(per_share_us) <= 0):
         return known
     found: FloatArray = np.minimum(known, np.maximum(0.0, lasting_us - alpha_us) / per_share_us)
     return found
