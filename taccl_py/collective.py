@@ -95,6 +95,8 @@ class Collective:
         k: chunks of one rank's share (of the whole buffer for Broadcast and Reduce).
     root
         Root rank of the rooted ones, else 0.
+    together
+        AllReduce: chunks of R k that count as one, since all of them always travel together. 1 for others.
 
     Raises
     ------
@@ -106,6 +108,7 @@ class Collective:
     num_ranks: int
     chunks_per_rank: int = 1
     root: int = 0
+    together: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -116,6 +119,12 @@ class Collective:
         if self.chunks_per_rank < 1:
             raise InputError(
                 f"chunks per rank must be at least 1, found {self.chunks_per_rank}", field="chunks_per_rank"
+            )
+        if self.together != 1 and (
+            self.kind is not Kind.ALLREDUCE or self.together < 1 or self._shares % self.together
+        ):
+            raise InputError(
+                f"{self.together} chunks of {self.kind} on {self.num_ranks} ranks cannot count as one", field="together"
             )
         copies = self.num_chunks * self.num_ranks
         if copies > MAX_CHUNK_COPIES:
@@ -130,6 +139,11 @@ class Collective:
             raise InputError(f"{self.kind} has no root; leave the root out", field="root")
 
     @property
+    def _shares(self) -> int:
+        """Chunks of all ranks' shares."""
+        return self.num_ranks * self.chunks_per_rank
+
+    @property
     def reduces(self) -> bool:
         """Whether contributions are summed."""
         return self.kind in COMBINING
@@ -141,28 +155,28 @@ class Collective:
             return self.num_ranks**2 * self.chunks_per_rank
         if self.kind in (Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self.num_ranks * self.chunks_per_rank
+        return self._shares // self.together
 
     @property
     def chunks_per_size(self) -> int:
         """Chunks that the size of nccl-tests is spread over: ``chunk_bytes = size / chunks_per_size``."""
         if self.kind in (Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self.num_ranks * self.chunks_per_rank
+        return self._shares // self.together
 
     @property
     def input_chunks(self) -> int:
         """Length of a rank's input buffer in chunks."""
         if self.kind in (Kind.ALLGATHER, Kind.GATHER, Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self.num_ranks * self.chunks_per_rank
+        return self._shares // self.together
 
     @property
     def output_chunks(self) -> int:
         """Length of a rank's output buffer in chunks."""
         if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER, Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self.num_ranks * self.chunks_per_rank
+        return self._shares // self.together
 
     def chunk_bytes(self, size_bytes: float) -> float:
         """Bytes of one chunk for a size as nccl-tests counts it."""
@@ -229,9 +243,9 @@ class Collective:
         return Address(Buffer.OUTPUT, chunk)
 
     def permuted_chunk(self, chunk: int, image: tuple[int, ...]) -> int | None:
-        """Chunk that `chunk` becomes when rank r is renamed ``image[r]``, or None when the root moves."""
+        """Chunk that `chunk` becomes when rank r is renamed ``image[r]``, or None when the root moves or ranks share chunks."""
         k, n = self.chunks_per_rank, self.num_ranks
-        if self.kind in ROOTED and image[self.root] != self.root:
+        if (self.kind in ROOTED and image[self.root] != self.root) or self.together > 1:
             return None
         if self.kind in (Kind.BROADCAST, Kind.REDUCE):
             return chunk
@@ -246,6 +260,6 @@ class Collective:
         part = f", part {chunk % k}" if k > 1 else ""
         if self.kind is Kind.ALLTOALL:
             return f"chunk {chunk} (rank {chunk // (n * k)} to rank {chunk // k % n}{part})"
-        if self.kind in (Kind.BROADCAST, Kind.REDUCE):
+        if self.kind in (Kind.BROADCAST, Kind.REDUCE) or self.together > 1:
             return f"chunk {chunk}"
         return f"chunk {chunk} (of rank {chunk // k}{part})"

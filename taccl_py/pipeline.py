@@ -594,5 +594,7 @@ def _lower_once(lowering: Lowering, order: PortOrder, options: LoweringOptions) 
 
 def replay_at(program: Program, schedule: Schedule, runtime: Runtime, instances: int) -> Timeline:
     """Replay a program of a schedule at the schedule's size; every instance carries its part of each chunk."""
-    slots = runtime.fifo_slots[program.protocol]
-    return replay_program(program, schedule.topology, schedule.chunk_bytes / instances, fifo_slots=slots)
+    slots, collective = runtime.fifo_slots[program.protocol], schedule.collective
+    is_foldable = collective.kind is Kind.ALLREDUCE
+    together = collective.num_chunks * instances // program.num_chunks_per_loop if is_foldable else 1
+    return replay_program(program, schedule.topology, schedule.chunk_bytes * together / instances, fifo_slots=slots)

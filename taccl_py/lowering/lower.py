@@ -2,6 +2,7 @@
 
 ::
 
+    folded              fewer chunks, where steps cannot carry whole messages
     order_events        starts and arrivals in one order of time
     place_messages      -> actions on buffer cells: receives, sends, local copies
     cut_actions         -> instances, steps of bounded length
@@ -30,6 +31,7 @@ from taccl_py.lowering.buffers import Flags, Geometry, Placement, placement_flag
 from taccl_py.lowering.channels import ChannelRules, assign_channels
 from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.flow import Flow, trace_flow
+from taccl_py.lowering.fold import folded
 from taccl_py.lowering.limits import require_limits, require_name, require_sizes
 from taccl_py.lowering.memory import Memory
 from taccl_py.lowering.order import Event, order_events
@@ -198,6 +200,8 @@ class Lowering:
         runtime, kind = options.runtime, schedule.collective.kind
         _require_options(options)
         self.schedule = schedule
+        # Ranks that are lowered one by one could not agree on larger chunks.
+        schedule = folded(schedule) if subject is None else schedule
         self._name = options.name or default_name(schedule)
         require_name(self._name, kind, runtime)
         self._case = _Case(

@@ -12,6 +12,7 @@ are added to it there, until the next leg.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise, product
@@ -156,23 +157,30 @@ def _lane_counts(row: int, width: int) -> list[int]:
 def grid_times(cluster: Cluster, grid: Grid, chunk_bytes: float) -> GridTimes:
     """When what is done, as node 0 sees it, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
-    rows = []
+    rows, most = [], _most_chunks(cluster, grid)
     for book in _books(cluster, grid, [0]):
         first = len(stages)
         for act in book.acts:
-            steps = tuple(_step_us(cluster, act.resource, step, chunk_bytes) for step in act.steps)
+            steps = tuple(_step_us(cluster, act.resource, step, chunk_bytes, most) for step in act.steps)
             stages.append(Stage(steps, act.resource, tuple(first + before for before in act.after)))
         rows.append(tuple(stages[first:]))
     return GridTimes(tuple(rows), schedule_stages(stages))
 
 
-def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float) -> float:
-    """How long the rank sends that has most to send."""
+def _most_chunks(cluster: Cluster, grid: Grid) -> int:
+    """Chunks that runtimes carry together, where as many neighbours count as one as all steps of node 0 keep together."""
+    steps = (step for book in _books(cluster, grid, [0]) for act in book.acts for step in act.steps)
+    ends = (end for step in steps for sending in step for span in sending.spans for end in span)
+    return MAX_COUNT * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
+
+
+def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float, most: int) -> float:
+    """How long the rank sends that has most to send, if a message has so many chunks at most."""
     message_us = cluster.node_us if resource == INSIDE else cluster.lane_us
     busy_us: dict[int, float] = {}
     for sending in step:
         size = sum(high - low for low, high in sending.spans) * chunk_bytes
-        one_us = message_us(size) + max(0, len(_messages(sending.spans)) - 1) * message_us(0.0)
+        one_us = message_us(size) + max(0, len(_messages(sending.spans, most)) - 1) * message_us(0.0)
         busy_us[sending.src] = busy_us.get(sending.src, 0.0) + one_us
     at_once = cluster.at_once if resource == INSIDE else 1
     return max(busy_us.values(), default=0.0) / at_once
@@ -180,24 +188,24 @@ def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float) ->
 
 def grid_moves(cluster: Cluster, grid: Grid, times: GridTimes) -> Moves:
     """Moves of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
-    moves = []
+    moves, most = [], _most_chunks(cluster, grid)
     for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
         for act, stage in zip(book.acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
                 moves += [
                     Move(sending.src, sending.dst, chunks, start, start + lasts, sending.adds)
                     for sending in step
-                    for chunks in _messages(sending.spans)
+                    for chunks in _messages(sending.spans, most)
                 ]
     return tuple(sorted(moves, key=lambda move: move.start))
 
 
-def _messages(spans: Sequence[Span]) -> list[tuple[int, ...]]:
+def _messages(spans: Sequence[Span], most: int) -> list[tuple[int, ...]]:
     """Chunks of each message: runtimes carry no more than so many together, and sums are not as fast as they look otherwise."""
     runs = [tuple(range(low, high)) for low, high in spans if low < high]
-    if sum(map(len, runs)) <= MAX_COUNT:
+    if sum(map(len, runs)) <= most:
         return [tuple(chain.from_iterable(runs))] if runs else []
-    return [run[part[0] : part[-1] + 1] for run in runs for part in cut(len(run), -(-len(run) // MAX_COUNT))]
+    return [run[part[0] : part[-1] + 1] for run in runs for part in cut(len(run), -(-len(run) // most))]
 
 
 def _books(cluster: Cluster, grid: Grid, nodes: Sequence[int]) -> Iterator[_Book]:
