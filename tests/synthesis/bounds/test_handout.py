@@ -264,8 +264,10 @@ def test_no_template_on_rails_is_faster(seed, kind):
         assert bound_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["hpn:3", "hpn:8", "ndv4-x2"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, kind) for name in ("hpn:3", "ndv4-x2") for kind in KINDS), ("hpn:8", Kind.ALLREDUCE)],
+)
 @pytest.mark.parametrize("power", [16, 20, 22])
 def test_the_pipelines_of_hierarchy_are_not_faster(name, kind, power):
     demand = Demand(load_topology(name), kind, float(1 << power))
