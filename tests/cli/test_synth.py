@@ -287,7 +287,7 @@ def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypat
     """7 seconds on up to 64 ranks, 20 for a race, 60 for sketches; in proportion on more."""
     found = []
 
-    def give_up(request, events):
+    def give_up(request, _events):
         found.append(request.options.limits.seconds)
         raise LimitReached("enough")
 
