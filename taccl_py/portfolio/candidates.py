@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from taccl_py.pipeline import require_valid
 from taccl_py.schedule.ir import Schedule
@@ -18,6 +18,9 @@ from taccl_py.synthesis.race import Outcome, Racer, Run
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
+# Quick engines that were slower than the best by more than this at two sizes, which lie no further apart than by this factor, are not
+# asked at sizes between these: large sizes take some of them ten seconds, to be beaten by far.
+_BEATEN, _FAR = 0.1, 300.0
 # A size whose best time is this close to the bound is not raced again.
 _CLOSE = 0.01
 
@@ -34,12 +37,15 @@ class Candidate:
         It, with the times of the size that it was made for.
     curve
         Its time at every size of the range.
+    at_bytes
+        Size for which it was found.
     """
 
     engine: str
     solver: str
     schedule: Schedule
     curve: CostCurve
+    at_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,36 +74,45 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
 
     Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
     Should time run out, then where least is lost: quick engines begin with sizes far apart, which leaves no size far from one that
-    was answered, and trees and flows, which are for large sizes, with these.
+    was answered, and trees and flows, which are for large sizes, with these. Where quick engines are of no use is seen on the way.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Found(low, high)
     fewer = [*probes[:-1:_EVERY], probes[-1]]
 
     def race(runs: Callable[[Demand], Iterable[Run]], at: Iterable[Probe]) -> None:
-        found.add(racer.race([run for probe in at for run in runs(probe.demand)], events))
+        asked = [replace(run, bound=probe.bound) for probe in at for run in runs(probe.demand)]
+        found.add(racer.race(asked, events))
+
+    def promising(demand: Demand) -> list[Run]:
+        return [run for run in quick_runs(demand) if not found.is_hopeless(run)]
 
     def wide(some: list[Probe]) -> list[Probe]:
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
-    race(quick_runs, _far_apart(fewer))
+    for some in _far_apart(fewer):
+        race(promising, some)
     if not found.candidates and left_out_runs(fewer[0].demand):
         race(left_out_runs, fewer)
     race(constructive_runs, wide(fewer)[::-1])
-    race(quick_runs, _far_apart(wide([probe for probe in probes if probe not in fewer])))
+    for some in _far_apart(wide([probe for probe in probes if probe not in fewer])):
+        race(promising, some)
     race(searching_runs, wide(fewer))
     race(second_runs, wide(fewer))
     return found.candidates
 
 
-def _far_apart(probes: Sequence[Probe]) -> list[Probe]:
-    """The last one, the first one, and then always the middle of what lies between those before."""
-    places = dict.fromkeys((len(probes) - 1, 0)) if probes else {}
+def _far_apart(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
+    """The last one and the first one, and then always the middle of what lies between those before."""
+    known = dict.fromkeys((len(probes) - 1, 0)) if probes else {}
+    yield [probes[place] for place in known]
     step = 1 << (len(probes) - 1).bit_length()
     while step > 1:
-        places.update(dict.fromkeys(range(step // 2, len(probes), step)))
+        new = [place for place in range(step // 2, len(probes), step) if place not in known]
+        known.update(dict.fromkeys(new))
+        if new:
+            yield [probes[place] for place in new]
         step //= 2
-    return [probes[place] for place in places]
 
 
 class _Found:
@@ -106,20 +121,37 @@ class _Found:
     def __init__(self, min_bytes: int, max_bytes: int) -> None:
         self.candidates: list[Candidate] = []
         self._min_bytes, self._max_bytes = min_bytes, max_bytes
+        # What each engine found at each size.
+        self._times_us: dict[str, dict[float, float]] = {}
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
         """Take the answers of a round."""
         for outcome in outcomes:
             if outcome.synthesis is None:
                 continue
+            times_us = self._times_us.setdefault(outcome.run.engine, {})
+            times_us[outcome.run.demand.size_bytes] = outcome.synthesis.schedule.makespan_us
             for schedule in (outcome.synthesis.schedule, *outcome.synthesis.runners_up):
                 require_valid(schedule)
                 curve = cost_curve(schedule, self._min_bytes, self._max_bytes)
                 if not any(_makes_needless(other.curve, curve) for other in self.candidates):
                     self.candidates = [c for c in self.candidates if not _makes_needless(curve, c.curve)]
+                    size = outcome.run.demand.size_bytes
                     self.candidates.append(
-                        Candidate(outcome.run.engine, outcome.synthesis.solver, schedule, curve)
-                    )  # fmt: skip
+                        Candidate(outcome.run.engine, outcome.synthesis.solver, schedule, curve, size)
+                    )
+
+    def is_hopeless(self, run: Run) -> bool:
+        """Whether the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""
+        size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
+        below = max((other for other in times_us if other < size), default=0.0)
+        above = min((other for other in times_us if other > size), default=math.inf)
+        if above > _FAR * below:
+            return False
+        return all(times_us[other] > (1 + _BEATEN) * self._best_us(other) for other in (below, above))
+
+    def _best_us(self, size_bytes: float) -> float:
+        return min(candidate.curve.time_us(size_bytes) for candidate in self.candidates)
 
 
 def _makes_needless(one: CostCurve, other: CostCurve) -> bool:

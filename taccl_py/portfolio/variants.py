@@ -1,7 +1,8 @@
 """Variants: candidates as programs, by whose replays files are chosen.
 
-A program may take longer than its schedule, and how much longer depends on the size whose times decided about its order. At every probe size the candidates are lowered in order of their schedules' times, until the next one could not be faster even if
-its program kept its promise.
+A program may take longer than its schedule, and how much longer depends on the size whose times decided about its order. At every
+probe size the candidates are lowered in order of their schedules' times, until the next one could not be faster even if its program
+kept its promise.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import BYTES_PER_MB
 
-# Most programs that are made at one probe size.
-_MOST_TRIES = 4
+# Most programs that are made at one probe size of candidates that were found there, and of others; and sizes that are looked at
+# side by side.
+_MOST_TRIES, _AT_ONCE = 4, 4
 # What another program could gain at most where no other one is looked for.
 _WORTH = 5e-4
-# Candidates of more messages are lowered once: that takes seconds, and more than twice as long for twice as many.
-_MANY_MESSAGES = 1500
+# Candidates of many messages are lowered anew only where their program seems to lose so much by being made for another size, those of
+# very many are lowered once: it takes seconds, and more than twice as long for twice as many.
+_MANY_MESSAGES, _WORTH_MANY = 1500, 5e-3
+_VERY_MANY_MESSAGES = 5000
 # Limits that a program keeps at some sizes and not at others.
 _LIMITS_OF_SIZE = frozenset({"max_bytes"})
 _MOST_FAILURES = 2
@@ -64,10 +68,17 @@ class Variant:
         """How many times as slow as its schedule the program is at its own size."""
         return self.curve.time_us(self.at_bytes) / self.candidate.curve.time_us(self.at_bytes)
 
-    def is_made_for(self, size: int) -> bool:
-        """Whether it is likely that the candidate's program for a size is no faster, or not worth the time to find out."""
-        many = len(self.candidate.schedule.messages) > _MANY_MESSAGES
-        return many or self.curve.time_us(size) <= self.candidate.curve.time_us(size) * self.slower * (1 + _WORTH)
+    def is_made_for(self, size: int, *, own: bool) -> bool:
+        """Whether it is likely that the candidate's program for a size is no faster, or not worth the time to find out.
+
+        Of a candidate's own size, for which it was found, only a program that keeps the schedule's promise tells that.
+        """
+        number = len(self.candidate.schedule.messages)
+        if number > _VERY_MANY_MESSAGES:
+            return True
+        worth = _WORTH_MANY if number > _MANY_MESSAGES else _WORTH
+        slower = 1.0 if own else self.slower
+        return self.curve.time_us(size) <= self.candidate.curve.time_us(size) * slower * (1 + worth)
 
 
 def at_size(schedule: Schedule, size_bytes: float) -> Schedule:
@@ -108,47 +119,73 @@ def lower_variants(
     # Each at the largest size for which it seems to be best, as such a program often serves smaller sizes as well.
     largest = {id(candidate): _Job(candidate, size, tuple(sizes), options) for size, candidate in fastest.items()}
     jobs = list(largest.values())
-    found: list[Variant] = []
-    failures = _Failures()
+    tries = _Tries(candidates)
     for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
+        tries.take(job, made)
+    # Neighbouring sizes together, which take about as long, and small ones first, which take least.
+    groups = [sizes[first : first + _AT_ONCE] for first in range(0, len(sizes), _AT_ONCE)]
+    number = -1
+    while number < len(tries.done):
+        number = len(tries.done)
+        for group in groups:
+            if over() and tries.found:
+                return tries.found
+            # A candidate for one size at a time, as its program may serve the others, or not exist.
+            chosen = {id(choice): (choice, size) for size in group if (choice := tries.next_at(size)) is not None}
+            jobs = [_Job(candidate, size, tuple(sizes), options) for candidate, size in chosen.values()]
+            for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
+                tries.take(job, made)
+    if not tries.found:
+        raise tries.failure or ValueError("there is no candidate")
+    return tries.found
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A candidate, by its identity, that was lowered for a size, or could not be."""
+
+    candidate: int
+    size: int
+
+
+class _Tries:
+    """Which candidate is lowered next for a size."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self._candidates, self._failures = candidates, _Failures()
+        self.found: list[Variant] = []
+        self.done: set[_Try] = set()
+        self.failure: LoweringError | None = None
+
+    def next_at(self, size: int) -> Candidate | None:
+        """The one that is fastest as a schedule of those that could be faster than the best program; None if that is enough.
+
+        What was found at this very size is lowered for it, as no other size tells what becomes of it here.
+        """
+        best_us = min((variant.curve.time_us(size) for variant in self.found), default=math.inf)
+        made = [variant.candidate.at_bytes == size for variant in self.found if variant.at_bytes == size]
+        for candidate in sorted(self._candidates, key=lambda each: each.curve.time_us(size)):
+            if candidate.curve.time_us(size) * (1 + _WORTH) >= best_us:
+                break
+            own = candidate.at_bytes == size
+            if _Try(id(candidate), size) in self.done or self._failures.why_not(candidate) is not None:
+                continue
+            if made.count(own) >= _MOST_TRIES:
+                continue
+            known = [variant for variant in self.found if variant.candidate is candidate]
+            if not any(variant.is_made_for(size, own=own) for variant in known):
+                return candidate
+        return None
+
+    def take(self, job: _Job, made: Variant | LoweringError) -> None:
+        """Take note of what became of a job."""
+        self.done.add(_Try(id(job.candidate), job.size))
         if isinstance(made, Variant):
             # What comes from another process has a copy of its candidate.
-            found.append(replace(made, candidate=job.candidate))
+            self.found.append(replace(made, candidate=job.candidate))
         else:
-            failures.add(job.candidate, made)
-    for size in reversed(sizes):
-        found += _better_at(_Job(fastest[size], size, tuple(sizes), options), candidates, found, failures, over)
-    return found
-
-
-def _better_at(
-    job: _Job, candidates: Sequence[Candidate], known: Sequence[Variant], failures: _Failures, over: Over
-) -> list[Variant]:
-    """Variants that are faster at a job's size than the known ones; it says how programs are made and replayed."""
-    size = job.size
-    best_us = min((variant.curve.time_us(size) for variant in known), default=math.inf)
-    found: list[Variant] = []
-    failure: LoweringError | None = None
-    for candidate in sorted(candidates, key=lambda each: each.curve.time_us(size)):
-        if candidate.curve.time_us(size) * (1 + _WORTH) >= best_us or len(found) == _MOST_TRIES:
-            break
-        if over() and not math.isinf(best_us):
-            break
-        if (known_failure := failures.why_not(candidate)) is not None:
-            failure = failure or known_failure
-            continue
-        if any(variant.candidate is candidate and variant.is_made_for(size) for variant in known):
-            continue
-        try:
-            found.append(_lowered(replace(job, candidate=candidate)))
-        except LoweringError as error:
-            failure = failure or error
-            failures.add(candidate, error)
-            continue
-        best_us = min(best_us, found[-1].curve.time_us(size))
-    if failure is not None and math.isinf(best_us):
-        raise failure
-    return found
+            self.failure = self.failure or made
+            self._failures.add(job.candidate, made)
 
 
 class _Failures:

@@ -7,8 +7,9 @@ chunks are at the sender and its link and ports have served the messages planned
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 from taccl_py.collective import Collective
 from taccl_py.schedule.ir import Message, Schedule
@@ -41,8 +42,7 @@ def build_schedule(
 def time_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> tuple[Message, ...]:
     """Earliest times of messages that keep the plan's order on every link and port and wait for the same deliveries."""
     clock = _Clock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
-    for i in clock.order:
-        clock.send(i)
+    clock.send_in_order()
     return tuple(clock.message(i) for i in clock.order)
 
 
@@ -59,15 +59,14 @@ def dispatch_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Se
     """The plan with the times of `dispatch_messages`, every message having a size of its own."""
     clock = _Clock(topology, sizes_bytes, drafts)
     clock.dispatch()
-    return [replace(d, start=clock.start_us[i], end=clock.end_us[i]) for i, d in enumerate(drafts)]
+    return clock.drafts_as_sent()
 
 
 def time_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> list[Draft]:
     """The plan with the times of `time_messages`, every message having a size of its own."""
     clock = _Clock(topology, sizes_bytes, drafts)
-    for i in clock.order:
-        clock.send(i)
-    return [replace(d, start=clock.start_us[i], end=clock.end_us[i]) for i, d in enumerate(drafts)]
+    clock.send_in_order()
+    return clock.drafts_as_sent()
 
 
 def plan_us(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> float:
@@ -89,14 +88,15 @@ def find_deliveries(topology: Topology, drafts: Sequence[Draft]) -> list[set[int
 
     What is added at the receiver also waits for what is stored there before, which it would be lost under.
     """
-    brings: dict[tuple[int, int], list[int]] = {}
-    stores: dict[tuple[int, int], list[int]] = {}
+    adds = any(draft.reduce for draft in drafts)
+    brings: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    stores: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i in plan_order(drafts):
+        dst = topology.links[drafts[i].link].dst
         for chunk in drafts[i].chunks:
-            key = (chunk, topology.links[drafts[i].link].dst)
-            brings.setdefault(key, []).append(i)
-            if not drafts[i].reduce:
-                stores.setdefault(key, []).append(i)
+            brings[chunk, dst].append(i)
+            if adds and not drafts[i].reduce:
+                stores[chunk, dst].append(i)
     # Where a plan was turned around in time, moments near 0 are differences of late ones.
     rounding = _PLAN_ROUNDING * max((abs(draft.end) for draft in drafts), default=0.0)
     found = []
@@ -114,53 +114,97 @@ class _Clock:
     """When links and ports are free and what has been sent."""
 
     def __init__(self, topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> None:
-        self.topology, self.sizes_bytes, self.drafts = topology, sizes_bytes, drafts
+        self.drafts = drafts
         self.order = plan_order(drafts)
         self.deliveries = find_deliveries(topology, drafts)
+        self.resources = [topology.resources_of[draft.link] for draft in drafts]
+        # Many messages are alike.
+        known: dict[tuple[int, float], _Lasting] = {}
+        self.lasting: list[_Lasting] = []
+        for draft, size in zip(drafts, sizes_bytes, strict=True):
+            lasting = known.get((draft.link, size))
+            if lasting is None:
+                lasting = known[draft.link, size] = _Lasting.of(topology, draft.link, size)
+            self.lasting.append(lasting)
         self.free_us = [0.0] * topology.num_resources
         self.start_us = [0.0] * len(drafts)
         self.end_us = [0.0] * len(drafts)
 
-    def earliest(self, i: int) -> float:
-        """When a message can start: its deliveries have arrived, its link and ports are free."""
-        free_us = [self.free_us[r] for r in self.topology.resources_of[self.drafts[i].link]]
-        return max(0.0, *free_us, *(self.end_us[j] for j in self.deliveries[i]))
+    def ready_us(self, i: int) -> float:
+        """When a message's deliveries have arrived."""
+        return max((self.end_us[j] for j in self.deliveries[i]), default=0.0)
 
-    def send(self, i: int) -> None:
-        """Send a message now."""
-        link, size, start = self.drafts[i].link, self.sizes_bytes[i], self.earliest(i)
-        for r in self.topology.resources_of[link]:
-            self.free_us[r] = start + self.topology.occupancy_us(r, size)
+    def earliest(self, i: int, ready_us: float) -> float:
+        """When a message can start that is ready then: its link and ports are free."""
+        start = ready_us
+        for resource in self.resources[i]:
+            free_us = self.free_us[resource]
+            if free_us > start:
+                start = free_us
+        return start
+
+    def send(self, i: int, start: float) -> None:
+        """Send a message."""
+        lasting = self.lasting[i]
+        for resource, occupied_us in zip(self.resources[i], lasting.occupied_us, strict=True):
+            self.free_us[resource] = start + occupied_us
         self.start_us[i] = start
-        self.end_us[i] = start + self.topology.message_us(link, size)
+        self.end_us[i] = start + lasting.message_us
+
+    def send_in_order(self) -> None:
+        """Send all in the plan's order."""
+        for i in self.order:
+            self.send(i, self.earliest(i, self.ready_us(i)))
 
     def message(self, i: int) -> Message:
         """A message that has been sent."""
         draft = self.drafts[i]
         return Message(draft.link, draft.chunks, self.start_us[i], self.end_us[i], draft.reduce, draft.packed)
 
+    def drafts_as_sent(self) -> list[Draft]:
+        """The plan with the times at which messages were sent."""
+        times = zip(self.drafts, self.start_us, self.end_us, strict=True)
+        return [Draft(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]
+
     def dispatch(self) -> list[int]:
         """Send all, of those that could start first always the one with the longest way to go; in which order."""
         waiting = [set(deliveries) for deliveries in self.deliveries]
         users: list[list[int]] = [[] for _ in self.drafts]
-        way_us = [self.topology.message_us(d.link, size) for d, size in zip(self.drafts, self.sizes_bytes, strict=True)]
+        way_us = [lasting.message_us for lasting in self.lasting]
         for i in reversed(self.order):
             way_us[i] += max((way_us[user] for user in users[i]), default=0.0)
             for j in self.deliveries[i]:
                 users[j].append(i)
+        ready_us = [0.0] * len(self.drafts)
         queue = [(0.0, -way_us[i], i) for i in self.order if not waiting[i]]
         heapq.heapify(queue)
         sent = []
         while queue:
-            known, _, i = heapq.heappop(queue)
-            start = self.earliest(i)
+            known, way, i = queue[0]
+            start = self.earliest(i, ready_us[i])
             if start > known:  # something else has been sent there meanwhile
-                heapq.heappush(queue, (start, -way_us[i], i))
+                heapq.heapreplace(queue, (start, way, i))
                 continue
-            self.send(i)
+            heapq.heappop(queue)
+            self.send(i, start)
             sent.append(i)
             for user in users[i]:
                 waiting[user].discard(i)
                 if not waiting[user]:
-                    heapq.heappush(queue, (self.earliest(user), -way_us[user], user))
+                    ready_us[user] = self.ready_us(user)
+                    heapq.heappush(queue, (self.earliest(user, ready_us[user]), -way_us[user], user))
         return sent
+
+
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """How long a message occupies its link and each of its ports, and how long it takes to arrive."""
+
+    occupied_us: tuple[float, ...]
+    message_us: float
+
+    @staticmethod
+    def of(topology: Topology, link: int, size_bytes: float) -> _Lasting:
+        """Of a size on a link."""
+        occupied_us = tuple(topology.occupancy_us(resource, size_bytes) for resource in topology.resources_of[link])
+        return _Lasting(occupied_us, topology.message_us(link, size_bytes))

@@ -156,7 +156,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
 
     def has_closed_the_gap(racer: Racer, runs: list[Run]) -> bool:
         nonlocal bound
-        outcomes = racer.race(runs, events)
+        outcomes = racer.race([replace(run, bound=bound) for run in runs], events)
         bound = _raised(bound, outcomes)
         answers.extend(outcome.synthesis for outcome in outcomes if outcome.synthesis is not None)
         answering.update(outcome.run.engine for outcome in outcomes if outcome.synthesis is not None)

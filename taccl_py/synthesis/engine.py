@@ -91,11 +91,14 @@ class Options:
         Time, work, seed and the user's interrupt.
     trees
         Spanning trees for each root, of engine ``trees``; None leaves it to the engine.
+    bound
+        Bound that holds for every algorithm for the demand, where one is known already; engines then need not compute it.
     """
 
     solver: str = "auto"
     limits: Limits = field(default_factory=Limits)
     trees: int | None = None
+    bound: Bound | None = None
 
 
 class Events:

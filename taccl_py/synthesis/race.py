@@ -16,6 +16,7 @@ from typing import TypeVar
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.processes import STOP, Workers, start_workers
+from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.uneven import fit_to_size
@@ -39,11 +40,14 @@ class Run:
     asked
         The demand that the race serves, where the run's own has a chunk count or a sketch that the race only tries: an answer
         is bound by what was asked. None: the run's own.
+    bound
+        Bound that holds for every algorithm for the demand, if it is known, so that the engine need not compute it.
     """
 
     engine: str
     demand: Demand
     asked: Demand | None = None
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ def _carry_out(run: Run, settings: _Settings) -> Outcome:
 def _answer(run: Run, options: Options) -> Outcome:
     try:
         deadline = Deadline(options.limits.seconds)
-        answer = load_engine(run.engine)(run.demand, options, Events())
+        answer = load_engine(run.engine)(run.demand, replace(options, bound=run.bound), Events())
         if run.asked is not None:
             answer = fit_to_size(answer, run.asked, options.limits.within(deadline.left))
         return Outcome(run, answer)

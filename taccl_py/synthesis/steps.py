@@ -13,8 +13,8 @@ from taccl_py.errors import LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import resized
 from taccl_py.solvers.choice import CP_SAT
-from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.pareto import WalkLimits, pareto_front
 
 _TOLERANCE = 1e-9
@@ -41,7 +41,7 @@ def synthesize_steps(demand: Demand, options: Options, events: Events) -> Synthe
     if not schedules:
         raise LimitReached("no schedule was found in steps; give more time with --time-limit or use another --engine")
     events.incumbent(schedules[0].makespan_us)
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
+    bound = known_bound(demand, options)
     optimal = schedules[0].makespan_us <= bound.time_us * (1 + _TOLERANCE)
     seconds = {"front": time.monotonic() - begun}
     proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE

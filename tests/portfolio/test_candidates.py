@@ -1,11 +1,16 @@
 """Which engines run where, and in which order."""
 
+from dataclasses import dataclass
+
 from taccl_py.collective import Kind
+from taccl_py.portfolio import candidates
 from taccl_py.portfolio.candidates import Probe, race_candidates
-from taccl_py.synthesis.bounds import DemandBounds
-from taccl_py.synthesis.engine import Demand, Events
+from taccl_py.simulate.cost_curve import CostCurve, CurvePiece
+from taccl_py.synthesis.bounds import Bound, DemandBounds
+from taccl_py.synthesis.engine import Demand, Events, Proof, Synthesis
 from taccl_py.synthesis.race import Outcome
 from taccl_py.topology.catalog import load_topology
+from taccl_py.units import BYTES_PER_MB
 
 
 class Silent:
@@ -26,8 +31,10 @@ def test_quick_engines_answer_every_size_before_those_that_search_get_the_time_t
     probes = [Probe(Demand(topology, Kind.ALLTOALL, size), bounds.at(size)) for size in sizes]
     racer = Silent()
     assert race_candidates(probes, racer, Events()) == []
-    quick, constructive, between, searching, _ = racer.rounds
-    assert quick == [(engine, size) for size in (10000.0, 1024.0, 4096.0) for engine in ("templates", "hierarchy")]
+    far, middle, constructive, between, searching, _ = racer.rounds
+    assert far + middle == [
+        (engine, size) for size in (10000.0, 1024.0, 4096.0) for engine in ("templates", "hierarchy")
+    ]
     assert constructive == [("flow", size) for size in (10000.0, 4096.0, 1024.0)]
     assert between == [(engine, size) for size in (8192.0, 2048.0) for engine in ("templates", "hierarchy")]
     assert searching == [("milp", size) for size in (1024.0, 4096.0, 10000.0)]
@@ -40,5 +47,50 @@ def test_sizes_far_apart_come_first_so_that_time_that_runs_out_leaves_no_wide_sp
     probes = [Probe(Demand(topology, Kind.ALLGATHER, size), bounds.at(size)) for size in sizes]
     racer = Silent()
     race_candidates(probes, racer, Events())
-    places = [sizes.index(size) for engine, size in racer.rounds[0] if engine == "templates"]
-    assert places == [16, 0, 8, 4, 12, 2, 6, 10, 14]
+    rounds = [[sizes.index(size) for engine, size in each if engine == "templates"] for each in racer.rounds]
+    assert rounds[:4] == [[16, 0], [8], [4, 12], [2, 6, 10, 14]]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What stands for a schedule."""
+
+    makespan_us: float
+    us_per_mb: float
+
+
+class Told:
+    """A racer that finds what it is told, by engine and size, in us for a MB; runs are noted."""
+
+    def __init__(self, us_per_mb):
+        self.us_per_mb, self.runs = us_per_mb, []
+
+    def race(self, runs, _events):
+        return [self._answer(run) for run in runs]
+
+    def _answer(self, run):
+        size = run.demand.size_bytes
+        self.runs.append((run.engine, size))
+        if run.engine not in self.us_per_mb:
+            return Outcome(run, None, "no")
+        us_per_mb = self.us_per_mb[run.engine](size)
+        schedule = Timed(us_per_mb * size / BYTES_PER_MB, us_per_mb)
+        return Outcome(run, Synthesis(schedule, run.bound, Proof.FEASIBLE, "none", {}))
+
+
+def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_at_which_it_was_beaten(monkeypatch):
+    """Which is no reason to leave out sizes between those at one of which it was good, or between those that are far apart."""
+
+    def line(schedule, low, high):
+        return CostCurve((CurvePiece(low, high, 0.0, schedule.us_per_mb),))
+
+    monkeypatch.setattr(candidates, "require_valid", lambda _: None)
+    monkeypatch.setattr(candidates, "cost_curve", line)
+    topology = load_topology("ndv4-x2")
+    sizes = [1024.0 * 2**number for number in range(17)]
+    bound = Bound(1e-3, "made up")
+    probes = [Probe(Demand(topology, Kind.ALLGATHER, size), bound) for size in sizes]
+    racer = Told({"templates": lambda _: 1e4, "hierarchy": lambda size: 1e4 * (1 + (size > sizes[4]))})
+    race_candidates(probes, racer, Events())
+    asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
+    assert asked == {"templates": [*range(17)], "hierarchy": [0, 1, 2, 3, 4, 5, 6, 8, 16]}

@@ -130,7 +130,9 @@ class _Run:
         """Best of what holds for every algorithm on the machine and what holds under the sketch's restrictions."""
         collective = problem.collective
         size_bytes = problem.chunk_bytes * collective.chunks_per_size
-        bound = demand_bound(problem.topology, collective.kind, collective.root, size_bytes, self._share(0.2))
+        bound = self.options.bound or demand_bound(
+            problem.topology, collective.kind, collective.root, size_bytes, self._share(0.2)
+        )
         if flow is None or flow.load_us <= bound.time_us:
             return bound
         return Bound(flow.load_us, "bandwidth: the flow of all data over the links and ports that the sketch leaves")

@@ -13,11 +13,12 @@ from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline, Limits
-from taccl_py.synthesis.bounds import demand_bound, relay_bound
+from taccl_py.synthesis.bounds import relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.ways import Way, ways
+from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.uneven import fit_to_size
 
 _TOLERANCE = 1e-9
@@ -46,7 +47,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     begun = time.monotonic()
     deadline = Deadline(options.limits.seconds)
     events.stage("bound")
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
+    bound = known_bound(demand, options)
     events.bound(bound.time_us)
     events.stage("ways")
     found: list[Schedule] = []

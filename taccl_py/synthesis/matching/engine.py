@@ -87,7 +87,9 @@ class _Run:
         translations = translations_of(demand.topology) if why_not(demand) is None else None
         self._may_replicate = translations is not None
         self._has_roles = translations is not None and not translations.is_regular
-        self._later = LaterBound(demand, self.limits, self._ending, needed_soon=self._may_replicate)
+        self._later = LaterBound(
+            demand, self.limits, self._ending, needed_soon=self._may_replicate, known=options.bound
+        )
 
     @property
     def bound(self) -> Bound:

@@ -21,7 +21,9 @@ _POLL_SECONDS = 0.1
 class LaterBound:
     """A bound that is there when it is asked for; processes end with the stack."""
 
-    def __init__(self, demand: Demand, limits: Limits, stack: ExitStack, *, needed_soon: bool) -> None:
+    def __init__(
+        self, demand: Demand, limits: Limits, stack: ExitStack, *, needed_soon: bool, known: Bound | None = None
+    ) -> None:
         """Begin with it elsewhere, if that pays.
 
         Parameters
@@ -32,14 +34,16 @@ class LaterBound:
             Ends what is started here.
         needed_soon
             Whether nothing can be done without it, so that nobody else need begin with it.
+        known
+            It, if it is known already.
         """
         self._demand, self._limits = demand, limits
-        self._found: Bound | None = None
+        self._found = known
         self._workers: Workers | None = None
         self._future: Future[Bound] | None = None
         # In a process of a race the other processors are busy too.
         alone = limits.workers == 1 or multiprocessing.parent_process() is not None
-        if not (needed_soon or alone or demand.topology.num_ranks < _WORTH_PROCESS):
+        if known is None and not (needed_soon or alone or demand.topology.num_ranks < _WORTH_PROCESS):
             self._workers = stack.enter_context(start_workers(1))
             # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
             self._future = self._workers.submit(_bound_there, pickle.dumps(demand), limits.seconds, limits.seed)

@@ -9,8 +9,8 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
-from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.synthesis.uneven import fit_to_size
 
@@ -38,7 +38,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     begun = time.monotonic()
     deadline = Deadline(options.limits.seconds)
     events.stage("templates")
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
+    bound = known_bound(demand, options)
     events.bound(bound.time_us)
     found: list[Schedule] = []
     fastest_us = math.inf

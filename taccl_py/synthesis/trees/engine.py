@@ -130,7 +130,7 @@ class _Run:
 
     def __init__(self, demand: Demand, options: Options, events: Events) -> None:
         self.demand, self.limits, self.events = demand, options.limits, events
-        self.trees = options.trees
+        self.trees, self.known_bound = options.trees, options.bound
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
         self.bound = Bound(0.0, "nothing has to move")
@@ -357,7 +357,7 @@ class _Run:
         collective = demand.collective(1)
         size_bytes = demand.chunk_bytes(collective) * collective.chunks_per_size
         limits = self.limits.within(self.deadline.left)
-        bound = demand_bound(demand.topology, demand.kind, demand.root, size_bytes, limits)
+        bound = self.known_bound or demand_bound(demand.topology, demand.kind, demand.root, size_bytes, limits)
         if demand.kind is Kind.ALLREDUCE:
             return bound
         packed = Bound(

@@ -1,0 +1,27 @@
+"""The bound of a demand: the one that is known already, or one that is computed now, which may take longer than a search."""
+
+from __future__ import annotations
+
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.engine import Demand, Options
+
+
+def known_bound(demand: Demand, options: Options, limits: Limits | None = None) -> Bound:
+    """Bound that holds for every algorithm for a demand, the options' if they have one.
+
+    Parameters
+    ----------
+    demand, options
+        What the engine was asked.
+    limits
+        Time for it if there is none yet, by default the options'.
+
+    Raises
+    ------
+    InputError, Infeasible
+        See `taccl_py.synthesis.bounds.DemandBounds.of`.
+    """
+    if options.bound is not None:
+        return options.bound
+    return demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits or options.limits)
