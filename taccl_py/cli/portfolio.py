@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from taccl_py.units import SizeRange, format_size, format_time
 
 # Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
 _NOTES = "taccl"
+# Engines run in as many processes as there are processors, up to this number, as each takes some hundred megabytes.
+_MOST_WORKERS = 4
 
 
 def synth_portfolio(
@@ -32,7 +35,8 @@ def synth_portfolio(
     if output is not None and (output.suffix in (".json", ".xml") or output.is_file()):
         raise InputError("--sizes makes several files; name a directory with -o", path=str(output))
     with watched(request.options.limits.stop) as events:
-        portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
+        workers = max(request.options.limits.workers, min(_MOST_WORKERS, os.cpu_count() or 1))
+        portfolio = synthesize_portfolio(request, sizes, options, workers, events)
         names = [_name(portfolio, member) for member in portfolio.members] if output is not None else []
         result = portfolio_record(portfolio, names)
         events.stage("plans by switch")
