@@ -153,11 +153,14 @@ def synthesize_portfolio(
     soon = limits.within(limits.seconds * _BOUNDS)
     bounding = soon.countdown(least_seconds=_LEAST_SECONDS)
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
-    probes = [Probe(each, bounds.at(each.size_bytes, MAX_COUNT, over=bounding)) for each in demands]
-    racing_seconds = max(deadline.left - _LOWERING * limits.seconds, _LEAST_SECONDS)
-    racing = replace(request.options, limits=limits.within(racing_seconds))
-    with Racer(racing, _RUN_SECONDS, workers).running() as racer:
-        candidates = race_candidates(probes, racer, events)
+    with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
+        probes: list[Probe] = []
+        for first in range(0, len(demands), workers):
+            probes += racer.spread(
+                _bounded, [_Bounding(bounds, each, bounding()) for each in demands[first : first + workers]]
+            )
+        racing = racer.within(max(deadline.left - _LOWERING * limits.seconds, _LEAST_SECONDS))
+        candidates = race_candidates(probes, racing, events)
         if not candidates:
             raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
         events.stage("lowering")
@@ -171,6 +174,19 @@ def synthesize_portfolio(
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
+
+
+@dataclass(frozen=True)
+class _Bounding:
+    """A demand whose bound is to be found; where time is over, only what is quickly found."""
+
+    bounds: DemandBounds
+    demand: Demand
+    is_over: bool
+
+
+def _bounded(job: _Bounding) -> Probe:
+    return Probe(job.demand, job.bounds.at(job.demand.size_bytes, MAX_COUNT, over=lambda: job.is_over))
 
 
 def _cover(variants: Sequence[Variant], low: int, high: int, options: LoweringOptions, over: Over) -> list[Member]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 from taccl_py.pipeline import require_valid
 from taccl_py.schedule.ir import Schedule
@@ -95,24 +96,30 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     if not found.candidates and left_out_runs(fewer[0].demand):
         race(left_out_runs, fewer)
     race(constructive_runs, wide(fewer)[::-1])
-    for some in _far_apart(wide([probe for probe in probes if probe not in fewer])):
-        race(promising, some)
+    race(promising, chain.from_iterable(_far_apart(wide([probe for probe in probes if probe not in fewer]))))
     race(searching_runs, wide(fewer))
     race(second_runs, wide(fewer))
     return found.candidates
 
 
 def _far_apart(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
-    """The last one and the first one, and then always the middle of what lies between those before."""
+    """The last one and the first one, and then always the middle of what lies between those before.
+
+    One round after the other where a round may tell what is needless in the next one: not before its sizes are near to each other.
+    """
     known = dict.fromkeys((len(probes) - 1, 0)) if probes else {}
-    yield [probes[place] for place in known]
+    new = [*known]
     step = 1 << (len(probes) - 1).bit_length()
     while step > 1:
-        new = [place for place in range(step // 2, len(probes), step) if place not in known]
-        known.update(dict.fromkeys(new))
-        if new:
+        sizes = sorted(probes[place].demand.size_bytes for place in known)
+        if new and all(high <= _FAR * low for low, high in pairwise(sizes)):
             yield [probes[place] for place in new]
+            new = []
+        new += [place for place in range(step // 2, len(probes), step) if place not in known]
+        known.update(dict.fromkeys(new))
         step //= 2
+    if new:
+        yield [probes[place] for place in new]
 
 
 class _Found:

@@ -92,6 +92,13 @@ class Racer:
         with start_workers(self._workers) as self._processes:
             yield self
 
+    def within(self, seconds: float) -> Racer:
+        """Return one with the same processes and another time limit, which is counted from now on."""
+        options = replace(self._options, limits=self._options.limits.within(seconds))
+        found = Racer(options, self._seconds, self._workers)
+        found._processes = self._processes
+        return found
+
     def race(self, runs: Sequence[Run], events: Events) -> list[Outcome]:
         """Carry out runs; those that were not begun in time have no answer."""
         if self._processes is None:
