@@ -18,6 +18,8 @@ from taccl_py.solvers.limits import Deadline, Limits
 _POLL_S = 0.05
 # How long CBC may take to write down its best solution.
 _GRACE_S = 1.0
+# What a program ends with that was interrupted before it listened.
+_KILLED = (-signal.SIGINT, -signal.SIGTERM)
 
 
 def run_cbc(solver: Any, problem: Any, limits: Limits, warm_start: bool) -> bool:
@@ -63,7 +65,7 @@ def run_cbc(solver: Any, problem: Any, limits: Limits, warm_start: bool) -> bool
 
 
 def _run(arguments: list[str], limits: Limits) -> int | None:
-    """Exit code of a program, or None if it had to be killed, here or by whoever ends all processes of a job."""
+    """Exit code of a program, or None if it was killed: here, by whoever ends all processes of a job, or before it knew of signals."""
     deadline = Deadline(limits.seconds + _GRACE_S)
     # In a session of its own: a terminal sends Ctrl-C to everyone, and a second one would end CBC without an answer.
     process = subprocess.Popen(
@@ -77,11 +79,12 @@ def _run(arguments: list[str], limits: Limits) -> int | None:
         while not limits.stop.is_set() and deadline.left > 0:
             code = _wait(process, _POLL_S)
             if code is not None:
-                return None if code == -signal.SIGTERM else code
-        if os.name == "posix":
-            process.send_signal(signal.SIGINT)
-            return _wait(process, _GRACE_S)
-        return None
+                return None if code in _KILLED else code
+        if os.name != "posix":
+            return None
+        process.send_signal(signal.SIGINT)
+        code = _wait(process, _GRACE_S)
+        return None if code in _KILLED else code
     finally:
         process.kill()
         process.wait()

@@ -249,7 +249,7 @@ def test_ctrl_c_ends_the_preparation_of_a_large_problem(start):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 8
 
 
 @pytest.mark.parametrize("solver", ["cp-sat", "highs", "cbc"])
@@ -276,8 +276,9 @@ def test_a_range_takes_little_more_than_the_time_limit(start):
     process = start(*arguments, "--time-limit", "5")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    # Bounds, race and lowering share the 5 s and 2 s more; to start processes, and to lower what is the last, comes on top.
-    assert time.monotonic() - begun < 14
+    # Bounds, race and lowering share the 5 s and 2 s more; to start processes, and to lower what is the last, comes on top: about
+    # 9 s, on a busy machine twice as long. Without the limit it would be 80 s.
+    assert time.monotonic() - begun < 25
     assert all(row["makespan_us"] >= row["bound_us"] * (1 - 1e-9) > 0 for row in json.loads(out)["sizes"])
 
 
@@ -306,7 +307,8 @@ def test_ctrl_c_ends_the_bounds_of_a_large_machine(start):
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert time.monotonic() - begun < 10
+    # Without an end to these it would be half a minute, and on a busy machine twice as long.
+    assert time.monotonic() - begun < 25
     assert json.loads(out)["gap"] > 0
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from taccl_py import in_network
+from taccl_py.errors import LimitReached
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
@@ -147,11 +148,14 @@ def test_a_range_that_is_none_is_refused(refuse):
     refuse(2, ["--sizes", "smaller"], "synth", "ring:4", "allgather", "--sizes", "1MiB:1KiB")
 
 
-def test_a_range_has_more_time_by_default_where_there_are_more_ranks():
-    from taccl_py.cli.synth import _with_time_for
-    from taccl_py.collective import Kind
-    from taccl_py.pipeline import Request
+def test_a_range_has_more_time_by_default_where_there_are_more_ranks(taccl, monkeypatch):
+    found = []
 
-    request = Request("ring:4", Kind.ALLGATHER)
-    seconds = [_with_time_for(request, ranks).options.limits.seconds for ranks in (2, 16, 64, 1024)]
-    assert seconds == [60.0, 60.0, 240.0, 600.0]
+    def give_up(request, *_rest, **_options):
+        found.append(request.options.limits.seconds)
+        raise LimitReached("enough")
+
+    monkeypatch.setattr("taccl_py.cli.portfolio.synth_portfolio", give_up)
+    for ranks in (2, 16, 64, 256):
+        assert taccl("synth", f"ring:{ranks}", "allgather", "--sizes", "1KiB:1MiB").code == 3
+    assert found == [60.0, 60.0, 240.0, 600.0]

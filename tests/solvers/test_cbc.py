@@ -25,8 +25,9 @@ def test_a_program_that_ends_by_itself_gives_its_code():
     [
         ("signal.signal(signal.SIGINT, lambda *_: sys.exit(7))", 7),
         ("signal.signal(signal.SIGINT, signal.SIG_IGN)", None),
+        ("signal.signal(signal.SIGINT, signal.SIG_DFL)", None),
     ],
-    ids=["one that listens", "one that does not"],
+    ids=["one that listens", "one that does not", "one that does not yet"],
 )
 @pytest.mark.parametrize("by", ["interrupt", "time"])
 def test_a_program_that_runs_on_is_interrupted_and_then_killed(monkeypatch, tmp_path, text, code, by):
