@@ -112,7 +112,8 @@ def profile(as_json: bool, output: Path | None, **values: Any) -> int:  # fmt: s
     Links that take as long as each other are one class, of which one is measured at all sizes. Ports are inferred: links run
     together, in stars and matchings; what takes longer than links alone and the ports found so far explain is narrowed down by
     group testing. A port that two ranks share is found as such where it is less than 1.85 times as fast as one of their links,
-    and as a port of each of them otherwise, since one link of each does not fill it: see docs/machines.md. Ctrl-C ends it with what is known by then, which is a topology too; with --record it goes on from there.
+    and as a port of each of them otherwise, since one link of each does not fill it: see docs/machines.md. Ctrl-C ends it with
+    what is known by then, which is a topology too; with --record it goes on from there.
 
     \b
     Examples:

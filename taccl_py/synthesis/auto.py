@@ -22,8 +22,8 @@ from taccl_py.topology.translations import translations_of
 
 # Answers this close to the bound are not raced again.
 _CLOSE = 0.01
-# An engine that takes time for bounds, which hold however data is cut.
-_FINDS_BOUNDS = "hierarchy"
+# The engine for nodes; it also takes time for bounds, which hold however data is cut.
+_HIERARCHY = "hierarchy"
 _TOLERANCE = 1e-9
 # What is soon done goes first, in this process: other processes are not started for what it answers.
 _QUICK = ("templates",)
@@ -71,7 +71,7 @@ def quick_runs(demand: Demand) -> list[Run]:
     templates = Run("templates", demand)
     runs = [] if templates in left_out_runs(demand) else [templates]
     if _has_hierarchy(demand):
-        runs.append(Run("hierarchy", demand))
+        runs.append(Run(_HIERARCHY, demand))
         # Small data from one root is worth a search for the way to each rank.
         if demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS:
             runs.append(Run("greedy", demand))
@@ -172,7 +172,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         left = replace(options, limits=limits.within(limits.seconds - (time.monotonic() - begun)))
         with Racer(left, limits.seconds / 2, limits.workers).running() as racer:
             if not has_closed_the_gap(racer, [run for run in runs if run not in quick]):
-                left_out = [] if "hierarchy" in answering else left_out_runs(demand)
+                left_out = [] if _HIERARCHY in answering else left_out_runs(demand)
                 has_closed_the_gap(racer, [*left_out, *second_runs(demand)])
     if not answers:
         return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
@@ -181,7 +181,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
 
 def _raised(bound: Bound, outcomes: list[Outcome]) -> Bound:
     """The bound, or a better one that a run found."""
-    found = [o.synthesis.bound for o in outcomes if o.synthesis is not None and o.run.engine == _FINDS_BOUNDS]
+    found = [o.synthesis.bound for o in outcomes if o.synthesis is not None and o.run.engine == _HIERARCHY]
     return best_of([bound, *found])
 
 

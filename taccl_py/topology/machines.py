@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from taccl_py.errors import InputError
 from taccl_py.topology.fabrics import Parts, dragonfly, dragonfly_ranks, fat_tree, fat_tree_ranks, rail_nodes, rotation
@@ -79,6 +80,8 @@ def is_formula(text: str) -> bool:
     return _LOOKS_LIKE_FORMULA.fullmatch(text) is not None
 
 
+# A command asks for its machine more than once, and one of hundreds of ranks takes a second.
+@lru_cache(maxsize=2)
 def formula_topology(text: str) -> Topology:
     """Return the machine that a formula stands for.
 
