@@ -41,6 +41,29 @@ main()
 """
 
 
+# The real engines, which say when they begin: how long Python takes to get there is no matter of theirs.
+ANNOUNCED = """
+import sys
+from taccl_py.cli import main
+import taccl_py.pipeline as pipeline
+load = pipeline.load_engine
+
+
+def announced(name):
+    engine = load(name)
+
+    def begin(demand, options, events):
+        print("engine begins", file=sys.stderr, flush=True)
+        return engine(demand, options, events)
+
+    return begin
+
+
+pipeline.load_engine = announced
+main()
+"""
+
+
 @pytest.fixture
 def start(folder):
     """Start the command in a process group of its own, which does not outlive the test."""
@@ -214,8 +237,9 @@ def test_an_interrupt_outside_of_a_search_ends_the_program_with_130(start, numbe
 @pytest.mark.parametrize("solver", ["cp-sat", "highs", "cbc"])
 def test_ctrl_c_ends_a_real_search_of_every_solver(start, folder, solver):
     arguments = ("synth", "ndv2", "allgather", "--nodes", "2", "--solver", solver, "--time-limit", "100")
-    process = start(*arguments, "-o", "out", "--json")
-    time.sleep(2.5)
+    process = start(*arguments, "-o", "out", "--json", command=("-c", ANNOUNCED))
+    wait_for(process, "engine begins")
+    time.sleep(2)
     assert process.poll() is None, "it ended before it was interrupted; a longer search is needed here"
     begun = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
@@ -231,8 +255,9 @@ def test_ctrl_c_ends_a_real_search_of_every_solver(start, folder, solver):
 @pytest.mark.slow
 def test_an_interrupt_of_taccl_alone_ends_cbc_too(start):
     arguments = ("synth", "ndv2", "allgather", "--nodes", "2", "--solver", "cbc", "--time-limit", "60")
-    process = start(*arguments, "-o", "out", "--json")
-    time.sleep(5)
+    process = start(*arguments, "-o", "out", "--json", command=("-c", ANNOUNCED))
+    wait_for(process, "engine begins")
+    time.sleep(3)
     assert process.poll() is None
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -243,8 +268,11 @@ def test_an_interrupt_of_taccl_alone_ends_cbc_too(start):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_preparation_of_a_large_problem(start):
-    process = start("synth", "ndv2", "alltoall", "--nodes", "4", "--time-limit", "100", "-o", "out", "--json")
-    time.sleep(1)
+    arguments = ("synth", "ndv2", "alltoall", "--nodes", "4", "--time-limit", "100")
+    process = start(*arguments, "-o", "out", "--json", command=("-c", ANNOUNCED))
+    wait_for(process, "engine begins")
+    time.sleep(0.3)
+    assert process.poll() is None
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -301,8 +329,9 @@ def test_ctrl_c_ends_the_race_for_a_range_with_files_for_all_sizes(start, folder
 def test_ctrl_c_ends_the_bounds_of_a_large_machine(start):
     """Bounds of 512 ranks take seconds, and so does the choice of a way; then 6656 messages are written down and judged."""
     arguments = ("synth", "hpn:64", "allgather", "--engine", "hierarchy", "--size", "1MiB", "--time-limit", "100")
-    process = start(*arguments, "-o", "out.json", "--json")
-    time.sleep(2)
+    process = start(*arguments, "-o", "out.json", "--json", command=("-c", ANNOUNCED))
+    wait_for(process, "engine begins")
+    time.sleep(1)
     begun = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
