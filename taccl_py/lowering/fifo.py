@@ -99,12 +99,16 @@ class Fifos:
             How steps become operations.
         """
         if model not in self._known:
-            self._known[model] = _Run(self._blocks, self._connections, model).stuck()
+            self._known[model] = self.start(model).stuck()
         return self._known[model]
 
+    def start(self, model: FifoModel) -> Execution:
+        """Return an execution that has not begun."""
+        return Execution(self._blocks, self._connections, model)
 
-class _Run:
-    """One execution; lists are indexed by threadblock or by connection."""
+
+class Execution:
+    """One that can be gone on with; lists are indexed by threadblock or by connection."""
 
     def __init__(self, blocks: Sequence[Sequence[_Step]], connections: int, model: FifoModel) -> None:
         self._blocks, self._model = blocks, model
@@ -114,6 +118,8 @@ class _Run:
         self._stopped: list[set[int]] = [set() for _ in range(connections)]
         self._queued = [True] * len(blocks)
         self._done: set[int] = set()
+        self._released: set[int] = set()
+        self._copying: dict[int, list[_Step]] = {}
         self._waiting: dict[int, list[int]] = {}
         self._queue = deque(range(len(blocks)))
 
@@ -130,19 +136,45 @@ class _Run:
         stops = zip(self._blocks, self._position, strict=True)
         return tuple(steps[position].action for steps, position in stops if position < len(steps))
 
+    def release(self, orders: Iterable[int]) -> None:
+        """Let these receives, by `Action.order`, no longer wait for memory, as if what comes were copied there when that is free."""
+        self._released.update(orders)
+        for block, steps in enumerate(self._blocks):
+            position = self._position[block]
+            if position < len(steps) and steps[position].action.order in self._released:
+                self._wake([block])
+
     def _finish_step(self, block: int, step: _Step) -> bool:
         """Do as much of the step as can be done; whether it is finished."""
-        for target in step.waits:
-            if target not in self._done:
-                self._waiting.setdefault(target, []).append(block)
-                return False
+        is_released = step.action.order in self._released
+        if step.waits and not is_released:
+            for target in step.waits:
+                if target not in self._done:
+                    self._waiting.setdefault(target, []).append(block)
+                    return False
         if (step.source != NONE or step.target != NONE) and not self._move(block, step):
             return False
-        order = step.action.order
+        if is_released:
+            self._copy(step)
+        else:
+            self._note(step.action.order)
+        return True
+
+    def _copy(self, step: _Step) -> None:
+        """Copy what a released receive has brought, now or when the memory is free."""
+        for target in step.waits:
+            if target not in self._done:
+                self._copying.setdefault(target, []).append(step)
+                return
+        self._note(step.action.order)
+
+    def _note(self, order: int) -> None:
+        """Note that an action is done."""
         self._done.add(order)
         if order in self._waiting:
             self._wake(self._waiting.pop(order))
-        return True
+        for step in self._copying.pop(order, ()):
+            self._copy(step)
 
     def _move(self, block: int, step: _Step) -> bool:
         """Take and give operations until the step is finished or something is missing."""

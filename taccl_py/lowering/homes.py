@@ -112,17 +112,19 @@ def _early_chunks(
         address = schedule.collective.input_address(own, rank)
         if address is not None:
             last_read[address.offset], own_at[address.offset] = event, own
-    early: set[int] = set()
-    for use in uses:
-        for chunk in use.chunks if use.way is not Way.SEND else ():
-            home = homes[chunk]
-            if home.buffer is not Buffer.OUTPUT:
-                continue
+    # Until when homes hold other chunks that are still to be read.
+    read_until: dict[int, int] = {}
+    for chunk, home in homes.items():
+        if home.buffer is Buffer.OUTPUT:
             # Aliases of whole chunks: the first of the chunk's cells stands for all.
             under = geometry.input_under(rank, home.offset * geometry.instances)
             offset = START if under is None else under // geometry.instances
-            if own_at.get(offset, chunk) != chunk and last_read[offset] > use.event:
-                early.add(chunk)
+            if own_at.get(offset, chunk) != chunk:
+                read_until[chunk] = last_read[offset]
+    early: set[int] = set()
+    for use in uses if read_until else ():
+        if use.way is not Way.SEND:
+            early.update(chunk for chunk in use.chunks if read_until.get(chunk, START) > use.event)
     grown = bool(early)
     while grown:
         grown = False

@@ -30,6 +30,7 @@ from taccl_py.lowering.assemble import assemble_gpus
 from taccl_py.lowering.buffers import Flags, Geometry, Placement, placement_flags
 from taccl_py.lowering.channels import ChannelRules, assign_channels
 from taccl_py.lowering.dependencies import find_dependencies
+from taccl_py.lowering.fifo import FifoModel
 from taccl_py.lowering.flow import Flow, trace_flow
 from taccl_py.lowering.fold import folded
 from taccl_py.lowering.limits import require_limits, require_name, require_sizes
@@ -39,12 +40,13 @@ from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.lowering.protocol import (
     ProtocolChoice,
+    cells_per_operation,
     choose_protocol,
     flag_is_early,
     largest_size_bytes,
     largest_size_with,
 )
-from taccl_py.lowering.revise import Attempt, Decisions, least_cells_per_operation, loosen, shorten, stuck_with
+from taccl_py.lowering.revise import Attempt, Decisions, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.scratch import pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
 from taccl_py.lowering.survey import PlacementRules
@@ -346,10 +348,21 @@ def _other_choice(case: _Case, attempt: Attempt) -> ProtocolChoice:
 
 def _unblock(case: _Case, attempt: Attempt, decisions: Decisions) -> Decisions | None:
     """Return other decisions if the program can stop at a size at which it is to be used, or None."""
-    stuck = stuck_with(attempt, _FEWEST_SLOTS, MAX_COUNT)
-    if not stuck and _safe_bytes(case, attempt) < _wanted_bytes(case):
-        stuck = stuck_with(attempt, case.slots, 1)
-    return loosen(attempt, decisions, stuck) if stuck else None
+    stops = enough = FifoModel(_FEWEST_SLOTS, MAX_COUNT)
+    if not attempt.fifos.stuck(stops):
+        stops = FifoModel(case.slots, 1)
+        enough = FifoModel(case.slots, _cells_at(case, _wanted_bytes(case)))
+        if not attempt.fifos.stuck(enough):
+            return None
+    return loosen(attempt, decisions, stops, enough)
+
+
+def _cells_at(case: _Case, size_bytes: int) -> int:
+    """Cells that one operation carries at a size, which is safe if connections that hold so much do not stop the program."""
+    runtime, protocol = case.options.runtime, case.choice.protocol
+    if size_bytes > largest_size_bytes(case.geometry, runtime, protocol):
+        return 1
+    return cells_per_operation(size_bytes, case.geometry, runtime, protocol)
 
 
 def _safe_bytes(case: _Case, attempt: Attempt) -> int:

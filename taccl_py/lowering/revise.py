@@ -6,7 +6,7 @@ drafts the program, looks at what is too long or can stop, decides that otherwis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -63,6 +63,12 @@ class Attempt:
     transfers: tuple[Transfer, ...]
     num_channels: int
 
+    def joints(self, actions: Iterable[Action]) -> set[Joint]:
+        """Threadblocks that receive from one peer and send to another and do some of these actions."""
+        orders = {action.order for action in actions}
+        joined = (draft for rank in self.drafts for draft in rank if draft.is_joined)
+        return {draft.joint for draft in joined if any(action.order in orders for action in draft.actions)}
+
     @cached_property
     def fifos(self) -> Fifos:
         """What decides whether it comes to its end."""
@@ -111,34 +117,43 @@ def _links(draft: Draft, transfers: tuple[Transfer, ...]) -> Iterator[int]:
                 yield transfers[transfer].link
 
 
-def loosen(attempt: Attempt, decisions: Decisions, stuck: tuple[Action, ...]) -> Decisions | None:
-    """Return decisions under which these actions need not wait for each other, or None if there is nothing left.
+def loosen(attempt: Attempt, decisions: Decisions, stops: FifoModel, enough: FifoModel) -> Decisions | None:
+    """Return decisions under which fewer actions wait for each other, or None if there is nothing left.
 
     A threadblock that receives and sends is taken apart first: it makes one wait for the other. After that, messages that
-    wait for their cells to become free arrive elsewhere.
+    wait for their cells to become free arrive elsewhere: those at which the attempt stops, then those at which it would stop if
+    these did not wait, and so on, as every draft takes time.
+
+    Parameters
+    ----------
+    attempt, decisions
+        What was drafted, under which decisions.
+    stops
+        What connections hold when it stops.
+    enough
+        What they hold when it need not stop any more.
     """
-    orders = {action.order for action in stuck}
-    joints = {
-        draft.joint
-        for rank in attempt.drafts
-        for draft in rank
-        if draft.is_joined and any(action.order in orders for action in draft.actions)
-    }
-    if joints - decisions.apart:
+    execution, other = (attempt.fifos.start(model) for model in (stops, enough))
+    stuck = execution.stuck()
+    if joints := attempt.joints(stuck) - decisions.apart:
         return replace(decisions, apart=decisions.apart | joints)
-    held = {
-        attempt.transfers[action.arrives].message
-        for action in stuck
-        if action.arrives != NONE and action.order in attempt.dependencies.waits
-    }
-    if held - decisions.staged:
-        return replace(decisions, staged=decisions.staged | held)
-    return None
-
-
-def stuck_with(attempt: Attempt, slots: int, cells_per_operation: int) -> tuple[Action, ...]:
-    """Return the actions at which the attempt stops for ever when connections hold so little."""
-    return attempt.fifos.stuck(FifoModel(slots, cells_per_operation))
+    held: dict[int, int] = {}  # messages by the order of their receives
+    while not attempt.joints(stuck) - decisions.apart:
+        found = {
+            action.order: attempt.transfers[action.arrives].message
+            for action in stuck
+            if action.arrives != NONE and action.order in attempt.dependencies.waits and action.order not in held
+        }
+        if not found:
+            break
+        held |= found
+        execution.release(found)
+        other.release(found)
+        if not other.stuck():
+            break
+        stuck = execution.stuck()
+    staged = decisions.staged | set(held.values())
+    return replace(decisions, staged=staged) if staged != decisions.staged else None
 
 
 def least_cells_per_operation(attempt: Attempt, slots: int, runtime: Runtime) -> int:
@@ -149,9 +164,9 @@ def least_cells_per_operation(attempt: Attempt, slots: int, runtime: Runtime) ->
     LoweringError
         If it stops even when every step is one operation.
     """
-    if not stuck_with(attempt, slots, 1):
+    if not attempt.fifos.stuck(FifoModel(slots, 1)):
         return 1
-    if stuck_with(attempt, slots, MAX_COUNT):
+    if attempt.fifos.stuck(FifoModel(slots, MAX_COUNT)):
         raise LoweringError(
             f"the program would stop: it sends more before it receives than the {slots} operations that a connection of "
             f"{runtime.title} holds; allow more threadblocks, or use a schedule with fewer peers",
@@ -161,7 +176,7 @@ def least_cells_per_operation(attempt: Attempt, slots: int, runtime: Runtime) ->
     low, high = 2, max((transfer.count for transfer in attempt.transfers), default=2)
     while low < high:
         middle = (low + high) // 2
-        if stuck_with(attempt, slots, middle):
+        if attempt.fifos.stuck(FifoModel(slots, middle)):
             low = middle + 1
         else:
             high = middle

@@ -248,6 +248,8 @@ class _Surveyor:
     def _straight(self, rank: int, chunks: tuple[int, ...]) -> bool:
         """Whether the chunks are own contributions, untouched so far, that lie one after the other in the input."""
         arrived = self.last_arrival[rank]
+        if chunks[0] in arrived:
+            return False
         collective = self._schedule.collective
         first = collective.input_address(chunks[0], rank)
         if first is None:

@@ -10,7 +10,14 @@ from itertools import chain, pairwise
 from taccl_py.pipeline import require_valid
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
-from taccl_py.synthesis.auto import constructive_runs, left_out_runs, quick_runs, searching_runs, second_runs
+from taccl_py.synthesis.auto import (
+    constructive_runs,
+    leading_runs,
+    left_out_runs,
+    quick_runs,
+    searching_runs,
+    second_runs,
+)
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.race import Outcome, Racer, Run
@@ -74,8 +81,9 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     """Candidates of all engines at all probes.
 
     Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
-    Should time run out, then where least is lost: quick engines begin with sizes far apart, which leaves no size far from one that
-    was answered, and trees and flows, which are for large sizes, with these. Where quick engines are of no use is seen on the way.
+    Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
+    which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these. Where quick
+    engines are of no use is seen on the way.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Found(low, high)
@@ -88,11 +96,15 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     def promising(demand: Demand) -> list[Run]:
         return [run for run in quick_runs(demand) if not found.is_hopeless(run)]
 
+    def following(demand: Demand) -> list[Run]:
+        return [run for run in promising(demand) if run not in leading_runs(demand)]
+
     def wide(some: list[Probe]) -> list[Probe]:
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
+    race(leading_runs, chain.from_iterable(_far_apart(fewer)))
     for some in _far_apart(fewer):
-        race(promising, some)
+        race(following, some)
     if not found.candidates and left_out_runs(fewer[0].demand):
         race(left_out_runs, fewer)
     race(constructive_runs, wide(fewer)[::-1])

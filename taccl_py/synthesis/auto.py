@@ -39,8 +39,9 @@ _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 _GREEDY_RANKS = range(32, 513)
 # The same for sparse nodes, which take it some seconds.
 _SPARSE_RANKS = range(17, 33)
-# Ranks up to which it takes a second or two, or four, for Broadcast and Reduce over nodes.
-_ROOTED_RANKS = 64
+# Ranks up to which it takes a second or two, or four, for Broadcast and Reduce over nodes, and bytes up to which it wins there if
+# ranks of a node are all linked.
+_ROOTED_RANKS, _ROOTED_BYTES = 64, 8 << 20
 # Ranks up to which trees over nodes are packed, and all templates tried, in some seconds. On more, that is left to engine
 # hierarchy, but for what one root has for all.
 _FEW_RANKS = 128
@@ -72,10 +73,16 @@ def quick_runs(demand: Demand) -> list[Run]:
     runs = [] if templates in left_out_runs(demand) else [templates]
     if _has_hierarchy(demand):
         runs.append(Run(_HIERARCHY, demand))
-        # Small data from one root is worth a search for the way to each rank.
-        if demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS:
+        # Data from one root is worth a search for the way to each rank, unless it is much and its way plain.
+        rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS
+        if rooted and (demand.size_bytes <= _ROOTED_BYTES or not _is_passed_on(demand)):
             runs.append(Run("greedy", demand))
     return runs
+
+
+def leading_runs(demand: Demand) -> list[Run]:
+    """Those of the quick ones that are seldom beaten by far, by which the others are measured."""
+    return [Run(_HIERARCHY, demand)] if _has_hierarchy(demand) else []
 
 
 def _has_hierarchy(demand: Demand) -> bool:
