@@ -154,11 +154,7 @@ def synthesize_portfolio(
     bounding = soon.countdown(least_seconds=_LEAST_SECONDS)
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
-        probes: list[Probe] = []
-        for first in range(0, len(demands), workers):
-            probes += racer.spread(
-                _bounded, [_Bounding(bounds, each, bounding()) for each in demands[first : first + workers]]
-            )
+        probes = racer.spread(_bounded, (_Bounding(bounds, each, bounding()) for each in demands))
         racing = racer.within(max(deadline.left - _LOWERING * limits.seconds, _LEAST_SECONDS))
         candidates = race_candidates(probes, racing, events)
         if not candidates:

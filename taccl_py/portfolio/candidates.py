@@ -86,12 +86,12 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     engines are of no use is seen on the way.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
-    found = _Found(low, high)
+    found = _Found()
     fewer = [*probes[:-1:_EVERY], probes[-1]]
 
     def race(runs: Callable[[Demand], Iterable[Run]], at: Iterable[Probe]) -> None:
         asked = [replace(run, bound=probe.bound) for probe in at for run in runs(probe.demand)]
-        found.add(racer.race(asked, events))
+        found.add(racer.race_for(_Examination(low, high), asked, events))
 
     def promising(demand: Demand) -> list[Run]:
         return [run for run in quick_runs(demand) if not found.is_hopeless(run)]
@@ -134,31 +134,52 @@ def _far_apart(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
         yield [probes[place] for place in new]
 
 
+@dataclass(frozen=True)
+class _Examined:
+    """Candidates of a run, the fastest at its size first; none where it had no answer."""
+
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class _Examination:
+    """Makes candidates for sizes from `min_bytes` to `max_bytes` of an answer, whose schedules have to be valid."""
+
+    min_bytes: int
+    max_bytes: int
+
+    def __call__(self, outcome: Outcome) -> _Examined:
+        """Candidates of an outcome."""
+        run, answer = outcome.run, outcome.synthesis
+        if answer is None:
+            return _Examined(())
+        found: list[Candidate] = []
+        for schedule in (answer.schedule, *answer.runners_up):
+            require_valid(schedule)
+            curve = cost_curve(schedule, self.min_bytes, self.max_bytes)
+            if not any(_makes_needless(other.curve, curve) for other in found):
+                found.append(Candidate(run.engine, answer.solver, schedule, curve, run.demand.size_bytes))
+        return _Examined(tuple(found))
+
+
 class _Found:
     """Candidates so far, each kept once."""
 
-    def __init__(self, min_bytes: int, max_bytes: int) -> None:
+    def __init__(self) -> None:
         self.candidates: list[Candidate] = []
-        self._min_bytes, self._max_bytes = min_bytes, max_bytes
         # What each engine found at each size.
         self._times_us: dict[str, dict[float, float]] = {}
 
-    def add(self, outcomes: Iterable[Outcome]) -> None:
+    def add(self, answers: Iterable[_Examined]) -> None:
         """Take the answers of a round."""
-        for outcome in outcomes:
-            if outcome.synthesis is None:
-                continue
-            times_us = self._times_us.setdefault(outcome.run.engine, {})
-            times_us[outcome.run.demand.size_bytes] = outcome.synthesis.schedule.makespan_us
-            for schedule in (outcome.synthesis.schedule, *outcome.synthesis.runners_up):
-                require_valid(schedule)
-                curve = cost_curve(schedule, self._min_bytes, self._max_bytes)
-                if not any(_makes_needless(other.curve, curve) for other in self.candidates):
-                    self.candidates = [c for c in self.candidates if not _makes_needless(curve, c.curve)]
-                    size = outcome.run.demand.size_bytes
-                    self.candidates.append(
-                        Candidate(outcome.run.engine, outcome.synthesis.solver, schedule, curve, size)
-                    )
+        for answer in answers:
+            for fastest in answer.candidates[:1]:
+                times_us = self._times_us.setdefault(fastest.engine, {})
+                times_us[fastest.at_bytes] = fastest.schedule.makespan_us
+            for new in answer.candidates:
+                if not any(_makes_needless(other.curve, new.curve) for other in self.candidates):
+                    self.candidates = [c for c in self.candidates if not _makes_needless(new.curve, c.curve)]
+                    self.candidates.append(new)
 
     def is_hopeless(self, run: Run) -> bool:
         """Whether the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""

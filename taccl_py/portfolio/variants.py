@@ -8,7 +8,7 @@ kept its promise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,8 +24,7 @@ from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import BYTES_PER_MB
 
-# Most programs that are made at one probe size of candidates that were found there, and of others; and sizes that are looked at
-# side by side.
+# Most programs that are made at one probe size of candidates that were found there, and of others; and that are made side by side.
 _MOST_TRIES, _AT_ONCE = 4, 4
 # What another program could gain at most where no other one is looked for.
 _WORTH = 5e-4
@@ -122,22 +121,27 @@ def lower_variants(
     tries = _Tries(candidates)
     for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
         tries.take(job, made)
-    # Neighbouring sizes together, which take about as long, and small ones first, which take least.
-    groups = [sizes[first : first + _AT_ONCE] for first in range(0, len(sizes), _AT_ONCE)]
+    # Small sizes first, whose programs take least; neighbouring ones together, which take about as long.
     number = -1
     while number < len(tries.done):
         number = len(tries.done)
-        for group in groups:
+        for chosen in tries.batches(sizes):
             if over() and tries.found:
                 return tries.found
-            # A candidate for one size at a time, as its program may serve the others, or not exist.
-            chosen = {id(choice): (choice, size) for size in group if (choice := tries.next_at(size)) is not None}
-            jobs = [_Job(candidate, size, tuple(sizes), options) for candidate, size in chosen.values()]
+            jobs = [_Job(each.candidate, each.size, tuple(sizes), options) for each in chosen]
             for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
                 tries.take(job, made)
     if not tries.found:
         raise tries.failure or ValueError("there is no candidate")
     return tries.found
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A candidate that is worth a program for a size."""
+
+    candidate: Candidate
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,20 @@ class _Tries:
             if not any(variant.is_made_for(size, own=own) for variant in known):
                 return candidate
         return None
+
+    def batches(self, sizes: Sequence[int]) -> Iterator[list[_Choice]]:
+        """Those that are lowered next, a few at once; what has become of these is known when the next ones are asked for."""
+        chosen: dict[int, _Choice] = {}
+        for size in sizes:
+            candidate = self.next_at(size)
+            if candidate is not None:
+                # For one size at a time, as its program may serve the others, or not exist.
+                chosen[id(candidate)] = _Choice(candidate, size)
+            if len(chosen) == _AT_ONCE:
+                yield list(chosen.values())
+                chosen = {}
+        if chosen:
+            yield list(chosen.values())
 
     def take(self, job: _Job, made: Variant | LoweringError) -> None:
         """Take note of what became of a job."""

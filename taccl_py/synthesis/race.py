@@ -6,11 +6,12 @@ that has no answer (an engine that cannot serve the demand, no way through a ske
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
 
 from taccl_py.errors import TacclError
@@ -101,21 +102,35 @@ class Racer:
 
     def race(self, runs: Sequence[Run], events: Events) -> list[Outcome]:
         """Carry out runs; those that were not begun in time have no answer."""
-        if self._processes is None:
-            return [self._here(run, events) for run in runs]
-        if self.over:  # processes take some runs even so
-            return [Outcome(run, None, _NO_TIME) for run in runs]
-        settings = _Settings.of(replace(self._options, limits=self._options.limits.within(self._seconds)))
-        futures = [self._processes.submit(_carry_out, run, settings) for run in runs]
-        self._await(self._processes, futures, events)
-        return [_outcome(run, future) for run, future in zip(runs, futures, strict=True)]
+        return self.race_for(as_it_is, runs, events)
 
-    def spread(self, function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        """Results of a function of the top level of some module for all items, found side by side."""
+    def race_for(self, use: Callable[[Outcome], _Result], runs: Sequence[Run], events: Events) -> list[_Result]:
+        """Carry out runs, and in the same processes what is made of each outcome by a function that can be sent there."""
+        if self._processes is None:
+            return [use(self._here(run, events)) for run in runs]
+        if self.over:  # processes take some runs even so
+            return [use(Outcome(run, None, _NO_TIME)) for run in runs]
+        settings = _Settings.of(replace(self._options, limits=self._options.limits.within(self._seconds)))
+        futures = [self._processes.submit(_carry_out, run, settings, use) for run in runs]
+        self._await(self._processes, futures, events)
+        return [_result(use, run, future) for run, future in zip(runs, futures, strict=True)]
+
+    def spread(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Results of a function of the top level of some module for all items, found side by side.
+
+        An item is not asked for before there is a process for it.
+        """
+        coming, taken = iter(items), list[_Item]()
         if self._processes is not None:
             with suppress(BrokenProcessPool):
-                return list(self._processes.pool.map(function, items))
-        return [function(item) for item in items]
+                futures: list[Future[_Result]] = []
+                for item in coming:
+                    taken.append(item)
+                    futures.append(self._processes.submit(function, item))
+                    if len(under_way := [future for future in futures if not future.done()]) >= self._workers:
+                        wait(under_way, return_when=FIRST_COMPLETED)
+                return [future.result() for future in futures]
+        return [function(item) for item in chain(taken, coming)]
 
     def _here(self, run: Run, events: Events) -> Outcome:
         if self.over:
@@ -124,7 +139,7 @@ class Racer:
         seconds = min(self._seconds, self._deadline.left)
         return _answer(run, replace(self._options, limits=self._options.limits.within(seconds)))
 
-    def _await(self, processes: Workers, futures: Sequence[Future[Outcome]], events: Events) -> None:
+    def _await(self, processes: Workers, futures: Sequence[Future[_Result]], events: Events) -> None:
         """Wait for all; when time is up or the user says stop, cancel what waits and let what runs come to its end."""
         pending = set(futures)
         while pending:
@@ -155,17 +170,22 @@ class _Settings:
         return Options(self.solver, Limits(self.seconds, self.work, self.workers, self.seed, STOP))
 
 
-def _outcome(run: Run, future: Future[Outcome]) -> Outcome:
+def as_it_is(outcome: Outcome) -> Outcome:
+    """What is made of an outcome that is wanted itself."""
+    return outcome
+
+
+def _result(use: Callable[[Outcome], _Result], run: Run, future: Future[_Result]) -> _Result:
     if not future.done() or future.cancelled():
-        return Outcome(run, None, _NO_TIME)
+        return use(Outcome(run, None, _NO_TIME))
     try:
         return future.result()
     except BrokenProcessPool:
-        return Outcome(run, None, "a process of the race died, perhaps for want of memory")
+        return use(Outcome(run, None, "a process of the race died, perhaps for want of memory"))
 
 
-def _carry_out(run: Run, settings: _Settings) -> Outcome:
-    return _answer(run, settings.options())
+def _carry_out(run: Run, settings: _Settings, use: Callable[[Outcome], _Result]) -> _Result:
+    return use(_answer(run, settings.options()))
 
 
 def _answer(run: Run, options: Options) -> Outcome:

@@ -68,7 +68,7 @@ def test_a_process_that_dies_ends_the_race_with_a_reason_and_not_with_a_hang(mon
     assert all("died" in outcome.reason for outcome in outcomes)
 
 
-def _die(_run, _settings):
+def _die(_run, _settings, _use):
     os._exit(9)
 
 

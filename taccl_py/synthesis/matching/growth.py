@@ -19,6 +19,8 @@ from taccl_py.synthesis.matching.fabric import Fabric
 _RELATIVE_PRECISION = 1e-9
 # The matching is a maximum one when there are at most so many times more ranks left than orbits free.
 _FEW = 4
+# What may be done: distance of the rank, tie-breaker, link, chunk.
+_Entry = tuple[int, float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,7 @@ class _Growth:
         self._random = random.Random(seed)
         far = {source: _hops_from(fabric, source) for source in dict.fromkeys(sources)}
         self._far = [far[source] for source in sources]
-        # (distance of the rank, tie-breaker, link, chunk)
-        self._waiting: list[list[tuple[int, float, int, int]]] = [[] for _ in fabric.sorts]
+        self._waiting: list[list[_Entry]] = [[] for _ in fabric.sorts]
         self._node_of = fabric.topology.node_of
         self._crosses = [
             self._node_of[src] != self._node_of[dst] for src, dst in zip(fabric.src, fabric.dst, strict=True)
@@ -103,6 +104,17 @@ class _Growth:
         dst = self._fabric.dst[link]
         return self._inside is None or not self._crosses[link] or (chunk, self._node_of[dst]) not in self._inside
 
+    def _open(self, waiting: Sequence[_Entry]) -> list[_Entry]:
+        """Entries of chunks that may still cross their links; the same as `_is_open` for each, as there are very many."""
+        reached, dst, size = self._reached, self._fabric.dst, self._size
+        new = [entry for entry in waiting if not reached[entry[3] * size + dst[entry[2]]]]
+        if self._inside is None:
+            return new
+        inside, crosses, node_of = self._inside, self._crosses, self._node_of
+        return [
+            entry for entry in new if not crosses[entry[2]] or (entry[3], node_of[dst[entry[2]]]) not in inside
+        ]
+
     def _offer(self, chunk: int, rank: int) -> None:
         """Links from a rank that has got the chunk may be used."""
         fabric = self._fabric
@@ -125,12 +137,12 @@ class _Growth:
     def _match_well(self, ready: list[int]) -> None:
         """Maximum matching of sorts and places, by augmenting ways."""
         for sort in ready:
-            self._waiting[sort] = sorted(w for w in self._waiting[sort] if self._is_open(*w[2:]))
-        offers = {sort: [(self._place(w[2], w[3]), w[2]) for w in self._waiting[sort]] for sort in ready}
+            self._waiting[sort] = sorted(self._open(self._waiting[sort]))
         taken: dict[int, tuple[int, int]] = {}
 
         def augment(sort: int, seen: set[int]) -> bool:
-            for place, link in offers[sort]:
+            for _, _, link, chunk in self._waiting[sort]:
+                place = self._place(link, chunk)
                 if place in seen:
                     continue
                 seen.add(place)
@@ -148,11 +160,12 @@ class _Growth:
 
     def _match_any(self, ready: list[int]) -> bool:
         """Nothing is under way, as everyone waits for a quicker link that has nothing to send; False if nobody can go."""
-        waiting = [w for sort in ready for w in self._waiting[sort] if self._is_open(*w[2:])]
-        if waiting:
-            quickest = min(waiting, key=lambda w: self._fabric.sorts[self._fabric.sort_of[w[2]]].message_us)
-            self._start(*quickest[2:])
-        return bool(waiting)
+        for sort in sorted(ready, key=lambda s: self._fabric.sorts[s].message_us):
+            for _, _, link, chunk in self._waiting[sort]:
+                if self._is_open(link, chunk):
+                    self._start(link, chunk)
+                    return True
+        return False
 
     def _is_worth(self, sort: int) -> bool:
         """Whether the others would not be done with all that is left before this one had brought its chunk."""
