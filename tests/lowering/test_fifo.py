@@ -23,6 +23,17 @@ def stuck(program, slots, cells_per_operation):
     return [action.order for action in Fifos(*program).stuck(FifoModel(slots, cells_per_operation))]
 
 
+def held_up():
+    """Rank 1 waits with its second and third receive for a copy (8) that waits for what comes fourth (7); 9 waits for the third."""
+    sender = (draft(*(send(order, f"i{order}", order) for order in range(4)), send_peer=1),)
+    receiver = (
+        draft(*(recv(4 + order, f"o{order}", order, rank=1) for order in range(4)), recv_peer=0),
+        draft(act(8, Op.COPY, "i0", "o4", rank=1)),
+        draft(act(9, Op.COPY, "i1", "o5", rank=1)),
+    )
+    return (sender, receiver), {5: (8,), 6: (8,), 8: (7,), 9: (6,)}, (transfer(0, 1),) * 4
+
+
 def test_an_exchange_needs_room_for_a_whole_step():
     assert stuck(exchange(1), 1, 1) == []
     assert stuck(exchange(4), 3, 1) == [0, 10]
@@ -86,3 +97,21 @@ def test_a_long_chain_that_stops_at_every_operation_is_run_in_no_time():
 
     transfers = tuple(transfer(rank, rank + 1, count=8) for rank in range(ranks - 1) for _ in range(steps))
     assert stuck((tuple(map(block, range(ranks))), {}, transfers), 2, 1) == []
+
+
+def test_receives_that_are_released_bring_what_others_wait_for_when_their_memory_is_free():
+    """Three cells through one slot; the second and the third wait for a copy that waits for a fourth."""
+    drafts, waits, transfers = held_up()
+    execution = Fifos(drafts, waits, transfers).start(FifoModel(1, 1))
+    assert [action.order for action in execution.stuck()] == [2, 5, 8, 9]
+    execution.release([5])
+    assert [action.order for action in execution.stuck()] == [3, 6, 8, 9]
+    execution.release([6])
+    assert execution.stuck() == ()
+
+
+def test_a_released_receive_is_not_done_before_its_memory_is_free():
+    drafts, waits, transfers = held_up()
+    execution = Fifos(drafts, {**waits, 8: (5,)}, transfers).start(FifoModel(1, 1))
+    execution.release([5, 6])
+    assert [action.order for action in execution.stuck()] == [8, 9]
