@@ -5,8 +5,10 @@ The first one asks a search for the best answer so far; it ends the program wher
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,6 +16,8 @@ from types import FrameType
 from taccl_py.errors import Interrupted, LimitReached
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What follows so soon is the same interrupt: `timeout` sends one to the command, and then one to its process group.
+_ONE_INTERRUPT_SECONDS = 0.2
 
 
 @contextmanager
@@ -33,9 +37,16 @@ def interrupts_stop(stop: threading.Event) -> Iterator[None]:
         If the search says that time was too short, which the user cut.
     """
 
+    first = -math.inf
+
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if now - first < _ONE_INTERRUPT_SECONDS:
+            return
         if stop.is_set():
             raise KeyboardInterrupt
+        first = now
         stop.set()
 
     with _handled(interrupt):

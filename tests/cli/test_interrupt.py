@@ -120,6 +120,18 @@ def test_an_interrupt_ends_the_search_with_the_best_schedule_so_far(start, folde
     assert not judge_schedule(read_schedule(text, "schedule.json"))
 
 
+def test_an_interrupt_that_comes_twice_at_once_is_one(start):
+    """`timeout` sends it to the command, and then to its process group."""
+    process = start("synth", "ring:4", "allgather", "-o", "out", "--json", command=("-c", ENDLESS))
+    wait_for(process, "searching")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    assert json.loads(out)["gap"] == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_interrupt_ends_the_program_with_130_and_no_file(start, folder, number):
     stubborn = ENDLESS.replace("not options.limits.stop.is_set() and ", "")
