@@ -111,9 +111,7 @@ class _Growth:
         if self._inside is None:
             return new
         inside, crosses, node_of = self._inside, self._crosses, self._node_of
-        return [
-            entry for entry in new if not crosses[entry[2]] or (entry[3], node_of[dst[entry[2]]]) not in inside
-        ]
+        return [entry for entry in new if not crosses[entry[2]] or (entry[3], node_of[dst[entry[2]]]) not in inside]
 
     def _offer(self, chunk: int, rank: int) -> None:
         """Links from a rank that has got the chunk may be used."""
