@@ -36,7 +36,6 @@ def interrupts_stop(stop: threading.Event) -> Iterator[None]:
     Interrupted
         If the search says that time was too short, which the user cut.
     """
-
     first = -math.inf
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
