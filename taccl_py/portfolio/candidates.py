@@ -135,31 +135,24 @@ def _far_apart(probes: Sequence[Probe]) -> Iterator[list[Probe]]:
 
 
 @dataclass(frozen=True)
-class _Examined:
-    """Candidates of a run, the fastest at its size first; none where it had no answer."""
-
-    candidates: tuple[Candidate, ...]
-
-
-@dataclass(frozen=True)
 class _Examination:
-    """Makes candidates for sizes from `min_bytes` to `max_bytes` of an answer, whose schedules have to be valid."""
+    """Makes candidates of an outcome, for sizes from `min_bytes` to `max_bytes`; its schedules have to be valid."""
 
     min_bytes: int
     max_bytes: int
 
-    def __call__(self, outcome: Outcome) -> _Examined:
-        """Candidates of an outcome."""
+    def __call__(self, outcome: Outcome) -> list[Candidate]:
+        """The answer first; none where there is no answer."""
         run, answer = outcome.run, outcome.synthesis
         if answer is None:
-            return _Examined(())
+            return []
         found: list[Candidate] = []
         for schedule in (answer.schedule, *answer.runners_up):
             require_valid(schedule)
             curve = cost_curve(schedule, self.min_bytes, self.max_bytes)
             if not any(_makes_needless(other.curve, curve) for other in found):
                 found.append(Candidate(run.engine, answer.solver, schedule, curve, run.demand.size_bytes))
-        return _Examined(tuple(found))
+        return found
 
 
 class _Found:
@@ -170,13 +163,12 @@ class _Found:
         # What each engine found at each size.
         self._times_us: dict[str, dict[float, float]] = {}
 
-    def add(self, answers: Iterable[_Examined]) -> None:
-        """Take the answers of a round."""
+    def add(self, answers: Iterable[Sequence[Candidate]]) -> None:
+        """Take what a round made of each outcome."""
         for answer in answers:
-            for fastest in answer.candidates[:1]:
-                times_us = self._times_us.setdefault(fastest.engine, {})
-                times_us[fastest.at_bytes] = fastest.schedule.makespan_us
-            for new in answer.candidates:
+            for best in answer[:1]:
+                self._times_us.setdefault(best.engine, {})[best.at_bytes] = best.schedule.makespan_us
+            for new in answer:
                 if not any(_makes_needless(other.curve, new.curve) for other in self.candidates):
                     self.candidates = [c for c in self.candidates if not _makes_needless(new.curve, c.curve)]
                     self.candidates.append(new)

@@ -102,7 +102,7 @@ class Racer:
 
     def race(self, runs: Sequence[Run], events: Events) -> list[Outcome]:
         """Carry out runs; those that were not begun in time have no answer."""
-        return self.race_for(as_it_is, runs, events)
+        return self.race_for(_as_it_is, runs, events)
 
     def race_for(self, use: Callable[[Outcome], _Result], runs: Sequence[Run], events: Events) -> list[_Result]:
         """Carry out runs, and in the same processes what is made of each outcome by a function that can be sent there."""
@@ -170,7 +170,7 @@ class _Settings:
         return Options(self.solver, Limits(self.seconds, self.work, self.workers, self.seed, STOP))
 
 
-def as_it_is(outcome: Outcome) -> Outcome:
+def _as_it_is(outcome: Outcome) -> Outcome:
     """What is made of an outcome that is wanted itself."""
     return outcome
 
