@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Lowered, Request
 
-_DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 70.0
+_DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
 # Ranks up to which these are the defaults; on more, engines take longer in proportion.
 _RANKS, _RANGE_RANKS, _MOST_LIMIT_S = 64, 16, 600.0
 # A replay that is slower than the schedule by more than this is worth a word.
