@@ -332,7 +332,7 @@ def test_ctrl_c_ends_the_race_for_a_range_with_files_for_all_sizes(start, folder
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 20  # of the 300 that it has
     files = json.loads(out)["files"]
     assert sorted(files) == sorted(name for name in os.listdir(folder / "out") if name.endswith(".xml"))
 
