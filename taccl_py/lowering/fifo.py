@@ -119,6 +119,7 @@ class Execution:
         self._queued = [True] * len(blocks)
         self._done: set[int] = set()
         self._released: set[int] = set()
+        # Released receives whose copies wait for an action.
         self._copying: dict[int, list[_Step]] = {}
         self._waiting: dict[int, list[int]] = {}
         self._queue = deque(range(len(blocks)))
@@ -146,35 +147,30 @@ class Execution:
 
     def _finish_step(self, block: int, step: _Step) -> bool:
         """Do as much of the step as can be done; whether it is finished."""
-        is_released = step.action.order in self._released
-        if step.waits and not is_released:
+        if step.waits and step.action.order not in self._released:
             for target in step.waits:
                 if target not in self._done:
                     self._waiting.setdefault(target, []).append(block)
                     return False
         if (step.source != NONE or step.target != NONE) and not self._move(block, step):
             return False
-        if is_released:
-            self._copy(step)
-        else:
-            self._note(step.action.order)
+        self._finish(step)
         return True
 
-    def _copy(self, step: _Step) -> None:
-        """Copy what a released receive has brought, now or when the memory is free."""
-        for target in step.waits:
-            if target not in self._done:
-                self._copying.setdefault(target, []).append(step)
-                return
-        self._note(step.action.order)
-
-    def _note(self, order: int) -> None:
-        """Note that an action is done."""
-        self._done.add(order)
-        if order in self._waiting:
-            self._wake(self._waiting.pop(order))
-        for step in self._copying.pop(order, ()):
-            self._copy(step)
+    def _finish(self, step: _Step) -> None:
+        """Note that an action is done, or will be when what a released receive has brought can be copied; and what follows from it."""
+        moved = [step]
+        while moved:
+            step = moved.pop()
+            missing = next((target for target in step.waits if target not in self._done), None)
+            if missing is not None:
+                self._copying.setdefault(missing, []).append(step)
+                continue
+            order = step.action.order
+            self._done.add(order)
+            if order in self._waiting:
+                self._wake(self._waiting.pop(order))
+            moved += self._copying.pop(order, ())
 
     def _move(self, block: int, step: _Step) -> bool:
         """Take and give operations until the step is finished or something is missing."""

@@ -117,31 +117,24 @@ def lower_variants(
     fastest = {size: min(candidates, key=lambda each: each.curve.time_us(size)) for size in sizes}
     # Each at the largest size for which it seems to be best, as such a program often serves smaller sizes as well.
     largest = {id(candidate): _Job(candidate, size, tuple(sizes), options) for size, candidate in fastest.items()}
-    jobs = list(largest.values())
-    tries = _Tries(candidates)
-    for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
-        tries.take(job, made)
+    tries = _Tries(candidates, sizes, options)
+
+    def try_all(jobs: list[_Job]) -> None:
+        for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
+            tries.take(job, made)
+
+    try_all(list(largest.values()))
     # Small sizes first, whose programs take least; neighbouring ones together, which take about as long.
     number = -1
     while number < len(tries.done):
         number = len(tries.done)
-        for chosen in tries.batches(sizes):
+        for jobs in tries.batches():
             if over() and tries.found:
                 return tries.found
-            jobs = [_Job(each.candidate, each.size, tuple(sizes), options) for each in chosen]
-            for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
-                tries.take(job, made)
+            try_all(jobs)
     if not tries.found:
         raise tries.failure or ValueError("there is no candidate")
     return tries.found
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A candidate that is worth a program for a size."""
-
-    candidate: Candidate
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +148,9 @@ class _Try:
 class _Tries:
     """Which candidate is lowered next for a size."""
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
-        self._candidates, self._failures = candidates, _Failures()
+    def __init__(self, candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions) -> None:
+        self._candidates, self._sizes, self._options = candidates, tuple(sizes), options
+        self._failures = _Failures()
         self.found: list[Variant] = []
         self.done: set[_Try] = set()
         self.failure: LoweringError | None = None
@@ -181,14 +175,14 @@ class _Tries:
                 return candidate
         return None
 
-    def batches(self, sizes: Sequence[int]) -> Iterator[list[_Choice]]:
+    def batches(self) -> Iterator[list[_Job]]:
         """Those that are lowered next, a few at once; what has become of these is known when the next ones are asked for."""
-        chosen: dict[int, _Choice] = {}
-        for size in sizes:
+        chosen: dict[int, _Job] = {}
+        for size in self._sizes:
             candidate = self.next_at(size)
             if candidate is not None:
                 # For one size at a time, as its program may serve the others, or not exist.
-                chosen[id(candidate)] = _Choice(candidate, size)
+                chosen[id(candidate)] = _Job(candidate, size, self._sizes, self._options)
             if len(chosen) == _AT_ONCE:
                 yield list(chosen.values())
                 chosen = {}

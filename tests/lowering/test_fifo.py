@@ -1,6 +1,6 @@
 from taccl_py.lowering.fifo import FifoModel, Fifos
 from taccl_py.lowering.program import Op
-from tests.lowering.drafts import act, draft, recv, send, transfer
+from tests.lowering.drafts import act, draft, held_up, recv, send, transfer
 
 
 def exchange(count):
@@ -21,17 +21,6 @@ def exchange(count):
 
 def stuck(program, slots, cells_per_operation):
     return [action.order for action in Fifos(*program).stuck(FifoModel(slots, cells_per_operation))]
-
-
-def held_up():
-    """Rank 1 waits with its second and third receive for a copy (8) that waits for what comes fourth (7); 9 waits for the third."""
-    sender = (draft(*(send(order, f"i{order}", order) for order in range(4)), send_peer=1),)
-    receiver = (
-        draft(*(recv(4 + order, f"o{order}", order, rank=1) for order in range(4)), recv_peer=0),
-        draft(act(8, Op.COPY, "i0", "o4", rank=1)),
-        draft(act(9, Op.COPY, "i1", "o5", rank=1)),
-    )
-    return (sender, receiver), {5: (8,), 6: (8,), 8: (7,), 9: (6,)}, (transfer(0, 1),) * 4
 
 
 def test_an_exchange_needs_room_for_a_whole_step():
@@ -115,3 +104,14 @@ def test_a_released_receive_is_not_done_before_its_memory_is_free():
     execution = Fifos(drafts, {**waits, 8: (5,)}, transfers).start(FifoModel(1, 1))
     execution.release([5, 6])
     assert [action.order for action in execution.stuck()] == [8, 9]
+
+
+def test_a_long_chain_of_released_receives_is_no_deep_one():
+    """Each waits for the one before it, and the first one for what is received last."""
+    number = 3000
+    sender = (draft(*(send(order, "i0", order) for order in range(number + 1)), send_peer=1),)
+    receiver = (draft(*(recv(5000 + order, "o0", order, rank=1) for order in range(number + 1)), recv_peer=0),)
+    waits = {5000 + order: (5000 + order - 1,) for order in range(1, number)} | {5000: (5000 + number,)}
+    execution = Fifos((sender, receiver), waits, (transfer(0, 1),) * (number + 1)).start(FifoModel(1, 1))
+    execution.release(range(5000, 5000 + number))
+    assert execution.stuck() == ()

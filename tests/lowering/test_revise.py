@@ -5,8 +5,7 @@ from dataclasses import replace
 from taccl_py.lowering.dependencies import Dependencies
 from taccl_py.lowering.fifo import FifoModel
 from taccl_py.lowering.revise import Attempt, Decisions, loosen
-from tests.lowering.drafts import copy
-from tests.lowering.test_fifo import held_up
+from tests.lowering.drafts import copy, held_up
 
 ONE_CELL = FifoModel(1, 1)
 
