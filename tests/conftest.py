@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
+
+# How long an example takes says something of the computer and of what else it does, and nothing about what is tested.
+settings.register_profile("taccl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("taccl")
 
 
 def pytest_addoption(parser):

@@ -6,6 +6,7 @@ of those that could start the one that has waited longest does.
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Sequence
@@ -80,20 +81,24 @@ class EmulatedBench:
 
     def _together(self, links: Sequence[int], experiment: Experiment) -> list[float]:
         free: dict[int, float] = {}
-        ready = [0.0] * len(links)  # when the flow's last message left the link
         left = [experiment.messages] * len(links)
         done = [0.0] * len(links)
-        while any(left):
-            starts = [
-                (max(free.get(r, 0.0) for r in self.topology.resources_of[link]), ready[index], index)
-                for index, link in enumerate(links)
-                if left[index]
-            ]
-            start, _, index = min(starts)
+        # When each flow could start, when its last message left the link, and its place. The first of these may be later by now.
+        waiting = [(0.0, 0.0, index) for index in range(len(links))]
+        while waiting:
+            known, ready, index = waiting[0]
             link = links[index]
-            for resource in self.topology.resources_of[link]:
+            resources = self.topology.resources_of[link]
+            start = max(free.get(resource, 0.0) for resource in resources)
+            if start > known:
+                heapq.heapreplace(waiting, (start, ready, index))
+                continue
+            for resource in resources:
                 free[resource] = start + self.topology.occupancy_us(resource, experiment.size_bytes)
-            ready[index] = free[link]
             left[index] -= 1
             done[index] = start + self.topology.message_us(link, experiment.size_bytes)
+            if left[index]:
+                heapq.heapreplace(waiting, (free[link], free[link], index))
+            else:
+                heapq.heappop(waiting)
         return done

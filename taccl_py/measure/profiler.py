@@ -259,13 +259,14 @@ def _cost_of_two(samples: Sequence[Sample]) -> Cost:
 
 
 def _topology(bench: Bench, costs: dict[Flow, Cost], ports: tuple[FoundPort, ...], source: str) -> Topology:
+    ports_of: dict[Flow, list[int]] = {flow: [] for flow in costs}
+    for index, port in enumerate(ports):
+        for flow in port.links:
+            ports_of[flow].append(index)
     links = tuple(
-        Link(
-            flow.src, flow.dst, cost.alpha_us, cost.beta_us_per_mb,
-            ports=tuple(index for index, port in enumerate(ports) if flow in port.links),
-        )
+        Link(flow.src, flow.dst, cost.alpha_us, cost.beta_us_per_mb, ports=tuple(ports_of[flow]))
         for flow, cost in costs.items()
-    )  # fmt: skip
+    )
     return Topology(
         name=f"{bench.name}-profiled",
         source=source,

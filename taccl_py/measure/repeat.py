@@ -6,8 +6,9 @@ stands for every link with the same local ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from taccl_py.measure.contention import FoundPort
 from taccl_py.measure.experiment import Flow
@@ -76,15 +77,16 @@ class EqualNodes:
     ) -> list[frozenset[Flow]]:
         numbers = range(self.nodes)
         if inside:
-            return [frozenset(f for f in alike if self.node(f.src) == n == self.node(f.dst)) for n in numbers]
+            return _sorted_into(numbers, [f for f in alike if self.inside(f)], lambda flow: self.node(flow.src))
         between = [flow for flow in alike if mixed or not self.inside(flow)]
         if len(senders) == 1 and len(receivers) > 1:
-            return [frozenset(f for f in between if self.node(f.src) == n) for n in numbers]
+            return _sorted_into(numbers, between, lambda flow: self.node(flow.src))
         if len(receivers) == 1 and len(senders) > 1:
-            return [frozenset(f for f in between if self.node(f.dst) == n) for n in numbers]
+            return _sorted_into(numbers, between, lambda flow: self.node(flow.dst))
         if len(receivers) == len(senders) == 1:
-            ends = [(a, b) for a in numbers for b in numbers if a != b]
-            return [frozenset(f for f in between if (self.node(f.src), self.node(f.dst)) == pair) for pair in ends]
+            return _sorted_into(
+                list(permutations(numbers, 2)), between, lambda flow: (self.node(flow.src), self.node(flow.dst))
+            )
         return [frozenset(between)]
 
     def checks(self, pairs: set[Flow]) -> list[list[Flow]]:
@@ -101,3 +103,13 @@ class EqualNodes:
         far = self.nodes // 2 * self.size
         sets.append([Flow(rank, (rank + far) % total) for rank in range(total)])
         return [kept for kept in ([flow for flow in flows if flow in pairs] for flows in sets) if kept]
+
+
+def _sorted_into(
+    places: Iterable[Hashable], flows: Iterable[Flow], place: Callable[[Flow], Hashable]
+) -> list[frozenset[Flow]]:
+    """Links by where they belong; those that belong nowhere are left out."""
+    found: dict[Hashable, list[Flow]] = {each: [] for each in places}
+    for flow in flows:
+        found.get(place(flow), []).append(flow)
+    return [frozenset(members) for members in found.values()]

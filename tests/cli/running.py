@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from taccl_py.cli import main
+from tests.patience import HANGS_SECONDS
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def run_here(capsys, *arguments):
     return Ended(code, texts.out, texts.err)
 
 
-def run_apart(*arguments, cwd, seconds=60, env=None, command=("-m", "taccl_py"), memory_mb=None):
+def run_apart(*arguments, cwd, seconds=HANGS_SECONDS, env=None, command=("-m", "taccl_py"), memory_mb=None):
     """Run the command in a process of its own, which may use so much memory at most."""
     limit = (lambda: _limit_memory(memory_mb)) if memory_mb else None
     done = subprocess.run(

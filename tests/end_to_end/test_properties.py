@@ -113,7 +113,7 @@ def require_all_good(answer, options):
     require_good_xml(answer, options)
 
 
-slow_to_draw = settings(deadline=None, suppress_health_check=list(HealthCheck))
+slow_to_draw = settings(suppress_health_check=list(HealthCheck))
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 

@@ -14,9 +14,9 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
 from tests.cli.running import Ended, environment
+from tests.patience import HANGS_SECONDS
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 180
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Timed(Ended):
     seconds: float = 0.0
 
 
-def run_processes(command, *, cwd=ROOT, seconds=SECONDS):
+def run_processes(command, *, cwd=ROOT, seconds=HANGS_SECONDS):
     """Run a launcher; whatever happens, none of its processes is left behind."""
     start = time.perf_counter()
     process = subprocess.Popen(

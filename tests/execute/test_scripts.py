@@ -31,6 +31,7 @@ def test_without_a_gpu_one_gpu_says_so_in_one_line():
     ]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_one_gpu_does_the_same_on_cpus():
     ended = run_script("one_gpu", "--backend", "gloo", "--ranks", 4, "1KiB", "64KiB")

@@ -16,7 +16,7 @@ from tests.instances import quiet_pulp
 
 pytestmark = quiet_pulp
 
-slow_to_draw = settings(deadline=None, suppress_health_check=list(HealthCheck))
+slow_to_draw = settings(suppress_health_check=list(HealthCheck))
 three_types = st.lists(st.sampled_from(DataType), min_size=3, max_size=3, unique=True)
 
 

@@ -13,6 +13,7 @@ from taccl_py.execute.promise import Task, draw_input
 from taccl_py.execute.torch_cells import TorchCells, load_torch
 from tests.execute.processes import errors, run_processes, write, write_samples
 from tests.instances import quiet_pulp
+from tests.patience import assert_took
 from tests.verify.msccl.files import ring_allreduce
 from tests.verify.msccl.test_broken_files import both_send_first
 
@@ -66,7 +67,7 @@ def test_a_deadlock_is_known_before_anything_is_sent(tmp_path):
     assert ended.code != 0
     (sentence,) = errors(ended)
     assert "so on around from gpu 0 tb 0" in sentence
-    assert ended.seconds < 40
+    assert_took(ended.seconds, 40)
 
 
 def test_nccl_is_refused_once_where_there_is_no_gpu(tmp_path):
@@ -104,7 +105,7 @@ def test_work_that_is_stuck_on_a_gpu_ends_in_bounded_time(tmp_path):
     assert ended.code != 0
     (sentence,) = errors(ended)
     assert "the run has not ended on the GPUs within 6 seconds; use a larger --timeout [stopped]" in sentence
-    assert ended.seconds < 60
+    assert_took(ended.seconds, 60)
 
 
 @pytest.mark.slow
@@ -114,7 +115,7 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     ended = under_torchrun(4, "signal", "torch", "SIGKILL", 2, 1, *words, module="tests.execute.process_driver")
     assert ended.code != 0
     assert "SIGKILL" in ended.err
-    assert ended.seconds < 60
+    assert_took(ended.seconds, 60)
 
 
 @pytest.mark.slow
@@ -127,4 +128,4 @@ def test_a_rank_that_stops_is_named_in_bounded_time(tmp_path):
     assert ended.code != 0
     (sentence,) = errors(ended)
     assert f"rank {rank}: it has not answered for 4 seconds" in sentence
-    assert ended.seconds < 120
+    assert_took(ended.seconds, 120)

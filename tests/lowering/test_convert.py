@@ -198,7 +198,7 @@ def test_what_cannot_be_guessed_is_named_with_its_line(missing):
         read_foreign(text, "old.xml")
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 9999), kind=st.sampled_from(Kind), source=st.sampled_from([EXECUTOR, RCCL]), data=st.data())
 def test_what_we_make_for_one_runtime_can_be_converted_for_another(seed, kind, source, data):
     try:

@@ -38,7 +38,7 @@ def longest(schedule: Schedule) -> int:
     return max(len(message.chunks) for message in schedule.messages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**9), number=st.sampled_from([2, 6, 24, 72, 144]))
 def test_what_is_folded_is_the_same_schedule_and_gives_the_right_result(seed, number):
     fine = in_parts(cases.random_schedule(seed, Kind.ALLREDUCE), number)

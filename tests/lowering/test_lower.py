@@ -61,7 +61,7 @@ def test_program_gives_the_right_result(schedule, runtime, placement, instances)
         assert parse_xml(emit_xml(program, runtime), "x", runtime) == program
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     seed=st.integers(0, 10**9),
     kind=st.sampled_from(Kind),

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.running import environment
 from tests.execute.processes import ROOT, run_processes
+from tests.patience import HANGS_SECONDS
 
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 HAS_MPI = MPIEXEC is not None and importlib.util.find_spec("mpi4py") is not None
@@ -43,7 +44,7 @@ def command(launcher, num_ranks, *words, module="taccl_py"):
     return [str(word) for word in (*start, *words)]
 
 
-def profiled(launcher, num_ranks, *words, seconds=90):
+def profiled(launcher, num_ranks, *words, seconds=HANGS_SECONDS):
     """Run `taccl profile` in so many processes."""
     return run_processes(command(launcher, num_ranks, "profile", "--with", launcher, *words), seconds=seconds)
 
@@ -56,14 +57,14 @@ def interrupted(launcher, num_ranks, record, *words, results=20):
         start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + HANGS_SECONDS
         while time.monotonic() < end and process.poll() is None:
             with contextlib.suppress(FileNotFoundError):
                 if len(Path(record).read_text(encoding="utf-8").splitlines()) > results:
                     break
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        return process.communicate(timeout=60)
+        return process.communicate(timeout=HANGS_SECONDS)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -45,7 +45,7 @@ def test_serial_messages_pay_alpha_each_and_joined_ones_once():
     assert (only.alpha_us, only.beta_us_per_mb) == (pytest.approx(5), pytest.approx(10))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(0.5, 50), st.floats(2, 200), st.integers(0, 1000))
 def test_noise_of_two_percent_leaves_alpha_within_ten_and_beta_within_three_percent(alpha, beta, seed):
     only = fit_samples(drawn(alpha, beta, noise=0.02, seed=seed)).at(None)

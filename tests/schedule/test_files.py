@@ -59,7 +59,7 @@ def test_a_written_file_is_read_back():
     assert read_schedule(RELAYED, "relayed.json") == relayed_scatter()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedules(delays=True), st.sampled_from([None, ORIGIN]))
 def test_reading_undoes_writing_to_the_last_bit(schedule, origin):
     schedule = replace(schedule, origin=origin)
@@ -212,7 +212,7 @@ PLACES = list(places(json.loads(write_schedule(replace(relayed_scatter(), origin
 VALUES = st.sampled_from([..., None, True, -1, 0, 1, 2, 1000, 0.5, -0.0, 1e308, "", "x", [], [0], [[]], {}, {"x": 1}])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(PLACES), VALUES)
 def test_a_file_with_any_field_changed_is_read_or_refused_and_never_worse(place, value):
     try:

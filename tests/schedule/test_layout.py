@@ -32,7 +32,7 @@ def test_scratch_comes_before_output_and_output_before_input():
     assert place_of(scatter, {}, 2, 1) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(schedules())
 def test_places_are_those_of_the_schedule(schedule):
     for rank in range(schedule.topology.num_ranks):
@@ -157,7 +157,7 @@ def test_a_chunk_without_a_place_is_our_mistake():
         contiguous_runs(chain(3), Collective(Kind.SCATTER, 3), ((), (), ()), [together(0, 1, 2)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_pieces_are_neighbours_at_both_ends_and_nothing_is_lost(schedule, rng):
     """Batches thrown together from a valid schedule's messages, whatever they were there."""

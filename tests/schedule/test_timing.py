@@ -100,7 +100,7 @@ def test_building_cuts_places_and_times():
     assert [(m.chunks, m.start_us, m.end_us) for m in schedule.messages] == [((1, 2), 0.0, 21.0), ((2,), 21.0, 32.0)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(schedules(delays=True))
 def test_retiming_a_valid_schedule_keeps_it_valid_and_never_delays_it(schedule):
     """Its own messages as the plan: the order on every link and port stays, and idle time goes."""
@@ -114,7 +114,7 @@ def test_retiming_a_valid_schedule_keeps_it_valid_and_never_delays_it(schedule):
         assert message.start_us <= plan.start_us * (1 + 1e-9) + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(schedules(delays=True))
 def test_retiming_twice_changes_nothing_more(schedule):
     first = resized(schedule, schedule.chunk_bytes)
@@ -130,7 +130,7 @@ def test_the_longest_way_goes_first_through_a_port():
     assert sorted((m.link, m.start_us, m.end_us) for m in dispatched) == [(0, 0, 10), (1, 10, 25), (2, 10, 40)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schedules(delays=True))
 def test_messages_in_an_order_of_their_own_are_valid(schedule):
     again = replace(schedule, messages=dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule)))

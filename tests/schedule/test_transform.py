@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
@@ -80,7 +80,7 @@ def test_parallel_links_keep_their_own_cost_backwards():
     assert cost == {(0,): 10.0, (1,): 30.0}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(seeds, st.sampled_from([Kind.BROADCAST, Kind.ALLGATHER]))
 def test_sums_made_backwards_are_right_on_any_machine(seed, kind):
     """Ports that are slower or faster than links, latency, parallel links."""
@@ -96,7 +96,7 @@ def test_sums_made_backwards_are_right_on_any_machine(seed, kind):
     assert (reduced.collective.root, reduced.chunk_bytes) == (root, forwards.chunk_bytes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds)
 def test_on_plain_links_a_sum_takes_no_longer_than_the_routed_schedule(seed):
     rng = random.Random(seed)
@@ -106,7 +106,7 @@ def test_on_plain_links_a_sum_takes_no_longer_than_the_routed_schedule(seed):
     assert combining(forwards, topology).makespan_us <= forwards.makespan_us * (1 + 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seeds)
 def test_on_a_reversible_machine_a_sum_of_single_chunks_takes_no_longer(seed):
     """Whatever the ports, if all of them cost the same and all links do."""
@@ -143,7 +143,7 @@ def test_with_latency_a_sum_takes_no_longer_either():
 # AllReduce
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(seeds)
 def test_allreduce_is_right_on_any_machine(seed):
     rng = random.Random(seed)
@@ -158,7 +158,7 @@ def test_allreduce_is_right_on_any_machine(seed):
     assert reduced.topology == topology
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds)
 def test_on_plain_links_allreduce_takes_no_longer_than_its_halves(seed):
     rng = random.Random(seed)

@@ -153,7 +153,7 @@ def test_rounding_keeps_nobody_waiting():
     assert grant.start_us == 0.1 + 0.2
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.integers(0, 2**32))
 def test_starts_are_those_of_a_slow_arbiter_that_looks_at_everything_every_time(seed):
     rng = random.Random(seed)

@@ -107,7 +107,7 @@ def test_costs_per_chunk_have_no_curve():
         cost_curve(ring_allgather(3, topology=replace(ring(3), chunk_costs=True)), 1, MB)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(schedules(delays=True), st.lists(st.floats(LOW, HIGH), min_size=1, max_size=8))
 def test_the_curve_is_what_a_replay_says_at_every_size(schedule, sizes):
     curve = cost_curve(schedule, LOW, HIGH)
@@ -116,7 +116,7 @@ def test_the_curve_is_what_a_replay_says_at_every_size(schedule, sizes):
         assert curve.time_us(size) == pytest.approx(replayed, rel=1e-10)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(schedules(delays=True))
 def test_the_pieces_follow_each_other_ever_steeper(schedule):
     curve = cost_curve(schedule, LOW, HIGH)
@@ -153,7 +153,7 @@ def all_chains(schedule):
     return set().union(*(ends(index) for index in range(len(turns))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schedules(kinds=(Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER, Kind.GATHER)))
 def test_every_breakpoint_is_a_corner_of_the_envelope_of_all_chains(schedule):
     schedule = replace(schedule, messages=schedule.messages[:6])

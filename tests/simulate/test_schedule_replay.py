@@ -157,7 +157,7 @@ def test_a_machine_with_costs_per_chunk_is_replayed_at_its_own_size_only():
         replay_schedule(schedule, 2 * MB)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schedules(delays=True))
 def test_a_replay_at_the_schedules_own_size_is_never_slower_than_the_schedule(schedule):
     timeline = replay_schedule(schedule, schedule.chunk_bytes)
@@ -167,14 +167,14 @@ def test_a_replay_at_the_schedules_own_size_is_never_slower_than_the_schedule(sc
         assert starts[index] <= message.start_us * (1 + 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedules())
 def test_a_schedule_that_wastes_no_time_is_replayed_as_it_is(schedule):
     timeline = replay_schedule(schedule, schedule.chunk_bytes)
     assert timeline.makespan_us == pytest.approx(schedule.makespan_us, rel=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schedules(delays=True), SIZES)
 def test_at_any_size_every_message_starts_when_the_last_thing_that_it_waits_for_is_done(schedule, chunk_bytes):
     """Told from the transfers alone, pair by pair."""
@@ -196,14 +196,14 @@ def test_at_any_size_every_message_starts_when_the_last_thing_that_it_waits_for_
         )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedules(delays=True), SIZES, SIZES)
 def test_more_bytes_never_take_less_time(schedule, one, other):
     small, large = sorted((one, other))
     assert replay_schedule(schedule, small).makespan_us <= replay_schedule(schedule, large).makespan_us
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(schedules(), SIZES, st.sampled_from([2.0, 8.0]))
 def test_scaling_every_cost_scales_the_time(schedule, chunk_bytes, factor):
     topology = schedule.topology

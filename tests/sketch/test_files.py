@@ -195,7 +195,7 @@ def sketches(draw):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sketch=sketches())
 def test_reading_undoes_writing(tmp_path_factory, sketch):
     path = tmp_path_factory.getbasetemp() / "written.json"

@@ -9,6 +9,7 @@ import pytest
 
 from taccl_py.solvers import cbc
 from taccl_py.solvers.limits import Limits
+from tests.patience import ends_within
 
 
 def program(text):
@@ -33,7 +34,7 @@ def test_a_program_that_ends_by_itself_gives_its_code():
 def test_a_program_that_runs_on_is_interrupted_and_then_killed(monkeypatch, tmp_path, text, code, by):
     monkeypatch.setattr(cbc, "_GRACE_S", 0.3)
     ready = tmp_path / "ready"
-    limits = Limits(seconds=60.0 if by == "interrupt" else 2.0)
+    limits = Limits(seconds=300.0 if by == "interrupt" else 2.0)
 
     def interrupt():
         while not ready.exists():
@@ -42,10 +43,9 @@ def test_a_program_that_runs_on_is_interrupted_and_then_killed(monkeypatch, tmp_
 
     if by == "interrupt":
         threading.Thread(target=interrupt, daemon=True).start()
-    begun = time.monotonic()
-    arguments = program(f"{text}\nopen({str(ready)!r}, 'w')\ntime.sleep(60)")
-    assert cbc._run(arguments, limits) == code
-    assert time.monotonic() - begun < 10
+    with ends_within(10):
+        arguments = program(f"{text}\nopen({str(ready)!r}, 'w')\ntime.sleep(300)")
+        assert cbc._run(arguments, limits) == code
 
 
 def test_an_exception_does_not_leave_the_program_behind(monkeypatch):
@@ -57,5 +57,5 @@ def test_an_exception_does_not_leave_the_program_behind(monkeypatch):
 
     monkeypatch.setattr(cbc, "_wait", wait)
     with pytest.raises(KeyboardInterrupt):
-        cbc._run(program("time.sleep(60)"), Limits(seconds=60.0))
+        cbc._run(program("time.sleep(300)"), Limits(seconds=300.0))
     assert started[0].returncode == -signal.SIGKILL

@@ -1,7 +1,6 @@
 import random
 import sys
 import threading
-import time
 
 import pytest
 from ortools.sat.python import cp_model
@@ -9,6 +8,7 @@ from ortools.sat.python import cp_model
 from taccl_py.errors import PackageMissing
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
+from tests.patience import assert_took, ends_within
 
 
 def knapsack():
@@ -73,7 +73,7 @@ def test_a_time_limit_leaves_the_best_solution_and_a_bound():
     outcome = solve_cp(model, Limits(seconds=0.5))
     assert outcome.status is Status.FEASIBLE
     assert outcome.bound < outcome.objective == outcome.value(makespan)
-    assert outcome.seconds < 5.0
+    assert_took(outcome.seconds, 5)
 
 
 def test_a_work_limit_ends_the_same_way_every_time():
@@ -99,12 +99,11 @@ def test_no_time_and_no_solution_is_unknown():
 
 
 def test_an_interrupt_stops_early_with_the_best_so_far():
-    limits = Limits(seconds=60.0)
+    limits = Limits(seconds=300.0)
     timer = threading.Timer(0.7, limits.stop.set)
     timer.start()
-    begun = time.monotonic()
-    outcome = solve_cp(job_shop()[0], limits)
-    assert time.monotonic() - begun < 15.0
+    with ends_within(15):
+        outcome = solve_cp(job_shop()[0], limits)
     assert outcome.status is Status.FEASIBLE
     assert outcome.objective is not None
 

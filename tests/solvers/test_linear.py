@@ -2,11 +2,10 @@ import math
 import random
 import sys
 import threading
-import time
 
 import pulp
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.errors import InputError, PackageMissing
@@ -14,6 +13,7 @@ from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LINEAR_SOLVERS, LinearModel, find_solver
 from tests.instances import quiet_pulp
+from tests.patience import ends_within
 
 pytestmark = quiet_pulp
 both = pytest.mark.parametrize("solver", ["highs", "cbc"])
@@ -124,10 +124,9 @@ def test_a_contradiction_is_infeasible(solver):
 
 @both
 def test_a_time_limit_leaves_the_best_solution_so_far(solver):
-    begun = time.monotonic()
-    model = market_split()
-    outcome = model.solve(solver, Limits(seconds=1.0))
-    assert time.monotonic() - begun < 10.0
+    with ends_within(10):
+        model = market_split()
+        outcome = model.solve(solver, Limits(seconds=1.0))
     assert outcome.status is Status.FEASIBLE
     assert outcome.bound < outcome.objective == pytest.approx(model.problem.objective.value())
 
@@ -166,11 +165,10 @@ def test_a_warm_start_that_breaks_a_row_does_no_harm(solver):
 
 
 def test_an_interrupt_stops_highs_early_with_the_best_so_far():
-    limits = Limits(seconds=60.0)
+    limits = Limits(seconds=300.0)
     threading.Timer(0.7, limits.stop.set).start()
-    begun = time.monotonic()
-    outcome = market_split().solve("highs", limits)
-    assert time.monotonic() - begun < 15.0
+    with ends_within(15):
+        outcome = market_split().solve("highs", limits)
     assert outcome.status is Status.FEASIBLE
 
 
@@ -186,7 +184,7 @@ def test_an_unbounded_program_has_no_bound_above_its_solutions():
     assert outcome.bound == -math.inf
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5),
     st.integers(1, 30),

@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 from taccl_py.solvers.processes import start_workers
+from tests.patience import HANGS_SECONDS, ends_within
 
 
 def test_after_the_death_of_a_process_calls_fail_one_by_one():
@@ -24,13 +25,11 @@ def test_an_interrupt_does_not_wait_for_what_processes_do():
     def interrupted():
         with start_workers(2) as workers:
             assert workers.submit(abs, -3).result() == 3
-            workers.submit(time.sleep, 60)
+            workers.submit(time.sleep, HANGS_SECONDS)
             raise KeyboardInterrupt
 
-    begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with ends_within(20), pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -43,15 +42,13 @@ def test_processes_leave_signals_to_their_parent(number):
 
 def test_processes_end_when_one_of_them_has_died():
     """The pool sends the others a signal that they ignore otherwise, and waits for their end."""
-    begun = time.monotonic()
-    with start_workers(2) as workers:
-        slow = workers.submit(time.sleep, 60)
+    with ends_within(20), start_workers(2) as workers:
+        slow = workers.submit(time.sleep, HANGS_SECONDS)
         assert workers.submit(abs, -3).result() == 3
         with pytest.raises(BrokenProcessPool):
             workers.submit(os._exit, 1).result()
         with pytest.raises(BrokenProcessPool):
             slow.result()
-    assert time.monotonic() - begun < 20
 
 
 KILLED = """
@@ -68,5 +65,7 @@ def test_processes_do_not_outlive_a_parent_that_is_killed(tmp_path):
     """Their output ends when the last of them does."""
     script = tmp_path / "killed.py"
     script.write_text(KILLED, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=HANGS_SECONDS, check=False
+    )
     assert (done.returncode, done.stdout) == (-9, "3\n")

@@ -79,7 +79,7 @@ def test_without_a_way_there_is_no_flow():
     assert solve_flow(Commodities.of(replace(problem, permitted=problem.permitted & False)), Limits()) is None
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(drawn=problems(kinds=(Kind.ALLTOALL,), mixed_latency=True))
 def test_prices_prove_the_load(drawn):
     """Whatever way a megabyte takes costs at least the cheapest way at these prices; together that is the load."""

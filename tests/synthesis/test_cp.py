@@ -43,7 +43,7 @@ def test_another_solver_is_refused():
 
 
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL), most_ranks=5))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_the_plan_of_a_schedule_is_the_schedule(drawn):
     collective = drawn.collective
     problem = Problem.build(drawn.topology, collective, None, MB).without_symmetry()

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
@@ -80,7 +80,7 @@ def _is_odd(topology, link):
     return topology.node_of[link.src] != topology.node_of[link.dst] and (link.src % 2 or link.dst % 2)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(drawn=problems(kinds=KINDS) | node_problems(kinds=KINDS))
 def test_random_problems_give_valid_schedules_that_obey_the_sketch(drawn):
     synthesis = solve(Demand.of_chunks(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes))

@@ -31,7 +31,7 @@ def walks(problem, pair, path):
     return rank == problem.collective.wanted[pair.chunk][0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(drawn=problems(kinds=(Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER)))
 def test_paths_lead_to_where_the_chunk_is_wanted_and_carry_all_of_it(drawn):
     problem = Problem.build(drawn.topology, drawn.collective, None, MB)

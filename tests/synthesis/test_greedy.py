@@ -2,7 +2,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
@@ -66,7 +66,7 @@ def test_where_alpha_rules_the_efficient_rule_lets_neighbours_travel_together():
     assert best.makespan_us < 0.7 * alone.makespan_us
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(problems(most_chunks=32) | node_problems(), st.sampled_from(list(RULES.values())), st.integers(0, 5))
 def test_greedy_plans_of_random_problems_are_valid_schedules_above_the_bound(drawn, rule, seed):
     search = search_of(drawn)
@@ -84,7 +84,7 @@ def test_greedy_plans_of_random_problems_are_valid_schedules_above_the_bound(dra
     assert not breaks_own_first(schedule, drawn.sketch)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems(most_chunks=32))
 def test_the_urgent_rule_always_finds_a_schedule_where_nothing_is_held_back(drawn):
     assert urgent(search_of(drawn, symmetric=False)) is not None

@@ -60,7 +60,7 @@ def test_round_costs_are_exact():
     assert (grid.alpha[0] / grid.units_per_us, grid.beta[0] / grid.units_per_us) == (0.3, 23.0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(problems(), st.sampled_from([100.0, 12345.678, 1e6, 7.7e7]), st.floats(1.0, 1e9))
 def test_costs_are_rounded_up_and_by_less_than_a_unit(drawn, chunk_bytes, horizon_us):
     problem = Problem.build(drawn.topology, drawn.collective, None, chunk_bytes)

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import Infeasible, InputError, PackageMissing
@@ -88,7 +88,7 @@ def test_every_collective_can_be_made(kind, solver):
     assert is_sound(synthesis)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(problems(alphas_us=(0.0,)))
 def test_without_alpha_a_proof_of_optimality_holds_against_everything(drawn):
     synthesis = solve(drawn)
@@ -101,7 +101,7 @@ def test_without_alpha_a_proof_of_optimality_holds_against_everything(drawn):
             assert synthesis.schedule.makespan_us == pytest.approx(best_us)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(node_problems())
 def test_random_sketches_are_obeyed_by_valid_schedules(drawn):
     synthesis = solve(drawn, seconds=0.4)
@@ -113,7 +113,7 @@ def test_random_sketches_are_obeyed_by_valid_schedules(drawn):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["auto", "highs", "cbc"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(drawn=problems(kinds=tuple(Kind), most_chunks=16) | node_problems(kinds=tuple(Kind)))
 def test_random_problems_give_valid_schedules_not_below_the_bound(solver, drawn):
     try:

@@ -188,7 +188,7 @@ def test_the_roots_own_chunk_goes_nowhere():
         assert problem.allowed[0].any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems() | node_problems())
 def test_engines_consider_permitted_links_that_lead_from_the_source_to_somebody_who_wants_the_chunk(drawn):
     problem = Problem.build(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes)

@@ -147,7 +147,7 @@ def agrees_with_walking(problem):
         assert q.required[state] == (rank in problem.collective.wanted[chunk] and not is_source)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(MACHINES),
     st.sampled_from([Kind.ALLGATHER, Kind.ALLTOALL, Kind.BROADCAST, Kind.SCATTER]),
@@ -158,7 +158,7 @@ def test_orbits_on_symmetric_machines_are_what_walking_finds(name, kind, chunks)
     agrees_with_walking(Problem.build(topology, Collective(kind, topology.num_ranks, chunks), None, MB))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems() | node_problems())
 def test_orbits_of_random_problems_are_what_walking_finds(drawn):
     agrees_with_walking(Problem.build(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes))

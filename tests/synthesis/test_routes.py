@@ -47,7 +47,7 @@ def test_a_state_that_nothing_leads_to_is_far():
     assert max(routes.earliest) == FAR
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problems())
 def test_earliest_times_are_shortest_paths(drawn):
     problem = Problem.build(drawn.topology, drawn.collective, None, drawn.chunk_bytes)

@@ -152,7 +152,7 @@ def naive_labels(size, images):
     return labels
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), st.integers(1, 40), st.integers(0, 3))
 def test_orbits_are_what_walking_along_the_permutations_reaches(data, size, count):
     images = [data.draw(st.permutations(range(size))) for _ in range(count)]

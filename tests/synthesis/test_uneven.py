@@ -150,7 +150,7 @@ def test_counts_stay_within_the_copies_that_are_possible():
 
 
 @pytest.mark.parametrize("engine", ["templates", "trees", "flow"])
-@pytest.mark.parametrize("name", ["ndv4-x2", "dgx1", "mi250x", "torus:3x3"])
+@pytest.mark.parametrize("name", ["dgx1", "torus:3x3", pytest.param("ndv4-x2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLTOALL])
 def test_answers_serve_the_size(engine, name, kind):
     if (engine == "flow") != (kind is Kind.ALLTOALL) and engine != "templates":
@@ -163,7 +163,7 @@ def test_answers_serve_the_size(engine, name, kind):
     assert found.gap >= 0
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(cases(), st.sampled_from([1, 3, 5]))
 def test_other_sizes_of_chunks_leave_schedules_right_and_no_slower(case, chunks):
     demand = Demand(case.topology, case.kind, case.size_bytes, case.root, chunks_per_rank=chunks)

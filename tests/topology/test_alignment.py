@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl_py.errors import InputError
@@ -22,7 +22,6 @@ def mixed_up(topology, shuffles):
 MACHINES = [("ndv2", 2), ("ndv2", 3), ("ndv4", 2), ("mi250x", 2), ("dgx2", 2)]
 
 
-@settings(deadline=None)
 @given(st.sampled_from(MACHINES), st.data())
 def test_any_numbering_is_put_right(named, data):
     topology = load_topology(*named)

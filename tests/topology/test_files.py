@@ -193,7 +193,7 @@ def topologies(draw: st.DrawFn) -> Topology:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(topologies())
 def test_writing_and_reading_a_machine_changes_nothing(topology: Topology) -> None:
     text = canonical_json(topology_to_json(topology))

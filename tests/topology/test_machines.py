@@ -202,7 +202,7 @@ def test_each_shape_is_listed_with_an_example_that_works() -> None:
         assert is_formula(shape.example)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(2, 5), min_size=1, max_size=3), st.booleans())
 def test_grid_links_change_one_coordinate_by_one(sides: list[int], closed: bool) -> None:
     topology = formula_topology(f"{'torus' if closed else 'mesh'}:{'x'.join(map(str, sides))}")

@@ -313,7 +313,7 @@ def test_profile_with_a_rank_that_nothing_reaches_is_refused() -> None:
         build(lonely)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 3), min_size=1, unique=True), min_size=1),
     st.integers(2, 4),

@@ -230,7 +230,7 @@ def templates(draw: st.DrawFn) -> NodeTemplate:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(templates(), st.integers(1, 4))
 def test_links_are_as_many_as_counted_and_use_the_ports_of_their_own_nodes(node: NodeTemplate, nodes: int) -> None:
     topology = instantiate(node, nodes)
@@ -244,7 +244,7 @@ def test_links_are_as_many_as_counted_and_use_the_ports_of_their_own_nodes(node:
     assert {port for link in topology.links for port in link.ports} == set(range(len(topology.ports)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(node=templates(), nodes=st.integers(2, 3))
 def test_rotation_of_the_nodes_is_always_an_automorphism(is_automorphism, node, nodes) -> None:  # type: ignore[no-untyped-def]
     topology = instantiate(node, nodes)

@@ -87,7 +87,7 @@ def test_what_does_not_commute_or_reach_everyone_is_no_group_of_translations() -
     assert Translations.of([mirror, turn], 4) is None, "the mirror image came first, and leaves rank 0 in place"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(2, 5), min_size=1, max_size=3), st.data())
 def test_shifts_of_a_torus_add_coordinates(sides: list[int], data: st.DataObject) -> None:
     group = translations(f"torus:{'x'.join(map(str, sides))}")

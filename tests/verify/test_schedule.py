@@ -65,7 +65,7 @@ def test_a_valid_schedule_draws_no_objection(schedule):
     assert judge_schedule(schedule) == ()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(schedules(delays=True))
 def test_no_random_valid_schedule_draws_an_objection(schedule):
     assert judge_schedule(schedule) == ()
@@ -508,7 +508,7 @@ def flip_reduce(schedule, message, _rng):
 
 
 @pytest.mark.parametrize("damage", [drop, shift_earlier, duplicate, other_link, other_chunk, flip_reduce])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(schedule=schedules(), seed=st.integers(0, 2**32))
 def test_every_damaged_schedule_draws_an_objection_to_the_damage(damage, schedule, seed):
     rng = random.Random(seed)
@@ -557,7 +557,7 @@ def random_edit(schedule, rng):
     )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(schedule=schedules(delays=True), seed=st.integers(0, 2**32))
 def test_the_judge_agrees_with_a_slow_one_about_schedules_edited_at_random(schedule, seed):
     rng = random.Random(seed)

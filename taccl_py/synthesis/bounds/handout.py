@@ -188,9 +188,13 @@ class _Load:
         """Of some cells."""
         return _Load(self.each[cells], self.most[cells])
 
-    def of(self, size: FloatArray | float, cells: int | slice) -> FloatArray:
-        """What messages of some sizes bring."""
-        found: FloatArray = np.minimum(size * self.each[cells], self.most[cells])
+    def by_start(self) -> _Load:
+        """By cells that are rows."""
+        return _Load(self.each[:, None], self.most[:, None])
+
+    def of(self, sizes: FloatArray | float) -> FloatArray:
+        """What messages of some sizes bring, [start, arrival]."""
+        found: FloatArray = np.minimum(sizes * self.each, self.most)
         return found
 
 
@@ -200,6 +204,53 @@ class _Best:
 
     worth: float
     at_moments: FloatArray
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """Messages through a gate within some time, by the cells in which they start and arrive; none arrive before `lead` cells.
+
+    Attributes
+    ----------
+    lead
+        Cells that a message takes at least: 1 or more.
+    told, reach
+        What it brings, and what is collected for it; of no meaning below the lead, [start, arrival].
+    """
+
+    lead: int
+    told: FloatArray
+    reach: FloatArray
+
+    def longest(self, out: FloatArray, collected: FloatArray) -> tuple[float, list[tuple[int, int]]]:
+        """The most that messages one after the other are worth, and when these start and arrive.
+
+        Parameters
+        ----------
+        out, collected
+            Worth of what a message brings, by its arrival, and of what is collected for it, by its start.
+        """
+        cells = len(out)
+        best, following = np.zeros(cells + 1), np.zeros(cells, dtype=np.int64)
+        # Messages that start in as many cells as the lead has arrive after all of these, so that they are looked at together.
+        for high in range(cells - self.lead, 0, -self.lead):
+            low = max(0, high - self.lead)
+            starts, after = slice(low, high), slice(low + self.lead, cells)
+            worth = out[after] * self.told[starts, after] + collected[starts, None] * self.reach[starts, after]
+            worth += best[after]
+            worth[np.tri(high - low, cells - low - self.lead, -1, dtype=bool)] = -math.inf
+            ends = worth.argmax(axis=1)
+            found = worth[np.arange(high - low), ends]
+            since = np.maximum.accumulate(np.append(found, best[high])[::-1])[::-1]
+            best[starts] = since[:-1]
+            following[starts] = np.where(found > since[1:], low + self.lead + ends, 0)
+        messages, cell = [], 0
+        while cell < cells:
+            end = int(following[cell])
+            if end:
+                messages.append((cell, end))
+            cell = end or cell + 1
+        return float(best[0]), messages
 
 
 class _Search:
@@ -219,9 +270,11 @@ class _Search:
             return
         if handout.is_sum:
             hubs, sent = (handout.forth, handout.back)[: 1 + handout.both_ways], np.ones(cells)
-            self.learned = [hub.learned(cells, self.cell_us, unit_mb, sent) for hub in hubs]
-            loads = [self._summed(hub) for hub in hubs]
-            self.told, self.reach = loads[0], loads[-1]
+            # Most machines are the same backwards.
+            learned = {hub: hub.learned(cells, self.cell_us, unit_mb, sent) for hub in set(hubs)}
+            loads = {hub: self._summed(hub) for hub in set(hubs)}
+            self.learned = [learned[hub] for hub in hubs]
+            self.told, self.reach = loads[hubs[0]], loads[hubs[-1]]
             most = np.full(cells, self.wanted)
         else:
             self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb)]
@@ -285,8 +338,9 @@ class _Time:
         lacking = (needed - self._inside) / len(chains)
         weight = self._placed(average)
         best, best_lack = weight, -math.inf
+        paths = [self._paths(chain) for chain in chains]
         for _ in range(_MOST_ROUNDS):
-            found = [self._longest(chain, weight) for chain in chains]
+            found = [self._longest(each, weight) for each in paths]
             lack = needed * float(weight.sum()) - float(weight @ self._inside)
             lack -= sum(chain.number * one.worth for chain, one in zip(chains, found, strict=True))
             if lack > 0:
@@ -326,36 +380,25 @@ class _Time:
         comes_by = (times_us[None, :] <= self._moments[:, None] * (1 + 1e-9)) & (told > 1)
         return np.where(comes_by, told, 1).astype(np.float64)
 
-    def _longest(self, chain: _Chain, weight: FloatArray) -> _Best:
-        """What messages through a gate are worth at most: longest paths over the cells in which they start and arrive."""
+    def _paths(self, chain: _Chain) -> _Paths:
+        """All messages through a gate."""
         gate, cells = chain.gate, self._cells
-        out, collected = weight @ self._out, weight @ self._collected
         lead = int(gate.alpha_us / self._search.cell_us)
         lasting = self._starts[lead:] + self._search.cell_us
         per_unit_us = gate.beta_us_per_mb * self._search.unit_mb
-        sizes = size_within(np.full(len(lasting), np.inf), lasting, gate.alpha_us, per_unit_us)
-        best, following = np.zeros(cells + 1), np.zeros(cells + 1, dtype=np.int64)
-        for cell in range(cells - 1, -1, -1):
-            best[cell] = best[cell + 1]
-            if cell + lead < cells:
-                after = slice(cell + lead, cells)
-                size = np.minimum(sizes[: cells - lead - cell], chain.most[cell])
-                worth = out[after] * self._told.of(size, cell) + collected[cell] * self._reach.of(size, after)
-                worth += best[after]
-                end = int(worth.argmax())
-                if worth[end] > best[cell]:
-                    best[cell], following[cell] = worth[end], cell + lead + end
-        at_moments, cell = np.zeros(len(weight)), 0
-        while cell < cells:
-            end = int(following[cell])
-            if not end:
-                cell += 1
-                continue
-            size = min(float(sizes[end - cell - lead]), float(chain.most[cell]))
-            at_moments += self._out[:, end] * self._told.of(size, cell)
-            at_moments += self._collected[:, cell] * self._reach.of(size, end)
-            cell = end
-        return _Best(float(best[0]), at_moments)
+        within = size_within(np.full(len(lasting), np.inf), lasting, gate.alpha_us, per_unit_us)
+        later = np.arange(cells)[None, :] - np.arange(cells)[:, None] - lead
+        sizes = np.minimum(within[np.maximum(later, 0)], chain.most[:cells, None])
+        return _Paths(lead, self._told.by_start().of(sizes), self._reach.of(sizes))
+
+    def _longest(self, paths: _Paths, weight: FloatArray) -> _Best:
+        """What messages through a gate are worth at most: longest paths over the cells in which they start and arrive."""
+        worth, messages = paths.longest(weight @ self._out, weight @ self._collected)
+        at_moments = np.zeros(len(weight))
+        for start, end in messages:
+            at_moments += self._out[:, end] * paths.told[start, end]
+            at_moments += self._collected[:, start] * paths.reach[start, end]
+        return _Best(worth, at_moments)
 
     def _placed(self, average: _Average | None) -> FloatArray:
         """Weights of the moments that are like an average; even ones if there is none."""

@@ -160,10 +160,12 @@ class _Learning:
         elif number > 0:
             entry, lasting = hub.entry, self._lasting[cell + 1 - number : cell + 1][::-1]
             before = self.inside[:rows, :number]
-            has = hub.own * self._late[:rows, :number] + before
-            size = size_within(has, lasting, entry.alpha_us, entry.beta_us_per_mb * self._share_mb[:number])
-            found = (before + hub.entries * size).max(axis=1)
-            found = np.minimum(found, hub.gates * self._late[:rows, cell])
+            has = hub.own * self._late[:rows, :number]
+            has += before
+            size = size_within(has, lasting, entry.alpha_us, entry.beta_us_per_mb * self._share_mb[:number], out=has)
+            size *= hub.entries
+            size += before
+            found = np.minimum(size.max(axis=1), hub.gates * self._late[:rows, cell])
             self.inside[:rows, cell] = np.maximum(self.inside[:rows, cell], found)
 
     def _learned(self, cell: int, rows: int) -> float:
@@ -210,10 +212,14 @@ class _Learning:
 
 
 def size_within(
-    known: FloatArray, lasting_us: FloatArray, alpha_us: float, per_share_us: float | FloatArray
+    known: FloatArray,
+    lasting_us: FloatArray,
+    alpha_us: float,
+    per_share_us: float | FloatArray,
+    out: FloatArray | None = None,
 ) -> FloatArray:
-    """Shares in a message that lasts at most so long, of as many as its sender knows."""
+    """Shares in a message that lasts at most so long, of as many as its sender knows; `out` is for the result, as in numpy."""
     if np.all(np.asarray(per_share_us) <= 0):
         return known
-    found: FloatArray = np.minimum(known, np.maximum(0.0, lasting_us - alpha_us) / per_share_us)
+    found: FloatArray = np.minimum(known, np.maximum(0.0, lasting_us - alpha_us) / per_share_us, out=out)
     return found

@@ -193,7 +193,7 @@ def test_the_same_schedule_gives_the_same_text():
 
 
 wishes = st.builds(PlanOptions, placement=st.sampled_from(Placement), instances=st.sampled_from([1, 1, 2, 3]))
-slow_to_draw = settings(deadline=None, suppress_health_check=list(HealthCheck))
+slow_to_draw = settings(suppress_health_check=list(HealthCheck))
 
 
 def require_right(case, options):

@@ -1,7 +1,7 @@
 """Bounds by hand, and against a search that tries every schedule of tiny problems."""
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Rotation, Sketch
@@ -176,7 +176,7 @@ def is_below_everything(drawn):
     return best_us is None or lower_bound(problem).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(problems(most_chunks=4))
 def test_no_schedule_of_a_tiny_problem_is_faster_than_the_bound(drawn):
     assert is_below_everything(drawn)
@@ -192,13 +192,13 @@ def late_port():
 
 
 @example(late_port())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(problems(most_chunks=4, mixed_latency=True))
 def test_no_schedule_is_faster_than_the_bound_where_links_have_different_latency(drawn):
     assert is_below_everything(drawn)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(node_problems())
 def test_no_schedule_that_keeps_a_sketch_is_faster_than_the_bound(drawn):
     assert drawn.collective.num_chunks > 4 or is_below_everything(drawn)

@@ -44,7 +44,7 @@ def worst_by_trying(topology, supply, sinks):
     return worst
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.booleans())
 def test_no_cut_is_worse_and_without_shared_ports_one_is_as_bad(seed, everyone):
     rng = random.Random(seed)

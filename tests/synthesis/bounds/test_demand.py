@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import COMBINING, Collective, Kind
@@ -186,19 +186,19 @@ def is_below_everything(drawn, chunk_bytes):
     return demand_bound(drawn.topology, collective.kind, collective.root, size).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(problems(most_chunks=4, mixed_latency=True), st.sampled_from([1.0, MB / 10, MB]))
 def test_no_schedule_of_a_tiny_problem_is_faster(drawn, chunk_bytes):
     assert is_below_everything(drawn, chunk_bytes)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(problems(kinds=(Kind.BROADCAST,), most_ranks=6, most_chunks=1), st.sampled_from([1.0, MB]))
 def test_no_broadcast_of_one_chunk_is_faster(drawn, chunk_bytes):
     assert is_below_everything(drawn, chunk_bytes)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(problems(kinds=tuple(COMBINING), most_ranks=4, most_chunks=8, mixed_latency=True))
 def test_no_sum_that_an_engine_finds_is_faster(drawn):
     demand = Demand.of_chunks(drawn.topology, drawn.collective, None, drawn.chunk_bytes)

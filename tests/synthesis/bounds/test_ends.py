@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
@@ -92,7 +92,7 @@ def test_a_symmetry_that_mixes_nodes_says_nothing_of_their_insides():
     assert Cluster.of(Net.of(apart)).sorts(turned) == [0]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_no_template_of_an_alltoall_on_rails_is_faster(seed):
     rng = random.Random(seed)

@@ -1,7 +1,7 @@
 """AllToAll as a flow: known loads, sketches, symmetry, and schedules of tiny problems found by trying everything."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Rotation, Sketch
@@ -71,7 +71,7 @@ def test_no_time_still_gives_a_bound():
 
 @pytest.mark.parametrize(
     ("name", "load_us"),
-    [("torus:16x16", 16**3 / 8 * 20.0), ("ndv4-x32", 8 * 248 * 40.0 / 8), ("mesh:4x4", 8 * 8 / 4 * 20.0)],
+    [("torus:16x16", 16**3 / 8 * 20.0), ("ndv4-x16", 8 * 120 * 40.0 / 8), ("mesh:4x4", 8 * 8 / 4 * 20.0)],
 )
 def test_large_machines(name, load_us):
     """A MB for each pair: a ring of n has n / 8 hops a link for each pair, n rings; 8 NICs for 8 ranks; the middle of a mesh."""
@@ -86,13 +86,13 @@ def is_below_everything(drawn):
     return best_us is None or flow_bound(problem, Limits(seconds=10.0)).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(problems(kinds=(Kind.ALLTOALL,), most_ranks=3, most_chunks=9, mixed_latency=True))
 def test_no_alltoall_of_a_tiny_problem_is_faster_than_its_flow(drawn):
     assert is_below_everything(drawn)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(node_problems(kinds=(Kind.ALLTOALL,)))
 def test_no_alltoall_that_keeps_a_sketch_is_faster_than_its_flow(drawn):
     assert drawn.collective.num_chunks > 9 or is_below_everything(drawn)

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
@@ -198,7 +198,7 @@ def contributions_brought(schedule):
             yield message, sum(others) / chunks
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(st.integers(0, 2**32))
 def test_no_message_of_a_sum_stands_for_more_than_its_sender_can_know(seed):
     rng = random.Random(seed)
@@ -209,7 +209,7 @@ def test_no_message_of_a_sum_stands_for_more_than_its_sender_can_know(seed):
     search = _Search(handout, demand.size_bytes / MB, schedule.makespan_us, _Stage(300, 1.0, 0.1))
     for message, contributions in contributions_brought(schedule):
         cell = min(search.cells - 1, int(message.start_us / search.cell_us * (1 + 1e-9)))
-        most = search.told.of(len(message.chunks) / schedule.collective.num_chunks, cell)
+        (most,) = search.told.at(slice(cell, cell + 1)).of(len(message.chunks) / schedule.collective.num_chunks)
         assert contributions / handout.others <= most * (1 + 1e-9)
 
 
@@ -240,7 +240,7 @@ def test_what_the_other_node_of_a_broadcast_gets_late_is_handed_out():
         assert found.reason == f"handing out: what {what} there"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 3), st.sampled_from([MB / 20, MB / 5, MB]))
 def test_no_order_of_messages_of_a_broadcast_is_faster(seed, chunks, chunk_bytes):
     """Every order of messages with any chunks together is tried."""
@@ -253,7 +253,7 @@ def test_no_order_of_messages_of_a_broadcast_is_faster(seed, chunks, chunk_bytes
         assert demand_bound(topology, Kind.BROADCAST, collective.root, size_bytes).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.sampled_from(KINDS))
 def test_no_template_on_rails_is_faster(seed, kind):
     rng = random.Random(seed)
@@ -265,10 +265,13 @@ def test_no_template_on_rails_is_faster(seed, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [*((name, kind) for name in ("hpn:3", "ndv4-x2") for kind in KINDS), ("hpn:8", Kind.ALLREDUCE)],
+    ("name", "kind", "power"),
+    [
+        *((name, kind, 20) for name in ("hpn:3", "ndv4-x2") for kind in KINDS),
+        *(("hpn:3", kind, power) for kind in (Kind.ALLGATHER, Kind.ALLREDUCE) for power in (16, 22)),
+        ("hpn:8", Kind.ALLREDUCE, 20),
+    ],
 )
-@pytest.mark.parametrize("power", [16, 20, 22])
 def test_the_pipelines_of_hierarchy_are_not_faster(name, kind, power):
     demand = Demand(load_topology(name), kind, float(1 << power))
     found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=1.0, workers=1)), Events())

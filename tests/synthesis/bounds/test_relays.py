@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
@@ -68,7 +68,7 @@ def bound_us(topology, kind):
     return relay_bound(topology, kind, 0.0, LIMITS).time_us
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_nothing_at_all_is_faster_on_two_small_nodes(seed):
     """Every order of messages with any chunks together is tried."""
@@ -80,7 +80,7 @@ def test_nothing_at_all_is_faster_on_two_small_nodes(seed):
         assert bound_us(topology, Kind.ALLGATHER) <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from(EVERYONE))
 def test_no_template_on_joined_nodes_is_faster(seed, kind):
     rng = random.Random(seed)
@@ -90,7 +90,7 @@ def test_no_template_on_joined_nodes_is_faster(seed, kind):
         assert least_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from(EVERYONE))
 def test_no_engine_is_faster_on_small_nodes(seed, kind):
     topology = joined_nodes(random.Random(seed), 3, 2, (0.5, 1.0, 3.0), (0.0, 1.0))

@@ -75,7 +75,7 @@ def test_every_collective_is_right_on_every_shape(name, kind):
     assert found.schedule.makespan_us >= found.bound.time_us * (1 - 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.sampled_from(KINDS), st.sampled_from((1, 3)))
 def test_torn_machines_are_served(seed, ranks, kind, chunks):
     found = greedy(torn(seed, ranks), kind, chunks=chunks, seed=seed)

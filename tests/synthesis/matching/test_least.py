@@ -48,7 +48,7 @@ def test_between_nodes_every_chunk_crosses_once():
     assert least(machine, Kind.ALLTOALL) == pytest.approx(40)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from(ROUTED), st.booleans())
 def test_no_schedule_takes_less(seed, ranks, kind, has_ports):
     machine = torn(seed, ranks)

@@ -53,7 +53,7 @@ def test_an_alltoall_of_a_mesh_is_at_the_bound_of_the_links_through_its_middle()
     assert end_us(regrown(fabric, Task.of(fabric, collective), hops, 0, never)) == pytest.approx(least)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from(ROUTED), st.booleans())
 def test_it_is_never_slower_and_the_judge_agrees(seed, ranks, kind, has_ports):
     machine = with_ports(torn(seed, ranks), seed) if has_ports else torn(seed, ranks)

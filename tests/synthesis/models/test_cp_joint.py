@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.cp_sat import Status
@@ -38,7 +38,7 @@ def test_without_joins_every_chunk_pays_alpha():
     assert lift(search.quotient, plan).makespan_us == pytest.approx(222.0)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(problems(alphas_us=(0.0,)))
 def test_without_alpha_its_optimum_is_that_of_trying_everything(drawn):
     search = search_for(drawn, symmetric=False)

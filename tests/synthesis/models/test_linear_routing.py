@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
@@ -48,7 +48,7 @@ def test_load_is_counted_on_links_between_nodes():
     assert 100.0 * (1 - 1e-6) <= makespan_us(search, outcome) <= 110.0 * (1 + 1e-6)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(problems(alphas_us=(0.0,)))
 def test_a_routing_is_between_the_latency_and_the_best_greedy_schedule(drawn):
     search = search_for(drawn, symmetric=False)

@@ -42,7 +42,7 @@ def any_serves_all(cover):
     return any(serves_all(cover, {i for i in range(number) if mask >> i & 1}) for mask in range(1 << number))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_a_choice_is_found_exactly_where_there_is_one(seed):
     cover = drawn_cover(random.Random(seed))
@@ -53,7 +53,7 @@ def test_a_choice_is_found_exactly_where_there_is_one(seed):
         assert serves_all(cover, {relay.link for relay in chosen})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32))
 def test_what_is_too_much_work_for_one_solver_is_proved_by_the_other(seed):
     cover = drawn_cover(random.Random(seed))

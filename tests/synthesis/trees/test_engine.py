@@ -34,7 +34,7 @@ def check(found):
 
 
 @given(problems(kinds=KINDS, most_ranks=5))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=20)
 def test_the_judge_accepts_every_collective_on_any_machine(drawn):
     collective = drawn.collective
     found = run(Demand(drawn.topology, collective.kind, 8 * MB, collective.root))
@@ -44,7 +44,7 @@ def test_the_judge_accepts_every_collective_on_any_machine(drawn):
 
 
 @given(node_problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST)))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=10)
 def test_sketches_are_kept(drawn):
     collective = drawn.collective
     demand = Demand(drawn.topology, collective.kind, 8 * MB, collective.root, drawn.sketch)
@@ -53,7 +53,7 @@ def test_sketches_are_kept(drawn):
     assert breaks_own_first(found.schedule, drawn.sketch) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.ALLREDUCE])
 def test_shipped_sketches_are_kept(kind):
     found = run(Demand(load_topology("ndv2", 2), kind, 64 * MB, sketch=load_sketch("sk-1", "ndv2")))
     check(found)
@@ -68,15 +68,22 @@ AT_A_GIBIBYTE = [
     (load_topology("hypercube:3"), 0.005),
     (load_topology("ring:8"), 0.005),
     (load_topology("mi300x"), 0.005),
-    (boxes(2), 0.01),
-    (boxes(4), 0.03),
     (boxes(2, switch_gbps=450.0, nic_gbps=50.0), 0.02),
+    pytest.param(boxes(2), 0.01, marks=pytest.mark.slow),
+    pytest.param(boxes(4), 0.03, marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE])
 @pytest.mark.parametrize(("topology", "gap"), AT_A_GIBIBYTE, ids=lambda value: getattr(value, "name", ""))
-def test_large_sizes_come_near_to_the_bound(topology, gap, kind):
+def test_large_sizes_come_near_to_the_bound(topology, gap):
+    found = run(Demand(topology, Kind.ALLGATHER, GIB))
+    check(found)
+    assert found.gap <= gap
+
+
+@pytest.mark.parametrize("kind", [Kind.REDUCESCATTER, Kind.ALLREDUCE])
+@pytest.mark.parametrize(("topology", "gap"), AT_A_GIBIBYTE[2:6], ids=lambda value: getattr(value, "name", ""))
+def test_large_sums_come_near_to_the_bound(topology, gap, kind):
     found = run(Demand(topology, kind, GIB))
     check(found)
     assert found.gap <= gap * (1.5 if kind is Kind.ALLREDUCE else 1.0)
@@ -123,19 +130,20 @@ def test_the_users_interrupt_ends_the_search_with_an_answer():
 
 
 def test_the_same_seed_gives_the_same_schedule():
-    demand = Demand(load_topology("dgx1"), Kind.ALLREDUCE, 16 * MB)
+    demand = Demand(load_topology("dgx1"), Kind.ALLGATHER, 16 * MB)
     one, other = run(demand), run(demand)
     assert one.schedule == other.schedule
     assert replace(one, stage_seconds={}) == replace(other, stage_seconds={})
 
 
 def test_more_data_never_lowers_the_bandwidth_much():
-    rates = [run(Demand(boxes(2), Kind.ALLGATHER, size)).schedule.algbw_gbps for size in (GIB // 16, GIB // 4, GIB)]
+    rates = [run(Demand(boxes(2), Kind.ALLGATHER, size)).schedule.algbw_gbps for size in (GIB // 16, GIB)]
     assert rates == sorted(rates)
 
 
-@pytest.mark.parametrize("name", ["dgx1", "torus:4x4"])
-@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("dgx1", Kind.ALLREDUCE), ("torus:4x4", Kind.ALLGATHER), ("dgx1", Kind.REDUCESCATTER)]
+)
 def test_the_program_keeps_the_promise(name, kind):
     found = run(Demand(load_topology(name), kind, 256 * MB))
     lowered = lower_and_judge(found.schedule, LoweringOptions(EXECUTOR))

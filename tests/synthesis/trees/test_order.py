@@ -57,7 +57,7 @@ def check(jobs, costs, plan):
 
 
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5), st.integers(1, 3), st.sampled_from(RULES))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_plans_keep_causality_and_share_nothing(drawn, cuts, rule):
     network = Network.of(Problem.build(drawn.topology, drawn.collective, None, MB))
     forest = round_packing(network, pack_trees(network, never), 2, never)

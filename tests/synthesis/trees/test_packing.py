@@ -67,7 +67,7 @@ def test_symmetry_changes_nothing_but_the_work(name):
 
 
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_amounts_add_up_and_loads_are_what_the_trees_load(drawn):
     problem = Problem.build(drawn.topology, drawn.collective, None, MB)
     network = Network.of(problem)
@@ -89,7 +89,7 @@ def test_out_of_time_there_is_a_packing_and_its_bound_is_one():
 
 
 @given(st.integers(1, 6), st.sampled_from([1, 4]))
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_a_dive_gives_every_root_its_trees(parts, at_once):
     network = network_of(load_topology("mi250x"))
     trees = dive(network, pack_trees(network, never), parts, never, at_once=at_once)

@@ -39,7 +39,7 @@ def test_messages_become_smaller_the_less_is_left_and_none_is_left_over():
     st.integers(1, 7), st.sampled_from([8, 16, 64, 128]), st.floats(0.05, 0.9), st.sampled_from([0.25, 0.5, 1.0]),
     st.integers(1, 4),
 )  # fmt: skip
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_messages_take_every_chunk_to_every_node_once_and_fit_a_step(rounds, count, taper, cap, least):
     blocks = cut_messages(rounds, count, taper, cap, least)
     for number in range(rounds):

@@ -35,7 +35,7 @@ def hops(network, tree):
 
 
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5), st.integers(1, 4))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_there_is_a_tree_for_every_part_and_the_load_is_theirs(drawn, parts):
     network = Network.of(Problem.build(drawn.topology, drawn.collective, None, MB))
     packing = pack_trees(network, never)

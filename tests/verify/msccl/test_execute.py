@@ -148,7 +148,7 @@ def random_traffic(chance: random.Random) -> File:
     return file
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.integers(0, 10**6), st.integers(1, 3))
 def test_random_traffic_gets_stuck_exactly_when_the_naive_runner_does(seed: int, chunks: int) -> None:
     file = random_traffic(random.Random(seed))
@@ -161,7 +161,7 @@ def test_random_traffic_gets_stuck_exactly_when_the_naive_runner_does(seed: int,
         assert bool(find_circles(plan, chunks, capacity)) is stuck
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_what_ends_with_single_chunks_ends_with_any_number(seed: int, capacity: int) -> None:
     plan = plan_of(random_traffic(random.Random(seed)))

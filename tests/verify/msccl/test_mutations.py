@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
@@ -10,8 +10,8 @@ from taccl_py.verify.msccl import judge_program
 from tests.verify.msccl.brute_force import find_bad_run
 from tests.verify.msccl.files import RIGHT_FILES, Attributes, Block, File, add, make_file, step
 
-OFTEN = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SELDOM = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+OFTEN = settings(max_examples=400)
+SELDOM = settings(max_examples=100)
 NAMES = sorted(RIGHT_FILES)
 
 

@@ -55,7 +55,7 @@ def random_program(chance: random.Random) -> File:
     return file
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.integers(0, 10**6))
 def test_an_outcome_that_varies_is_called_a_race(seed: int) -> None:
     file = random_program(random.Random(seed))
