@@ -116,7 +116,7 @@ def test_every_example_works(taccl, folder, path):
             for word in shlex.split(line)[1:]
             for found in (sorted(folder.glob(word)) if "*" in word else [word])
         ]
-        if words[0] in ("synth", "replicate", "groups"):
+        if words[0] in ("synth", "replicate", "groups", "compare"):
             words += ["--time-limit", "0.5"]
         if words[:2] == ["sketch", "suggest"]:
             words += ["--time-limit", "4"]

@@ -117,7 +117,7 @@ slow_to_draw = settings(suppress_health_check=list(HealthCheck))
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
-@settings(slow_to_draw, max_examples=150)
+@settings(slow_to_draw, max_examples=100)
 @given(case=cases(), options=wishes())
 def test_a_first_answer_becomes_xml_that_is_right_and_no_faster_than_possible(case, options):
     require_all_good(greedy(case), options)
@@ -131,7 +131,7 @@ def test_what_an_engine_finds_becomes_xml_that_is_right_and_no_faster_than_possi
 
 
 @pytest.mark.slow
-@settings(slow_to_draw, max_examples=2000)
+@settings(slow_to_draw, max_examples=600)
 @given(case=cases(), options=wishes())
 def test_many_first_answers_become_xml_that_is_right_and_no_faster_than_possible(case, options):
     require_all_good(greedy(case), options)
@@ -139,7 +139,7 @@ def test_many_first_answers_become_xml_that_is_right_and_no_faster_than_possible
 
 @pytest.mark.slow
 @every_engine
-@settings(slow_to_draw, max_examples=200)
+@settings(slow_to_draw, max_examples=60)
 @given(case=cases(), options=wishes())
 def test_much_of_what_an_engine_finds_becomes_xml_that_is_right_and_no_faster_than_possible(engine, case, options):
     require_all_good(searched(case, engine), options)

@@ -205,14 +205,14 @@ def require_right(case, options):
             raise
 
 
-@settings(slow_to_draw, max_examples=100)
+@settings(slow_to_draw, max_examples=60)
 @given(case=cases(), options=wishes)
 def test_every_collective_on_any_machine_becomes_a_plan_that_is_right(case, options):
     require_right(case, options)
 
 
 @pytest.mark.slow
-@settings(slow_to_draw, max_examples=2000)
+@settings(slow_to_draw, max_examples=500)
 @given(case=cases(), options=wishes)
 def test_every_collective_on_many_machines_becomes_a_plan_that_is_right(case, options):
     require_right(case, options)
