@@ -13,7 +13,7 @@ from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
 from taccl_py.verify.schedule import judge_schedule
 
-RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "12")
+RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "60")
 
 
 @pytest.fixture(scope="module")
