@@ -23,7 +23,11 @@ _ONE_INTERRUPT_SECONDS = 0.2
 @contextmanager
 def interrupts_end() -> Iterator[None]:
     """An interrupt raises KeyboardInterrupt wherever the program is."""
-    with _handled(signal.default_int_handler):
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with _handled(interrupt):
         yield
 
 
@@ -36,16 +40,10 @@ def interrupts_stop(stop: threading.Event) -> Iterator[None]:
     Interrupted
         If the search says that time was too short, which the user cut.
     """
-    first = -math.inf
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal first
-        now = time.monotonic()
-        if now - first < _ONE_INTERRUPT_SECONDS:
-            return
+    def interrupt() -> None:
         if stop.is_set():
             raise KeyboardInterrupt
-        first = now
         stop.set()
 
     with _handled(interrupt):
@@ -61,7 +59,7 @@ def interrupts_stop(stop: threading.Event) -> Iterator[None]:
 def interrupts_drop(stop: threading.Event, what: str) -> Iterator[None]:
     """For work that has no answer before its end: an interrupt sets `stop` and raises Interrupted, with this sentence."""
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def interrupt() -> None:
         stop.set()
         raise Interrupted(what)
 
@@ -69,8 +67,28 @@ def interrupts_drop(stop: threading.Event, what: str) -> Iterator[None]:
         yield
 
 
+class _Listener:
+    """Tells one interrupt from the next, whatever the program does about each."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def hears(self, act: Callable[[], None]) -> None:
+        """Act on an interrupt, unless it is the last one again."""
+        now = time.monotonic()
+        if now - self._last >= _ONE_INTERRUPT_SECONDS:
+            self._last = now
+            act()
+
+
+_LISTENER = _Listener()
+
+
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def _handled(act: Callable[[], None]) -> Iterator[None]:
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        _LISTENER.hears(act)
+
     before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield

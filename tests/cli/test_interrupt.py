@@ -7,10 +7,13 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+from taccl_py.cli import interrupt
+from taccl_py.errors import Interrupted
 from taccl_py.schedule.files import read_schedule
 from taccl_py.verify.schedule import judge_schedule
 from tests.cli.running import environment, tree
@@ -133,9 +136,26 @@ def test_an_interrupt_that_comes_twice_at_once_is_one(start):
     assert json.loads(out)["gap"] == 0
 
 
+def test_an_interrupt_that_comes_again_at_once_does_not_end_what_follows(monkeypatch):
+    monkeypatch.setattr(interrupt, "_LISTENER", interrupt._Listener())
+    monkeypatch.setattr(interrupt, "_ONE_INTERRUPT_SECONDS", 60)
+    search, lowering = threading.Event(), threading.Event()
+    with interrupt.interrupts_stop(search):
+        signal.raise_signal(signal.SIGTERM)
+        assert search.is_set()
+    with interrupt.interrupts_drop(lowering, "dropped"):
+        signal.raise_signal(signal.SIGTERM)
+        assert not lowering.is_set()
+        monkeypatch.setattr(interrupt, "_ONE_INTERRUPT_SECONDS", 0)
+        with pytest.raises(Interrupted, match="dropped"):
+            signal.raise_signal(signal.SIGTERM)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_interrupt_ends_the_program_with_130_and_no_file(start, folder, number):
-    stubborn = ENDLESS.replace("return found", "print('told', file=sys.stderr, flush=True); time.sleep(300)")
+    stubborn = ENDLESS.replace(
+        "return found", "print('told', file=sys.stderr, flush=True); [time.sleep(0.02) for _ in range(9999)]"
+    )
     process = start("synth", "ring:4", "allgather", "-o", "out", "--json", command=("-c", stubborn))
     wait_for(process, "searching")
     process.send_signal(number)
@@ -162,7 +182,8 @@ def endless(*given):
     calls.append(given)
     if len(calls) > {known}:
         print("lowering", file=sys.stderr, flush=True)
-        time.sleep(300)
+        while True:  # a signal that another thread takes does not end a long sleep
+            time.sleep(0.02)
     return once(*given)
 
 
@@ -237,7 +258,8 @@ def test_a_range_without_time_is_told_so(start):
 @pytest.mark.usefixtures("made")
 def test_an_interrupt_outside_of_a_search_ends_the_program_with_130(start, number):
     script = "import taccl_py.cli.check as c, time\nfrom taccl_py.cli import main\nimport sys\n"
-    script += "c.read_text = lambda path: (print('reading', file=sys.stderr, flush=True), time.sleep(300))\nmain()\n"
+    script += "c.read_text = lambda path: (print('reading', file=sys.stderr, flush=True), [time.sleep(0.02) for _ in range(9999)])\n"
+    script += "main()\n"
     process = start("check", "x.json", command=("-c", script))
     wait_for(process, "reading")
     process.send_signal(number)

@@ -384,9 +384,9 @@ class _Time:
         """All messages through a gate."""
         gate, cells = chain.gate, self._cells
         lead = int(gate.alpha_us / self._search.cell_us)
-        lasting = self._starts[lead:] + self._search.cell_us
+        lasting = np.arange(lead, lead + float(cells)) * self._search.cell_us + self._search.cell_us
         per_unit_us = gate.beta_us_per_mb * self._search.unit_mb
-        within = size_within(np.full(len(lasting), np.inf), lasting, gate.alpha_us, per_unit_us)
+        within = size_within(np.full(cells, np.inf), lasting, gate.alpha_us, per_unit_us)
         later = np.arange(cells)[None, :] - np.arange(cells)[:, None] - lead
         sizes = np.minimum(within[np.maximum(later, 0)], chain.most[:cells, None])
         return _Paths(lead, self._told.by_start().of(sizes), self._reach.of(sizes))
