@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from taccl_py.cli.options import (
     make_lowering_options,
 )
 from taccl_py.cli.progress import watched
-from taccl_py.errors import InputError
+from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.schedule.files import write_schedule
@@ -46,6 +48,8 @@ _REPLAY_TOLERANCE = 0.01
 # Of an engine that nobody chose, a gap of this much is worth the hint that there are others.
 _WIDE_GAP = 0.1
 _NOT_LOWERED = "interrupted while the schedule was lowered; --only-schedule writes it as it is"
+# In the directory that was to have all files; those of an earlier run are left alone.
+_UNLOWERED = "unlowered.json"
 
 
 @click.command(short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
@@ -135,7 +139,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather or scatter.
 
     The schedule is judged, lowered to MSCCL XML for the runtime, judged again as text, and replayed. Ctrl-C (or
-    SIGTERM) ends the search with the best schedule so far; a second one, or one before there is an answer, ends the program.
+    SIGTERM) ends the search with the best schedule so far; a second one, or one before there is an answer, ends the program. One
+    that comes while the schedule is lowered leaves it in the directory of -o, as unlowered.json.
 
     \b
     Examples:
@@ -168,8 +173,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         events.stage("lowering")
         lowered = None
         if not values["only_schedule"] and not _only_schedule(output):
-            with interrupts_drop(stop, _NOT_LOWERED):
-                synthesis, lowered = lower_best(synthesis, options, over)
+            synthesis, lowered = _lower(synthesis, partial(lower_best, options=options, over=over), stop, output)
         facts = {**record(synthesis, lowered, request.engine, []), **_switch_facts(synthesis)}
     files = _write(output, synthesis, lowered, facts)
     result = timed({**facts, "files": files}, synthesis)
@@ -250,6 +254,24 @@ def _synth_range(
                 "it contradicts --sizes, which decides it for every size; leave it out", path="command line", field=name
             )
     synth_portfolio(request, sizes, options, output, as_json=as_json)
+
+
+def _lower(
+    synthesis: Synthesis,
+    lower: Callable[[Synthesis], tuple[Synthesis, Lowered]],
+    stop: threading.Event,
+    output: Path | None,
+) -> tuple[Synthesis, Lowered]:
+    """Lower what was found; if that is interrupted, leave the schedule in the directory that was named."""
+    try:
+        with interrupts_drop(stop, _NOT_LOWERED):
+            return lower(synthesis)
+    except Interrupted:
+        if output is None or output.suffix == ".xml":
+            raise
+        path = output / _UNLOWERED
+        write_all({path: write_schedule(synthesis.schedule)})
+        raise Interrupted(f"interrupted while the schedule was lowered; taccl lower {path} does that") from None
 
 
 def _switch_facts(synthesis: Synthesis) -> dict[str, Any]:
