@@ -24,6 +24,7 @@ from taccl_py.execute.torch_wire import GlooWire, NcclWire, Wire, choose_backend
 
 T = TypeVar("T")
 
+_LAST_WORDS_SECONDS = 10.0  # in which the rank that speaks says what has happened
 _GRACE_SECONDS = 2.0  # in which those who noticed that somebody is lost find out who is not
 
 
@@ -168,9 +169,14 @@ class TorchSession:
         return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
 
     def end_all_at_exit(self, exit_code: int) -> None:
-        """Torchrun ends the others when one ends with an error; work that is stuck on a GPU must not keep it from that."""
+        """Torchrun ends the others when one ends with an error; work that is stuck on a GPU must not keep it from that.
+
+        Nor must those who have nothing to say leave before the one who speaks has spoken.
+        """
         if self._is_stuck:
             atexit.register(_leave, exit_code)
+        if not self.speaks:
+            atexit.register(time.sleep, _LAST_WORDS_SECONDS)  # registered last, done first
 
     def close(self) -> None:
         """Let go of the others; torch ends the process with a signal otherwise."""

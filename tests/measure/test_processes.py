@@ -19,7 +19,7 @@ def small(tmp_path):
     return write_machine(tmp_path, formula_topology("switch:3,alpha_us=1000,beta_us_per_mb=250"))
 
 
-@quick_launcher
+@pytest.mark.parametrize("launcher", LAUNCHERS[:1])
 def test_processes_that_share_an_emulated_machine_find_its_costs_and_ports(tmp_path, small, launcher):
     ended = profiled(launcher, 3, "--emulate", small, "-o", tmp_path / "mine.json", "--json")
     assert ended.code == 0, ended.err

@@ -45,7 +45,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     """
     _check(demand)
     begun = time.monotonic()
-    deadline = Deadline(options.limits.seconds)
+    deadline, over = Deadline(options.limits.seconds), options.limits.countdown()
     events.stage("bound")
     bound = known_bound(demand, options)
     events.bound(bound.time_us)
@@ -54,11 +54,11 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     work = 0
     for way in _promising(demand, options.limits.within(deadline.left)):
         best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
-        done = best_us <= bound.time_us * (1 + _TOLERANCE) or deadline.left <= 0 or options.limits.stop.is_set()
+        done = best_us <= bound.time_us * (1 + _TOLERANCE) or over()
         if found and (done or way.estimate_us > _HOPELESS * best_us or (work > _WORK)):
             break
         plan = way.plan()
-        schedule = fitted(demand, plan) if plan is not None else None
+        schedule = fitted(demand, plan, over) if plan is not None else None
         if schedule is not None:
             work += sum(len(message.chunks) for message in schedule.messages)
             found.append(schedule)

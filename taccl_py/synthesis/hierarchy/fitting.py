@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import Draft, Scratch, choose_scratch, contiguous_runs
 from taccl_py.schedule.timing import dispatch_drafts, time_drafts
+from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
 from taccl_py.synthesis.templates.moves import Plan, as_drafts
@@ -18,10 +19,11 @@ from taccl_py.synthesis.templates.packing import WORTH_COPIES, chunk_runs, packe
 from taccl_py.topology.model import Topology
 
 
-def fitted(demand: Demand, plan: Plan) -> Schedule | None:
+def fitted(demand: Demand, plan: Plan, over: Over = never) -> Schedule | None:
     """The plan on the machine's links, or None if it does not fit them.
 
-    The order of the plan at links and ports is kept, or what has the longest way to go is sent first, whichever is faster.
+    The order of the plan at links and ports is kept, or what has the longest way to go is sent first, whichever is faster; where time
+    is over, it is kept.
     """
     topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
     chunk_bytes = demand.chunk_bytes(collective)
@@ -31,17 +33,25 @@ def fitted(demand: Demand, plan: Plan) -> Schedule | None:
     whole = [part for draft in drafts for part in ((draft,) if draft.reduce else packed_parts(draft, chunk_bytes))]
     packed = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
     blocks = _Blocks.of(collective, [*whole, *packed])
-    found = list(_timed(topology, collective, chunk_bytes, blocks, whole))
-    if collective.reduces and len(found[0].drafts) > len(whole):
+    timed_of = partial(_timed, topology, collective, chunk_bytes, blocks)
+    found = list(_until(over, timed_of(whole)))
+    if collective.reduces and len(found[0].drafts) > len(whole) and not over():
         # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
-        copying = [*_timed(topology, collective, chunk_bytes, blocks, packed)]
-        copying += _timed(topology, collective, chunk_bytes, blocks, whole, as_named=True)
+        copying = list(_until(over, chain(timed_of(packed), timed_of(whole, as_named=True))))
         least_us = min(timed.end_us for timed in found) * WORTH_COPIES
         found += [timed for timed in copying if timed.end_us < least_us]
     for timed in sorted(found, key=lambda timed: timed.end_us):
         if demand.kind is not Kind.ALLREDUCE or add_up(topology, timed.messages, blocks.wanted(collective)):
             return Schedule(topology, collective, chunk_bytes, *blocks.fine(timed))
     return None
+
+
+def _until(over: Over, found: Iterable[_Timed]) -> Iterator[_Timed]:
+    """What is found before time is over, one at least."""
+    for each in found:
+        yield each
+        if over():
+            break
 
 
 @dataclass(frozen=True)

@@ -73,14 +73,14 @@ def test_nodes_that_differ_have_none():
 
 def test_the_engine_proves_that_a_sparse_cluster_is_served_as_soon_as_it_can_be():
     demand = Demand(lines_of_three(), Kind.ALLGATHER, 1e-3)
-    answer = synthesize_hierarchy(demand, Options(limits=Limits(seconds=20)), Events())
+    answer = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300)), Events())
     assert answer.schedule.makespan_us == pytest.approx(answer.bound.time_us) == pytest.approx(7.0)
     assert answer.bound.reason.startswith("relays")
 
 
 def test_sums_between_sparse_nodes_are_as_fast_as_what_is_gathered():
     """Partial sums for different ranks do not lie together: without packing, each would pay an alpha of its own."""
-    mi250x, options = load_topology("mi250x", 2), Options(limits=Limits(seconds=20))
+    mi250x, options = load_topology("mi250x", 2), Options(limits=Limits(seconds=300))
     gathered, added = (
         synthesize_hierarchy(Demand(mi250x, kind, 1024.0), options, Events()).schedule
         for kind in (Kind.ALLGATHER, Kind.REDUCESCATTER)
