@@ -147,6 +147,9 @@ MACHINES = {
 FAST, SLOW, NIC = Cost(1000.0, 900.0), Cost(1000.0, 1500.0), Cost(1200.0, 1100.0)
 SLOW_MACHINES = {
     "ndv2_pcie": lambda: ndv2_pcie(FAST, SLOW, NIC, Cost(1200.0, 1700.0)),
+    "dgx2_like": lambda: dgx2_like(FAST, NIC),
+    "rails": lambda: rails(FAST, NIC),
     "ring": lambda: ring(FAST),
     "torus": lambda: torus(FAST),
+    "tree": lambda: tree(SLOW, Cost(500.0, 800.0)),
 }
