@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
-from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
+from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, Operator, Plan
 from taccl_py.jsonio import read_text
 from taccl_py.report.runs import RunRow, run_record, run_table, run_violation
@@ -127,10 +127,11 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
     session = _open_session(executor, values)
     try:
         _run(session, file, values, as_json=as_json)
-    except TacclError as error:
-        if not session.speaks:
-            return error.exit_code
-        raise
+    except (TacclError, KeyboardInterrupt) as error:
+        # A launcher also interrupts those that are not done when another one has told what is wrong.
+        if session.speaks:
+            raise
+        return error.exit_code if isinstance(error, TacclError) else Interrupted.exit_code
     finally:
         session.close()
     return 0

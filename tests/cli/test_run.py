@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from taccl_py.cli import run
 from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
 from tests.verify.msccl.files import chain_broadcast, pair_allreduce, pairs_allreduce, ring_allgather, ring_allreduce
 from tests.verify.msccl.test_broken_files import both_send_first
@@ -166,3 +167,17 @@ def test_mscclpp_is_named_where_it_is_missing(taccl, files, monkeypatch):
     assert ended.code == 6
     assert ended.sentence.startswith("--with mscclpp needs the Python package mscclpp")
     assert (files / "plan.json").exists()
+
+
+@pytest.mark.parametrize(("speaks", "said"), [(True, "error: interrupted"), (False, "")])
+def test_an_interrupt_is_told_by_the_rank_that_speaks(taccl, folder, monkeypatch, speaks, said):
+    """A launcher interrupts all ranks that are not done when one has ended."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run._Here, "speaks", speaks)
+    monkeypatch.setattr(run._Here, "run", interrupted)
+    (folder / "one.xml").write_text(ring_allreduce(2).text(), encoding="utf-8")
+    ended = taccl("run", "one.xml")
+    assert (ended.code, ended.out, ended.err.strip()) == (130, "", said)

@@ -30,6 +30,8 @@ _WORK, _MOST = 200_000, 16
 _HOPELESS = 1.3
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
 _MANY_MESSAGES = 2_000
+# The part of the time in which ways are estimated; what remains is for writing them out.
+_TO_ESTIMATE = 0.5
 # Ways are looked for as long as this in any case.
 _LEAST_SECONDS = 1.0
 
@@ -52,7 +54,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     events.stage("ways")
     found: list[Schedule] = []
     work = 0
-    for way in _promising(demand, options.limits.within(deadline.left)):
+    for way in _promising(demand, options.limits.within(_TO_ESTIMATE * deadline.left)):
         best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
         done = best_us <= bound.time_us * (1 + _TOLERANCE) or over()
         if found and (done or way.estimate_us > _HOPELESS * best_us or (work > _WORK)):

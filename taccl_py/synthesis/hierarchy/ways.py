@@ -94,8 +94,9 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
             yield from _both(demand, forth, back)
             yield from _triples(demand, forth, back)
             yield from _exchanges(demand, forth, back)
-            yield from _halvings(demand, forth, back, limits)
             yield from _grids(demand, forth)
+            # These take solvers, and time may be over first.
+            yield from _halvings(demand, forth, back, limits)
             yield from _sums(demand, forth, limits)
         case Kind.BROADCAST:
             yield from _broadcasts(demand, forth, reduce=False)
