@@ -55,7 +55,7 @@ def solve_contiguity(
     outcome = model.solve(solver, limits, on_progress)
     if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
         return None, outcome
-    return _plan(arcs, v), outcome
+    return _plan(task, arcs, v), outcome
 
 
 def _variables(model: LinearModel, task: Task, arcs: list[int]) -> _Variables:
@@ -120,7 +120,7 @@ def _joined_pieces(model: LinearModel, task: Task, v: _Variables) -> None:
         model.at_least([(v.finish[a], 1.0), (v.finish[other], -1.0), (joined, -upper - beta)], -upper)
 
 
-def _plan(arcs: list[int], v: _Variables) -> Plan:
+def _plan(task: Task, arcs: list[int], v: _Variables) -> Plan:
     batches: list[list[int]] = []
     batch_of: dict[int, list[int]] = {}
     for a in arcs:
@@ -131,10 +131,18 @@ def _plan(arcs: list[int], v: _Variables) -> Plan:
         else:
             batch_of[a] = [a]
             batches.append(batch_of[a])
+    # A solver keeps rows but for a tolerance, and what starts before it has come would not be waited for.
+    brings = {int(task.quotient.head[a]): batch_of[a] for a in arcs}
+    feeders = {a: brings.get(int(task.quotient.tail[a]), []) for a in arcs}
     return tuple(
         Batch(
             tuple(members),
-            max(v.start[a].varValue for a in members),
+            max(
+                [
+                    *(v.start[a].varValue for a in members),
+                    *(v.arrive[feeder].varValue for a in members for feeder in feeders[a]),
+                ]
+            ),
             max(v.arrive[a].varValue for a in members),
         )
         for members in batches
