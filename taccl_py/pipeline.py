@@ -123,12 +123,15 @@ class Lowered:
         What the judge found.
     replay
         Replay of the program under the schedule's cost model.
+    port_order
+        Which messages keep the schedule's order at ports.
     """
 
     program: Program
     text: str
     verdict: ProgramVerdict
     replay: Timeline
+    port_order: PortOrder = PortOrder.FREE
 
 
 def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> Machine:
@@ -373,10 +376,11 @@ def require_valid(schedule: Schedule, name: str = "schedule") -> None:
         raise InvalidArtifact(name, violations)
 
 
-def lower_and_judge(schedule: Schedule, options: LoweringOptions, over: Over = never) -> Lowered:
+def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over = never) -> Lowered:
     """Lower a schedule, judge the text, and replay it.
 
-    Where ports would let messages pass in another order than planned, programs that enforce it are tried until time is over.
+    Where ports would let messages pass in another order than planned, programs that enforce it are tried, unless the user wants an
+    end: the order is worth up to a quarter of the time, and takes no longer than the first program did.
 
     Raises
     ------
@@ -386,17 +390,20 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, over: Over = n
         If the judge objects to the text, or it does not read back as the program.
     """
     lowering = Lowering(schedule, options)
-    program, timeline = _lower_once(lowering, options.port_order, options)
+    kept = options.port_order
+    program, timeline = _lower_once(lowering, kept, options)
     for order in _PORT_ORDERS[schedule.collective.reduces]:
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
-        if not slower or not schedule.topology.ports or over():
+        if not slower or not schedule.topology.ports or stopped():
             break
+        if order is options.port_order:
+            continue
         # Steps that wait for their turn cannot be fused, so there may be no room for them.
         with suppress(LoweringError, Interrupted):
             other, replayed = _lower_once(lowering, order, options)
             if replayed.makespan_us < timeline.makespan_us:
-                program, timeline = other, replayed
-    return judged(program, timeline, schedule.collective, options.runtime)
+                program, timeline, kept = other, replayed, order
+    return replace(judged(program, timeline, schedule.collective, options.runtime), port_order=kept)
 
 
 def judged(program: Program, replay: Timeline, collective: Collective, runtime: Runtime) -> Lowered:
@@ -559,13 +566,15 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conv
     return Conversion(program, text, verdict, tuple(notes))
 
 
-def lower_best(synthesis: Synthesis, options: LoweringOptions, over: Over = never) -> tuple[Synthesis, Lowered]:
+def lower_best(
+    synthesis: Synthesis, options: LoweringOptions, over: Over = never, stopped: Over = never
+) -> tuple[Synthesis, Lowered]:
     """Lower the best schedule, or a nearly as fast one whose XML keeps its promise better; the choice is the synthesis' schedule.
 
     Ranks that share a port cannot wait for each other in MSCCL, so there the XML may be slower than the schedule. The bound becomes
-    one for messages that a step can carry. Where time is over, the first program that can be made is the one.
+    one for messages that a step can carry. Where time is over, no other schedule is tried.
     """
-    lowered = lower_and_judge(synthesis.schedule, options, over)
+    lowered = lower_and_judge(synthesis.schedule, options, stopped)
     best = synthesis
     for schedule in synthesis.runners_up:
         promised_us = min(best.schedule.makespan_us * _KEPT_PROMISE, schedule.makespan_us)
@@ -573,7 +582,7 @@ def lower_best(synthesis: Synthesis, options: LoweringOptions, over: Over = neve
             break
         with suppress(LoweringError, Interrupted):
             require_valid(schedule)
-            candidate = lower_and_judge(schedule, options, over)
+            candidate = lower_and_judge(schedule, options, stopped)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
                 best, lowered = _chosen_instead(synthesis, schedule), candidate
     return bounded_by_messages(best, MAX_COUNT, over), lowered

@@ -103,7 +103,7 @@ _UNLOWERED = "unlowered.json"
     help=f"Seconds for the search; the best answer so far comes out with its gap. Default on up to {_RANKS} ranks: "
     f"{_DEFAULT_TIME_LIMIT_S:g}, {_DEFAULT_RACE_LIMIT_S:g} with --engine auto, {_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto; with "
     f"--sizes {_DEFAULT_RANGE_LIMIT_S:g} on up to {_RANGE_RANKS}; in proportion on more ranks, up to {_MOST_LIMIT_S:g}. What "
-    "was found is then lowered and judged; of several ways to lower it the best is looked for until a quarter more (at least 2 s) is over.",
+    "was found is then lowered and judged; of schedules that are nearly as fast the best one to lower is looked for until a quarter more (at least 2 s) is over.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -173,7 +173,9 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         events.stage("lowering")
         lowered = None
         if not values["only_schedule"] and not _only_schedule(output):
-            synthesis, lowered = _lower(synthesis, partial(lower_best, options=options, over=over), stop, output)
+            synthesis, lowered = _lower(
+                synthesis, partial(lower_best, options=options, over=over, stopped=stop.is_set), stop, output
+            )
         facts = {**record(synthesis, lowered, request.engine, []), **_switch_facts(synthesis)}
     files = _write(output, synthesis, lowered, facts)
     result = timed({**facts, "files": files}, synthesis)

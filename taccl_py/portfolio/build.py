@@ -231,9 +231,10 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions,
     """Program for the sizes from `low` up to `high`, or as far as it is safe."""
     schedule = at_size(variant.candidate.schedule, variant.at_bytes)
     share = bytes_per_byte(schedule, options)
-    options = replace(options, min_bytes=math.ceil(low * share))
     wanted = math.floor(high * share)
     known = variant.lowered
+    # The order that its program needs for its own size is the one for others too.
+    options = replace(options, min_bytes=math.ceil(low * share), port_order=known.port_order)
     if known.program.protocol is not options.protocol or options.instances > 1 or known.program.max_bytes < wanted:
         try:
             known = lower_and_judge(schedule, replace(options, max_bytes=wanted), over)

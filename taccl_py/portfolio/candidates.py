@@ -29,8 +29,8 @@ _NEAR = 0.03
 # Quick engines that were slower than the best by more than this at two sizes, which lie no further apart than by this factor, are not
 # asked at sizes between these: large sizes take some of them ten seconds, to be beaten by far.
 _BEATEN, _FAR = 0.1, 300.0
-# A size whose best time is this close to the bound is not raced again.
-_CLOSE = 0.01
+# A size whose best time is this close to the bound is not raced again; the largest one, whose answer serves other large ones, if closer.
+_CLOSE, _CLOSE_AT_LAST = 0.01, 1e-3
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
 
     Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
     Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
-    which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these. Where quick
-    engines are of no use is seen on the way.
+    which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these, at the largest
+    one among the first. Where quick engines are of no use is seen on the way.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Found()
@@ -99,15 +99,19 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     def following(demand: Demand) -> list[Run]:
         return [run for run in promising(demand) if run not in leading_runs(demand)]
 
+    def following_and_last(demand: Demand) -> list[Run]:
+        last = demand is probes[-1].demand and probes[-1].gap(found.candidates) > _CLOSE_AT_LAST
+        return [*(constructive_runs(demand) if last else ()), *following(demand)]
+
     def wide(some: list[Probe]) -> list[Probe]:
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
     race(leading_runs, chain.from_iterable(_far_apart(fewer)))
     for some in _far_apart(fewer):
-        race(following, some)
+        race(following_and_last, some)
     if not found.candidates and left_out_runs(fewer[0].demand):
         race(left_out_runs, fewer)
-    race(constructive_runs, wide(fewer)[::-1])
+    race(constructive_runs, wide(fewer[:-1])[::-1])
     race(promising, chain.from_iterable(_far_apart(wide([probe for probe in probes if probe not in fewer]))))
     race(searching_runs, wide(fewer))
     race(second_runs, wide(fewer))

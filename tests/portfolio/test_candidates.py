@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from taccl_py.collective import Kind
 from taccl_py.portfolio import candidates
 from taccl_py.portfolio.candidates import Probe, race_candidates
@@ -33,8 +35,8 @@ def test_quick_engines_answer_every_size_before_those_that_search_get_the_time_t
     assert race_candidates(probes, racer, Events()) == []
     leading, far, middle, constructive, between, searching, _ = racer.rounds
     assert leading == [("hierarchy", size) for size in (10000.0, 1024.0, 4096.0)]
-    assert far + middle == [("templates", size) for size in (10000.0, 1024.0, 4096.0)]
-    assert constructive == [("flow", size) for size in (10000.0, 4096.0, 1024.0)]
+    assert far + middle == [("flow", 10000.0), *(("templates", size) for size in (10000.0, 1024.0, 4096.0))]
+    assert constructive == [("flow", size) for size in (4096.0, 1024.0)]
     assert between == [(engine, size) for size in (8192.0, 2048.0) for engine in ("templates", "hierarchy")]
     assert searching == [("milp", size) for size in (1024.0, 4096.0, 10000.0)]
 
@@ -48,7 +50,7 @@ def test_sizes_far_apart_come_first_so_that_time_that_runs_out_leaves_no_wide_sp
     race_candidates(probes, racer, Events())
     leading, *rounds = [[sizes.index(size) for _, size in each] for each in racer.rounds]
     assert leading == [16, 0, 8, 4, 12, 2, 6, 10, 14]
-    assert rounds[:3] == [[16, 0, 8], [4, 12], [2, 6, 10, 14]]
+    assert rounds[:3] == [[16, 16, 0, 8], [4, 12], [2, 6, 10, 14]]  # trees are asked at the largest size too
 
 
 @dataclass(frozen=True)
@@ -78,19 +80,35 @@ class Told:
         return Outcome(run, Synthesis(schedule, run.bound, Proof.FEASIBLE, "none", {}))
 
 
-def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_at_which_it_was_beaten(monkeypatch):
-    """Which is no reason to leave out sizes between those at one of which it was good, or between those that are far apart."""
+@pytest.fixture
+def told_times(monkeypatch):
+    """Racers that find what they are told."""
 
     def line(schedule, low, high):
         return CostCurve((CurvePiece(low, high, 0.0, schedule.us_per_mb),))
 
     monkeypatch.setattr(candidates, "require_valid", lambda _: None)
     monkeypatch.setattr(candidates, "cost_curve", line)
+    return Told
+
+
+@pytest.mark.parametrize(("gap", "asked"), [(2e-3, [16]), (5e-4, [])])
+def test_trees_are_asked_at_the_largest_size_though_little_is_left_to_gain(told_times, gap, asked):
+    topology = load_topology("ndv4-x2")
+    sizes = [1024.0 * 2**number for number in range(17)]
+    probes = [Probe(Demand(topology, Kind.ALLGATHER, s), Bound(s / BYTES_PER_MB, "made up")) for s in sizes]
+    racer = told_times({"hierarchy": lambda _: 1 + gap})
+    race_candidates(probes, racer, Events())
+    assert [sizes.index(size) for engine, size in racer.runs if engine == "trees"] == asked
+
+
+def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_at_which_it_was_beaten(told_times):
+    """Which is no reason to leave out sizes between those at one of which it was good, or between those that are far apart."""
     topology = load_topology("ndv4-x2")
     sizes = [1024.0 * 2**number for number in range(17)]
     bound = Bound(1e-3, "made up")
     probes = [Probe(Demand(topology, Kind.ALLGATHER, size), bound) for size in sizes]
-    racer = Told({"templates": lambda size: 1e4 * (1 + (size > sizes[4])), "hierarchy": lambda _: 1e4})
+    racer = told_times({"templates": lambda size: 1e4 * (1 + (size > sizes[4])), "hierarchy": lambda _: 1e4})
     race_candidates(probes, racer, Events())
     asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
     assert asked == {"templates": [0, 1, 2, 3, 4, 5, 6, 8, 16], "hierarchy": [*range(17)]}

@@ -7,12 +7,14 @@ the smallest one's number of lanes counts, and the other ranks' data goes over t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
 
 
 @dataclass(frozen=True)
@@ -86,24 +88,24 @@ class Cluster:
 
     def node_us(self, num_bytes: float) -> float:
         """Longest time of a message inside a node."""
-        return _slowest_us(self.site.topology, self._links[True], num_bytes)
+        return _slowest_us(self._costs[True], num_bytes)
 
     def lane_us(self, num_bytes: float) -> float:
         """Longest time of a message on a lane."""
-        return _slowest_us(self.site.topology, self._links[False], num_bytes)
+        return _slowest_us(self._costs[False], num_bytes)
 
     @cached_property
-    def _links(self) -> dict[bool, tuple[int, ...]]:
-        """Links inside the first node and those of its lanes, one of each sort of cost: nodes are alike, or nearly so."""
+    def _costs(self) -> dict[bool, tuple[_Cost, ...]]:
+        """What links inside the first node cost, and those of its lanes: nodes are alike, or nearly so."""
         topology, node_of = self.site.topology, self.site.topology.node_of
-        found: dict[bool, dict[tuple[tuple[float, float], ...], int]] = {True: {}, False: {}}
+        found: dict[bool, set[_Cost]] = {True: set(), False: set()}
         ends = {rank: lane for ranks in self.carriers for lane, rank in enumerate(ranks)}
         for index, link in enumerate(topology.links):
             inside = node_of[link.src] == node_of[link.dst]
             if link.src in self.nodes[0] and (inside or ends.get(link.src, -1) == ends.get(link.dst, -2)):
-                cost = tuple(topology.resource_cost[resource] for resource in topology.resources_of[index])
-                found[inside].setdefault((*cost, (link.latency_us, 0.0)), index)
-        return {inside: tuple(by_cost.values()) for inside, by_cost in found.items()}
+                costs = (topology.resource_cost[resource] for resource in topology.resources_of[index])
+                found[inside].update(_Cost(*cost, link.latency_us) for cost in costs)
+        return {inside: _highest(costs) for inside, costs in found.items()}
 
     def _is_joined(self) -> bool:
         """Whether every carrier is linked to those of its lane in all other nodes."""
@@ -117,8 +119,26 @@ class Cluster:
         )
 
 
-def _slowest_us(topology: Topology, links: Sequence[int], num_bytes: float) -> float:
-    return max((topology.message_us(link, num_bytes) for link in links), default=0.0)
+class _Cost(NamedTuple):
+    """What a message costs on a link or one of its ports, and how much later it arrives."""
+
+    alpha_us: float
+    beta_us_per_mb: float
+    latency_us: float
+
+
+def _highest(costs: Iterable[_Cost]) -> tuple[_Cost, ...]:
+    """Those that are not below another one at every size."""
+    left = sorted(set(costs), reverse=True)
+    return tuple(
+        cost for place, cost in enumerate(left)
+        if not any(all(b >= a for a, b in zip(cost, other, strict=True)) for other in left[:place])
+    )  # fmt: skip
+
+
+def _slowest_us(costs: Sequence[_Cost], num_bytes: float) -> float:
+    times_us = [cost.alpha_us + cost.beta_us_per_mb * num_bytes / BYTES_PER_MB + cost.latency_us for cost in costs]
+    return max(times_us, default=0.0)
 
 
 def _gates(topology: Topology) -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ are added to it there, until the next leg.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise, product
 
@@ -157,8 +157,9 @@ def _lane_counts(row: int, width: int) -> list[int]:
 def grid_times(cluster: Cluster, grid: Grid, chunk_bytes: float) -> GridTimes:
     """When what is done, as node 0 sees it, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
-    rows, most = [], _most_chunks(cluster, grid)
-    for book in _books(cluster, grid, [0]):
+    rows, books = [], list(_books(cluster, grid, [0]))
+    most = _most_chunks(cluster, books)
+    for book in books:
         first = len(stages)
         for act in book.acts:
             steps = tuple(_step_us(cluster, act.resource, step, chunk_bytes, most) for step in act.steps)
@@ -167,20 +168,21 @@ def grid_times(cluster: Cluster, grid: Grid, chunk_bytes: float) -> GridTimes:
     return GridTimes(tuple(rows), schedule_stages(stages))
 
 
-def _most_chunks(cluster: Cluster, grid: Grid) -> int:
-    """Chunks that runtimes carry together, where as many neighbours count as one as all steps of node 0 keep together."""
-    steps = (step for book in _books(cluster, grid, [0]) for act in book.acts for step in act.steps)
-    ends = (end for step in steps for sending in step for span in sending.spans for end in span)
+def _most_chunks(cluster: Cluster, books: Iterable[_Book]) -> int:
+    """Chunks that runtimes carry together, where as many neighbours count as one as all steps of a node keep together."""
+    steps = (step for book in books for act in book.acts for step in act.steps)
+    ends = {end for step in steps for sending in step for span in sending.spans for end in span}
     return MAX_COUNT * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
 
 
 def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float, most: int) -> float:
     """How long the rank sends that has most to send, if a message has so many chunks at most."""
     message_us = cluster.node_us if resource == INSIDE else cluster.lane_us
+    more_us = message_us(0.0)
     busy_us: dict[int, float] = {}
     for sending in step:
         size = sum(high - low for low, high in sending.spans) * chunk_bytes
-        one_us = message_us(size) + max(0, len(_messages(sending.spans, most)) - 1) * message_us(0.0)
+        one_us = message_us(size) + max(0, _num_messages(sending.spans, most) - 1) * more_us
         busy_us[sending.src] = busy_us.get(sending.src, 0.0) + one_us
     at_once = cluster.at_once if resource == INSIDE else 1
     return max(busy_us.values(), default=0.0) / at_once
@@ -188,7 +190,7 @@ def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float, mo
 
 def grid_moves(cluster: Cluster, grid: Grid, times: GridTimes) -> Moves:
     """Moves of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
-    moves, most = [], _most_chunks(cluster, grid)
+    moves, most = [], _most_chunks(cluster, _books(cluster, grid, [0]))
     for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
         for act, stage in zip(book.acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
@@ -206,6 +208,12 @@ def _messages(spans: Sequence[Span], most: int) -> list[tuple[int, ...]]:
     if sum(map(len, runs)) <= most:
         return [tuple(chain.from_iterable(runs))] if runs else []
     return [run[part[0] : part[-1] + 1] for run in runs for part in cut(len(run), -(-len(run) // most))]
+
+
+def _num_messages(spans: Sequence[Span], most: int) -> int:
+    """How many `_messages` there are."""
+    lengths = [high - low for low, high in spans if low < high]
+    return min(1, len(lengths)) if sum(lengths) <= most else sum(-(-length // most) for length in lengths)
 
 
 def _books(cluster: Cluster, grid: Grid, nodes: Sequence[int]) -> Iterator[_Book]:

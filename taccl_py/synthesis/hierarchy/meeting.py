@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -139,18 +140,34 @@ class Meeting:
 
 def _meet(ranks: Sequence[int], held: frozenset[int], want: Want, digit: tuple[int, int], sent: Sent) -> frozenset[int]:
     """Let lanes that differ in a digit (its weight, its values) meet, note what they send, and return who has a sum then."""
-    stride, fan = digit
-    values = sorted({lane // stride % fan for lane in want.lanes})
-    after = set()
+    encounter = _encounter(held, want.lanes, *digit)
+    for src, dst, adds in encounter.sendings:
+        sent.setdefault((ranks[src], ranks[dst], adds), []).append(want.share.span)
+    return encounter.after
+
+
+@dataclass(frozen=True, slots=True)
+class _Encounter:
+    """Lanes that send, to which, and whether that is added; and who has a sum then."""
+
+    sendings: tuple[tuple[int, int, bool], ...]
+    after: frozenset[int]
+
+
+# The same few lanes meet in every node, for every piece.
+@lru_cache(maxsize=4096)
+def _encounter(held: frozenset[int], wanted: frozenset[int], stride: int, fan: int) -> _Encounter:
+    values = sorted({lane // stride % fan for lane in wanted})
+    sendings, after = [], set()
     for base in sorted({lane - lane // stride % fan * stride for lane in held}):
         others = [base + value * stride for value in range(fan) if base + value * stride in held]
         for lane in (base + value * stride for value in values):
             after.add(lane)
             has = lane in others
             for other in (other for other in others if other != lane):
-                sent.setdefault((ranks[other], ranks[lane], has), []).append(want.share.span)
+                sendings.append((other, lane, has))
                 has = True
-    return frozenset(after)
+    return _Encounter(tuple(sendings), frozenset(after))
 
 
 def _step(sent: Sent) -> Step:

@@ -54,37 +54,35 @@ def schedule_stages(stages: Sequence[Stage]) -> float:
     for number, stage in enumerate(stages):
         for before in stage.after:
             users[before].append(number)
+    lasts_us = [sum(stage.step_us) for stage in stages]
     for number in reversed(range(len(stages))):
         rest = max((stages[user].rest_us for user in users[number]), default=0.0)
-        stages[number].rest_us = rest + sum(stages[number].step_us)
+        stages[number].rest_us = rest + lasts_us[number]
     left = [len(set(stage.after)) for stage in stages]
-    ready = [(0.0, number) for number, count in enumerate(left) if not count]
+    # Those that can start, with the time from which on they may.
+    ready = {number: 0.0 for number, count in enumerate(left) if not count}
     free_us: dict[int | None, float] = {}
-    end_us = 0.0
+    ends_us = [0.0] * len(stages)
 
-    def earliest_us(known: float, number: int) -> float:
+    def turn(number: int) -> tuple[float, float, int]:
+        """What can start at the earliest comes first; of several at that time, what has the longest way to go."""
         stage = stages[number]
-        also_us = free_us.get(stage.also, 0.0) if stage.also is not None else 0.0
-        return max(known, free_us.get(stage.resource, 0.0), also_us)
+        start_us = max(ready[number], free_us.get(stage.resource, 0.0))
+        if stage.also is not None:
+            start_us = max(start_us, free_us.get(stage.also, 0.0))
+        return start_us, -stage.rest_us, number
 
     while ready:
-        # What can start at the earliest; of several at that time, what has the longest way to go.
-        starts = [earliest_us(known, number) for known, number in ready]
-        at = min(starts)
-        fits = [item for item, start in zip(ready, starts, strict=True) if start <= at]
-        known, number = min(fits, key=lambda item: (-stages[item[1]].rest_us, item[1]))
-        ready.remove((known, number))
+        at, _, number = min(map(turn, ready))
+        del ready[number]
         stage = stages[number]
         stage.start_us = at
-        for resource in (stage.resource, stage.also):
-            free_us[resource] = stage.end_us
-        end_us = max(end_us, stage.end_us)
+        ends_us[number] = free_us[stage.resource] = free_us[stage.also] = at + lasts_us[number]
         for user in users[number]:
             left[user] -= 1
             if not left[user]:
-                known = max(stages[before].end_us for before in stages[user].after)
-                ready.append((known, user))
-    return end_us
+                ready[user] = max(ends_us[before] for before in stages[user].after)
+    return max(ends_us, default=0.0)
 
 
 def keep_order(stages: Sequence[Stage], order: Sequence[int]) -> float:
