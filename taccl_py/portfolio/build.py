@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from taccl_py.errors import InputError, LimitReached, LoweringError
 from taccl_py.lowering.limits import require_sizes
-from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
 from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
@@ -236,10 +237,7 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions,
     # The order that its program needs for its own size is the one for others too.
     options = replace(options, min_bytes=math.ceil(low * share), port_order=known.port_order)
     if known.program.protocol is not options.protocol or options.instances > 1 or known.program.max_bytes < wanted:
-        try:
-            known = lower_and_judge(schedule, replace(options, max_bytes=wanted), over)
-        except LoweringError:
-            known = lower_and_judge(schedule, options, over)
+        known = _lower_somehow(schedule, options, wanted, over)
     safe = math.floor(known.program.max_bytes / share)
     if safe < low:
         raise LoweringError(
@@ -250,6 +248,19 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions,
     require_sizes(program, options.runtime)
     lowered = judged(program, known.replay, schedule.collective, options.runtime)
     return Member(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
+
+
+def _lower_somehow(schedule: Schedule, options: LoweringOptions, wanted: int, over: Over) -> Lowered:
+    """Program up to a wanted size in bytes, else for as large sizes as it may be, else without an order at ports."""
+    failure: LoweringError | None = None
+    for port_order, max_bytes in product(
+        dict.fromkeys((options.port_order, PortOrder.FREE)), (wanted, options.max_bytes)
+    ):
+        try:
+            return lower_and_judge(schedule, replace(options, port_order=port_order, max_bytes=max_bytes), over)
+        except LoweringError as error:
+            failure = error
+    raise failure or ValueError("no way to lower was tried")
 
 
 def _no_slower(one: Member, other: Member, options: LoweringOptions) -> bool:

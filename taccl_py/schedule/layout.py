@@ -150,7 +150,7 @@ def contiguous_runs(
     result = []
     for draft in drafts:
         if len(draft.chunks) == 1:
-            result.append(replace(draft, packed=False))
+            result.append(_as_run(draft, draft.chunks))
             continue
         link = topology.links[draft.link]
         places = []
@@ -164,8 +164,15 @@ def contiguous_runs(
         if draft.packed and len(runs) > 1:
             result.append(replace(draft, chunks=_as_stored(places)))
         else:
-            result += [replace(draft, chunks=run, packed=False) for run in leaders_first(runs, draft.lead)]
+            result += [_as_run(draft, run) for run in leaders_first(runs, draft.lead)]
     return result
+
+
+def _as_run(draft: Draft, chunks: tuple[int, ...]) -> Draft:
+    """The draft with neighbouring chunks only, itself where that is what it has; there are very many."""
+    if not draft.packed and chunks == draft.chunks:
+        return draft
+    return Draft(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead)
 
 
 def _as_stored(places: list[tuple[Address, Address, int]]) -> tuple[int, ...]:

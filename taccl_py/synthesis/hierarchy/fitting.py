@@ -101,8 +101,9 @@ class _Blocks:
 
     def coarse(self, draft: Draft) -> Draft:
         """The draft with blocks instead of chunks."""
-        chunks = (self._place[chunk] for chunk in draft.chunks if chunk in self._place)
-        return replace(draft, chunks=tuple(chunks))
+        place = self._place
+        chunks = tuple(place[chunk] for chunk in draft.chunks if chunk in place)
+        return Draft(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead, draft.packed)
 
     def size(self, blocks: Sequence[int]) -> int:
         """Number of chunks of some blocks."""
