@@ -156,6 +156,25 @@ def test_messages_take_turns_only_as_far_as_the_schedule_s_time_needs_it(schedul
     assert lowered.verdict.violations == ()
 
 
+def test_turns_that_another_size_needed_are_taken_at_once(lowered_orders):
+    lowered = lower_and_judge(cases.urgent_arrival(), LoweringOptions(EXECUTOR))
+    assert lowered.port_order is PortOrder.BOTH
+    lowered_orders.clear()
+    again = lower_and_judge(cases.urgent_arrival(), LoweringOptions(EXECUTOR, port_order=lowered.port_order))
+    assert lowered_orders == [PortOrder.BOTH]
+    assert again.text == lowered.text
+
+
+def test_turns_are_looked_for_though_time_is_up_but_not_when_the_user_wants_an_end(lowered_orders):
+    schedule, options = cases.urgent_relay(), LoweringOptions(EXECUTOR)
+    _, lowered = lower_best(answer(schedule), options, over=lambda: True)
+    assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
+    lowered_orders.clear()
+    _, lowered = lower_best(answer(schedule), options, over=lambda: True, stopped=lambda: True)
+    assert lowered_orders == [PortOrder.FREE]
+    assert lowered.replay.makespan_us > schedule.makespan_us
+
+
 def test_where_turns_cannot_be_taken_the_program_without_them_is_the_answer(monkeypatch):
     """A step that waits cannot be fused, so there may be no room for it; what has room is still right."""
     program = Lowering.program
