@@ -9,11 +9,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError, Interrupted, InvalidArtifact, LimitReached, LoweringError
-from taccl_py.jsonio import read_json
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.limits import require_limits
@@ -27,8 +25,8 @@ from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
-from taccl_py.sketch.catalog import load_sketch
-from taccl_py.sketch.model import Sketch, machine_name
+from taccl_py.sketch.machine import load_machine
+from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import Bound, demand_bound
@@ -38,10 +36,7 @@ from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
-from taccl_py.topology.catalog import is_taccl_profile, load_topology, topology_file
 from taccl_py.topology.degrade import Degradation, degraded
-from taccl_py.topology.model import Topology
-from taccl_py.topology.taccl_profile import profile_topology, read_profile
 from taccl_py.units import parse_size
 from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.group import judge_group
@@ -104,14 +99,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A topology with the sketch that goes with it."""
-
-    topology: Topology
-    sketch: Sketch | None
-
-
-@dataclass(frozen=True)
 class Lowered:
     """A program that its judge accepts.
 
@@ -132,60 +119,6 @@ class Lowered:
     verdict: ProgramVerdict
     replay: Timeline
     port_order: PortOrder = PortOrder.FREE
-
-
-def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> Machine:
-    """Topology and sketch by name or file; a TACCL profile takes nodes, connections and switches from its sketch.
-
-    Raises
-    ------
-    InputError
-        If one of them is wrong or they contradict each other.
-    """
-    hints = load_sketch(sketch, topology) if sketch else None
-    path = topology_file(topology)
-    if path is not None and is_taccl_profile(read_json(path)):
-        return _profile_machine(path, hints, nodes)
-    if (
-        nodes is None
-        and hints is not None
-        and hints.nodes
-        and 1 not in hints.nodes
-        and machine_name(topology) == topology
-    ):
-        nodes = min(hints.nodes)
-    machine = load_topology(topology, nodes)
-    if hints is not None:
-        hints.check_fits(machine)
-    return Machine(machine, hints)
-
-
-def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> Machine:
-    if sketch is None:
-        raise InputError(
-            "is a TACCL profile, which needs a sketch for its nodes and connections; add --sketch", path=str(path)
-        )
-    if nodes is None and len(sketch.nodes) != 1:
-        raise InputError("the sketch leaves the number of nodes open; add --nodes", path=str(path))
-    count = nodes if nodes is not None else sketch.nodes[0]
-    if sketch.nodes and count not in sketch.nodes:
-        raise InputError(
-            f"the sketch is for {sketch.nodes[0]} nodes; leave --nodes out",
-            path=sketch.source,
-            field=sketch.word("nodes"),
-        )
-    profile = read_profile(path)
-    sketch.check_local_ranks(profile.num_ranks)
-    local = range(profile.num_ranks)
-    connections: Mapping[int, list[int]] = {}
-    if count > 1:
-        found = {u: [v for v in local if sketch.connected(u, v)] for u in local}
-        connections = {u: receivers for u, receivers in found.items() if receivers}
-    switches = [group.ranks for group in sketch.switches]
-    topology = profile_topology(profile, nodes=count, connections=connections, switches=switches)
-    sketch = replace(sketch, topology="")
-    sketch.check_fits(topology)
-    return Machine(topology, sketch)
 
 
 def synthesize(request: Request, events: Events) -> Synthesis:

@@ -8,8 +8,9 @@ from taccl_py import pipeline
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
-from taccl_py.pipeline import Request, load_machine, lower_and_judge, lower_best, make_demand, synthesize
+from taccl_py.pipeline import Request, lower_and_judge, lower_best, make_demand, synthesize
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
+from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis

@@ -15,10 +15,11 @@ from taccl_py.baselines.taccl.method import KINDS, Effort, run_taccl, sketches_f
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
-from taccl_py.pipeline import Request, load_machine, require_valid
+from taccl_py.pipeline import Request, require_valid
 from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
 from taccl_py.runtimes import LEGACY
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
+from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology

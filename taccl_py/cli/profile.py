@@ -173,7 +173,7 @@ class _Setup:
 
 
 def _prepare(job: Job | None, values: dict[str, Any]) -> _Setup:
-    from taccl_py.pipeline import load_machine
+    from taccl_py.sketch.machine import load_machine
 
     _refuse_contradictions(job, values)
     reference = load_machine(values["against"]).topology if values["against"] else None

@@ -326,7 +326,7 @@ def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runti
 
 def _machine(values: dict[str, Any]) -> Topology | None:
     """Return the machine that times are predicted for, if one was named whose costs tell times."""
-    from taccl_py.pipeline import load_machine
+    from taccl_py.sketch.machine import load_machine
 
     if not values["topology"]:
         if values["nodes"] is not None:

@@ -71,7 +71,7 @@ def validate_command(name: str, topology: str, nodes: int | None, as_json: bool)
     Example: taccl sketch validate ndv2-sk-1 --nodes 2
     """
     from taccl_py.errors import InputError
-    from taccl_py.pipeline import load_machine
+    from taccl_py.sketch.machine import load_machine
     from taccl_py.topology.automorphism import image_of_links
 
     subject = load_sketch(name, topology)

@@ -139,8 +139,8 @@ def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
 
 def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, needs_machine: bool) -> Subject:
     from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
-    from taccl_py.pipeline import load_machine
     from taccl_py.simulate.plan_replay import replay_plan
+    from taccl_py.sketch.machine import load_machine
     from taccl_py.verify.mscclpp import judge_plan
 
     context = click.get_current_context()
@@ -175,8 +175,8 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
 def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> Subject:
     from taccl_py.lowering.msccl_xml import parse_xml
     from taccl_py.lowering.program import chunks_of_size
-    from taccl_py.pipeline import load_machine
     from taccl_py.simulate.program_replay import replay_program
+    from taccl_py.sketch.machine import load_machine
     from taccl_py.verify.msccl import judge_program
 
     runtime = RUNTIMES[values["runtime"]]

@@ -82,7 +82,7 @@ def show_command(name: str, nodes: int | None, sketch: str, output: Path | None,
 
     Example: taccl topo show ndv2 --nodes 2
     """
-    from taccl_py.pipeline import load_machine
+    from taccl_py.sketch.machine import load_machine
 
     topology = load_machine(name, sketch, nodes).topology
     if output is not None:
@@ -211,8 +211,8 @@ def diff_command(before: str, after: str, as_json: bool, **values: Any) -> None:
 
     Example: taccl topo diff dgx1 dgx1 --tolerance 0.1 --check
     """
-    from taccl_py.pipeline import load_machine
     from taccl_py.report.difference import difference_record, difference_table
+    from taccl_py.sketch.machine import load_machine
     from taccl_py.topology.difference import differences
 
     recorded, present = (load_machine(name, "", values["nodes"]).topology for name in (before, after))
@@ -249,7 +249,7 @@ def align_command(topology: str, output: Path | None, as_json: bool, **values: A
 
     Example: taccl topo align ndv2 --nodes 2
     """
-    from taccl_py.pipeline import load_machine
+    from taccl_py.sketch.machine import load_machine
     from taccl_py.topology.alignment import align_nodes
 
     try:

@@ -11,11 +11,12 @@ import pytest
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.lowering.lower import LoweringOptions, Placement
-from taccl_py.pipeline import Request, load_machine, lower_and_judge, synthesize
+from taccl_py.pipeline import Request, lower_and_judge, synthesize
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.schedule.files import read_schedule, write_schedule
 from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.sketch.catalog import list_sketches
+from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
 from taccl_py.topology.catalog import list_topologies

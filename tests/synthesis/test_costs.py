@@ -10,8 +10,9 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import load_machine, lower_and_judge
+from taccl_py.pipeline import lower_and_judge
 from taccl_py.runtimes import EXECUTOR
+from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Options, Proof, Synthesis
