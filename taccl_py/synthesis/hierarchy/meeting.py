@@ -141,16 +141,24 @@ class Meeting:
 def _meet(ranks: Sequence[int], held: frozenset[int], want: Want, digit: tuple[int, int], sent: Sent) -> frozenset[int]:
     """Let lanes that differ in a digit (its weight, its values) meet, note what they send, and return who has a sum then."""
     encounter = _encounter(held, want.lanes, *digit)
-    for src, dst, adds in encounter.sendings:
-        sent.setdefault((ranks[src], ranks[dst], adds), []).append(want.share.span)
+    for one in encounter.passings:
+        sent.setdefault((ranks[one.src], ranks[one.dst], one.adds), []).append(want.share.span)
     return encounter.after
+
+
+class _Passing(NamedTuple):
+    """A lane that sends, to which, and whether that is added."""
+
+    src: int
+    dst: int
+    adds: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Encounter:
-    """Lanes that send, to which, and whether that is added; and who has a sum then."""
+    """What lanes send when they meet, and who has a sum then."""
 
-    sendings: tuple[tuple[int, int, bool], ...]
+    passings: tuple[_Passing, ...]
     after: frozenset[int]
 
 
@@ -158,16 +166,16 @@ class _Encounter:
 @lru_cache(maxsize=4096)
 def _encounter(held: frozenset[int], wanted: frozenset[int], stride: int, fan: int) -> _Encounter:
     values = sorted({lane // stride % fan for lane in wanted})
-    sendings, after = [], set()
+    passings, after = [], set()
     for base in sorted({lane - lane // stride % fan * stride for lane in held}):
         others = [base + value * stride for value in range(fan) if base + value * stride in held]
         for lane in (base + value * stride for value in values):
             after.add(lane)
             has = lane in others
             for other in (other for other in others if other != lane):
-                sendings.append((other, lane, has))
+                passings.append(_Passing(other, lane, has))
                 has = True
-    return _Encounter(tuple(sendings), frozenset(after))
+    return _Encounter(tuple(passings), frozenset(after))
 
 
 def _step(sent: Sent) -> Step:
