@@ -118,7 +118,7 @@ class Lowered:
     text: str
     verdict: ProgramVerdict
     replay: Timeline
-    port_order: PortOrder = PortOrder.FREE
+    port_order: PortOrder
 
 
 def synthesize(request: Request, events: Events) -> Synthesis:
@@ -336,11 +336,12 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
             other, replayed = _lower_once(lowering, order, options)
             if replayed.makespan_us < timeline.makespan_us:
                 program, timeline, kept = other, replayed, order
-    return replace(judged(program, timeline, schedule.collective, options.runtime), port_order=kept)
+    return judged(program, timeline, schedule.collective, replace(options, port_order=kept))
 
 
-def judged(program: Program, replay: Timeline, collective: Collective, runtime: Runtime) -> Lowered:
-    """A program with its text, or InvalidArtifact if the judge objects to that."""
+def judged(program: Program, replay: Timeline, collective: Collective, options: LoweringOptions) -> Lowered:
+    """A program that was made with these options with its text, or InvalidArtifact if the judge objects to that."""
+    runtime = options.runtime
     text = emit_xml(program, runtime)
     root = collective.root if collective.kind in ROOTED else None
     verdict = judge_program(text, runtime, kind=collective.kind, root=root)
@@ -348,7 +349,7 @@ def judged(program: Program, replay: Timeline, collective: Collective, runtime: 
         raise InvalidArtifact("algorithm.xml", verdict.violations)
     if parse_xml(text, "algorithm.xml", runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
-    return Lowered(program, text, verdict, replay)
+    return Lowered(program, text, verdict, replay, options.port_order)
 
 
 def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
@@ -380,7 +381,8 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowere
         raise InvalidArtifact("algorithm.xml", verdict.violations)
     slots = options.runtime.fifo_slots[program.protocol]
     size = schedule.chunk_bytes / options.instances
-    return Lowered(program, text, verdict, replay_program(program, schedule.topology, size, fifo_slots=slots))
+    replay = replay_program(program, schedule.topology, size, fifo_slots=slots)
+    return Lowered(program, text, verdict, replay, options.port_order)
 
 
 def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions) -> tuple[Program, str]:

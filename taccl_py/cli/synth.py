@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Lowered, Request
 
+_MORE_ENGINES = "note: --engine auto tries more kinds of algorithms and chunk counts, and may close the gap"
 _DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
 # Ranks up to which these are the defaults; on more, engines take longer in proportion.
 _RANKS, _RANGE_RANKS, _MOST_LIMIT_S = 64, 16, 600.0
@@ -183,14 +184,11 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         echo_json(result)
         return
     print_table(summary_table(result))
-    if lowered is not None and (note := _slow_replay(synthesis, lowered, options.instances)):
-        click.echo(note, err=True)
-    if note := _faster_by_switch(result):
-        click.echo(note, err=True)
-    if values["engine"] is None and not request.sketch and synthesis.gap > _WIDE_GAP:
-        click.echo(
-            "note: --engine auto tries more kinds of algorithms and chunk counts, and may close the gap", err=True
-        )
+    slow = _slow_replay(synthesis, lowered, options.instances) if lowered is not None else ""
+    narrow = values["engine"] is None and not request.sketch and synthesis.gap > _WIDE_GAP
+    for note in (slow, _faster_by_switch(result), _MORE_ENGINES if narrow else ""):
+        if note:
+            click.echo(note, err=True)
     for name in files:
         click.echo(f"wrote {name}", err=True)
 

@@ -14,7 +14,7 @@ from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
 from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
-from taccl_py.portfolio.envelope import lower_envelope
+from taccl_py.portfolio.envelope import Span, lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
@@ -148,7 +148,7 @@ def synthesize_portfolio(
         )
     demand = replace(demand, size_bytes=float(high))
     limits = request.options.limits
-    deadline, over = Deadline(limits.seconds), limits.to_lower()
+    deadline, over, stopped = Deadline(limits.seconds), limits.to_lower(), limits.stop.is_set
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
     soon = limits.within(limits.seconds * _BOUNDS)
@@ -167,7 +167,7 @@ def synthesize_portfolio(
     for span in lower_envelope([variant.curve for variant in variants], low, high, _TOLERANCE):
         middle = round(math.sqrt(span.min_bytes * span.max_bytes))
         others = sorted(variants, key=lambda variant: variant.curve.time_us(middle))
-        members += _cover([variants[span.choice], *others], span.min_bytes, span.max_bytes, options, over)
+        members += _cover([variants[span.choice], *others], span, options, over, stopped)
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
@@ -186,14 +186,17 @@ def _bounded(job: _Bounding) -> Probe:
     return Probe(job.demand, job.bounds.at(job.demand.size_bytes, MAX_COUNT, over=lambda: job.is_over))
 
 
-def _cover(variants: Sequence[Variant], low: int, high: int, options: LoweringOptions, over: Over) -> list[Member]:
+def _cover(
+    variants: Sequence[Variant], span: Span, options: LoweringOptions, over: Over, stopped: Over
+) -> list[Member]:
     """Members for all sizes of a span: the first variant where it can be lowered, another one where it cannot."""
     members: list[Member] = []
+    low, high = span.min_bytes, span.max_bytes
     while low <= high:
         failure: LoweringError | None = None
         for variant in variants:
             try:
-                member = _lower_from(variant, low, high, options, over)
+                member = _lower_from(variant, low, high, options, over, stopped)
             except LoweringError as error:
                 failure = failure or error
                 continue
@@ -205,7 +208,7 @@ def _cover(variants: Sequence[Variant], low: int, high: int, options: LoweringOp
     return members
 
 
-def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions, over: Over) -> Member:
+def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions, over: Over, stopped: Over) -> Member:
     """Program for the sizes from `low` up to `high`, or to where another protocol is better, or to where it is safe."""
     schedule = variant.candidate.schedule
     protocol = options.protocol or choose_protocol(at_size(schedule, low), None, options.runtime).protocol
@@ -217,7 +220,7 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions,
         if best is not None and over():
             break
         try:
-            member = _lower_with(variant, low, high, replace(options, protocol=protocol, instances=instances), over)
+            member = _lower_with(variant, low, high, replace(options, protocol=protocol, instances=instances), stopped)
         except LoweringError as error:
             failure = failure or error
             continue
@@ -228,7 +231,7 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions,
     return best
 
 
-def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions, over: Over) -> Member:
+def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions, stopped: Over) -> Member:
     """Program for the sizes from `low` up to `high`, or as far as it is safe."""
     schedule = at_size(variant.candidate.schedule, variant.at_bytes)
     share = bytes_per_byte(schedule, options)
@@ -237,7 +240,7 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions,
     # The order that its program needs for its own size is the one for others too.
     options = replace(options, min_bytes=math.ceil(low * share), port_order=known.port_order)
     if known.program.protocol is not options.protocol or options.instances > 1 or known.program.max_bytes < wanted:
-        known = _lower_somehow(schedule, options, wanted, over)
+        known = _lowered_anew(schedule, options, wanted, stopped)
     safe = math.floor(known.program.max_bytes / share)
     if safe < low:
         raise LoweringError(
@@ -246,18 +249,18 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions,
     high = min(high, safe)
     program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
     require_sizes(program, options.runtime)
-    lowered = judged(program, known.replay, schedule.collective, options.runtime)
+    lowered = judged(program, known.replay, schedule.collective, replace(options, port_order=known.port_order))
     return Member(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 
 
-def _lower_somehow(schedule: Schedule, options: LoweringOptions, wanted: int, over: Over) -> Lowered:
+def _lowered_anew(schedule: Schedule, options: LoweringOptions, wanted: int, stopped: Over) -> Lowered:
     """Program up to a wanted size in bytes, else for as large sizes as it may be, else without an order at ports."""
     failure: LoweringError | None = None
     for port_order, max_bytes in product(
         dict.fromkeys((options.port_order, PortOrder.FREE)), (wanted, options.max_bytes)
     ):
         try:
-            return lower_and_judge(schedule, replace(options, port_order=port_order, max_bytes=max_bytes), over)
+            return lower_and_judge(schedule, replace(options, port_order=port_order, max_bytes=max_bytes), stopped)
         except LoweringError as error:
             failure = error
     raise failure or ValueError("no way to lower was tried")

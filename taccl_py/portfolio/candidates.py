@@ -107,9 +107,10 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
         return [probe for probe in some if probe.gap(found.candidates) > _CLOSE]
 
     race(leading_runs, chain.from_iterable(_far_apart(fewer)))
+    nothing_leads = not found.candidates
     for some in _far_apart(fewer):
         race(following_and_last, some)
-    if not found.candidates and left_out_runs(fewer[0].demand):
+    if nothing_leads and left_out_runs(fewer[0].demand):
         race(left_out_runs, fewer)
     race(constructive_runs, wide(fewer[:-1])[::-1])
     race(promising, chain.from_iterable(_far_apart(wide([probe for probe in probes if probe not in fewer]))))

@@ -45,7 +45,7 @@ class Limits:
         return replace(self, seconds=max(0.05, min(self.seconds, seconds)), work=work)
 
     def to_lower(self) -> Over:
-        """When to be content with the first way to lower what was found, counted from the beginning of the search."""
+        """When to look for nothing that is better to lower any more, counted from the beginning of the search."""
         return self.countdown(grace_seconds=max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds))
 
     def countdown(self, *, least_seconds: float = 0.0, grace_seconds: float = 0.0) -> Over:

@@ -12,6 +12,7 @@ from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.engine import Demand, Events, Proof, Synthesis
 from taccl_py.synthesis.race import Outcome
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.units import BYTES_PER_MB
 
 
@@ -100,6 +101,18 @@ def test_trees_are_asked_at_the_largest_size_though_little_is_left_to_gain(told_
     racer = told_times({"hierarchy": lambda _: 1 + gap})
     race_candidates(probes, racer, Events())
     assert [sizes.index(size) for engine, size in racer.runs if engine == "trees"] == asked
+
+
+def test_what_is_left_to_hierarchy_is_asked_where_it_has_no_answer_though_another_has_one(told_times):
+    """256 ranks, one NIC of which hears nothing any more: engine greedy answers at the largest size, which says nothing of small ones."""
+    whole = load_topology("ndv4", 32)
+    topology = degraded(whole, Degradation(missing_ports=("node 1 ib3 in",)))
+    sizes = [1024.0 * 2**number for number in range(5)]
+    probes = [Probe(Demand(topology, Kind.ALLREDUCE, size), Bound(1e-3, "made up")) for size in sizes]
+    racer = told_times({"greedy": lambda _: 1e4})
+    race_candidates(probes, racer, Events())
+    assert ("greedy", sizes[-1]) in racer.runs
+    assert {size for engine, size in racer.runs if engine == "templates"} == {sizes[0], sizes[2], sizes[4]}
 
 
 def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_at_which_it_was_beaten(told_times):

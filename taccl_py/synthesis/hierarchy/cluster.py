@@ -7,7 +7,7 @@ the smallest one's number of lanes counts, and the other ranks' data goes over t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -127,9 +127,9 @@ class _Cost(NamedTuple):
     latency_us: float
 
 
-def _highest(costs: Iterable[_Cost]) -> tuple[_Cost, ...]:
+def _highest(costs: Collection[_Cost]) -> tuple[_Cost, ...]:
     """Those that are not below another one at every size."""
-    left = sorted(set(costs), reverse=True)
+    left = sorted(costs, reverse=True)
     return tuple(
         cost for place, cost in enumerate(left)
         if not any(all(b >= a for a, b in zip(cost, other, strict=True)) for other in left[:place])

@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise, product, starmap
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.meeting import Meeting, Sending, Share, Span, Step, Want, sliced
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Move, Moves, cut
+from taccl_py.synthesis.templates.moves import Move, Moves
 
 # Messages of a lane in one leg, and scatters, at most.
 _MOST_TURNS = 4
@@ -182,7 +182,7 @@ def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float, mo
     busy_us: dict[int, float] = {}
     for sending in step:
         size = sum(high - low for low, high in sending.spans) * chunk_bytes
-        one_us = message_us(size) + max(0, _num_messages(sending.spans, most) - 1) * more_us
+        one_us = message_us(size) + max(0, len(_messages(sending.spans, most)) - 1) * more_us
         busy_us[sending.src] = busy_us.get(sending.src, 0.0) + one_us
     at_once = cluster.at_once if resource == INSIDE else 1
     return max(busy_us.values(), default=0.0) / at_once
@@ -195,25 +195,24 @@ def grid_moves(cluster: Cluster, grid: Grid, times: GridTimes) -> Moves:
         for act, stage in zip(book.acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
                 moves += [
-                    Move(sending.src, sending.dst, chunks, start, start + lasts, sending.adds)
+                    Move(sending.src, sending.dst, _chunks(message), start, start + lasts, sending.adds)
                     for sending in step
-                    for chunks in _messages(sending.spans, most)
+                    for message in _messages(sending.spans, most)
                 ]
     return tuple(sorted(moves, key=lambda move: move.start))
 
 
-def _messages(spans: Sequence[Span], most: int) -> list[tuple[int, ...]]:
-    """Chunks of each message: runtimes carry no more than so many together, and sums are not as fast as they look otherwise."""
-    runs = [tuple(range(low, high)) for low, high in spans if low < high]
-    if sum(map(len, runs)) <= most:
-        return [tuple(chain.from_iterable(runs))] if runs else []
-    return [run[part[0] : part[-1] + 1] for run in runs for part in cut(len(run), -(-len(run) // most))]
+def _messages(spans: Sequence[Span], most: int) -> list[tuple[Span, ...]]:
+    """Runs of each message: runtimes carry no more than so many together, and sums are not as fast as they look otherwise."""
+    runs = [span for span in spans if span.low < span.high]
+    if sum(high - low for low, high in runs) <= most:
+        return [tuple(runs)] if runs else []
+    parts = [(run, -(-(run.high - run.low) // most)) for run in runs]
+    return [(sliced(run, part, number),) for run, number in parts for part in range(number)]
 
 
-def _num_messages(spans: Sequence[Span], most: int) -> int:
-    """How many `_messages` there are."""
-    lengths = [high - low for low, high in spans if low < high]
-    return min(1, len(lengths)) if sum(lengths) <= most else sum(-(-length // most) for length in lengths)
+def _chunks(spans: Sequence[Span]) -> tuple[int, ...]:
+    return tuple(chain.from_iterable(starmap(range, spans)))
 
 
 def _books(cluster: Cluster, grid: Grid, nodes: Sequence[int]) -> Iterator[_Book]:
