@@ -11,11 +11,20 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.topology.model import Topology
 
 Scratch = tuple[tuple[int, ...], ...]
+IntArray = NDArray[np.int64]
+# Places as numbers, in the order of addresses: neighbours differ by 1, and no buffer or batch reaches into the next one.
+_FIRST_CELL = {buffer: number << 31 for number, buffer in enumerate(sorted(Buffer))}
+_BATCH = len(_FIRST_CELL) << 31
+_NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,20 @@ def place_of(collective: Collective, index: dict[int, int], chunk: int, rank: in
     if position is not None:
         return Address(Buffer.SCRATCH, position)
     return collective.output_address(chunk, rank) or collective.input_address(chunk, rank)
+
+
+class _Cells(dict[int, int]):
+    """Place of every chunk on a rank as a number, found when it is asked for."""
+
+    def __init__(self, collective: Collective, rank: int, scratch: Sequence[int]) -> None:
+        first = _FIRST_CELL[Buffer.SCRATCH]
+        super().__init__({chunk: first + position for position, chunk in enumerate(scratch)})
+        self._collective, self._rank = collective, rank
+
+    def __missing__(self, chunk: int) -> int:
+        place = place_of(self._collective, {}, chunk, self._rank)
+        self[chunk] = cell = _NOWHERE if place is None else _FIRST_CELL[place.buffer] + place.offset
+        return cell
 
 
 def choose_scratch(
@@ -122,21 +145,49 @@ def _best_list(
     if not batches or not needed:
         return tuple(sorted(needed))
     mixed = needed.union(*[batch for batch in batches if needed.intersection(batch)])
-    candidates = [tuple(sorted(chunks, key=order)) for chunks in (needed, mixed) for order in orders]
-
-    def cuts(candidate: tuple[int, ...]) -> tuple[int, int]:
-        index = {chunk: position for position, chunk in enumerate(candidate)}
-        total = 0
-        for batch in batches:
-            places = sorted(place for chunk in batch if (place := place_of(collective, index, chunk, rank)) is not None)
-            total += sum(not _adjacent(one, two) for one, two in pairwise(places))
-        return total, len(candidate)
-
-    return min(candidates, key=cuts)
+    # Orders that come to the same are looked at once.
+    candidates = dict.fromkeys(tuple(sorted(chunks, key=order)) for chunks in (needed, mixed) for order in orders)
+    together = _Together.of(batches, _Cells(collective, rank, ()))
+    return min(candidates, key=lambda candidate: (together.cuts(candidate), len(candidate)))
 
 
-def _adjacent(one: Address, two: Address) -> bool:
-    return one.buffer == two.buffer and two.offset == one.offset + 1
+@dataclass(frozen=True)
+class _Together:
+    """Batches of a rank.
+
+    Attributes
+    ----------
+    column
+        Number of every chunk that occurs.
+    columns, batch
+        Chunks of all batches, and which batch each is of.
+    home
+        Place of every chunk that occurs, out of scratch.
+    """
+
+    column: dict[int, int]
+    columns: IntArray
+    batch: IntArray
+    home: IntArray
+
+    @staticmethod
+    def of(batches: Sequence[Sequence[int]], cells: _Cells) -> _Together:
+        """Of some batches, with the places that are fixed."""
+        column = {chunk: number for number, chunk in enumerate(dict.fromkeys(chain.from_iterable(batches)))}
+        columns = np.array([column[chunk] for chunk in chain.from_iterable(batches)], dtype=np.int64)
+        batch = np.repeat(np.arange(len(batches), dtype=np.int64), [len(each) for each in batches])
+        return _Together(column, columns, batch, np.array([cells[chunk] for chunk in column], dtype=np.int64))
+
+    def cuts(self, scratch: Sequence[int]) -> int:
+        """How often chunks of a batch that follow each other are no neighbours, with some chunks in scratch."""
+        place, first = self.home.copy(), _FIRST_CELL[Buffer.SCRATCH]
+        for position, chunk in enumerate(scratch):
+            if chunk in self.column:
+                place[self.column[chunk]] = first + position
+        places = place[self.columns]
+        stored = places != _NOWHERE
+        cells = np.sort(places[stored] + _BATCH * self.batch[stored])
+        return int(np.count_nonzero((np.diff(cells) != 1) & (np.diff(cells // _BATCH) == 0)))
 
 
 def contiguous_runs(
@@ -146,21 +197,19 @@ def contiguous_runs(
 
     The runs of a batch keep its times and follow each other in buffer order, those of its leading chunks first.
     """
-    index = [{chunk: position for position, chunk in enumerate(chunks)} for chunks in scratch]
+    cells = [_Cells(collective, rank, chunks) for rank, chunks in enumerate(scratch)]
     result = []
     for draft in drafts:
         if len(draft.chunks) == 1:
             result.append(_as_run(draft, draft.chunks))
             continue
         link = topology.links[draft.link]
-        places = []
-        for chunk in draft.chunks:
-            here = place_of(collective, index[link.src], chunk, link.src)
-            there = place_of(collective, index[link.dst], chunk, link.dst)
-            if here is None or there is None:
-                raise ValueError(f"chunk {chunk} has no place on link {link.src}->{link.dst}")
-            places.append((here, there, chunk))
-        runs = _cut(sorted(places))
+        here, there = cells[link.src], cells[link.dst]
+        places = sorted(_Place(here[chunk], there[chunk], chunk) for chunk in draft.chunks)
+        lost = next((place.chunk for place in places if _NOWHERE in (place.here, place.there)), None)
+        if lost is not None:
+            raise ValueError(f"chunk {lost} has no place on link {link.src}->{link.dst}")
+        runs = _cut(places)
         if draft.packed and len(runs) > 1:
             result.append(replace(draft, chunks=_as_stored(places)))
         else:
@@ -175,22 +224,29 @@ def _as_run(draft: Draft, chunks: tuple[int, ...]) -> Draft:
     return Draft(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead)
 
 
-def _as_stored(places: list[tuple[Address, Address, int]]) -> tuple[int, ...]:
-    """Chunks in the order of the end at which they are neighbours, else in that of the receiver."""
-    by_sender = sorted(places)
-    if all(_adjacent(one[0], two[0]) for one, two in pairwise(by_sender)):
-        return tuple(chunk for _, _, chunk in by_sender)
-    return tuple(chunk for _, _, chunk in sorted(places, key=lambda place: place[1:]))
+class _Place(NamedTuple):
+    """Where a chunk lies at both ends of a link; a tuple, as very many are sorted."""
+
+    here: int
+    there: int
+    chunk: int
 
 
-def _cut(places: list[tuple[Address, Address, int]]) -> list[tuple[int, ...]]:
+def _as_stored(places: Sequence[_Place]) -> tuple[int, ...]:
+    """Chunks, given in the sender's order: as they are if they are neighbours there, else in the receiver's order."""
+    if any(two.here != one.here + 1 for one, two in pairwise(places)):
+        places = sorted(places, key=lambda place: (place.there, place.chunk))
+    return tuple(place.chunk for place in places)
+
+
+def _cut(places: Sequence[_Place]) -> list[tuple[int, ...]]:
     """Runs of chunks, given in buffer order with their places at both ends."""
-    runs = [[places[0][2]]]
-    for (here, there, _), (next_here, next_there, chunk) in pairwise(places):
-        if _adjacent(here, next_here) and _adjacent(there, next_there):
-            runs[-1].append(chunk)
+    runs = [[places[0].chunk]]
+    for one, two in pairwise(places):
+        if two.here == one.here + 1 and two.there == one.there + 1:
+            runs[-1].append(two.chunk)
         else:
-            runs.append([chunk])
+            runs.append([two.chunk])
     return [tuple(run) for run in runs]
 
 
