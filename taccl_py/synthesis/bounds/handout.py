@@ -21,6 +21,12 @@ An AllReduce is this twice: contributions, too, have to be collected in a node b
 messages between nodes are the same ones, so both inequalities are added up. A byte of a message stands for as many contributions as
 can be summed up in one place by its start, but all bytes together for no more than its sender can know of all data by then.
 
+One message of a byte does not do both for every node. Take the message by which a byte's last contribution comes into the first
+node that has them all then. Until that one, every other node's contributions left it; after it, to every other node something came
+that all ranks there still had to get. So of the messages between N nodes that carry a byte, N - 1 nodes need some of the first kind
+for what they collect, and N - 1 some of the second kind for what they hand out, and none is of both kinds. These two inequalities,
+in which a message's bytes count for the one or for the other, are averaged with those above.
+
 Time goes in cells, and everything is rounded in favour of the schedule.
 """
 
@@ -95,6 +101,12 @@ class Handout:
     senders: tuple[tuple[Sender, int], ...] = ()
 
     @property
+    def apart(self) -> float:
+        """Part of a sum that the average node hands out or collects by messages that do not do both; 0 if that says nothing new."""
+        nodes = (self.ranks + self.others) / self.ranks
+        return 1 - 1 / nodes if self.both_ways and nodes > 2 else 0.0
+
+    @property
     def is_whole(self) -> bool:
         """Whether there is one unit of data for all, which is summed up or the root's, and not one for each rank."""
         return self.is_sum or bool(self.senders)
@@ -142,12 +154,15 @@ class _Average:
         The moments.
     followed
         Whether what has come by t is followed, or said to be known to all.
+    apart
+        Whether messages count for what is handed out or for what is collected, but not for both.
     weight
         Of the moments; they add up to 1.
     """
 
     at: FloatArray
     followed: BoolArray
+    apart: BoolArray
     weight: FloatArray
 
 
@@ -207,6 +222,31 @@ class _Best:
 
 
 @dataclass(frozen=True)
+class _Worth:
+    """Worth of what a message brings, by its arrival, and of what is collected for it, by its start.
+
+    Attributes
+    ----------
+    out, collected
+        Where it counts for both.
+    out_apart, collected_apart
+        Where it counts for one of them; none if there is nothing of that sort.
+    """
+
+    out: FloatArray
+    collected: FloatArray
+    out_apart: FloatArray | None = None
+    collected_apart: FloatArray | None = None
+
+    def of(self, paths: _Paths, starts: slice, ends: slice) -> FloatArray:
+        """Of messages, [start, arrival]."""
+        found = self.out[ends] * paths.told[starts, ends] + self.collected[starts, None] * paths.reach[starts, ends]
+        if self.out_apart is not None and self.collected_apart is not None:
+            found += paths.half[starts, ends] * np.maximum(self.out_apart[ends], self.collected_apart[starts, None])
+        return np.asarray(found, dtype=np.float64)
+
+
+@dataclass(frozen=True)
 class _Paths:
     """Messages through a gate within some time, by the cells in which they start and arrive; none arrive before `lead` cells.
 
@@ -214,29 +254,24 @@ class _Paths:
     ----------
     lead
         Cells that a message takes at least: 1 or more.
-    told, reach
-        What it brings, and what is collected for it; of no meaning below the lead, [start, arrival].
+    told, reach, half
+        What it brings, what is collected for it, and half of its size; of no meaning below the lead, [start, arrival].
     """
 
     lead: int
     told: FloatArray
     reach: FloatArray
+    half: FloatArray
 
-    def longest(self, out: FloatArray, collected: FloatArray) -> tuple[float, list[tuple[int, int]]]:
-        """The most that messages one after the other are worth, and when these start and arrive.
-
-        Parameters
-        ----------
-        out, collected
-            Worth of what a message brings, by its arrival, and of what is collected for it, by its start.
-        """
-        cells = len(out)
+    def longest(self, each: _Worth) -> tuple[float, list[tuple[int, int]]]:
+        """The most that messages one after the other are worth, and when these start and arrive."""
+        cells = len(each.out)
         best, following = np.zeros(cells + 1), np.zeros(cells, dtype=np.int64)
         # Messages that start in as many cells as the lead has arrive after all of these, so that they are looked at together.
         for high in range(cells - self.lead, 0, -self.lead):
             low = max(0, high - self.lead)
             starts, after = slice(low, high), slice(low + self.lead, cells)
-            worth = out[after] * self.told[starts, after] + collected[starts, None] * self.reach[starts, after]
+            worth = each.of(self, starts, after)
             worth += best[after]
             worth[np.tri(high - low, cells - low - self.lead, -1, dtype=bool)] = -math.inf
             ends = worth.argmax(axis=1)
@@ -313,13 +348,17 @@ class _Time:
         handout, cell_us = search.handout, search.cell_us
         self._cells = int(time_us / cell_us) + 1
         self._starts: FloatArray = np.arange(float(self._cells)) * cell_us
-        # Moments: some until when what has come is said to be known to all, as many until when it is followed, and the ends of both.
+        # Moments: some until when what has come is said to be known to all, as many until when it is followed, and the ends of both;
+        # all of these where messages count for both ends, and again where they count for one of them.
         number = int(time_us / search.learned[0].stride_us) + 1
         regular: FloatArray = np.arange(float(number)) * search.learned[0].stride_us
-        one = np.append(regular, time_us)
-        self._moments = np.concatenate([one, one])
-        self._followed = np.arange(len(self._moments)) >= len(one)
-        self._inside = self._over_links(number)
+        self._one = np.append(regular, time_us)
+        parts = [search.wanted, *([handout.apart] if handout.apart else [])]
+        shape = (len(parts), 2, len(self._one))
+        self._moments = np.broadcast_to(self._one, shape).ravel()
+        self._apart, self._followed = (index.ravel().astype(bool) for index in np.indices(shape)[:2])
+        self._needed = handout.ranks * np.repeat(parts, 2 * len(self._one)) * (1 - 1e-9)
+        self._inside = np.tile(self._over_links(number), len(parts))
         self._out = self._worth_at(self._starts, handout.tells_us)
         # Backwards what is collected counts as what is handed out does, and time runs from the end of a message's first cell.
         self._collected = np.zeros_like(self._out)
@@ -332,16 +371,15 @@ class _Time:
 
     def too_short(self, average: _Average | None) -> _TooShort | None:
         """Whether for some average not enough can come in and be handed out."""
-        search = self._search
-        chains, needed = search.chains, search.handout.ranks * search.wanted * (1 - 1e-9)
+        chains = self._search.chains
         program = ColumnProgram([1.0] * len(chains), len(self._moments))
-        lacking = (needed - self._inside) / len(chains)
+        lacking = (self._needed - self._inside) / len(chains)
         weight = self._placed(average)
         best, best_lack = weight, -math.inf
         paths = [self._paths(chain) for chain in chains]
         for _ in range(_MOST_ROUNDS):
             found = [self._longest(each, weight) for each in paths]
-            lack = needed * float(weight.sum()) - float(weight @ self._inside)
+            lack = float(weight @ self._needed) - float(weight @ self._inside)
             lack -= sum(chain.number * one.worth for chain, one in zip(chains, found, strict=True))
             if lack > 0:
                 return _TooShort(self._time_us, self._average(weight))
@@ -350,7 +388,7 @@ class _Time:
             for share, (chain, one) in enumerate(zip(chains, found, strict=True)):
                 program.add(share, lacking - chain.number * one.at_moments)
             master = program.solve()
-            if master.objective <= needed * 1e-9:
+            if master.objective <= self._needed.max() * 1e-9:
                 return None
             weight = (best + master.prices) / 2
         return None
@@ -359,7 +397,7 @@ class _Time:
         """What all ranks get over links inside the node after a moment: of what came after it, or, if it is followed, of all."""
         search = self._search
         handout = search.handout
-        left_us = np.maximum(0.0, self._time_us - handout.alpha_us - self._moments[: number + 1])
+        left_us = np.maximum(0.0, self._time_us - handout.alpha_us - self._one)
         followed = handout.rate_mb_per_us / search.unit_mb * left_us
         cell = min(search.cells - 1, int(self._time_us / search.cell_us))
         handed = [np.append(learned.handed[:number, cell], 0.0) for learned in search.learned]
@@ -369,15 +407,17 @@ class _Time:
     def _worth_at(self, times_us: FloatArray, tells_us: tuple[float, ...]) -> FloatArray:
         """Worth of what arrives at some times: for the one that it comes to and for the others that know it, [moment, time].
 
+        For moments until when what has come is said to be known to all, then for those until when it is followed.
+
         These are all others if it comes by the moment. If it is followed, they are those to whom messages that start by then can tell it;
         in the end, those to whom any can.
         """
         handout = self._search.handout
-        until_us = self._moments[:, None] + handout.slowest_us
+        until_us = self._one[:, None] + handout.slowest_us
         until_us[-1] = self._time_us
         told = np.searchsorted(np.array(tells_us), (until_us - times_us[None, :]) * (1 + 1e-9), side="right")
-        told = np.where(self._followed[:, None], told, handout.ranks)
-        comes_by = (times_us[None, :] <= self._moments[:, None] * (1 + 1e-9)) & (told > 1)
+        told = np.concatenate([np.full_like(told, handout.ranks), told])
+        comes_by = (times_us[None, :] <= np.tile(self._one, 2)[:, None] * (1 + 1e-9)) & (told > 1)
         return np.where(comes_by, told, 1).astype(np.float64)
 
     def _paths(self, chain: _Chain) -> _Paths:
@@ -389,30 +429,39 @@ class _Time:
         within = size_within(np.full(cells, np.inf), lasting, gate.alpha_us, per_unit_us)
         later = np.arange(cells)[None, :] - np.arange(cells)[:, None] - lead
         sizes = np.minimum(within[np.maximum(later, 0)], chain.most[:cells, None])
-        return _Paths(lead, self._told.by_start().of(sizes), self._reach.of(sizes))
+        return _Paths(lead, self._told.by_start().of(sizes), self._reach.of(sizes), sizes / 2)
 
     def _longest(self, paths: _Paths, weight: FloatArray) -> _Best:
         """What messages through a gate are worth at most: longest paths over the cells in which they start and arrive."""
-        worth, messages = paths.longest(weight @ self._out, weight @ self._collected)
+        shared = weight[~self._apart]
+        each = _Worth(shared @ self._out, shared @ self._collected)
+        if self._apart.any():
+            apart = weight[self._apart]
+            each = replace(each, out_apart=apart @ self._out, collected_apart=apart @ self._collected)
+        worth, messages = paths.longest(each)
         at_moments = np.zeros(len(weight))
         for start, end in messages:
-            at_moments += self._out[:, end] * paths.told[start, end]
-            at_moments += self._collected[:, start] * paths.reach[start, end]
+            out, collected = self._out[:, end], self._collected[:, start]
+            at_moments[~self._apart] += out * paths.told[start, end]
+            at_moments[~self._apart] += collected * paths.reach[start, end]
+            if each.out_apart is not None and each.collected_apart is not None:
+                better = out if each.out_apart[end] >= each.collected_apart[start] else collected
+                at_moments[self._apart] += better * paths.half[start, end]
         return _Best(worth, at_moments)
 
     def _placed(self, average: _Average | None) -> FloatArray:
         """Weights of the moments that are like an average; even ones if there is none."""
         if average is None:
             return np.full(len(self._moments), 1 / len(self._moments))
-        half = len(self._moments) // 2
-        regular = self._moments[: half - 1]
+        regular = self._one[:-1]
         place = np.searchsorted(regular, average.at * self._time_us * (1 + 1e-9), side="right") - 1
-        place = np.where(average.at >= 1, half - 1, place) + half * average.followed
+        place = np.where(average.at >= 1, len(regular), place) + len(self._one) * (average.followed + 2 * average.apart)
         return np.asarray(np.bincount(place, weights=average.weight, minlength=len(self._moments)), dtype=np.float64)
 
     def _average(self, weight: FloatArray) -> _Average:
         used = weight > 0
-        return _Average((self._moments / self._time_us)[used], self._followed[used], weight[used])
+        at = (self._moments / self._time_us)[used]
+        return _Average(at, self._followed[used], self._apart[used], weight[used])
 
 
 @dataclass(frozen=True, slots=True)
