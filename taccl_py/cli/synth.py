@@ -34,6 +34,7 @@ from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options, Synthesis
+from taccl_py.topology.degrade import Degradation
 from taccl_py.units import SizeRange, format_gap, format_time
 
 if TYPE_CHECKING:
@@ -228,7 +229,9 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     )
     if values["time_limit"] is not None:
         return request
-    plain = replace(request, sketch="" if request.sketch == AUTO_SKETCH else request.sketch)
+    # Only the number of ranks counts here, which is the same whatever is missing.
+    sketch = "" if request.sketch == AUTO_SKETCH else request.sketch
+    plain = replace(request, sketch=sketch, degradation=Degradation())
     times = make_demand(plain).topology.num_ranks / (_RANGE_RANKS if ranged else _RANKS)
     limits = replace(limits, seconds=min(_MOST_LIMIT_S, default_s * max(1.0, times)))
     return replace(request, options=replace(request.options, limits=limits))

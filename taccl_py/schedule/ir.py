@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.topology.model import Topology
@@ -106,7 +107,7 @@ class Schedule:
         """Put the messages into their one order."""
         object.__setattr__(self, "messages", sort_messages(self.messages))
 
-    @property
+    @cached_property
     def makespan_us(self) -> float:
         """Time at which the last message has arrived."""
         return max((message.end_us for message in self.messages), default=0.0)
@@ -179,4 +180,4 @@ class Schedule:
 
 def sort_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Messages in the order that files and text use."""
-    return tuple(sorted(messages, key=lambda m: (m.start_us, m.link, m.chunks)))
+    return tuple(sorted(messages, key=attrgetter("start_us", "link", "chunks")))

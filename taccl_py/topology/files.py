@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from taccl_py.errors import InputError
-from taccl_py.jsonio import Fields, read_json
+from taccl_py.jsonio import Fields, parse_json, read_json, read_text
 from taccl_py.topology.model import Link, Port, Switch, Topology, missing_node
 from taccl_py.topology.template import (
     MAX_WIDTH,
@@ -58,13 +59,20 @@ def read_topology(path: Path, nodes: int | None = None) -> Topology:
     InputError
         If the file cannot be read, is no topology, has a wrong or unknown field, or if some rank cannot reach another.
     """
-    value = read_json(path)
+    return _machine(read_text(path), str(path), nodes)
+
+
+# A command asks for its machine more than once, and one of a thousand ranks takes seconds.
+@lru_cache(maxsize=2)
+def _machine(text: str, path: str, nodes: int | None) -> Topology:
+    """The machine of a file with this text."""
+    value = parse_json(text, path)
     if is_taccl_profile(value):
         raise InputError(
             "is a TACCL profile, which says nothing of the links between nodes; give it together with a TACCL sketch",
-            path=str(path),
+            path=path,
         )
-    fields = Fields(value, str(path))
+    fields = Fields(value, path)
     if not fields.has("node"):
         machine = topology_from_fields(fields)
         fields.build("links", lambda: require_connected(machine))

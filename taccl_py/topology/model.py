@@ -17,8 +17,11 @@ Resources are numbered: link ``l`` is resource ``l``, port ``p`` is resource ``l
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import starmap
+from operator import attrgetter
+from typing import Any
 
 from taccl_py.errors import InputError
 from taccl_py.units import BYTES_PER_MB, MAX_COST_US, MAX_RANKS, MIN_COST_US
@@ -65,6 +68,9 @@ class Link:
     ports: tuple[int, ...] = ()
 
 
+_LINK_COLUMNS = attrgetter(*(each.name for each in fields(Link)))
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """A switch that does more than to pass messages on; the links through it are links like others.
@@ -83,6 +89,16 @@ class Switch:
     ranks: tuple[int, ...]
     multicast: bool
     reduce: bool
+
+
+def _cost_objection(costs: Sequence[float]) -> str:
+    """What is wrong with some costs, if anything."""
+    wrong = next((cost for cost in costs if cost != 0 and not MIN_COST_US <= cost <= MAX_COST_US), None)
+    return (
+        ""
+        if wrong is None
+        else f"found the cost {wrong}, 0 or a number from {MIN_COST_US:g} to {MAX_COST_US:g} is needed"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Sort the links and check that everything refers to something."""
-        object.__setattr__(self, "links", tuple(sorted(self.links, key=lambda link: (link.src, link.dst))))
+        object.__setattr__(self, "links", tuple(sorted(self.links, key=attrgetter("src", "dst"))))
         if not self.node_of:
             raise InputError(f"topology {self.name}: it has no ranks")
         if self.num_ranks > MAX_RANKS:
@@ -135,35 +151,48 @@ class Topology:
         if len({port.name for port in self.ports}) != len(self.ports):
             raise InputError(f"topology {self.name}: two ports have one name")
         for port in self.ports:
-            self._check_cost(f"topology {self.name}: port {port.name}", port.alpha_us, port.beta_us_per_mb)
+            objection = _cost_objection((port.alpha_us, port.beta_us_per_mb))
+            if objection:
+                raise InputError(f"topology {self.name}: port {port.name}: {objection}")
+        fine: set[tuple[float, ...]] = set()
         for link in self.links:
-            self._check_link(link)
+            objection = self._link_objection(link, fine)
+            if objection:
+                raise InputError(f"topology {self.name}: link {link.src}->{link.dst}: {objection}")
         for switch in self.switches:
             if not switch.ranks or not 0 <= min(switch.ranks) <= max(switch.ranks) < self.num_ranks:
                 raise InputError(f"topology {self.name}: switch {switch.name} joins a rank that does not exist")
 
-    def _check_link(self, link: Link) -> None:
-        name = f"topology {self.name}: link {link.src}->{link.dst}"
+    def _link_objection(self, link: Link, fine: set[tuple[float, ...]]) -> str:
+        """What is wrong with a link, if anything; there may be a million, so that costs known to be fine are not looked at again."""
+        ports = link.ports
         for rank in (link.src, link.dst):
-            if not 0 <= rank < self.num_ranks:
-                raise InputError(f"{name}: rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}")
+            if not 0 <= rank < len(self.node_of):
+                return f"rank {rank} does not exist, ranks are 0..{self.num_ranks - 1}"
         if link.src == link.dst:
-            raise InputError(f"{name}: a link joins two different ranks")
-        if link.ports and not 0 <= min(link.ports) <= max(link.ports) < len(self.ports):
-            raise InputError(f"{name}: names a port that does not exist")
-        if len(set(link.ports)) != len(link.ports):
-            raise InputError(f"{name}: names a port twice")
+            return "a link joins two different ranks"
+        if ports and not 0 <= min(ports) <= max(ports) < len(self.ports):
+            return "names a port that does not exist"
+        if len(set(ports)) != len(ports):
+            return "names a port twice"
+        costs = (link.alpha_us, link.beta_us_per_mb, link.latency_us)
+        if costs in fine:
+            return ""
         if link.alpha_us == 0 and link.beta_us_per_mb == 0:
-            raise InputError(f"{name}: alpha and beta are both 0; give the link a cost")
-        self._check_cost(name, link.alpha_us, link.beta_us_per_mb, link.latency_us)
+            return "alpha and beta are both 0; give the link a cost"
+        objection = _cost_objection(costs)
+        if not objection:
+            fine.add(costs)
+        return objection
 
-    @staticmethod
-    def _check_cost(name: str, *costs: float) -> None:
-        for cost in costs:
-            if cost != 0 and not MIN_COST_US <= cost <= MAX_COST_US:
-                raise InputError(
-                    f"{name}: found the cost {cost}, 0 or a number from {MIN_COST_US:g} to {MAX_COST_US:g} is needed"
-                )
+    def __getstate__(self) -> dict[str, Any]:
+        """Links as columns for other processes, as there may be a million, and nothing that can be found out again."""
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**state, "links": tuple(zip(*map(_LINK_COLUMNS, self.links), strict=True))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Put the links together again, which have been looked at before."""
+        self.__dict__.update(state, links=tuple(starmap(Link, zip(*state["links"], strict=True))))
 
     @property
     def num_ranks(self) -> int:

@@ -387,6 +387,9 @@ class _Builder:
             for template in templates
         ]
         self._base = [0, *accumulate(template.num_ranks for template in templates)]
+        # Ports between a rank and the network, which all its links to other nodes share.
+        self._ways_out: dict[tuple[int, int, str], tuple[int, ...]] = {}
+        self._ways_in: dict[tuple[int, int, str], tuple[int, ...]] = {}
 
     def add_node(self, node: int) -> None:
         """Add the links inside one node."""
@@ -432,12 +435,20 @@ class _Builder:
         self.links.append(Link(src, dst, alpha_us, beta_us_per_mb, self._network.latency_us, ports))
 
     def _way_out(self, node: int, rank: int, nic: Nic) -> tuple[int, ...]:
-        before = (self._further(node, use.port, use.side) for use in nic.via.get(rank, ()))
-        return (*before, self.table.index(f"node {node} {nic.name} {Side.OUT}", nic.cost))
+        found = self._ways_out.get((node, rank, nic.name))
+        if found is None:
+            before = (self._further(node, use.port, use.side) for use in nic.via.get(rank, ()))
+            found = (*before, self.table.index(f"node {node} {nic.name} {Side.OUT}", nic.cost))
+            self._ways_out[node, rank, nic.name] = found
+        return found
 
     def _way_in(self, node: int, rank: int, nic: Nic) -> tuple[int, ...]:
-        after = (self._further(node, use.port, use.side.opposite) for use in reversed(nic.via.get(rank, ())))
-        return (self.table.index(f"node {node} {nic.name} {Side.IN}", nic.cost), *after)
+        found = self._ways_in.get((node, rank, nic.name))
+        if found is None:
+            after = (self._further(node, use.port, use.side.opposite) for use in reversed(nic.via.get(rank, ())))
+            found = (self.table.index(f"node {node} {nic.name} {Side.IN}", nic.cost), *after)
+            self._ways_in[node, rank, nic.name] = found
+        return found
 
     def _further(self, node: int, name: str, side: Side) -> int:
         return self.table.index(f"node {node} {name} {side}", self._cost_of[node][name])

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs, leaders_first, place_of
+from taccl_py.schedule.layout import (
+    Draft,
+    _Cells,
+    _Together,
+    choose_scratch,
+    contiguous_runs,
+    leaders_first,
+    place_of,
+)
 from tests.instances import MB, chain, full, machine, two_nodes
 from tests.simulate.cases import schedules
 
@@ -91,6 +99,23 @@ def test_batches_that_go_on_where_others_begin_or_end_stay_whole():
     overlapping = [together(0, 2, 3, 4, 5), together(1, 4, 5, 6, start=1.0), together(1, 1, 2, 3, start=2.0)]
     scratch = choose_scratch(topology, collective, overlapping, as_named=True)
     assert scratch[1] == (1, 2, 3, 4, 5, 6)
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from([Kind.ALLTOALL, Kind.SCATTER, Kind.ALLGATHER, Kind.REDUCESCATTER]),
+    st.randoms(use_true_random=False),
+)
+def test_cuts_are_counted_as_places_say(kind, rng):
+    collective = Collective(kind, 4, rng.choice((1, 2)))
+    rank, chunks = rng.randrange(4), range(collective.num_chunks)
+    batches = [tuple(rng.sample(chunks, rng.randint(1, 4))) for _ in range(rng.randint(1, 6))]
+    scratch = rng.sample(chunks, rng.randint(0, 4))
+    index, cuts = {chunk: position for position, chunk in enumerate(scratch)}, 0
+    for batch in batches:
+        places = sorted(place for chunk in batch if (place := place_of(collective, index, chunk, rank)) is not None)
+        cuts += sum(two != Address(one.buffer, one.offset + 1) for one, two in pairwise(places))
+    assert _Together.of(batches, _Cells(collective, rank, ())).cuts(scratch) == cuts
 
 
 def test_scratch_without_batches_is_in_order_of_number():

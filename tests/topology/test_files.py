@@ -207,6 +207,13 @@ def test_instantiated_machine_survives_being_written(write_json: WriteJson) -> N
     assert read_topology(write_json(topology_to_json(topology), "expanded.json")) == topology
 
 
+def test_a_file_that_was_changed_is_read_again(write_json: WriteJson) -> None:
+    before = read_topology(write_json(NODE_FORM), 2)
+    assert read_topology(write_json(NODE_FORM), 2) == before
+    after = read_topology(write_json({**NODE_FORM, "source": "measured"}), 2)
+    assert (before.source, after.source) == ("invented", "measured")
+
+
 def test_both_examples_of_the_readme_can_be_read(write_json: WriteJson) -> None:
     text = (data_dir("topologies") / "README.md").read_text(encoding="utf-8")
     node_form, expanded = re.findall(r"```json\n(.*?)```", text, re.DOTALL)

@@ -1,4 +1,5 @@
 import math
+import pickle
 import re
 
 import pytest
@@ -78,3 +79,20 @@ def test_a_process_group_has_every_rank_once():
 def test_a_switch_joins_ranks_that_there_are():
     with pytest.raises(InputError, match="switch plane joins a rank that does not exist"):
         Topology("test", "", (0, 0), (), TWO_WAY, switches=(Switch("plane", (0, 2), True, True),))
+
+
+def test_what_another_process_gets_is_the_same_machine_and_no_more():
+    links = (Link(0, 1, 1.0, 2.0, 0.5, (0,)), Link(1, 0, 1.0, 2.0), Link(1, 0, 3.0, 0.0, ports=(0, 1)))
+    ports = (Port("a", 1.0, 2.0), Port("b", 0.0, 3.0))
+    topology = Topology(
+        "two", "by hand", (0, 0), ports, links, symmetry=((1, 0),), switches=(Switch("s", (0, 1), True, False),)
+    )
+    size = len(pickle.dumps(topology))
+    assert topology.links_between[1, 0] == (1, 2)
+    assert topology.lane == (0, 0, 1)
+    assert len(pickle.dumps(topology)) == size
+    other = pickle.loads(pickle.dumps(topology))
+    assert other == topology
+    assert other.lane == topology.lane
+    alone = Topology("one", "by hand", (0,), (), ())
+    assert pickle.loads(pickle.dumps(alone)) == alone
