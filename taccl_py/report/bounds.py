@@ -30,7 +30,8 @@ def bounds_record(
     topology = demand.topology
     rows = []
     for size_bytes in sizes:
-        best, bandwidth, crossing = bounds.at(size_bytes), bounds.bandwidth(size_bytes), bounds.crossing(size_bytes)
+        found = bounds.by_sort(size_bytes)
+        best, bandwidth, crossing = found.best, found.bandwidth, found.crossing
         row: dict[str, Any] = {
             "size_bytes": None,
             "bound_us": best.time_us,

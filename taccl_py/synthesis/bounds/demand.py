@@ -57,6 +57,21 @@ _LEAST_SECONDS = 1.0
 _MOST_STEPS = 20_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class SizeBounds:
+    """Best bounds of every sort for one size; see `DemandBounds`."""
+
+    latency: Bound
+    spread: Bound
+    bandwidth: Bound
+    crossing: Bound
+
+    @property
+    def best(self) -> Bound:
+        """Best of all."""
+        return best_of([self.latency, self.spread, self.bandwidth, self.crossing])
+
+
 @dataclass(frozen=True)
 class DemandBounds:
     """Bounds of one collective on one machine, for all sizes.
@@ -167,14 +182,17 @@ class DemandBounds:
             least_us = max(least_us, best.time_us)
         return best_of([best] if self.relays is None else [best, self.relays])
 
-    def at(self, size_bytes: float, most_chunks: int | None = None, *, over: Over = never) -> Bound:
-        """Best bound for a size as nccl-tests counts it, and for messages of so many chunks at most.
+    def by_sort(self, size_bytes: float, most_chunks: int | None = None, *, over: Over = never) -> SizeBounds:
+        """Best bounds of every sort for a size as nccl-tests counts it, and for messages of so many chunks at most.
 
         Where time is over, bounds that take long to evaluate are left out.
         """
-        return best_of(
-            [self.latency, self.spread, self.bandwidth(size_bytes), self.crossing(size_bytes, most_chunks, over)]
-        )  # fmt: skip
+        crossing = self.crossing(size_bytes, most_chunks, over)
+        return SizeBounds(self.latency, self.spread, self.bandwidth(size_bytes), crossing)
+
+    def at(self, size_bytes: float, most_chunks: int | None = None, *, over: Over = never) -> Bound:
+        """Best of all bounds for a size; see `by_sort`."""
+        return self.by_sort(size_bytes, most_chunks, over=over).best
 
 
 def demand_bound(topology: Topology, kind: Kind, root: int, size_bytes: float, limits: Limits | None = None) -> Bound:
