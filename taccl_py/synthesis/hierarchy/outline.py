@@ -177,40 +177,64 @@ class Timeline:
 
 def timeline(cluster: Cluster, outline: Outline, chunk_bytes: float) -> Timeline:
     """Times of an outline's stages, where every rank has its pieces of so many bytes a chunk."""
-    sharing = cluster.sharing
     stages: list[Stage] = []
 
     def add(step_us: Sequence[float], resource: int, *after: int) -> int:
         stages.append(Stage(tuple(step_us), resource, after))
         return len(stages) - 1
 
+    total = sum(outline.pieces)
+    # Most pieces are alike.
+    lasting = {
+        piece: _lasting(cluster, outline, Load(chunk_bytes, piece, piece == total)) for piece in {*outline.pieces}
+    }
     rows: list[tuple[list[int], list[int], list[int]]] = []
     for piece in outline.pieces:
-        load = Load(chunk_bytes, piece, piece == sum(outline.pieces))
-        steps = inside_steps(cluster, outline.inside, load.times(1), 1)
-        cut = _near_steps(cluster, outline, len(steps))
-        near = [add(steps[:cut], INSIDE)]
-        far, across = [add(steps[cut:], INSIDE, near[0])], list[int]()
-        for place, peers in enumerate(outline.rounds):
+        own, rounds = lasting[piece]
+        near = [add(own.near_us, INSIDE)]
+        far, across = [add(own.far_us, INSIDE, near[0])], list[int]()
+        for each in rounds:
             # With lanes that carry for themselves alone, what came over one can go on at once.
-            waits = near[-1] if outline.spread > 1 or not place else across[-1]
-            of_lane = [peers[first :: outline.spread] for first in range(outline.spread)]
-            across_us = max(
-                sum(cluster.lane_us(load.times(peer.blocks * sharing * outline.spread).num_bytes) for peer in served)
-                for served in of_lane
-            )
-            across.append(add([across_us], ACROSS, waits))
-            blocks = max(sum(peer.blocks for peer in served) for served in of_lane)
-            # Lanes that carry whole nodes bring nodes that follow each other, but for where these begin again from 0.
-            runs = min(2, blocks) if max(map(len, of_lane)) == 1 and outline.spread == cluster.width else blocks
-            steps = inside_steps(cluster, outline.inside, load.times(blocks * sharing * outline.spread), runs)
-            cut = _near_steps(cluster, outline, len(steps))
-            near.append(add(steps[:cut], INSIDE, across[-1]))
-            far.append(add(steps[cut:], INSIDE, near[-1]))
+            waits = near[-1] if outline.spread > 1 or not across else across[-1]
+            across.append(add([each.across_us], ACROSS, waits))
+            near.append(add(each.near_us, INSIDE, across[-1]))
+            far.append(add(each.far_us, INSIDE, near[-1]))
         rows.append((near, far, across))
     end_us = schedule_stages(stages)
     found = [tuple(tuple(stages[i] for i in row[which]) for row in rows) for which in range(3)]
     return Timeline(found[0], found[1], found[2], end_us)
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundLasts:
+    """Durations of a round, and of the steps by which what it brings is handed out; see `Timeline`."""
+
+    across_us: float
+    near_us: Sequence[float]
+    far_us: Sequence[float]
+
+
+def _lasting(cluster: Cluster, outline: Outline, load: Load) -> tuple[_RoundLasts, list[_RoundLasts]]:
+    """How long everything takes for a piece: what ranks have at first, and what each round brings."""
+
+    def handing(across_us: float, load: Load, runs: int) -> _RoundLasts:
+        steps = inside_steps(cluster, outline.inside, load, runs)
+        cut = _near_steps(cluster, outline, len(steps))
+        return _RoundLasts(across_us, steps[:cut], steps[cut:])
+
+    # What one lane brings for all ranks that share it, and for all lanes that share out a round.
+    each = load.times(cluster.sharing * outline.spread)
+    found = []
+    for peers in outline.rounds:
+        of_lane = [peers[first :: outline.spread] for first in range(outline.spread)]
+        across_us = max(
+            sum(cluster.lane_us(each.times(peer.blocks).num_bytes) for peer in served) for served in of_lane
+        )
+        blocks = max(sum(peer.blocks for peer in served) for served in of_lane)
+        # Lanes that carry whole nodes bring nodes that follow each other, but for where these begin again from 0.
+        runs = min(2, blocks) if max(map(len, of_lane)) == 1 and outline.spread == cluster.width else blocks
+        found.append(handing(across_us, each.times(blocks), runs))
+    return handing(0.0, load, 1), found
 
 
 @dataclass(frozen=True, slots=True)
