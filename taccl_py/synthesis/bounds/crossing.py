@@ -30,7 +30,7 @@ import numpy as np
 from taccl_py.collective import Kind
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.ends import Ends, Moment, Pair
-from taccl_py.synthesis.bounds.growth import Classes, fits
+from taccl_py.synthesis.bounds.growth import Classes, fits, node_classes
 from taccl_py.synthesis.bounds.net import FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.spread import shared_port
 from taccl_py.synthesis.symmetry import IntArray
@@ -244,8 +244,7 @@ class Cluster:
         """The nodes of a machine; None if there is one only, or too many."""
         if not fits(net):
             return None
-        node_of = net.node_of
-        return Cluster(net, node_of, Classes.of(net, node_of), Classes.of(net.reversed(), node_of))
+        return Cluster(net, net.node_of, node_classes(net), node_classes(net.reversed()))
 
     def reversed(self) -> Cluster:
         """The machine turned around."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 
 import numpy as np
@@ -145,6 +146,13 @@ class _Growth:
                 heapq.heappush(self._events, (now + profile[0], group, told, 0, now, profile))
 
 
+# Several bounds ask for those of a machine and of the machine turned around.
+@lru_cache(maxsize=2)
+def node_classes(net: Net) -> Classes:
+    """Nodes of a machine as classes."""
+    return Classes.of(net, net.node_of)
+
+
 def growth_bound(net: Net, starts: Sequence[int], inward: bool) -> Bound:
     """Time until all ranks can know something that one of the starts has, node by node.
 
@@ -162,7 +170,7 @@ def growth_bound(net: Net, starts: Sequence[int], inward: bool) -> Bound:
         return best_of([])
     what = "fan-in: ports can bring together" if inward else "fan-out: ports can tell"
     node_of = net.node_of
-    by_node = Classes.of(net, node_of)
+    by_node = node_classes(net)
     apart: dict[int, Classes] = {}
     found = [_last_node(net, by_node, node_of, sorted({int(node_of[rank]) for rank in starts}))]
     for rank in starts[:_MOST_STARTS]:

@@ -17,9 +17,9 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Net:
-    """Arrays of a machine; links and resources are numbered as in `Topology`.
+    """Arrays of a machine; links and resources are numbered as in `Topology`. Each is equal to itself alone.
 
     Attributes
     ----------
@@ -144,7 +144,11 @@ class Net:
         return self.quickest(_rows(ranks, self.num_ranks), self.least_message_us)
 
     def reversed(self) -> Net:
-        """Return the same resources with every link turned around; links keep their numbers."""
+        """Return the same resources with every link turned around, the same net every time; links keep their numbers."""
+        return self._turned
+
+    @cached_property
+    def _turned(self) -> Net:
         return Net(
             self.topology, self.dst, self.src, self.latency_us, self.alpha_us, self.beta_us_per_mb,
             self.use_link, self.use_resource, not self.is_reversed,
