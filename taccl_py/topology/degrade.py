@@ -199,16 +199,9 @@ def _without_ports(topology: Topology, gone: set[int]) -> list[Link]:
     """Links that need none of the ports that are gone, with the numbers of those that are left."""
     number = {port: index for index, port in enumerate(p for p in range(len(topology.ports)) if p not in gone)}
     return [
-        Link(
-            link.src,
-            link.dst,
-            link.alpha_us,
-            link.beta_us_per_mb,
-            link.latency_us,
-            tuple([number[p] for p in link.ports]),
-        )
-        for link in topology.links
-        if gone.isdisjoint(link.ports)
+        Link(k.src, k.dst, k.alpha_us, k.beta_us_per_mb, k.latency_us, tuple([number[port] for port in k.ports]))
+        for k in topology.links
+        if gone.isdisjoint(k.ports)
     ]
 
 

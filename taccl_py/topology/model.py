@@ -94,11 +94,9 @@ class Switch:
 def _cost_objection(costs: Sequence[float]) -> str:
     """What is wrong with some costs, if anything."""
     wrong = next((cost for cost in costs if cost != 0 and not MIN_COST_US <= cost <= MAX_COST_US), None)
-    return (
-        ""
-        if wrong is None
-        else f"found the cost {wrong}, 0 or a number from {MIN_COST_US:g} to {MAX_COST_US:g} is needed"
-    )
+    if wrong is None:
+        return ""
+    return f"found the cost {wrong}, 0 or a number from {MIN_COST_US:g} to {MAX_COST_US:g} is needed"
 
 
 @dataclass(frozen=True)

@@ -221,28 +221,35 @@ class _Best:
     at_moments: FloatArray
 
 
-@dataclass(frozen=True)
-class _Worth:
-    """Worth of what a message brings, by its arrival, and of what is collected for it, by its start.
-
-    Attributes
-    ----------
-    out, collected
-        Where it counts for both.
-    out_apart, collected_apart
-        Where it counts for one of them; none if there is nothing of that sort.
-    """
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Worth of what a message brings, by its arrival, and of what is collected for it, by its start."""
 
     out: FloatArray
     collected: FloatArray
-    out_apart: FloatArray | None = None
-    collected_apart: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """Worth of messages.
+
+    Attributes
+    ----------
+    shared
+        Where a message counts for both its ends.
+    apart
+        Where it counts for one of them; None if there is nothing of that sort.
+    """
+
+    shared: _Ends
+    apart: _Ends | None
 
     def of(self, paths: _Paths, starts: slice, ends: slice) -> FloatArray:
         """Of messages, [start, arrival]."""
-        found = self.out[ends] * paths.told[starts, ends] + self.collected[starts, None] * paths.reach[starts, ends]
-        if self.out_apart is not None and self.collected_apart is not None:
-            found += paths.half[starts, ends] * np.maximum(self.out_apart[ends], self.collected_apart[starts, None])
+        shared, apart = self.shared, self.apart
+        found = shared.out[ends] * paths.told[starts, ends] + shared.collected[starts, None] * paths.reach[starts, ends]
+        if apart is not None:
+            found += paths.half[starts, ends] * np.maximum(apart.out[ends], apart.collected[starts, None])
         return np.asarray(found, dtype=np.float64)
 
 
@@ -265,7 +272,7 @@ class _Paths:
 
     def longest(self, each: _Worth) -> tuple[float, list[tuple[int, int]]]:
         """The most that messages one after the other are worth, and when these start and arrive."""
-        cells = len(each.out)
+        cells = len(each.shared.out)
         best, following = np.zeros(cells + 1), np.zeros(cells, dtype=np.int64)
         # Messages that start in as many cells as the lead has arrive after all of these, so that they are looked at together.
         for high in range(cells - self.lead, 0, -self.lead):
@@ -433,21 +440,21 @@ class _Time:
 
     def _longest(self, paths: _Paths, weight: FloatArray) -> _Best:
         """What messages through a gate are worth at most: longest paths over the cells in which they start and arrive."""
-        shared = weight[~self._apart]
-        each = _Worth(shared @ self._out, shared @ self._collected)
-        if self._apart.any():
-            apart = weight[self._apart]
-            each = replace(each, out_apart=apart @ self._out, collected_apart=apart @ self._collected)
-        worth, messages = paths.longest(each)
+        apart = self._ends(weight[self._apart]) if self._apart.any() else None
+        worth, messages = paths.longest(_Worth(self._ends(weight[~self._apart]), apart))
         at_moments = np.zeros(len(weight))
         for start, end in messages:
             out, collected = self._out[:, end], self._collected[:, start]
             at_moments[~self._apart] += out * paths.told[start, end]
             at_moments[~self._apart] += collected * paths.reach[start, end]
-            if each.out_apart is not None and each.collected_apart is not None:
-                better = out if each.out_apart[end] >= each.collected_apart[start] else collected
+            if apart is not None:
+                better = out if apart.out[end] >= apart.collected[start] else collected
                 at_moments[self._apart] += better * paths.half[start, end]
         return _Best(worth, at_moments)
+
+    def _ends(self, weight: FloatArray) -> _Ends:
+        """Worth for weights of the moments."""
+        return _Ends(weight @ self._out, weight @ self._collected)
 
     def _placed(self, average: _Average | None) -> FloatArray:
         """Weights of the moments that are like an average; even ones if there is none."""

@@ -190,7 +190,7 @@ def timeline(cluster: Cluster, outline: Outline, chunk_bytes: float) -> Timeline
     }
     rows: list[tuple[list[int], list[int], list[int]]] = []
     for piece in outline.pieces:
-        own, rounds = lasting[piece]
+        own, *rounds = lasting[piece]
         near = [add(own.near_us, INSIDE)]
         far, across = [add(own.far_us, INSIDE, near[0])], list[int]()
         for each in rounds:
@@ -214,8 +214,8 @@ class _RoundLasts:
     far_us: Sequence[float]
 
 
-def _lasting(cluster: Cluster, outline: Outline, load: Load) -> tuple[_RoundLasts, list[_RoundLasts]]:
-    """How long everything takes for a piece: what ranks have at first, and what each round brings."""
+def _lasting(cluster: Cluster, outline: Outline, load: Load) -> list[_RoundLasts]:
+    """How long everything takes for a piece: what ranks have at first, which nothing brings, and then each round."""
 
     def handing(across_us: float, load: Load, runs: int) -> _RoundLasts:
         steps = inside_steps(cluster, outline.inside, load, runs)
@@ -224,7 +224,7 @@ def _lasting(cluster: Cluster, outline: Outline, load: Load) -> tuple[_RoundLast
 
     # What one lane brings for all ranks that share it, and for all lanes that share out a round.
     each = load.times(cluster.sharing * outline.spread)
-    found = []
+    found = [handing(0.0, load, 1)]
     for peers in outline.rounds:
         of_lane = [peers[first :: outline.spread] for first in range(outline.spread)]
         across_us = max(
@@ -234,7 +234,7 @@ def _lasting(cluster: Cluster, outline: Outline, load: Load) -> tuple[_RoundLast
         # Lanes that carry whole nodes bring nodes that follow each other, but for where these begin again from 0.
         runs = min(2, blocks) if max(map(len, of_lane)) == 1 and outline.spread == cluster.width else blocks
         found.append(handing(across_us, each.times(blocks), runs))
-    return handing(0.0, load, 1), found
+    return found
 
 
 @dataclass(frozen=True, slots=True)
