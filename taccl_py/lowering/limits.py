@@ -16,6 +16,8 @@ from taccl_py.runtimes import (
     Runtime,
 )
 
+# The limit that a program misses whose chunks divide no size for which it may be used.
+NO_CALL = "nchunksperloop"
 _BUILT_IN_NAME = "2D"
 
 
@@ -44,12 +46,17 @@ def require_sizes(program: Program, runtime: Runtime) -> None:
     """
     least, whole = max(program.min_bytes, 1), max(program.num_chunks_per_loop, 1)
     if program.max_bytes // whole * whole < least:
-        raise LoweringError(
-            f"none of the sizes from {program.min_bytes} to {program.max_bytes} bytes is a multiple of the program's {whole} "
-            f"chunks, so {runtime.title} would never select it; ask for a wider range, or for fewer chunks or instances",
-            runtime=runtime.name,
-            limit="nchunksperloop",
-        )
+        raise no_call(program.min_bytes, program.max_bytes, whole, runtime)
+
+
+def no_call(min_bytes: int, max_bytes: int, whole: int, runtime: Runtime) -> LoweringError:
+    """Return the objection that no size of a range is a multiple of so many bytes, one for each chunk of a program."""
+    return LoweringError(
+        f"none of the sizes from {min_bytes} to {max_bytes} bytes is a multiple of the program's {whole} "
+        f"chunks, so {runtime.title} would never select it; ask for a wider range, or for fewer chunks or instances",
+        runtime=runtime.name,
+        limit=NO_CALL,
+    )
 
 
 def require_name(name: str, kind: Kind, runtime: Runtime) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from taccl_py.errors import InputError, LimitReached, LoweringError
-from taccl_py.lowering.limits import require_sizes
+from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
 from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
-from taccl_py.portfolio.envelope import Span, lower_envelope
+from taccl_py.portfolio.envelope import lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
@@ -164,10 +164,15 @@ def synthesize_portfolio(
         sizes_bytes = [round(probe.demand.size_bytes) for probe in probes]
         variants = lower_variants(candidates, sizes_bytes, options, racer, over)
     members: list[Member] = []
+    first = low
     for span in lower_envelope([variant.curve for variant in variants], low, high, _TOLERANCE):
         middle = round(math.sqrt(span.min_bytes * span.max_bytes))
         others = sorted(variants, key=lambda variant: variant.curve.time_us(middle))
-        members += _cover([variants[span.choice], *others], span, options, over, stopped)
+        members += _cover([variants[span.choice], *others], first, span.max_bytes, options, over, stopped)
+        first = members[-1].max_bytes + 1 if members else low
+    if not members:
+        raise no_call(low, high, _divisor(variants[0], options), options.runtime)
+    members = _up_to(members, high)
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
@@ -187,33 +192,46 @@ def _bounded(job: _Bounding) -> Probe:
 
 
 def _cover(
-    variants: Sequence[Variant], span: Span, options: LoweringOptions, over: Over, stopped: Over
-) -> list[Member]:
-    """Members for all sizes of a span: the first variant where it can be lowered, another one where it cannot."""
-    members: list[Member] = []
-    low, high = span.min_bytes, span.max_bytes
+    variants: Sequence[Variant], low: int, high: int, options: LoweringOptions, over: Over, stopped: Over
+) -> Iterator[Member]:
+    """Members for sizes from `low` up to `high`: the first variant where it can be lowered, another one where it cannot.
+
+    Sizes at the end for which there are no calls, or no calls that a program serves, are left to those that follow.
+    """
     while low <= high:
-        failure: LoweringError | None = None
+        failures: list[LoweringError] = []
         for variant in variants:
             try:
                 member = _lower_from(variant, low, high, options, over, stopped)
             except LoweringError as error:
-                failure = failure or error
+                failures.append(error)
                 continue
-            members.append(member)
+            yield member
             low = member.max_bytes + 1
             break
         else:
-            raise failure or ValueError("nothing to lower")
-    return members
+            lasting = [failure for failure in failures if failure.limit != NO_CALL]
+            if lasting or not failures:
+                raise lasting[0] if lasting else ValueError("nothing to lower")
+            return
+
+
+def _up_to(members: Sequence[Member], high: int) -> list[Member]:
+    """The members, the last of which also has the sizes up to the end of the range for which there are no calls."""
+    *others, last = members
+    return [*others, replace(last, max_bytes=high, schedule=at_size(last.schedule, high))]
 
 
 def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions, over: Over, stopped: Over) -> Member:
     """Program for the sizes from `low` up to `high`, or to where another protocol is better, or to where it is safe."""
     schedule = variant.candidate.schedule
-    protocol = options.protocol or choose_protocol(at_size(schedule, low), None, options.runtime).protocol
+    divisor = _divisor(variant, options)
+    called = -(-max(1, low) // divisor) * divisor
+    if called > high:
+        raise no_call(low, high, divisor, options.runtime)
+    protocol = options.protocol or choose_protocol(at_size(schedule, called), None, options.runtime).protocol
     if options.protocol is None:
-        high = _last_with(schedule, protocol, low, high, options)
+        high = _last_with(schedule, protocol, called, high, options)
     best: Member | None = None
     failure: LoweringError | None = None
     for instances in _instances(at_size(schedule, high), options):
@@ -229,6 +247,11 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions,
     if best is None:
         raise failure or ValueError("no number of instances was tried")
     return best
+
+
+def _divisor(variant: Variant, options: LoweringOptions) -> int:
+    """What a size, as nccl-tests counts it, has to be a multiple of for the runtime to take the program."""
+    return math.ceil(variant.lowered.program.num_chunks_per_loop / bytes_per_byte(variant.candidate.schedule, options))
 
 
 def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions, stopped: Over) -> Member:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import pairwise
 
 from taccl_py.errors import LoweringError
@@ -85,10 +86,10 @@ def at_size(schedule: Schedule, size_bytes: float) -> Schedule:
     return resized(schedule, schedule.collective.chunk_bytes(size_bytes))
 
 
-def bytes_per_byte(schedule: Schedule, options: LoweringOptions) -> float:
+def bytes_per_byte(schedule: Schedule, options: LoweringOptions) -> Fraction:
     """Return what the runtime counts for a byte as nccl-tests counts it."""
     geometry = Geometry(schedule.collective, options.instances, options.runtime.checks_chunk_counts)
-    return geometry.bytes_per_call(1.0) / schedule.collective.chunks_per_size
+    return Fraction(geometry.chunks_per_loop, geometry.instances * schedule.collective.chunks_per_size)
 
 
 def lower_variants(

@@ -108,6 +108,18 @@ def test_a_range_without_a_size_that_any_algorithm_divides_is_refused(refuse):
     refuse(5, [words, "ask for a wider range"], "synth", "ring:4", "allgather", "--sizes", "5:6", "--time-limit", "1")
 
 
+def test_sizes_between_those_of_calls_join_the_next_file(taccl, folder):
+    """A Gather of 8 ranks has whole bytes of each rank; LL128 is given up at 6599993 bytes, where no call is before 6600000."""
+    ended = taccl("synth", "dgx1", "gather", "--sizes", "6599990:6600010", "--time-limit", "1", "-o", "all")
+    assert ended.code == 0, ended
+    ranges = json.loads((folder / "all/taccl/gather-dgx1-summary.json").read_text())["ranges"]
+    assert [each["min_bytes"] for each in ranges[1:]] == [each["max_bytes"] + 1 for each in ranges[:-1]]
+    assert (ranges[0]["min_bytes"], ranges[-1]["max_bytes"]) == (6599990, 6600010)
+    for path in (folder / "all").glob("*.xml"):
+        program = parse_xml(path.read_text(), path.name, RUNTIMES["executor"])
+        assert program.min_bytes <= program.max_bytes
+
+
 def test_an_interrupt_while_plans_by_switch_are_timed_keeps_the_files(taccl, folder, monkeypatch):
     def interrupted(_topology, _kind, _root, sizes):
         signal.raise_signal(signal.SIGINT)
