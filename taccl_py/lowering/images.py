@@ -37,10 +37,12 @@ class Images:
 
     @property
     def are_whole(self) -> bool:
-        """Whether no step moves cells of several ranks' shares, which need not be neighbours in an image."""
+        """Whether no step moves cells of several ranks' shares, unless these are neighbours in every image too."""
         return all(
             address.buffer not in self._of_all
-            or address.offset // self._share == (address.offset + max(step.count, 1) - 1) // self._share
+            or self._schedule.stay_neighbours(
+                address.offset // self._share, (address.offset + max(step.count, 1) - 1) // self._share
+            )
             for pattern in self._patterns.values()
             for tb in pattern.threadblocks
             for step in tb.steps

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.actions import Work, cut_actions
@@ -110,10 +110,18 @@ class Subject:
         The rank.
     turn
         Which of its links get their channels first; the same for both ends of a link.
+    spread
+        Channels for each instance of the links with such a place that have to be several from the outset: the other ends need them.
     """
 
     rank: int
     turn: Mapping[int, int]
+    spread: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def decisions(self) -> Decisions:
+        """What is decided before the first attempt."""
+        return Decisions({link: self.spread[place] for link, place in self.turn.items() if place in self.spread})
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +254,7 @@ class Lowering:
     def _settle(self, case: _Case) -> tuple[_Case, Attempt]:
         """Draft until everything fits."""
         runtime = case.options.runtime
-        decisions = Decisions()
+        decisions = Decisions() if case.subject is None else case.subject.decisions
         for _ in range(_MAX_ATTEMPTS):
             attempt = _attempt(case, decisions, self._place(decisions.staged))
             better: Decisions | None = shorten(attempt, decisions, runtime, case.subject.turn if case.subject else None)

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, Subject, lower_rank
 from taccl_py.lowering.program import Gpu, Program
 from taccl_py.schedule.group import GroupSchedule
+
+# Roots are lowered anew where one needs more channels for a link than the rank at its other end; more channels leave less to each.
+_MOST_ROUNDS = 4
 
 
 def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterable[int]) -> Iterator[Program]:
@@ -43,30 +46,72 @@ def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterab
     InputError
         If an option is impossible, or the schedule is not valid.
     """
-    patterns, options = _lower_patterns(schedule, options)
-    images = _images(schedule, options, [program.gpus[root] for root, program in patterns.items()])
+    patterns = _lower_patterns(schedule, options)
+    images = _images(schedule, options, [program.gpus[root] for root, program in patterns.programs.items()])
     for rank in ranks:
         if images is None:
-            yield _lower_one(schedule, options, rank)
+            yield _lower_one(schedule, patterns, rank)
         else:
-            yield alone(patterns[schedule.root_of(rank)], images.of(rank))
+            yield alone(patterns.programs[schedule.root_of(rank)], images.of(rank))
 
 
-def _lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> tuple[dict[int, Program], LoweringOptions]:
-    """Programs of the roots, with their sends in turn if there are ports and room for the steps that wait, and the options of all."""
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """Programs of the roots, and what they have in common with those of all ranks.
+
+    Attributes
+    ----------
+    programs
+        By root.
+    options
+        With the protocol and the order at ports.
+    spread
+        Channels of the orbits of links that need more than one for each instance.
+    """
+
+    programs: dict[int, Program]
+    options: LoweringOptions
+    spread: Mapping[int, int]
+
+
+def _lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> _Patterns:
+    """Programs of the roots, with their sends in turn if there are ports and room for the steps that wait."""
     if schedule.topology.ports and options.port_order is PortOrder.FREE:
         with suppress(LoweringError):
             return _lower_roots(schedule, replace(options, port_order=PortOrder.SENDS))
     return _lower_roots(schedule, options)
 
 
-def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> tuple[dict[int, Program], LoweringOptions]:
-    """Programs of the roots; all use the protocol that the first one chose."""
-    patterns: dict[int, Program] = {}
-    for root in schedule.roots:
-        patterns[root] = _lower_one(schedule, options, root)
-        options = replace(options, protocol=patterns[root].protocol)
-    return patterns, options
+def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> _Patterns:
+    """Programs of the roots; all use the protocol that the first one chose, and both ends of a link as many channels."""
+    spread: dict[int, int] = {}
+    for _ in range(_MOST_ROUNDS):
+        found = _Patterns({}, options, spread)
+        for root in schedule.roots:
+            program = found.programs[root] = _lower_one(schedule, found, root)
+            found = replace(found, options=replace(options, protocol=program.protocol))
+        needed = _channels_needed(schedule, found)
+        if all(number <= spread.get(orbit, 1) for orbit, number in needed.items()):
+            break
+        spread = {orbit: max(number, spread.get(orbit, 1)) for orbit, number in needed.items()}
+    return found
+
+
+def _channels_needed(schedule: GroupSchedule, patterns: _Patterns) -> dict[int, int]:
+    """Channels for each instance of every orbit of links."""
+    topology, needed = schedule.topology, dict[int, int]()
+    for root, program in patterns.programs.items():
+        channels: dict[tuple[int, int], set[int]] = {}
+        for tb in program.gpus[root].threadblocks:
+            for ends in ((root, tb.send_peer), (tb.recv_peer, root)):
+                channels.setdefault(ends, set()).add(tb.channel)
+        known = [topology.links_between[ends] for ends in channels if min(ends) >= 0]
+        for link, orbit in schedule.orbit_of([link for links in known for link in links]).items():
+            ends = topology.links[link].src, topology.links[link].dst
+            lanes = len(topology.links_between[ends])
+            own = sum(channel % lanes == topology.lane[link] for channel in channels[ends])
+            needed[orbit] = max(needed.get(orbit, 1), own // patterns.options.instances)
+    return needed
 
 
 def _images(schedule: GroupSchedule, options: LoweringOptions, patterns: Sequence[Gpu]) -> Images | None:
@@ -81,9 +126,10 @@ def _images(schedule: GroupSchedule, options: LoweringOptions, patterns: Sequenc
     return images if agree else None
 
 
-def _lower_one(schedule: GroupSchedule, options: LoweringOptions, rank: int) -> Program:
+def _lower_one(schedule: GroupSchedule, patterns: _Patterns, rank: int) -> Program:
     part = schedule.part(rank)
-    program = lower_rank(part, Subject(rank, schedule.orbit_of({m.link for m in part.messages})), options)
+    subject = Subject(rank, schedule.orbit_of({m.link for m in part.messages}), patterns.spread)
+    program = lower_rank(part, subject, patterns.options)
     return alone(program, program.gpus[rank])
 
 

@@ -163,6 +163,8 @@ class _Writer:
         if not use.since or (START not in use.since and self._homes.run(use.rank, use.chunks) is not None):
             return None
         spare = self._spare_cells(use)
+        if not self._rules.counts(use.rank):
+            return spare  # what was copied there came in messages that are not in the schedule
         copies = []
         for step, (chunk, since) in enumerate(zip(use.chunks, use.since, strict=True)):
             own = self._schedule.collective.input_address(chunk, use.rank) if since == START else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taccl_py.collective import Collective, Kind, busbw_factor
 from taccl_py.errors import InputError
@@ -170,6 +171,21 @@ class GroupSchedule:
         """Where every rank goes under the translation that takes the root of its role to `rank`; see `sent_by`."""
         everyone = np.arange(self.topology.num_ranks)
         return tuple(self._translations.carried(self.root_of(rank), rank, everyone).tolist())
+
+    def stay_neighbours(self, first: int, last: int) -> bool:
+        """Whether ranks that follow each other do so wherever a translation takes them."""
+        return bool(self._followed[first:last].all())
+
+    @cached_property
+    def _followed(self) -> NDArray[np.bool_]:
+        """Whether every translation takes a rank and the next one to neighbours in the same order."""
+        role = self._translations.role
+        torn = np.zeros(len(role), dtype=np.bool_)
+        torn[-1] = True
+        for generator in self._translations.generators:
+            torn[:-1] |= np.diff(np.array(generator)) != 1
+        # What one rank of a role comes to when it is taken on, the others come to as well.
+        return ~np.isin(role, role[torn])
 
     def orbit_of(self, links: Collection[int]) -> dict[int, int]:
         """Number of the orbit of each link: which one it is, among those of the roots, when its sender is taken to its root."""

@@ -143,11 +143,12 @@ def _sketched_runs(demand: Demand) -> list[Run]:
 def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
     if demand.chunks_per_rank is not None:
         return [Run("milp", demand)]
-    links = len(demand.topology.links)
+    # Finer chunks may be more than can be written down, which is no reason to count them in vain.
+    pairs = demand.collective(1).num_chunks * len(demand.topology.links)
     return [
         Run("milp", replace(demand, chunks_per_rank=count), asked=demand)
         for count in counts
-        if demand.collective(count).num_chunks * links <= (_MOST_PAIRS_ONCE if count == 1 else _MOST_PAIRS)
+        if count * pairs <= (_MOST_PAIRS_ONCE if count == 1 else _MOST_PAIRS)
     ]
 
 

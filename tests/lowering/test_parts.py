@@ -90,10 +90,10 @@ def test_without_room_for_turns_messages_pass_ports_as_they_come(monkeypatch):
 
 
 def _refuses_turns(lower_one):
-    def lowered(schedule, options, rank):
-        if options.port_order is not PortOrder.FREE:
+    def lowered(schedule, patterns, rank):
+        if patterns.options.port_order is not PortOrder.FREE:
             raise LoweringError("no room", runtime="executor", limit="threadblocks")
-        return lower_one(schedule, options, rank)
+        return lower_one(schedule, patterns, rank)
 
     return lowered
 
@@ -128,13 +128,42 @@ def test_ranks_do_what_rank_0_does_with_names_moved():
             assert (image.op, image.count, image.depends_on) == (step.op, step.count, step.depends_on)
 
 
-def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself():
-    """In AllToAll on equal nodes all that a rank has for a node is one step of several shares."""
+def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself(monkeypatch):
+    """In AllToAll by rails all that a rank has for a node is one step of several shares, and ranks of a node are rotated too."""
+    monkeypatch.setattr("taccl_py.synthesis.matching.replicate.delegated", lambda _demand: None)
     schedule = group("hpn:3", Kind.ALLTOALL)
     (program,) = lower_ranks(schedule, OPTIONS, [0])
     assert any(step.count > 1 for tb in program.gpus[0].threadblocks for step in tb.steps)
     assert not Images(schedule, [program.gpus[0]], 1).are_whole
     assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
+
+
+def test_where_neighbours_stay_together_other_ranks_are_images():
+    """By delegates AllToAll is rotated by whole nodes, and no step goes from one node's shares to the next one's."""
+    schedule = group("hpn:9", Kind.ALLTOALL, 1 << 14)
+    assert len(schedule.roots) == 8
+    patterns = [next(lower_ranks(schedule, OPTIONS, [root])).gpus[root] for root in schedule.roots]
+    assert any(
+        step.count > 1 and step.src.buffer is Buffer.INPUT for tb in patterns[0].threadblocks for step in tb.steps
+    )
+    assert Images(schedule, patterns, 1).are_whole
+    lowered = lower_group_and_judge(schedule, OPTIONS)
+    assert lowered.verdict.violations == ()
+    assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
+
+
+def test_ranks_of_different_roles_agree_on_channels(monkeypatch):
+    """A delegate copies what it sends on, step by step, and needs more channels for a link than the one that receives."""
+    schedule = group("hpn:9", Kind.ALLTOALL, 1 << 14)
+    options = LoweringOptions(replace(EXECUTOR, max_steps=20))
+
+    def disagreement():
+        gpus = [program.gpus[rank] for rank, program in enumerate(lower_ranks(schedule, options, range(8)))]
+        return find_disagreement(gpus[0], {peer: gpus[peer] for peer in find_peers(gpus[0]) if peer < 8})
+
+    assert disagreement() is None
+    monkeypatch.setattr("taccl_py.lowering.parts._MOST_ROUNDS", 1)
+    assert disagreement() == "ranks 0 and 2 on channel 0"
 
 
 def test_a_part_is_what_a_rank_sends_and_receives():

@@ -13,6 +13,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.delegates import DelegateTimes, Delegation, delegate_moves, delegate_times
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
 from taccl_py.synthesis.hierarchy.grid import Grid, GridTimes, grid_moves, grid_times, grids
@@ -104,6 +105,7 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
             yield from _broadcasts(demand, back, reduce=True)
         case Kind.ALLTOALL:
             yield from _shuttles(demand, forth)
+            yield from _delegations(demand, forth)
             yield from _relays(demand, forth, limits)
 
 
@@ -300,6 +302,26 @@ def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
         if not doubling or cluster.width > 2:
             shuttle = Shuttle(behind, together, doubling)
             yield Way(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
+
+
+def _delegations(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+    """AllToAll by delegates; lanes that serve all nodes themselves shuttle where every rank is one."""
+
+    def write(delegation: Delegation, times: DelegateTimes) -> Plan | None:
+        return _plan(delegation.name, 1, delegate_moves(cluster, delegation, times))
+
+    if demand.chunks_per_rank not in (None, 1):
+        return
+    pair_bytes = demand.chunk_bytes(demand.collective(1))
+    others = len(cluster.nodes) - 1
+    least = 2 if cluster.is_even and cluster.site.linked_inside_nodes else 1
+    for spread in (lanes for lanes in range(least, cluster.width + 1) if cluster.width % lanes == 0):
+        turns = -(-others // spread)
+        togethers = sorted({min(t, turns) for t in (1, 2, -(-turns // 4), -(-turns // 2), turns)})
+        for together, inside in product(togethers, _insides(cluster)):
+            delegation = Delegation(spread, together, inside, inside)
+            times = delegate_times(cluster, delegation, pair_bytes)
+            yield Way(times.end_us, partial(write, delegation, times))
 
 
 def _bundles(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:

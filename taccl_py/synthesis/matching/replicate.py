@@ -16,6 +16,7 @@ from taccl_py.schedule.ir import Message
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.matching.delegated import delegated
 from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
 from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
 from taccl_py.synthesis.matching.growth import Hop, grow_trees
@@ -77,7 +78,8 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
             f"{topology.name} has {topology.num_ranks} ranks and {len(topology.links)} links, too many to choose the ways of an "
             "AllToAll; use --engine templates"
         )
-    best = _by_rails(demand, symmetry)
+    found_first = [_by_rails(demand, symmetry), delegated(demand) if kind is Kind.ALLTOALL else None]
+    best = min(filter(None, found_first), key=lambda found: found.makespan_us, default=None)
     deadline = Deadline(limits.seconds)
 
     def over() -> bool:

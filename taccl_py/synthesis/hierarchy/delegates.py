@@ -1,0 +1,339 @@
+"""AllToAll over many nodes: lanes share out the other nodes, and each is the delegate of its node to some of them, one after another.
+
+A delegate gets what the ranks of its node, or of a part of it, have for a whole other node, takes it there in one message over its
+lane, and hands it out there. So with L lanes that share them out a lane sends a message to every L-th node alone, where one that serves
+itself sends one to each (`taccl_py.synthesis.hierarchy.alltoall`): of small messages, which cost their alpha, that is L times as fast.
+While messages are on their way, what the next ones will carry is gathered, and what the last ones brought is handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS
+from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
+from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.packing import most_packed
+from taccl_py.synthesis.templates.patterns import DOUBLING
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """Choices of an AllToAll by delegates.
+
+    Attributes
+    ----------
+    spread
+        Lanes that share out the other nodes; each serves its own group of so many lanes.
+    together
+        Turns whose data is gathered, or handed out, at once.
+    gathers, hands
+        How nodes gather and hand out: ``direct``, ``doubling`` (bit by bit) or ``paths``.
+    apart
+        Whether what comes from different nodes is handed out in messages of its own.
+    """
+
+    spread: int
+    together: int
+    gathers: str
+    hands: str
+    apart: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        inside = " and ".join(dict.fromkeys((self.gathers, self.hands)))
+        return f"delegates, {self.spread} lanes share out the nodes, {self.together} turns together, {inside} inside"
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """What a lane does in a turn: to whom it goes, so many nodes further on, and for which ranks.
+
+    Attributes
+    ----------
+    back
+        Distance of the node.
+    group
+        Lanes whose ranks' data it takes: those of this group of neighbours.
+    part, parts
+        And of these every so manieth.
+    lane
+        The lane.
+    """
+
+    back: int
+    group: int
+    part: int
+    parts: int
+    lane: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Hop:
+    """A message inside a node: its place in the order, and places of its ends in the node."""
+
+    step: int
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Leap:
+    """From one rank of a node to another one."""
+
+    node: int
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True)
+class DelegateTimes:
+    """Stages of a delegation.
+
+    Attributes
+    ----------
+    gathered, handed
+        Gathering and handing out, by wave.
+    crossed
+        Messages between nodes, by turn.
+    end_us
+        When all is done.
+    """
+
+    gathered: tuple[Stage, ...]
+    crossed: tuple[Stage, ...]
+    handed: tuple[Stage, ...]
+    end_us: float
+
+
+def delegate_times(cluster: Cluster, delegation: Delegation, pair_bytes: float) -> DelegateTimes:
+    """When what is done, as node 0 sees it, where every rank has so many bytes for every other one."""
+    plan = _Plan(cluster, delegation)
+    stages: list[Stage] = []
+
+    def add(steps: Sequence[float], resource: int, *after: int) -> int:
+        stages.append(Stage(tuple(steps), resource, after))
+        return len(stages) - 1
+
+    gathered = [add(plan.inside_us(plan.gathering(0, wave), pair_bytes), INSIDE) for wave in range(plan.num_waves)]
+    crossed = [
+        add([plan.across_us(turn, pair_bytes)], ACROSS, gathered[turn // delegation.together])
+        for turn in range(len(plan.turns))
+    ]
+    handed = []
+    for wave, turns in enumerate(plan.waves):
+        came = [crossed[turn] for turn in turns]
+        sources = [-back % len(cluster.nodes) for back in plan.backs(wave)] if delegation.apart else [None]
+        steps = [plan.inside_us(plan.handing(0, wave, source), pair_bytes) for source in sources]
+        handed.append(add([sum(step) for step in zip(*steps, strict=True)], INSIDE, *came))
+    end_us = schedule_stages(stages)
+    done = [tuple(stages[number] for number in numbers) for numbers in (gathered, crossed, handed)]
+    return DelegateTimes(done[0], done[1], done[2], end_us)
+
+
+def delegate_moves(cluster: Cluster, delegation: Delegation, times: DelegateTimes) -> Moves:
+    """Moves of an AllToAll with one chunk for each pair of ranks, at these times."""
+    plan = _Plan(cluster, delegation)
+    moves: list[Move] = []
+    for node in range(len(cluster.nodes)):
+        for wave, stage in enumerate(times.gathered):
+            moves += plan.inside(node, plan.gathering(node, wave), stage)
+        for turn, stage in enumerate(times.crossed):
+            moves += plan.crossing(node, turn, stage)
+        for wave, stage in enumerate(times.handed):
+            moves += plan.inside(node, plan.handing(node, wave), stage)
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+def root_moves(cluster: Cluster, delegation: Delegation, times: DelegateTimes) -> Moves:
+    """Those of them that carry what the ranks of node 0 have, where what comes from different nodes does not go on together."""
+    plan = _Plan(cluster, delegation)
+    moves: list[Move] = []
+    for wave, stage in enumerate(times.gathered):
+        moves += plan.inside(0, plan.gathering(0, wave), stage)
+    for turn, stage in enumerate(times.crossed):
+        moves += plan.crossing(0, turn, stage)
+    for wave, stage in enumerate(times.handed):
+        for node in [0, *plan.backs(wave)]:
+            moves += plan.inside(node, plan.handing(node, wave, 0), stage)
+    return tuple(sorted(moves, key=lambda move: move.start))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Who takes what where."""
+
+    cluster: Cluster
+    delegation: Delegation
+
+    @cached_property
+    def turns(self) -> tuple[tuple[_Post, ...], ...]:
+        """What the lanes of a node do in each turn; in the last one, where nodes are left over, lanes share one out."""
+        number, spread = len(self.cluster.nodes), self.delegation.spread
+        found = []
+        for first in range(1, number, spread):
+            backs = range(first, min(first + spread, number))
+            parts = spread // len(backs)
+            found.append(
+                tuple(
+                    _Post(back, group, part, parts, group * spread + (back - first) * parts + part)
+                    for group in range(self.cluster.width // spread)
+                    for back in backs
+                    for part in range(parts)
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def waves(self) -> tuple[range, ...]:
+        """Turns whose data moves together inside nodes."""
+        together = self.delegation.together
+        return tuple(
+            range(first, min(first + together, len(self.turns))) for first in range(0, len(self.turns), together)
+        )
+
+    @property
+    def num_waves(self) -> int:
+        """How many there are."""
+        return len(self.waves)
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        """Place of every rank in its node."""
+        return {rank: place for ranks in self.cluster.nodes for place, rank in enumerate(ranks)}
+
+    @cached_property
+    def _gathers_all(self) -> bool:
+        """Whether every two ranks of a node exchange something before anything crosses."""
+        return self.cluster.is_even and self.delegation.spread == self.cluster.width
+
+    def _node(self, number: int) -> Sequence[int]:
+        return self.cluster.nodes[number % len(self.cluster.nodes)]
+
+    def _served(self, node: int, post: _Post) -> list[int]:
+        """Ranks of a node whose data a lane takes."""
+        spread, lane_of = self.delegation.spread, self.cluster.lane_of
+        return [
+            rank
+            for rank in self._node(node)
+            if lane_of[rank] // spread == post.group and lane_of[rank] % spread % post.parts == post.part
+        ]
+
+    def _carrier(self, node: int, post: _Post) -> int:
+        return self.cluster.carriers[node % len(self.cluster.nodes)][post.lane]
+
+    def _chunks(self, src: int, dsts: Sequence[int]) -> list[int]:
+        size = self.cluster.site.topology.num_ranks
+        return [src * size + dst for dst in dsts]
+
+    def gathering(self, node: int, wave: int) -> dict[_Hop, list[int]]:
+        """What goes to delegates of a node before the turns of a wave."""
+        carried: dict[_Hop, list[int]] = {}
+        for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
+            for rank in self._served(node, post):
+                chunks = self._chunks(rank, self._node(node + post.back))
+                self._carry(carried, self.delegation.gathers, _Leap(node, rank, self._carrier(node, post)), chunks)
+        if self._gathers_all and wave == self.num_waves - 1:
+            self._carry_own(carried, self.delegation.gathers, node)
+        return carried
+
+    def backs(self, wave: int) -> list[int]:
+        """Distances of the nodes that every node sends to in the turns of a wave."""
+        return sorted({post.back for turn in self.waves[wave] for post in self.turns[turn]})
+
+    def handing(self, node: int, wave: int, source: int | None = None) -> dict[_Hop, list[int]]:
+        """What goes on in a node after the turns of a wave: everything, or what ranks of one node had."""
+        carried: dict[_Hop, list[int]] = {}
+        for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
+            if source is None or (node - post.back) % len(self.cluster.nodes) == source:
+                carrier, served = self._carrier(node, post), self._served(node - post.back, post)
+                for rank in self._node(node):
+                    chunks = [chunk for other in served for chunk in self._chunks(other, [rank])]
+                    self._carry(carried, self.delegation.hands, _Leap(node, carrier, rank), chunks)
+        if not self._gathers_all and wave == 0 and source in (None, node):
+            self._carry_own(carried, self.delegation.hands, node)
+        return carried
+
+    def inside(self, node: int, carried: Mapping[_Hop, Sequence[int]], stage: Stage) -> Iterator[Move]:
+        """Moves of an exchange inside a node."""
+        ranks, starts = self.cluster.nodes[node], stage.starts_us()
+        for hop, chunks in sorted(carried.items()):
+            start = starts[hop.step]
+            yield Move(ranks[hop.src], ranks[hop.dst], tuple(chunks), start, start + stage.step_us[hop.step])
+
+    def _carry_own(self, carried: dict[_Hop, list[int]], inside: str, node: int) -> None:
+        """What stays in the node goes along."""
+        for src in self._node(node):
+            for dst in self._node(node):
+                self._carry(carried, inside, _Leap(node, src, dst), self._chunks(src, [dst]))
+
+    def _carry(self, carried: dict[_Hop, list[int]], inside: str, leap: _Leap, chunks: Sequence[int]) -> None:
+        for hop in self._way(inside, leap):
+            carried.setdefault(hop, []).extend(chunks)
+
+    def _way(self, inside: str, leap: _Leap) -> Iterator[_Hop]:
+        """From one rank to another one of its node."""
+        src, dst = self._place[leap.src], self._place[leap.dst]
+        if inside == PATHS:
+            way, parents = [leap.dst], self._parents_from(leap.src)
+            while way[-1] != leap.src:
+                way.append(parents[way[-1]])
+            for step, (here, there) in enumerate(pairwise(reversed(way))):
+                yield _Hop(step, self._place[here], self._place[there])
+        elif inside == DOUBLING:
+            for step in range((src ^ dst).bit_length()):
+                if (src ^ dst) & 1 << step:
+                    yield _Hop(step, src, src ^ 1 << step)
+                    src ^= 1 << step
+        elif src != dst:
+            yield _Hop(((dst - src) % len(self._node(leap.node)) - 1) // self.cluster.at_once, src, dst)
+
+    def _parents_from(self, source: int) -> Sequence[int]:
+        """The rank before each rank on the way from a source inside its node."""
+        if source not in self._parents:
+            self._parents[source] = self.cluster.site.inside.path_parents(source)
+        return self._parents[source]
+
+    @cached_property
+    def _parents(self) -> dict[int, Sequence[int]]:
+        return {}
+
+    @cached_property
+    def _steps(self) -> int:
+        """Steps of any exchange inside a node."""
+        return max(len(ranks) for ranks in self.cluster.nodes) - 1
+
+    def crossing(self, node: int, turn: int, stage: Stage) -> Iterator[Move]:
+        """What a node's lanes send in a turn."""
+        for post in self.turns[turn]:
+            there = self._node(node + post.back)
+            chunks = [chunk for rank in self._served(node, post) for chunk in self._chunks(rank, there)]
+            if chunks:
+                ends = self._carrier(node, post), self._carrier(node + post.back, post)
+                yield Move(*ends, tuple(chunks), stage.start_us, stage.end_us)
+
+    def inside_us(self, carried: dict[_Hop, list[int]], pair_bytes: float) -> list[float]:
+        """How long each step of an exchange inside a node takes the rank that has most to send or to receive."""
+        busy_us: list[dict[tuple[int, bool], list[float]]] = [{} for _ in range(self._steps)]
+        for hop, chunks in carried.items():
+            us = _parts_us(self.cluster.node_us, len(chunks), pair_bytes)
+            for end in ((hop.src, True), (hop.dst, False)):
+                busy_us[hop.step].setdefault(end, []).append(us)
+        at_once = self.cluster.at_once
+        return [max((max(sum(us) / at_once, *us) for us in step.values()), default=0.0) for step in busy_us]
+
+    def across_us(self, turn: int, pair_bytes: float) -> float:
+        """How long the lanes' messages of a turn take."""
+        counts = [len(self._served(0, post)) * len(self._node(post.back)) for post in self.turns[turn]]
+        return max(_parts_us(self.cluster.lane_us, count, pair_bytes) for count in counts)
+
+
+def _parts_us(message_us: Callable[[float], float], count: int, chunk_bytes: float) -> float:
+    """How long so many chunks take, in as few messages as they can be packed into."""
+    parts = -(-count // max(1, most_packed(chunk_bytes)))
+    return message_us(count * chunk_bytes) + max(0, parts - 1) * message_us(0.0)

@@ -1,0 +1,97 @@
+"""AllToAll by delegates, replicated: what becomes of the data of one node's ranks, and every other node's by rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from taccl_py.schedule.group import GroupSchedule
+from taccl_py.schedule.ir import Message
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_times, root_moves
+from taccl_py.synthesis.hierarchy.outline import PATHS
+from taccl_py.synthesis.matching.fabric import resource_orbits
+from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.synthesis.templates.moves import Moves, as_drafts, cut
+from taccl_py.synthesis.templates.packing import most_packed
+from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
+from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Topology
+from taccl_py.topology.translations import Translations
+
+# The most promising ones are written out.
+_MOST = 4
+
+
+def delegated(demand: Demand) -> GroupSchedule | None:
+    """Best AllToAll by delegates, with one chunk for each pair; None where nodes are not equal or cannot be rotated."""
+    topology = demand.topology
+    pair_bytes = demand.size_bytes / topology.num_ranks
+    if demand.chunks_per_rank not in (None, 1) or topology.num_nodes == 1 or most_packed(pair_bytes) < 2:
+        return None
+    cluster = Cluster.of(Site(topology, pair_bytes))
+    rotation = _rotation(topology)
+    group = Translations.of([rotation], topology.num_ranks) if rotation is not None else None
+    orbits = resource_orbits(topology, group) if group is not None else None
+    if cluster is None or group is None or orbits is None:
+        return None
+    found = [(delegation, delegate_times(cluster, delegation, pair_bytes)) for delegation in _delegations(cluster)]
+    found.sort(key=lambda each: each[1].end_us)
+    schedules = []
+    for delegation, times in found[:_MOST]:
+        base = _timed(topology, orbits, pair_bytes, root_moves(cluster, delegation, times))
+        if base is not None:
+            schedules.append(GroupSchedule(topology, demand.kind, 1, pair_bytes, group.generators, base))
+    return min(schedules, key=lambda schedule: schedule.makespan_us, default=None)
+
+
+def _rotation(topology: Topology) -> tuple[int, ...] | None:
+    """The permutation that takes every rank to the one of its number in the next node; None if nodes are not equal."""
+    nodes = topology.node_ranks
+    if len({len(ranks) for ranks in nodes}) > 1:
+        return None
+    image = [0] * topology.num_ranks
+    for before, ranks in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
+        for rank, there in zip(before, ranks, strict=True):
+            image[rank] = there
+    return tuple(image)
+
+
+def _delegations(cluster: Cluster) -> Iterator[Delegation]:
+    """Those that wait for one turn at a time, as what comes from different nodes does not go on together."""
+    size = len(cluster.nodes[0])
+    insides = [DIRECT, DOUBLING] if size & (size - 1) == 0 else [DIRECT]
+    if not cluster.site.linked_inside_nodes:
+        insides = [PATHS]
+    spreads = [lanes for lanes in range(1, cluster.width + 1) if cluster.width % lanes == 0]
+    for spread, gathers, hands in product(spreads, insides, insides):
+        yield Delegation(spread, 1, gathers, hands, apart=True)
+
+
+def _timed(topology: Topology, orbits: IntArray, chunk_bytes: float, moves: Moves) -> tuple[Message, ...] | None:
+    """The moves in their order, where an orbit of links or ports serves one at a time; None if they do not fit the links."""
+    drafts = as_drafts(topology, chunk_bytes, moves)
+    if drafts is None:
+        return None
+    most = most_packed(chunk_bytes)
+    free_us: dict[int, float] = {}
+    # Chunks that have come, by chunk and rank; the others are where they begin.
+    came_us: dict[tuple[int, int], float] = {}
+    messages = []
+    for draft in drafts:
+        link = topology.links[draft.link]
+        claims = [(int(orbits[resource]), resource) for resource in topology.resources_of[draft.link]]
+        if len({orbit for orbit, _ in claims}) < len(claims):
+            return None
+        for part in cut(len(draft.chunks), -(-len(draft.chunks) // most)):
+            chunks = tuple(draft.chunks[place] for place in part)
+            size_bytes = len(chunks) * chunk_bytes
+            known_us = (came_us.get((chunk, link.src), 0.0) for chunk in chunks)
+            start_us = max(*known_us, *(free_us.get(orbit, 0.0) for orbit, _ in claims))
+            end_us = start_us + topology.message_us(draft.link, size_bytes)
+            for orbit, resource in claims:
+                free_us[orbit] = start_us + topology.occupancy_us(resource, size_bytes)
+            came_us.update(dict.fromkeys(((chunk, link.dst) for chunk in chunks), end_us))
+            messages.append(Message(draft.link, chunks, start_us, end_us, packed=len(chunks) > 1))
+    return tuple(messages)
