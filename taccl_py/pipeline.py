@@ -371,9 +371,13 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
 
 
 def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
-    program = join_ranks(list(lower_ranks(schedule, options, range(schedule.topology.num_ranks))))
-    for gpu in program.gpus:
-        require_agreement(gpu, {peer: program.gpus[peer] for peer in find_peers(gpu) if peer > gpu.rank}, options)
+    programs: list[Program] = []
+    for rank, program in enumerate(lower_ranks(schedule, options, range(schedule.topology.num_ranks))):
+        gpu = program.gpus[rank]
+        # At once, as those that do not agree with the first ranks need not be waited for.
+        require_agreement(gpu, {peer: programs[peer].gpus[peer] for peer in find_peers(gpu) if peer < rank}, options)
+        programs.append(program)
+    program = join_ranks(programs)
     require_limits(program, options.runtime)
     text = emit_xml(program, options.runtime)
     verdict = judge_program(text, options.runtime, kind=schedule.kind)
