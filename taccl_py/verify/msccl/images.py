@@ -1,15 +1,16 @@
-"""Files in which every rank does what rank 0 does, with other names: there rank 0 can stand for all.
+"""Files in which ranks do what a few of them do, with other names: there these few, the *roots*, can stand for all.
 
-Rank r's program is an *image* of rank 0's if a permutation of the ranks, which takes 0 to r, makes the one text of the other:
-peers are renamed, shares of ranks in the buffers change places, and all else is the same, letter by letter. The permutations
-are read off the text, and must fit together: the image of what rank q does for its image of rank x is what the image of q
-does for the image of x, for all peers q of rank 0 (so the two sides of every connection agree). Then
+Rank r's program is an *image* of a root's if a permutation of the ranks, which takes the root to r, makes the one text of the
+other: peers are renamed, shares of ranks in the buffers change places, and all else is the same, letter by letter. Shares that one
+step moves together must follow each other in the image too. The permutations are read off the text, and must fit together: for
+all peers q of a root, the image of what q's root does for its image of rank x is what the image of q does for the image of x, and q
+and its image have the same root (so the two sides of every connection agree). Then
 
 * all ranks can go on in step, and whatever order they take instead ends where that ends, as no condition that is once
-  fulfilled is ever lost (`taccl_py.verify.msccl.execute`): the program ends with the same queues if rank 0's does, with each
-  connection standing for all its images;
-* what rank q holds is the image of what rank 0 holds: a message from q brings the image of what rank 0 sends there;
-* flags order the accesses of each rank as they order rank 0's.
+  fulfilled is ever lost (`taccl_py.verify.msccl.execute`): the program ends with the same queues if the roots' do, with each
+  connection that a root fills standing for all its images;
+* what rank q holds is the image of what its root holds: a message from q brings the image of what its root sends;
+* flags order the accesses of each rank as they order its root's.
 
 Nothing is assumed of who wrote the file, and where anything does not fit, or an objection is found, all ranks are judged.
 """
@@ -31,13 +32,15 @@ from taccl_py.runtimes import MAX_OFFSET, MAX_XML_CHILDREN, Runtime
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.geometry import Geometry
 from taccl_py.verify.msccl.grammar import Algorithm, Gpu, parse_algorithm
-from taccl_py.verify.msccl.operations import Plan
+from taccl_py.verify.msccl.operations import Plan, Wires
 from taccl_py.verify.msccl.rules import find_geometry
 from taccl_py.verify.msccl.semantics import Contents, Setting
 from taccl_py.verify.msccl.text import read_document
 
 # Files of fewer ranks are judged rank by rank, which takes little time there.
 FEWEST_RANKS = 64
+# Most ranks that stand for all, and the part of all that they may be.
+_MOST_ROOTS, _PART = 64, 0.5
 
 _GPU_END = "  </gpu>\n"
 _END = "</algo>\n"
@@ -51,34 +54,40 @@ _TB = f"    <tb id={_NUMBER} send={_NUMBER} recv={_NUMBER} chan={_NUMBER}>\n(?:{
 _PLAIN_GPU = re.compile(
     f"  <gpu id={_NUMBER} i_chunks={_NUMBER} o_chunks={_NUMBER} s_chunks={_NUMBER}>\n(?:{_TB})*", re.ASCII
 )
+# From the number of the value after a name to that after cnt, where a text is cut at double quotes.
+_TO_COUNT = {" srcoff=": 6, " dstoff=": 2}
 
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Images:
-    """A file in which rank 0 stands for all.
+    """A file in which the first ranks stand for all.
 
     Attributes
     ----------
     text
-        The file without the ranks after rank 0.
+        The file without the other ranks.
     to
         ``to[r, x]`` is what rank x is called in the image that is rank r's program.
+    root
+        The rank of whose program that is the image.
     """
 
     text: str
     to: IntArray
+    root: IntArray
 
     @cached_property
-    def mirror(self) -> Sequence[int]:
-        """Rank to which rank 0 sends what the image of it that each rank is sends to rank 0."""
-        found: list[int] = np.argmax(self.to == 0, axis=1).tolist()
-        return found
+    def wires(self) -> Wires:
+        """What the roots' connections are called."""
+        inverse = np.argsort(self.to, axis=1)
+        roots = int(self.root.max()) + 1
+        return Wires(self.root.tolist(), inverse[:, :roots].tolist())
 
 
 def find_images(text: str, runtime: Runtime, kind: Kind | None) -> Images | None:
-    """Find the permutations that make each rank's program of rank 0's, or return None if there are none or they do not fit together.
+    """Find the permutations that make each rank's program of a root's, or return None if there are none or they do not fit together.
 
     Parameters
     ----------
@@ -93,16 +102,53 @@ def find_images(text: str, runtime: Runtime, kind: Kind | None) -> Images | None
     parts = body[: -len(_END)].split(_GPU_END)[:-1]
     if not FEWEST_RANKS <= len(parts) <= MAX_XML_CHILDREN or not _PLAIN_GPU.fullmatch(parts[0]):
         return None
-    short = f"{head}\n{parts[0]}{_GPU_END}{_END}"
+    first = _read(_short(head, parts[:1]), runtime)
     findings = Findings()
-    algorithm = parse_algorithm(read_document(short, findings), runtime, findings)
-    if algorithm is None or findings.broken or algorithm.num_ranks != len(parts) or len(algorithm.gpus) != 1:
+    geometry = None if first is None else find_geometry(first, runtime, kind, findings)
+    if first is None or geometry is None or findings.broken or not _may_have_images(geometry, len(parts)):
         return None
-    geometry = find_geometry(algorithm, runtime, kind, findings)
-    if geometry is None or not _has_images(algorithm.gpus[0], geometry):
+    to, root = _permutations(parts, geometry)
+    if not to:
         return None
-    to = _Pattern(parts[0], geometry).images(parts)
-    return None if to is None or not _fit_together(algorithm.gpus[0], to) else Images(short, to)
+    short = _short(head, parts[: max(root) + 1])
+    algorithm = _read(short, runtime)
+    found = Images(short, np.stack(to), np.array(root, dtype=np.int64))
+    if algorithm is None or [gpu.id for gpu in algorithm.gpus] != list(range(max(root) + 1)):
+        return None
+    return found if all(_fits_together(gpu, found) for gpu in algorithm.gpus) else None
+
+
+def _short(head: str, parts: Sequence[str]) -> str:
+    return "\n".join([head, _GPU_END.join([*parts, _END])])
+
+
+def _read(text: str, runtime: Runtime) -> Algorithm | None:
+    findings = Findings()
+    algorithm = parse_algorithm(read_document(text, findings), runtime, findings)
+    return None if findings.broken else algorithm
+
+
+def _permutations(parts: Sequence[str], geometry: Geometry) -> tuple[list[IntArray], list[int]]:
+    """What ranks are called in every rank's program, and whose image that is; nothing if too many are images of no other rank's."""
+    patterns: list[_Pattern] = []
+    to: list[IntArray] = []
+    root: list[int] = []
+    for rank, part in enumerate(parts):
+        pieces = part.split('"')
+        images = (pattern.image(rank, pieces) for pattern in patterns)
+        number, image = next(((n, found) for n, found in enumerate(images) if found is not None), (len(patterns), None))
+        if image is None:
+            may_be_root = rank == len(patterns) < min(_MOST_ROOTS, _PART * len(parts))
+            if not may_be_root or not _PLAIN_GPU.fullmatch(part):
+                return [], []
+            patterns.append(_Pattern(part, geometry))
+            # In what is an image of itself all ranks and shares exist.
+            image = patterns[-1].image(rank, pieces)
+            if image is None:
+                return [], []
+        to.append(image)
+        root.append(number)
+    return to, root
 
 
 def _of_all(geometry: Geometry) -> frozenset[Buffer]:
@@ -116,36 +162,54 @@ def _unit(geometry: Geometry) -> int:
     return max(geometry.input_chunks, geometry.output_chunks) // geometry.num_ranks
 
 
-def _has_images(gpu: Gpu, geometry: Geometry) -> bool:
-    """Whether images of this rank can be told: shares are whole chunks, and no step moves more than one of them."""
+def _may_have_images(geometry: Geometry, num_ranks: int) -> bool:
+    """Whether images can be told: of each rank, and each rank's share, which is of whole chunks."""
     whole = max(geometry.input_chunks, geometry.output_chunks)
-    if gpu.id != 0 or geometry.kind is None or geometry.kind in ROOTED or whole % geometry.num_ranks:
+    if geometry.kind is None or geometry.kind in ROOTED or geometry.num_ranks != num_ranks or whole % num_ranks:
         return False
-    unit, of_all = _unit(geometry), _of_all(geometry)
-    return whole <= MAX_OFFSET + 1 and all(
-        address.buffer not in of_all or address.offset // unit == (address.offset + max(step.count, 1) - 1) // unit
-        for tb in gpu.threadblocks
-        for step in tb.steps
-        for address in (step.source, step.target)
-    )
+    return whole <= MAX_OFFSET + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Followers:
+    """Shares that steps move together with those of which they name a cell.
+
+    Attributes
+    ----------
+    of
+        Number of the place, among all that may be otherwise in an image.
+    by, owners
+        How many shares further on, and whose share that is.
+    """
+
+    of: IntArray
+    by: IntArray
+    owners: IntArray
 
 
 class _Pattern:
-    """Rank 0's text, cut at double quotes: what an image may have otherwise, and what it must have as it is."""
+    """A rank's text, cut at double quotes: what an image may have otherwise, and what it must have as it is."""
 
     def __init__(self, text: str, geometry: Geometry) -> None:
         self._num_ranks = geometry.num_ranks
         pieces = text.split('"')
+        self._rank = int(pieces[1])
         unit, of_all = _unit(geometry), {str(buffer) for buffer in _of_all(geometry)}
         changing: list[int] = []
         scales: list[int] = []
+        followers: list[tuple[int, int, int]] = []
         for index in range(3, len(pieces), 2):
             name = pieces[index - 1]
             is_peer = name in (" send=", " recv=")
-            is_place = name in (" srcoff=", " dstoff=") and pieces[index - 2] in of_all
-            if (is_peer or is_place) and pieces[index] != "-1":
-                changing.append(index)
-                scales.append(1 if is_peer else unit)
+            is_place = name in _TO_COUNT and pieces[index - 2] in of_all
+            if not (is_peer or is_place) or pieces[index] == "-1":
+                continue
+            if is_place:
+                owner, cell = divmod(int(pieces[index]), unit)
+                more = (cell + max(int(pieces[index + _TO_COUNT[name]]), 1) - 1) // unit
+                followers += [(len(changing), by, owner + by) for by in range(1, more + 1)]
+            changing.append(index)
+            scales.append(1 if is_peer else unit)
         kept = sorted(set(range(len(pieces))) - {1, *changing})
         self._length = len(pieces)
         self._keep = _picker(kept)
@@ -155,21 +219,12 @@ class _Pattern:
         self._owners, self._cells = np.divmod(
             np.array([int(pieces[i]) for i in changing], dtype=np.int64), self._scales
         )
+        columns = np.array(followers, dtype=np.int64).reshape(-1, 3).T
+        self._followers = _Followers(columns[0], columns[1], columns[2])
         self._names = [str(number) for number in range(unit * geometry.num_ranks)]
 
-    def images(self, parts: Sequence[str]) -> IntArray | None:
-        """Return the permutation of every rank, or None if one has none."""
-        found: list[IntArray] = []
-        # Rank 0 comes first: in what is an image of itself all ranks and shares exist.
-        for rank, part in enumerate(parts):
-            image = self._image(rank, part)
-            if image is None:
-                return None
-            found.append(image)
-        return np.stack(found)
-
-    def _image(self, rank: int, text: str) -> IntArray | None:
-        pieces = text.split('"')
+    def image(self, rank: int, pieces: list[str]) -> IntArray | None:
+        """Return the permutation that makes a rank's text, cut at double quotes, of this one, or None if none does."""
         if len(pieces) != self._length or pieces[1] != str(rank) or self._keep(pieces) != self._kept:
             return None
         changed = self._change(pieces)
@@ -177,15 +232,21 @@ class _Pattern:
             owners = np.array([int(number) for number in changed], dtype=np.int64) // self._scales
         except (ValueError, OverflowError):
             return None
-        if len(owners) and not 0 <= owners.min() <= owners.max() < self._num_ranks:
+        more = self._followers
+        following = owners[more.of] + more.by
+        named = np.concatenate([owners, following])
+        if len(named) and not 0 <= named.min() <= named.max() < self._num_ranks:
             return None
         image = np.full(self._num_ranks, -1, dtype=np.int64)
         image[self._owners] = owners
-        if image[0] != rank or not np.array_equal(np.sort(image), np.arange(self._num_ranks)):
+        image[more.owners] = following
+        if image[self._rank] != rank or not np.array_equal(np.sort(image), np.arange(self._num_ranks)):
             return None
         expected = (image[self._owners] * self._scales + self._cells).tolist()
         names = self._names
-        return image if tuple([names[number] for number in expected]) == changed else None
+        # What was found twice must have been found equal: of shares named first and of those that follow them.
+        agree = np.array_equal(image[more.owners], following)
+        return image if agree and tuple([names[number] for number in expected]) == changed else None
 
 
 def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
@@ -196,25 +257,33 @@ def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
     return picked  # type: ignore[no-any-return]
 
 
-def _fit_together(gpu: Gpu, to: IntArray) -> bool:
-    """Whether the image of each peer's image is the image of where that peer goes."""
+def _fits_together(gpu: Gpu, images: Images) -> bool:
+    """Whether the image of what each peer of a root is the image of is the image of where that peer goes."""
+    to, root = images.to, images.root
+    rows = np.flatnonzero(root == gpu.id)
     peers = sorted({peer for tb in gpu.threadblocks for peer in (tb.send_peer, tb.recv_peer) if peer >= 0})
-    return all(0 < peer < len(to) and bool(np.array_equal(to[to[:, peer]], to[:, to[peer]])) for peer in peers)
+    for peer in peers:
+        if peer >= len(to) or peer == gpu.id:
+            return False
+        there = to[rows, peer]
+        if np.any(root[there] != root[peer]) or not np.array_equal(to[there], to[rows][:, to[peer]]):
+            return False
+    return True
 
 
 class ImageContents(Contents):
-    """Cells of rank 0, to which messages bring images of what rank 0 itself sends."""
+    """Cells of the roots, to which messages bring images of what roots send."""
 
     def __init__(self, setting: Setting, findings: Findings, plan: Plan, algorithm: Algorithm, images: Images) -> None:
         super().__init__(setting, findings)
-        peers = {tb.id: tb.recv_peer for tb in algorithm.gpus[0].threadblocks}
-        self._senders = [peers[plan.blocks[block].id] for block in plan.receivers]
+        peers = {(gpu.id, tb.id): tb.recv_peer for gpu in algorithm.gpus for tb in gpu.threadblocks}
+        self._senders = [peers[plan.blocks[block].gpu, plan.blocks[block].id] for block in plan.receivers]
         self._to = images.to
         self._unit = _unit(setting.geometry)
         self._sums: dict[tuple[int, int], int] = {}
 
     def arrived(self, connection: int, values: list[int]) -> list[int]:
-        """Images of the values under the permutation that takes rank 0 to the sender."""
+        """Images of the values under the permutation that takes its root to the sender."""
         sender = self._senders[connection]
         return [value if value < 0 else self._image(sender, value) for value in values]
 

@@ -12,7 +12,7 @@ from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.geometry import Geometry, Placement, operations_of, size_of_split
 from taccl_py.verify.msccl.grammar import Algorithm, parse_algorithm
 from taccl_py.verify.msccl.images import ImageContents, Images, find_images
-from taccl_py.verify.msccl.operations import ALL_RANKS, Plan, Wires, make_plan
+from taccl_py.verify.msccl.operations import ALL_RANKS, Plan, make_plan
 from taccl_py.verify.msccl.races import find_races
 from taccl_py.verify.msccl.rules import (
     check_algorithm,
@@ -164,9 +164,9 @@ def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root
 def _judge(
     algorithm: Algorithm, runtime: Runtime, asked: _Asked, findings: Findings, images: Images | None
 ) -> ProgramVerdict:
-    """Judge an algorithm; with `images` its only GPU stands for all, and whoever objects must look at all of them to tell why."""
+    """Judge an algorithm; with `images` its GPUs stand for all, and whoever objects must look at all of them to tell why."""
     kind, root = asked.kind, asked.root
-    wires = ALL_RANKS if images is None else Wires(images.mirror)
+    wires = ALL_RANKS if images is None else images.wires
     geometry = find_geometry(algorithm, runtime, kind, findings)
     check_algorithm(algorithm, runtime, findings)
     if images is None:

@@ -116,12 +116,13 @@ class Wires:
 
     Attributes
     ----------
-    mirror
-        Where one rank stands for all: what rank r sends to rank 0 is the image of what rank 0 sends to ``mirror[r]``, and is
-        called so. None where all ranks are there.
+    root, mirror
+        Where some ranks stand for all: rank r does what rank ``root[r]`` does, under other names, and what it sends to rank g, one of
+        these, is the image of what ``root[r]`` sends to ``mirror[r][g]``, and is called so. None where all ranks are there.
     """
 
-    mirror: Sequence[int] | None = None
+    root: Sequence[int] | None = None
+    mirror: Sequence[Sequence[int]] | None = None
 
     def filled_by(self, gpu: int, tb: Threadblock) -> Connection | None:
         """FIFO that a threadblock sends to."""
@@ -131,8 +132,8 @@ class Wires:
         """FIFO that a threadblock receives from."""
         if tb.recv_peer < 0:
             return None
-        if self.mirror is not None:
-            return Connection(gpu, self.mirror[tb.recv_peer], tb.channel)
+        if self.root is not None and self.mirror is not None:
+            return Connection(self.root[tb.recv_peer], self.mirror[tb.recv_peer][gpu], tb.channel)
         return Connection(tb.recv_peer, gpu, tb.channel)
 
 

@@ -128,7 +128,7 @@ def find_races(
     settings, found
         Every way to run the program, and where its objections go.
     messages_order
-        Whether messages count too where flags alone do not order everything; they cannot where one rank stands for all.
+        Whether messages count too where flags alone do not order everything; they cannot where some ranks stand for all.
     """
     trials = [Findings() for _ in settings] if messages_order else found
     checks = [RaceCheck(plan, setting, trial) for setting, trial in zip(settings, trials, strict=True)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from taccl_py.collective import Address, Kind
+from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.lowering.images import Images as Copies
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
@@ -62,7 +62,9 @@ def test_images_are_rotations_on_a_ring(monkeypatch):
     found = find_images(emit_xml(program, EXECUTOR), EXECUTOR, None)
     assert found is not None
     assert found.to.tolist() == [[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1], [3, 0, 1, 2]]
-    assert list(found.mirror) == [0, 3, 2, 1]  # what rank 1 sends to rank 0 is like what rank 0 sends to rank 3
+    assert found.root.tolist() == [0] * 4
+    # What rank 1 sends to rank 0 is like what rank 0 sends to rank 3.
+    assert [there for (there,) in found.wires.mirror] == [0, 3, 2, 1]
 
 
 def changed(pattern, rng):
@@ -83,7 +85,8 @@ def changed(pattern, rng):
     elif what == "free":
         steps[at] = replace(step, depends_on=None)
     elif what == "offset":
-        steps[at] = replace(step, dst=Address(step.dst.buffer, rng.choice(steps).dst.offset))
+        alike = [other.dst for other in steps if other.dst.buffer is step.dst.buffer]
+        steps[at] = replace(step, dst=rng.choice(alike))
     elif what == "from":
         steps[at] = replace(step, src=rng.choice(steps).src)
     elif what == "flag":
@@ -110,6 +113,88 @@ def test_both_ways_object_to_the_same_when_all_ranks_are_wrong_alike(machine, ki
         assert judged_one_for_all(text, EXECUTOR, monkeypatch) == right
         objections += bool(right.violations)
     assert objections >= 4
+
+
+def rotated(nodes, ranks=8):
+    """AllToAll in which ranks of a node do different things, and those of other nodes do the same."""
+    request = Request(f"hpn:{nodes}", Kind.ALLTOALL, size_bytes=1 << 14, engine="replicate")
+    schedule = synthesize_group(request, Events()).schedule
+    assert schedule.roots == tuple(range(ranks))
+    return schedule, join_ranks(list(lower_ranks(schedule, LoweringOptions(EXECUTOR), range(nodes * ranks))))
+
+
+def test_one_rank_of_each_role_stands_for_those_of_other_nodes(monkeypatch):
+    monkeypatch.setattr(images, "FEWEST_RANKS", 2)
+    _, program = rotated(4)
+    text = emit_xml(program, EXECUTOR)
+    assert any(
+        step.count > 1 and step.src.buffer is Buffer.INPUT for tb in program.gpus[0].threadblocks for step in tb.steps
+    )
+    found = find_images(text, EXECUTOR, None)
+    assert found is not None
+    assert found.root.tolist() == [rank % 8 for rank in range(32)]
+    assert found.to[13].tolist() == [(rank + 8) % 32 for rank in range(32)]
+    assert found.text.count("<gpu ") == 8
+    # Rank 10 sends to rank 3 what is the image of what rank 2 sends to rank 27.
+    assert found.wires.mirror[10][3] == 27
+    verdict = judged_one_for_all(text, EXECUTOR, monkeypatch)
+    assert verdict.violations == ()
+    assert verdict == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+
+
+def test_both_ways_object_to_the_same_when_all_ranks_of_a_role_are_wrong_alike(monkeypatch):
+    schedule, program = rotated(3)
+    rng = random.Random(5)
+    objections = looked_at = 0
+    for _ in range(40):
+        patterns = list(program.gpus[:8])
+        wrong = rng.randrange(8)
+        patterns[wrong] = changed(patterns[wrong], rng)
+        copies = Copies(schedule, patterns, 1)
+        text = emit_xml(replace(program, gpus=tuple(copies.of(rank) for rank in range(24))), EXECUTOR)
+        right = judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == right
+        looked_at += find_images(text, EXECUTOR, None) is not None
+        objections += bool(right.violations)
+    assert objections >= 12
+    assert looked_at >= 12
+
+
+def test_both_ways_object_to_the_same_when_one_rank_of_a_role_is_wrong(monkeypatch):
+    _, program = rotated(3)
+    rng = random.Random(6)
+    for _ in range(25):
+        wrong = rng.randrange(8, 24)
+        gpus = list(program.gpus)
+        gpus[wrong] = changed(gpus[wrong], rng)
+        text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
+        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+
+
+def test_shares_that_a_step_moves_together_must_be_neighbours_in_the_image(monkeypatch):
+    """Ranks 8 to 15 have the right program but for two shares that change places, which steps of several shares cannot do."""
+    monkeypatch.setattr(images, "FEWEST_RANKS", 2)
+    _, program = rotated(3)
+    names = {16: 17, 17: 16}
+    gpus = list(program.gpus)
+    for rank in range(8, 16):
+        blocks = []
+        for tb in gpus[rank].threadblocks:
+            steps = []
+            for step in tb.steps:
+                ends = {}
+                for end in ("src", "dst"):
+                    address = getattr(step, end)
+                    offset = address.offset
+                    if address.buffer is not Buffer.SCRATCH and step.count == 1:
+                        offset = names.get(offset, offset)
+                    ends[end] = Address(address.buffer, offset)
+                steps.append(replace(step, **ends))
+            blocks.append(replace(tb, steps=tuple(steps)))
+        gpus[rank] = replace(gpus[rank], threadblocks=tuple(blocks))
+    text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
+    assert find_images(text, EXECUTOR, None) is None
+    assert judged_one_for_all(text, EXECUTOR, monkeypatch) == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
 
 
 def test_both_ways_object_to_the_same_when_one_rank_is_wrong(monkeypatch):
