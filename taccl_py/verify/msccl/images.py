@@ -107,7 +107,7 @@ def find_images(text: str, runtime: Runtime, kind: Kind | None) -> Images | None
     geometry = None if first is None else find_geometry(first, runtime, kind, findings)
     if first is None or geometry is None or findings.broken or not _may_have_images(geometry, len(parts)):
         return None
-    to, root = _permutations(parts, geometry)
+    to, root = _permutations(parts, geometry, lambda part: _read(_short(head, [part]), runtime) is not None)
     if not to:
         return None
     short = _short(head, parts[: max(root) + 1])
@@ -128,7 +128,9 @@ def _read(text: str, runtime: Runtime) -> Algorithm | None:
     return None if findings.broken else algorithm
 
 
-def _permutations(parts: Sequence[str], geometry: Geometry) -> tuple[list[IntArray], list[int]]:
+def _permutations(
+    parts: Sequence[str], geometry: Geometry, is_read: Callable[[str], bool]
+) -> tuple[list[IntArray], list[int]]:
     """What ranks are called in every rank's program, and whose image that is; nothing if too many are images of no other rank's."""
     patterns: list[_Pattern] = []
     to: list[IntArray] = []
@@ -139,7 +141,7 @@ def _permutations(parts: Sequence[str], geometry: Geometry) -> tuple[list[IntArr
         number, image = next(((n, found) for n, found in enumerate(images) if found is not None), (len(patterns), None))
         if image is None:
             may_be_root = rank == len(patterns) < min(_MOST_ROOTS, _PART * len(parts))
-            if not may_be_root or not _PLAIN_GPU.fullmatch(part):
+            if not may_be_root or not _PLAIN_GPU.fullmatch(part) or not is_read(part):
                 return [], []
             patterns.append(_Pattern(part, geometry))
             # In what is an image of itself all ranks and shares exist.
@@ -207,6 +209,7 @@ class _Pattern:
             if is_place:
                 owner, cell = divmod(int(pieces[index]), unit)
                 more = (cell + max(int(pieces[index + _TO_COUNT[name]]), 1) - 1) // unit
+                more = min(more, geometry.num_ranks)  # beyond all shares, which is enough to see that this is no image
                 followers += [(len(changing), by, owner + by) for by in range(1, more + 1)]
             changing.append(index)
             scales.append(1 if is_peer else unit)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -115,6 +116,7 @@ def test_both_ways_object_to_the_same_when_all_ranks_are_wrong_alike(machine, ki
     assert objections >= 4
 
 
+@cache
 def rotated(nodes, ranks=8):
     """AllToAll in which ranks of a node do different things, and those of other nodes do the same."""
     request = Request(f"hpn:{nodes}", Kind.ALLTOALL, size_bytes=1 << 14, engine="replicate")
@@ -146,7 +148,7 @@ def test_both_ways_object_to_the_same_when_all_ranks_of_a_role_are_wrong_alike(m
     schedule, program = rotated(3)
     rng = random.Random(5)
     objections = looked_at = 0
-    for _ in range(40):
+    for _ in range(16):
         patterns = list(program.gpus[:8])
         wrong = rng.randrange(8)
         patterns[wrong] = changed(patterns[wrong], rng)
@@ -156,19 +158,32 @@ def test_both_ways_object_to_the_same_when_all_ranks_of_a_role_are_wrong_alike(m
         assert judged_one_for_all(text, EXECUTOR, monkeypatch) == right
         looked_at += find_images(text, EXECUTOR, None) is not None
         objections += bool(right.violations)
-    assert objections >= 12
-    assert looked_at >= 12
+    assert objections >= 5
+    assert looked_at >= 5
 
 
 def test_both_ways_object_to_the_same_when_one_rank_of_a_role_is_wrong(monkeypatch):
     _, program = rotated(3)
     rng = random.Random(6)
-    for _ in range(25):
+    for _ in range(8):
         wrong = rng.randrange(8, 24)
         gpus = list(program.gpus)
         gpus[wrong] = changed(gpus[wrong], rng)
         text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
         assert judged_one_for_all(text, EXECUTOR, monkeypatch) == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("number", ["70", "2147483647", "9" * 30, "9" * 5000])
+@pytest.mark.parametrize("name", ["cnt", "srcoff", "send"])
+def test_numbers_may_be_as_large_as_they_like(rank, number, name, monkeypatch):
+    _, program = rotated(3)
+    text = emit_xml(program, EXECUTOR)
+    at = text.index(f' {name}="1"', text.index(f'<gpu id="{rank}"'))
+    odd = f'{text[:at]} {name}="{number}"{text[at + len(name) + 5 :]}'
+    found = judged_one_for_all(odd, EXECUTOR, monkeypatch)
+    assert found.violations
+    assert found == judged_rank_by_rank(odd, EXECUTOR, monkeypatch)
 
 
 def test_shares_that_a_step_moves_together_must_be_neighbours_in_the_image(monkeypatch):
