@@ -8,12 +8,39 @@ threadblocks may send, and at most 32 receive, on one channel, so many peers nee
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, Work
 from taccl_py.runtimes import MAX_PEERS_PER_CHANNEL, Runtime
 from taccl_py.topology.model import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Orbits:
+    """Links that have the same channels, as symmetries take them to each other.
+
+    Attributes
+    ----------
+    of
+        Orbit of every link of one rank; an orbit has the number of one of its links.
+    roles
+        Of every orbit of the machine's links that carry something: the roles of the ranks that send and receive.
+    spread
+        For the orbits whose messages need more than one channel per instance: how many, as far as that is known from other ranks.
+    """
+
+    of: Mapping[int, int]
+    roles: Mapping[int, Roles]
+    spread: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Roles of the ranks at the ends of a link."""
+
+    src: int
+    dst: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +55,17 @@ class ChannelRules:
         Number of instances.
     spread
         For the links whose messages need more than one channel per instance: how many.
-    turn
-        Which links choose first, if not those between ranks whose numbers differ least. Where only one rank's links are known,
-        both ends of a link must have it at the same place among their own.
+    orbits
+        Where only one rank's links are known: those of all ranks, so that both ends of a link choose the same channels.
     """
 
     runtime: Runtime
     instances: int
     spread: Mapping[int, int]
-    turn: Mapping[int, int] | None = None
+    orbits: Orbits | None = None
 
     def channels_of(self, link: int) -> int:
-        """Number of channels that the link needs."""
+        """Number of channels that the link, or orbit of links, needs."""
         return self.instances * self.spread.get(link, 1)
 
 
@@ -74,33 +100,40 @@ def _spread_messages(work: Work, rules: ChannelRules) -> dict[int, int]:
 
 
 def _link_channels(links: list[int], topology: Topology, rules: ChannelRules) -> dict[int, list[int]]:
-    """Give every link its channels: the lowest of its lane that neither end has used up."""
-    num_ranks = topology.num_ranks
-    ends = topology.links
-    # Links of equal distance together: every rank has one of them, so all channels fill evenly.
-    turn_of = rules.turn
-    by_distance = sorted(
-        links, key=lambda i: (turn_of[i] if turn_of is not None else (ends[i].dst - ends[i].src) % num_ranks, i)
-    )
-    found: dict[int, list[int]] = {link: [] for link in links}
+    """Give every link its channels."""
+    if rules.orbits is None:
+        num_ranks, ends = topology.num_ranks, topology.links
+        # Links of equal distance together: every rank has one of them, so all channels fill evenly.
+        by_distance = sorted(links, key=lambda i: ((ends[i].dst - ends[i].src) % num_ranks, i))
+        return _channels({link: Roles(ends[link].src, ends[link].dst) for link in by_distance}, topology, rules)
+    of = rules.orbits.of
+    spread = {**rules.orbits.spread, **{of[link]: number for link, number in rules.spread.items()}}
+    roles = {orbit: rules.orbits.roles[orbit] for orbit in sorted(rules.orbits.roles)}
+    found = _channels(roles, topology, replace(rules, spread=spread))
+    return {link: found[of[link]] for link in links}
+
+
+def _channels(roles: Mapping[int, Roles], topology: Topology, rules: ChannelRules) -> dict[int, list[int]]:
+    """Give every link, or orbit of links, the lowest channels of its lane that neither end has used up, in this order."""
+    found: dict[int, list[int]] = {link: [] for link in roles}
     senders: dict[tuple[int, int], int] = {}
     receivers: dict[tuple[int, int], int] = {}
-    for turn in range(max((rules.channels_of(link) for link in links), default=0)):
-        for index in by_distance:
+    for turn in range(max((rules.channels_of(link) for link in roles), default=0)):
+        for index, ends in roles.items():
             if turn >= rules.channels_of(index):
                 continue
-            link = ends[index]
+            link = topology.links[index]
             lanes = len(topology.links_between[link.src, link.dst])
             first = found[index][-1] + lanes if found[index] else topology.lane[index]
             for channel in range(first, rules.runtime.max_channels, lanes):
-                sent, received = senders.get((link.src, channel), 0), receivers.get((link.dst, channel), 0)
+                sent, received = senders.get((ends.src, channel), 0), receivers.get((ends.dst, channel), 0)
                 if sent < MAX_PEERS_PER_CHANNEL and received < MAX_PEERS_PER_CHANNEL:
                     break
             else:
                 raise _too_many(topology, index, rules)
             found[index].append(channel)
-            senders[link.src, channel] = sent + 1
-            receivers[link.dst, channel] = received + 1
+            senders[ends.src, channel] = sent + 1
+            receivers[ends.dst, channel] = received + 1
     return found
 
 

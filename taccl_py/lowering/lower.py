@@ -21,14 +21,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.actions import Work, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
 from taccl_py.lowering.buffers import Flags, Geometry, Placement, placement_flags
-from taccl_py.lowering.channels import ChannelRules, assign_channels
+from taccl_py.lowering.channels import ChannelRules, Orbits, assign_channels
 from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.fifo import FifoModel
 from taccl_py.lowering.flow import Flow, trace_flow
@@ -108,20 +107,18 @@ class Subject:
     ----------
     rank
         The rank.
-    turn
-        Which of its links get their channels first; the same for both ends of a link.
-    spread
-        Channels for each instance of the links with such a place that have to be several from the outset: the other ends need them.
+    orbits
+        What has the same channels as its links.
     """
 
     rank: int
-    turn: Mapping[int, int]
-    spread: Mapping[int, int] = field(default_factory=dict)
+    orbits: Orbits
 
     @property
     def decisions(self) -> Decisions:
         """What is decided before the first attempt."""
-        return Decisions({link: self.spread[place] for link, place in self.turn.items() if place in self.spread})
+        spread = self.orbits.spread
+        return Decisions({link: spread[orbit] for link, orbit in self.orbits.of.items() if orbit in spread})
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +254,8 @@ class Lowering:
         decisions = Decisions() if case.subject is None else case.subject.decisions
         for _ in range(_MAX_ATTEMPTS):
             attempt = _attempt(case, decisions, self._place(decisions.staged))
-            better: Decisions | None = shorten(attempt, decisions, runtime, case.subject.turn if case.subject else None)
+            alike = case.subject.orbits.of if case.subject else None
+            better: Decisions | None = shorten(attempt, decisions, runtime, alike)
             if better == decisions:
                 choice = _other_choice(case, attempt)
                 if choice != case.choice:
@@ -321,8 +319,8 @@ def _placed(case: _Case, staged: frozenset[int]) -> _Placed:
 def _attempt(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
     """Draft the program once."""
     runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
-    turn = subject.turn if subject is not None else None
-    channel_rules = ChannelRules(runtime, options.instances, decisions.spread, turn)
+    orbits = subject.orbits if subject is not None else None
+    channel_rules = ChannelRules(runtime, options.instances, decisions.spread, orbits)
     channels = assign_channels(work, case.schedule.topology, channel_rules)
     block_rules = ThreadblockRules(
         runtime,

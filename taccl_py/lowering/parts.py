@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import LoweringError
+from taccl_py.lowering.channels import Orbits, Roles
 from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, Subject, lower_rank
 from taccl_py.lowering.program import Gpu, Program
@@ -65,12 +66,13 @@ class _Patterns:
         By root.
     options
         With the protocol and the order at ports.
-    spread
-        Channels of the orbits of links that need more than one for each instance.
+    roles, spread
+        What sends and receives over every orbit of links, and how many channels those have that need more than one for each instance.
     """
 
     programs: dict[int, Program]
     options: LoweringOptions
+    roles: Mapping[int, Roles]
     spread: Mapping[int, int]
 
 
@@ -84,9 +86,12 @@ def _lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> _Patte
 
 def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> _Patterns:
     """Programs of the roots; all use the protocol that the first one chose, and both ends of a link as many channels."""
+    links = schedule.topology.links
+    orbits = set(schedule.orbit_of({message.link for message in schedule.base}).values())
+    roles = {orbit: Roles(links[orbit].src, schedule.root_of(links[orbit].dst)) for orbit in orbits}
     spread: dict[int, int] = {}
     for _ in range(_MOST_ROUNDS):
-        found = _Patterns({}, options, spread)
+        found = _Patterns({}, options, roles, spread)
         for root in schedule.roots:
             program = found.programs[root] = _lower_one(schedule, found, root)
             found = replace(found, options=replace(options, protocol=program.protocol))
@@ -128,8 +133,8 @@ def _images(schedule: GroupSchedule, options: LoweringOptions, patterns: Sequenc
 
 def _lower_one(schedule: GroupSchedule, patterns: _Patterns, rank: int) -> Program:
     part = schedule.part(rank)
-    subject = Subject(rank, schedule.orbit_of({m.link for m in part.messages}), patterns.spread)
-    program = lower_rank(part, subject, patterns.options)
+    orbits = Orbits(schedule.orbit_of({m.link for m in part.messages}), patterns.roles, patterns.spread)
+    program = lower_rank(part, Subject(rank, orbits), patterns.options)
     return alone(program, program.gpus[rank])
 
 

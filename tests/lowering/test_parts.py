@@ -166,6 +166,18 @@ def test_ranks_of_different_roles_agree_on_channels(monkeypatch):
     assert disagreement() == "ranks 0 and 2 on channel 0"
 
 
+def test_ranks_of_different_roles_agree_on_which_channels(monkeypatch):
+    """Three peers go on a channel, and which of them do a rank that only knows its own links cannot tell."""
+    monkeypatch.setattr("taccl_py.lowering.channels.MAX_PEERS_PER_CHANNEL", 3)
+    schedule = group("hpn:9", Kind.ALLTOALL, 1 << 14)
+    gpus = [program.gpus[rank] for rank, program in enumerate(lower_ranks(schedule, OPTIONS, range(72)))]
+    assert {tb.channel for tb in gpus[0].threadblocks} == {0, 1}
+    assert all(
+        find_disagreement(gpus[root], {peer: gpus[peer] for peer in find_peers(gpus[root])}) is None
+        for root in range(8)
+    )
+
+
 def test_a_part_is_what_a_rank_sends_and_receives():
     schedule = group("ring:4", Kind.ALLTOALL)
     part = schedule.part(2)

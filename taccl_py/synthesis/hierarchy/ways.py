@@ -13,7 +13,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.hierarchy.delegates import DelegateTimes, Delegation, delegate_moves, delegate_times
+from taccl_py.synthesis.hierarchy.delegates import MOST_RANKS, DelegateTimes, Delegation, delegate_moves, delegate_times
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
 from taccl_py.synthesis.hierarchy.grid import Grid, GridTimes, grid_moves, grid_times, grids
@@ -310,7 +310,7 @@ def _delegations(demand: Demand, cluster: Cluster) -> Iterator[Way]:
     def write(delegation: Delegation, times: DelegateTimes) -> Plan | None:
         return _plan(delegation.name, 1, delegate_moves(cluster, delegation, times))
 
-    if demand.chunks_per_rank not in (None, 1):
+    if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > MOST_RANKS:
         return
     pair_bytes = demand.chunk_bytes(demand.collective(1))
     others = len(cluster.nodes) - 1

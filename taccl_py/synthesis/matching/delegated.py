@@ -9,7 +9,7 @@ from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_times, root_moves
+from taccl_py.synthesis.hierarchy.delegates import MOST_RANKS, Delegation, delegate_times, root_moves
 from taccl_py.synthesis.hierarchy.outline import PATHS
 from taccl_py.synthesis.matching.fabric import resource_orbits
 from taccl_py.synthesis.symmetry import IntArray
@@ -34,7 +34,7 @@ def delegated(demand: Demand) -> GroupSchedule | None:
     rotation = _rotation(topology)
     group = Translations.of([rotation], topology.num_ranks) if rotation is not None else None
     orbits = resource_orbits(topology, group) if group is not None else None
-    if cluster is None or group is None or orbits is None:
+    if cluster is None or group is None or orbits is None or len(cluster.nodes[0]) > MOST_RANKS:
         return None
     found = [(delegation, delegate_times(cluster, delegation, pair_bytes)) for delegation in _delegations(cluster)]
     found.sort(key=lambda each: each[1].end_us)

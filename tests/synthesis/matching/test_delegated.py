@@ -54,6 +54,11 @@ def test_small_messages_are_several_times_as_fast_as_by_rails(monkeypatch):
         (formula_topology("hpn:3"), 2, 1 << 10),  # two chunks for each pair
         (formula_topology("hpn:3"), None, 1 << 30),  # too large to be copied together
         (load_topology("ndv4", 2).subset(range(15)), None, 1 << 10),  # nodes that differ
+        (
+            formula_topology("nvl72:2"),
+            None,
+            1 << 10,
+        ),  # so many ranks that two nodes have more than a message for each other
     ],
 )
 def test_others_have_none(topology, chunks, size_bytes):
