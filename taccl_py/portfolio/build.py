@@ -34,6 +34,8 @@ _LOWERING = 0.25
 _RUN_SECONDS = 12.0
 # A span may keep an algorithm that is this much slower than the fastest where that saves a file.
 _TOLERANCE = 5e-4
+# Where a runtime does not load so many files, algorithms may be slower, so many times at a time, up to this part.
+_MORE_TOLERANCE, _MOST_TOLERANCE = 4.0, 100.0
 # Chunks of at least this many bytes are cut into instances, so that one threadblock does not limit a fast link.
 _INSTANCE_BYTES = 4 << 20
 _MOST_INSTANCES = 4
@@ -163,13 +165,10 @@ def synthesize_portfolio(
         events.stage("lowering")
         sizes_bytes = [round(probe.demand.size_bytes) for probe in probes]
         variants = lower_variants(candidates, sizes_bytes, options, racer, over)
-    members: list[Member] = []
-    first = low
-    for span in lower_envelope([variant.curve for variant in variants], low, high, _TOLERANCE):
-        middle = round(math.sqrt(span.min_bytes * span.max_bytes))
-        others = sorted(variants, key=lambda variant: variant.curve.time_us(middle))
-        members += _cover([variants[span.choice], *others], first, span.max_bytes, options, over, stopped)
-        first = members[-1].max_bytes + 1 if members else low
+    members, tolerance = _covering(variants, sizes, _TOLERANCE, options, over, stopped), _TOLERANCE
+    while len(members) > options.runtime.max_algorithms and tolerance < _MOST_TOLERANCE:
+        tolerance *= _MORE_TOLERANCE
+        members = _covering(variants, sizes, tolerance, options, over, stopped)
     if not members:
         raise no_call(low, high, _divisor(variants[0], options), options.runtime)
     members = _up_to(members, high)
@@ -189,6 +188,20 @@ class _Bounding:
 
 def _bounded(job: _Bounding) -> Probe:
     return Probe(job.demand, job.bounds.at(job.demand.size_bytes, MAX_COUNT, over=lambda: job.is_over))
+
+
+def _covering(
+    variants: Sequence[Variant], sizes: SizeRange, tolerance: float, options: LoweringOptions, over: Over, stopped: Over
+) -> list[Member]:
+    """Members for all sizes, none of which is slower than the fastest one by more than this part; none where no size has a call."""
+    members: list[Member] = []
+    first, curves = sizes.low_bytes, [variant.curve for variant in variants]
+    for span in lower_envelope(curves, sizes.low_bytes, sizes.high_bytes, tolerance):
+        middle = round(math.sqrt(span.min_bytes * span.max_bytes))
+        others = sorted(variants, key=lambda variant: variant.curve.time_us(middle))
+        members += _cover([variants[span.choice], *others], first, span.max_bytes, options, over, stopped)
+        first = members[-1].max_bytes + 1 if members else first
+    return members
 
 
 def _cover(

@@ -120,6 +120,14 @@ def test_sizes_between_those_of_calls_join_the_next_file(taccl, folder):
         assert program.min_bytes <= program.max_bytes
 
 
+def test_there_are_no_more_files_than_the_runtime_loads(taccl, folder):
+    """Legacy MSCCL loads four; which five or more would be a little faster does not help it."""
+    words = ("--sizes", "1KiB:1MiB", "--time-limit", "1", "-o", "all")
+    assert taccl("synth", "ring:5", "broadcast", *words, "--runtime", "legacy").code == 0
+    assert 2 <= len(list((folder / "all").glob("*.xml"))) <= 4
+    assert taccl("check", "--runtime", "legacy", "all").code == 0
+
+
 def test_an_interrupt_while_plans_by_switch_are_timed_keeps_the_files(taccl, folder, monkeypatch):
     def interrupted(_topology, _kind, _root, sizes):
         signal.raise_signal(signal.SIGINT)
