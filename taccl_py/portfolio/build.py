@@ -165,13 +165,7 @@ def synthesize_portfolio(
         events.stage("lowering")
         sizes_bytes = [round(probe.demand.size_bytes) for probe in probes]
         variants = lower_variants(candidates, sizes_bytes, options, racer, over)
-    members, tolerance = _covering(variants, sizes, _TOLERANCE, options, over, stopped), _TOLERANCE
-    while len(members) > options.runtime.max_algorithms and tolerance < _MOST_TOLERANCE:
-        tolerance *= _MORE_TOLERANCE
-        members = _covering(variants, sizes, tolerance, options, over, stopped)
-    if not members:
-        raise no_call(low, high, _divisor(variants[0], options), options.runtime)
-    members = _up_to(members, high)
+    members = _members(variants, sizes, options, over, stopped)
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
@@ -188,6 +182,33 @@ class _Bounding:
 
 def _bounded(job: _Bounding) -> Probe:
     return Probe(job.demand, job.bounds.at(job.demand.size_bytes, MAX_COUNT, over=lambda: job.is_over))
+
+
+def _members(
+    variants: Sequence[Variant], sizes: SizeRange, options: LoweringOptions, over: Over, stopped: Over
+) -> list[Member]:
+    """Members for all sizes, no more of them than the runtime loads, even if they have to be slower for that.
+
+    Raises
+    ------
+    LoweringError
+        If there is no call of these sizes, or more files are needed than the runtime loads.
+    """
+    most, tolerance = options.runtime.max_algorithms, _TOLERANCE
+    members = _covering(variants, sizes, tolerance, options, over, stopped)
+    while len(members) > most and tolerance < _MOST_TOLERANCE:
+        tolerance *= _MORE_TOLERANCE
+        members = _covering(variants, sizes, tolerance, options, over, stopped)
+    if not members:
+        raise no_call(sizes.low_bytes, sizes.high_bytes, _divisor(variants[0], options), options.runtime)
+    if len(members) > most:
+        raise LoweringError(
+            f"{len(members)} files are needed from {sizes.low_bytes} to {sizes.high_bytes} bytes, and {options.runtime.title} "
+            f"loads at most {most}; ask for a narrower range",
+            runtime=options.runtime.name,
+            limit="max_algorithms",
+        )
+    return _up_to(members, sizes.high_bytes)
 
 
 def _covering(

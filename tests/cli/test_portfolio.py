@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -126,6 +127,14 @@ def test_there_are_no_more_files_than_the_runtime_loads(taccl, folder):
     assert taccl("synth", "ring:5", "broadcast", *words, "--runtime", "legacy").code == 0
     assert 2 <= len(list((folder / "all").glob("*.xml"))) <= 4
     assert taccl("check", "--runtime", "legacy", "all").code == 0
+
+
+def test_more_files_than_the_runtime_loads_are_refused(refuse, folder, monkeypatch):
+    """Where even the largest tolerance leaves two files, for two protocols, and one may be loaded."""
+    monkeypatch.setitem(RUNTIMES, "legacy", replace(RUNTIMES["legacy"], max_algorithms=1))
+    words = ("--sizes", "1KiB:1GiB", "--runtime", "legacy", "--time-limit", "1", "-o", "all")
+    refuse(5, ["legacy MSCCL loads at most 1; ask for a narrower range"], "synth", "ring:4", "allgather", *words)
+    assert not (folder / "all").exists()
 
 
 def test_an_interrupt_while_plans_by_switch_are_timed_keeps_the_files(taccl, folder, monkeypatch):

@@ -115,6 +115,11 @@ class DelegateTimes:
     end_us: float
 
 
+def spreads(cluster: Cluster, least: int = 1) -> list[int]:
+    """Numbers of lanes, from a least one on, that may share out the other nodes: such that groups of them are all lanes."""
+    return [lanes for lanes in range(least, cluster.width + 1) if cluster.width % lanes == 0]
+
+
 def delegate_times(cluster: Cluster, delegation: Delegation, pair_bytes: float) -> DelegateTimes:
     """When what is done, as node 0 sees it, where every rank has so many bytes for every other one."""
     plan = _Plan(cluster, delegation)
@@ -124,7 +129,7 @@ def delegate_times(cluster: Cluster, delegation: Delegation, pair_bytes: float) 
         stages.append(Stage(tuple(steps), resource, after))
         return len(stages) - 1
 
-    gathered = [add(plan.inside_us(plan.gathering(0, wave), pair_bytes), INSIDE) for wave in range(plan.num_waves)]
+    gathered = [add(plan.inside_us(plan.gathering(0, wave), pair_bytes), INSIDE) for wave in range(len(plan.waves))]
     crossed = [
         add([plan.across_us(turn, pair_bytes)], ACROSS, gathered[turn // delegation.together])
         for turn in range(len(plan.turns))
@@ -201,11 +206,6 @@ class _Plan:
             range(first, min(first + together, len(self.turns))) for first in range(0, len(self.turns), together)
         )
 
-    @property
-    def num_waves(self) -> int:
-        """How many there are."""
-        return len(self.waves)
-
     @cached_property
     def _place(self) -> dict[int, int]:
         """Place of every rank in its node."""
@@ -242,7 +242,7 @@ class _Plan:
             for rank in self._served(node, post):
                 chunks = self._chunks(rank, self._node(node + post.back))
                 self._carry(carried, self.delegation.gathers, _Leap(node, rank, self._carrier(node, post)), chunks)
-        if self._gathers_all and wave == self.num_waves - 1:
+        if self._gathers_all and wave == len(self.waves) - 1:
             self._carry_own(carried, self.delegation.gathers, node)
         return carried
 

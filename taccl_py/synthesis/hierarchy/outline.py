@@ -18,7 +18,7 @@ from itertools import pairwise
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.packing import most_packed
-from taccl_py.synthesis.templates.patterns import DOUBLING
+from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 
 PATHS = "paths"
 # What stages occupy.
@@ -261,6 +261,15 @@ class Load:
     def times(self, factor: int) -> Load:
         """So many times as much."""
         return Load(self.chunk_bytes, self.chunks * factor, self.whole)
+
+
+def insides(cluster: Cluster) -> list[str]:
+    """Ways to hand out inside nodes."""
+    if not cluster.site.linked_inside_nodes:
+        return [PATHS]
+    sizes = {len(ranks) for ranks in cluster.nodes}
+    doubling = len(sizes) == 1 and all(size & (size - 1) == 0 for size in sizes)
+    return [DOUBLING, DIRECT] if doubling else [DIRECT]
 
 
 def inside_steps(cluster: Cluster, inside: str, load: Load, blocks: int) -> list[float]:

@@ -13,12 +13,19 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
 from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.hierarchy.delegates import MOST_RANKS, DelegateTimes, Delegation, delegate_moves, delegate_times
+from taccl_py.synthesis.hierarchy.delegates import (
+    MOST_RANKS,
+    DelegateTimes,
+    Delegation,
+    delegate_moves,
+    delegate_times,
+    spreads,
+)
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
 from taccl_py.synthesis.hierarchy.grid import Grid, GridTimes, grid_moves, grid_times, grids
 from taccl_py.synthesis.hierarchy.halving import Halving, halving_moves, halvings
-from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, insides, timeline, ways_to_hear
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import (
     CHAIN,
@@ -34,7 +41,6 @@ from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.hierarchy.taper import Taper, taper_moves, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
 from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
-from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.topology.model import Topology
@@ -128,20 +134,11 @@ def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = _P
         yield (wanted // unit,)
 
 
-def _insides(cluster: Cluster) -> list[str]:
-    """Ways to hand out inside nodes."""
-    if not cluster.site.linked_inside_nodes:
-        return [PATHS]
-    sizes = {len(ranks) for ranks in cluster.nodes}
-    doubling = len(sizes) == 1 and all(size & (size - 1) == 0 for size in sizes)
-    return [DOUBLING, DIRECT] if doubling else [DIRECT]
-
-
 def _outlines(demand: Demand, cluster: Cluster) -> Iterator[tuple[Outline, Timeline]]:
     """Outlines of an AllGather with their times."""
     share_bytes = demand.chunk_bytes(demand.collective(1))
     lanes = cluster.width if cluster.is_even else 1
-    for inside, rounds in product(_insides(cluster), ways_to_hear(len(cluster.nodes), lanes)):
+    for inside, rounds in product(insides(cluster), ways_to_hear(len(cluster.nodes), lanes)):
         for spread, pieces in product(_spreads(cluster, inside, max(map(len, rounds))), _pieces(demand)):
             outline = Outline(rounds, spread, inside, pieces)
             yield outline, timeline(cluster, outline, share_bytes / sum(pieces))
@@ -212,7 +209,7 @@ def _exchanges(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
         return _plan(name, sum(pieces), moves)
 
     share_bytes = demand.chunk_bytes(demand.collective(1))
-    for inside in _insides(forth):
+    for inside in insides(forth):
         for pieces in _pieces(demand):
             rows = exchange_stages(forth, inside, pieces, share_bytes / sum(pieces))
             if rows:
@@ -229,7 +226,7 @@ def _halvings(demand: Demand, forth: Cluster, back: Cluster, limits: Limits) -> 
     if not forth.site.linked_inside_nodes:
         return
     share_bytes = demand.chunk_bytes(demand.collective(1))
-    for halving in halvings(forth, _insides(forth), share_bytes, _counts(demand), limits):
+    for halving in halvings(forth, insides(forth), share_bytes, _counts(demand), limits):
         yield Way(halving.end_us, partial(write, halving))
 
 
@@ -246,7 +243,7 @@ def _tapers(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
     def write(taper: Taper) -> Plan | None:
         return _plan(taper.name, taper.chunks_per_rank, taper_moves(cluster, taper, share_bytes), reduce=reduce)
 
-    for taper in tapers(cluster, _insides(cluster), share_bytes, _counts(demand)):
+    for taper in tapers(cluster, insides(cluster), share_bytes, _counts(demand)):
         yield Way(taper.end_us, partial(write, taper))
 
 
@@ -274,7 +271,7 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
         moves = broadcast_moves(cluster, course, times, demand.root)
         return _plan(course.name, sum(course.pieces) * cluster.width, moves, reduce=reduce)
 
-    for inside in _insides(cluster):
+    for inside in insides(cluster):
         # Between two nodes all are the same.
         for between in (CHAIN, TREE, TWO_TREES)[: 3 if len(cluster.nodes) > 2 else 1]:
             cuts = _PIECES if between == TREE else (*_PIECES, *_PASSED_ON)
@@ -315,10 +312,10 @@ def _delegations(demand: Demand, cluster: Cluster) -> Iterator[Way]:
     pair_bytes = demand.chunk_bytes(demand.collective(1))
     others = len(cluster.nodes) - 1
     least = 2 if cluster.is_even and cluster.site.linked_inside_nodes else 1
-    for spread in (lanes for lanes in range(least, cluster.width + 1) if cluster.width % lanes == 0):
+    for spread in spreads(cluster, least):
         turns = -(-others // spread)
         togethers = sorted({min(t, turns) for t in (1, 2, -(-turns // 4), -(-turns // 2), turns)})
-        for together, inside in product(togethers, _insides(cluster)):
+        for together, inside in product(togethers, insides(cluster)):
             delegation = Delegation(spread, together, inside, inside)
             times = delegate_times(cluster, delegation, pair_bytes)
             yield Way(times.end_us, partial(write, delegation, times))

@@ -9,13 +9,12 @@ from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.hierarchy.delegates import MOST_RANKS, Delegation, delegate_times, root_moves
-from taccl_py.synthesis.hierarchy.outline import PATHS
+from taccl_py.synthesis.hierarchy.delegates import MOST_RANKS, Delegation, delegate_times, root_moves, spreads
+from taccl_py.synthesis.hierarchy.outline import insides
 from taccl_py.synthesis.matching.fabric import resource_orbits
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.templates.moves import Moves, as_drafts, cut
 from taccl_py.synthesis.templates.packing import most_packed
-from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
@@ -60,12 +59,7 @@ def _rotation(topology: Topology) -> tuple[int, ...] | None:
 
 def _delegations(cluster: Cluster) -> Iterator[Delegation]:
     """Those that wait for one turn at a time, as what comes from different nodes does not go on together."""
-    size = len(cluster.nodes[0])
-    insides = [DIRECT, DOUBLING] if size & (size - 1) == 0 else [DIRECT]
-    if not cluster.site.linked_inside_nodes:
-        insides = [PATHS]
-    spreads = [lanes for lanes in range(1, cluster.width + 1) if cluster.width % lanes == 0]
-    for spread, gathers, hands in product(spreads, insides, insides):
+    for spread, gathers, hands in product(spreads(cluster), insides(cluster), insides(cluster)):
         yield Delegation(spread, 1, gathers, hands, apart=True)
 
 
