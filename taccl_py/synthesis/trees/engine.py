@@ -32,6 +32,7 @@ from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.templates.moves import cut
 from taccl_py.synthesis.trees.grove import GroveFinder, groves
 from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.network import Network
@@ -54,13 +55,15 @@ _ROUTED = {
 }
 # Numbers of trees for each root, and of pieces for each tree.
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 24)
-_CUTS = (1, 2, 4, 8, 16, 32, 64)
-_MOST_PIECES = 64
+_CUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# Pieces of a root's data: of each root where there are many, and of the only one.
+_MOST_PIECES, _MOST_PIECES_OF_ONE = 64, 1024
 # Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
 _MOST_MESSAGES = 200_000
 _MOST_JOBS = 12_000
 _RULES = (
-    Rule(0.0), Rule(0.15), Rule(0.25), Rule(0.35, least=8.0), Rule(0.5, least=16.0), Rule(1.0), Rule(0.0, backwards=True)
+    Rule(0.0), Rule(0.15), Rule(0.25), Rule(0.35, least=8.0), Rule(0.5, least=16.0), Rule(1.0), Rule(0.0, backwards=True),
+    Rule(paced=True), Rule(paced=True, backwards=True),
 )  # fmt: skip
 # Ways to order that are kept when pieces become finer.
 _FEWEST_RULES = 3
@@ -85,6 +88,9 @@ _NEAR = 1.003
 _LONG = 100.0
 _USUAL_PIECES = 8
 _MOST_RESIZED = 6
+# Plans of more jobs get no linear program for their sizes: it takes long, and among so many pieces there is little to gain. Where
+# their pieces are no chunks that serve the size, every piece becomes at least so many chunks.
+_MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
 
 
 def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -235,9 +241,20 @@ class _Run:
             rules = tuple(
                 sorted(rules, key=lambda rule: plans[rule].end_us)[: max(_FEWEST_RULES, (len(rules) + 1) // 2)]
             )
-            found.append(Choice(jobs, costs, parts * cuts, rules[0], plans[rules[0]]))
+            found.append(self._evened(Choice(jobs, costs, parts * cuts, rules[0], plans[rules[0]])))
             self.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
+
+    def _evened(self, choice: Choice) -> Choice:
+        """The same with pieces of nearly as many chunks each, where there are too many for better sizes to be found."""
+        counts = usable_counts(self.demand)
+        count = min((count for count in counts if count >= _CHUNKS_OF_A_PIECE * choice.num_chunks), default=0)
+        if not self._is_free or not count or choice.num_chunks in counts or len(choice.jobs) <= _MANY_JOBS:
+            return choice
+        finer = choice.costs.scaled(self._piece_bytes(count) / self._piece_bytes(choice.num_chunks))
+        costs = replace(finer, chunks=(tuple(map(len, cut(count, choice.num_chunks))),) * len(finer.chunks))
+        plan = list_schedule(choice.jobs, costs, choice.rule)
+        return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)
 
     def _tapered(self, base: _Base, backward: _Base | None, before: list[Choice]) -> list[Choice]:
         """Plans on shallow trees whose messages between nodes, or pieces, become smaller to the end."""
@@ -285,6 +302,8 @@ class _Run:
         for choice in sorted(before, key=lambda c: c.plan.end_us)[:_MOST_RESIZED]:
             if self._is_enough([*before, *found]):
                 break
+            if len(choice.jobs) > _MANY_JOBS:
+                continue
             better = resized(choice, self._piece_bytes, counts, self.limits.within(self.deadline.left))
             found += [] if better is None else [better]
         return found
@@ -338,7 +357,8 @@ class _Run:
         if self.trees is not None:
             return [self.trees]
         wanted = self.demand.chunks_per_rank
-        most = min(_MOST_PIECES, max(1, _MOST_MESSAGES // (base.network.num_ranks * len(base.network.roots))))
+        places = base.network.num_ranks * len(base.network.roots)
+        most = min(_most_pieces(base.network), max(1, _MOST_MESSAGES // places))
         possible = [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
         possible.sort(key=lambda parts: (round(least_load_us(base.network, base.packing.load_us, parts), 6), parts))
         return possible
@@ -348,7 +368,9 @@ class _Run:
         if wanted is not None:
             return [wanted // parts]
         num_jobs = len(network.roots) * (network.num_ranks - 1) * parts
-        most = min(_MOST_PIECES // parts, _MOST_JOBS // num_jobs, _MOST_MESSAGES // (num_jobs * len(network.images)))
+        most = min(
+            _most_pieces(network) // parts, _MOST_JOBS // num_jobs, _MOST_MESSAGES // (num_jobs * len(network.images))
+        )
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
     def _bound(self, base: _Base) -> Bound:
@@ -364,6 +386,10 @@ class _Run:
             base.packing.bound_us * self._share_mb, "bandwidth: the best fractional packing of spanning trees"
         )
         return max(bound, packed, key=lambda found: found.time_us)
+
+
+def _most_pieces(network: Network) -> int:
+    return _MOST_PIECES if len(network.images) * len(network.roots) > 1 else _MOST_PIECES_OF_ONE
 
 
 def _is_small(network: Network) -> bool:

@@ -6,6 +6,7 @@ other jobs: for the one that brings the piece or, where data is summed, for all 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +35,8 @@ class Job:
         How many pieces.
     turn
         Jobs of smaller numbers go first.
+    ahead
+        The part of the tree's data that goes down the tree before this.
     """
 
     root: int
@@ -43,6 +46,7 @@ class Job:
     after: tuple[int, ...]
     span: int = 1
     turn: int = 0
+    ahead: float = 0.0
 
     @property
     def end(self) -> int:
@@ -75,7 +79,7 @@ def gather_jobs(network: Network, forest: Forest, cuts: int, sums: Sequence[Job]
             for link in order:
                 after = brought_by[int(network.src[link])]
                 brought_by[int(network.dst[link])] = (len(jobs),)
-                jobs.append(Job(tree.root, piece, link, reduce=False, after=after))
+                jobs.append(Job(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts))
     sketch = network.problem.sketch
     return _own_first(network, jobs) if sketch is not None and sketch.own_first else jobs
 
@@ -121,7 +125,7 @@ def reduce_jobs(network: Network, backward: Network, forest: Forest, cuts: int) 
                 parent, child = int(backward.src[link]), int(backward.dst[link])
                 after = tuple(brought_by.get(child, ()))
                 brought_by.setdefault(parent, []).append(len(jobs))
-                jobs.append(Job(tree.root, piece, turned[link], reduce=True, after=after))
+                jobs.append(Job(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts))
     return jobs
 
 
@@ -171,6 +175,7 @@ def number_pieces(trees: Sequence[Tree], cuts: Sequence[int], *, apart: bool) ->
 def piece_jobs(network: Network, trees: Sequence[Tree], numbered: Sequence[Sequence[Piece]]) -> list[Job]:
     """Jobs that bring every piece from its root to every rank."""
     number = {piece: index for pieces in numbered for index, piece in enumerate(pieces)}
+    cuts = Counter(piece.tree for piece in number)
     jobs: list[Job] = []
     order: list[int] = []
     for piece in sorted(number, key=lambda piece: (piece.tree, piece.cut)):
@@ -182,5 +187,6 @@ def piece_jobs(network: Network, trees: Sequence[Tree], numbered: Sequence[Seque
         for link in order:
             after = brought_by[int(network.src[link])]
             brought_by[int(network.dst[link])] = (len(jobs),)
-            jobs.append(Job(tree.root, number[piece], link, reduce=False, after=after))
+            ahead = piece.cut / cuts[piece.tree]
+            jobs.append(Job(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead))
     return jobs

@@ -191,6 +191,10 @@ class Rule:
     stay
         Whether a root that has a full port sends all to one receiver before it turns to the next. What goes there can share
         messages, and only the last receiver needs small ones.
+    paced
+        Whether every tree's pieces have their turns, as if they went down it evenly for as long as the fullest link or port has
+        work, instead of all pieces of links near to a root before those of links far from it: where many pieces follow each
+        other, what lies behind those would have nothing to do for half of the time.
     """
 
     patience: float = 0.0
@@ -200,6 +204,7 @@ class Rule:
     seed: int = 0
     taper: float = 0.0
     stay: bool = False
+    paced: bool = False
 
 
 def list_schedule(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
@@ -250,7 +255,7 @@ def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) ->
     return Plan(tuple(result), max(arrival, default=0.0))
 
 
-# What goes first: jobs of early turns, then those with the longest way to go; piece and number of the job break ties.
+# What goes first: jobs of early turns, then those with the longest way to go from when they should; piece and number of the job break ties.
 _Rank = tuple[int, float, int, int]
 
 
@@ -276,10 +281,9 @@ class _Run:
         self._fullest = work.index(self._left) if work else 0
         self._full = {resource for resource, time_us in enumerate(work) if time_us >= _FULL * self._left}
         turn = self._turns() if rule.stay else {}
-        self._rank = [
-            (job.turn, -self._way[i] * change[i] * (1 + turn.get((job.root, job.link), 0)), job.piece, i)
-            for i, job in enumerate(jobs)
-        ]
+        pace_us = self._left * rule.paced * (-1 if rule.backwards else 1)
+        urgency = [way * change[i] * (1 + turn.get((jobs[i].root, jobs[i].link), 0)) for i, way in enumerate(self._way)]
+        self._rank = [(job.turn, job.ahead * pace_us - urgency[i], job.piece, i) for i, job in enumerate(jobs)]
         usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
         self._longest = _STRETCH * max(
             (costs.message_us(link, usual) for link in {job.link for job in jobs}), default=0.0
