@@ -55,11 +55,11 @@ class Step:
     dst: int
 
 
-def course_rounds(num_nodes: int, course: Course, number: int) -> list[list[Step]]:
+def course_rounds(num_nodes: int, between: str, number: int) -> list[list[Step]]:
     """Who tells whom in each round, of the piece of this number."""
-    if course.between == CHAIN:
+    if between == CHAIN:
         return [[Step(node, node + 1)] for node in range(num_nodes - 1)]
-    if course.between == TWO_TREES:
+    if between == TWO_TREES:
         return [[step] for step in _binary_tree(num_nodes, second=bool(number % 2))]
     found, know = [], 1
     while know < num_nodes:
@@ -115,7 +115,7 @@ def course_times(cluster: Cluster, course: Course, chunk_bytes: float, root: int
         home = _HOME if course.inside == DIRECT else INSIDE
         rounds, hands = list[int](), [add(steps, home, deal[-1])]
         told = {0: deal[-1:] if not alone else []}
-        for place, steps_across in enumerate(course_rounds(len(cluster.nodes), course, number)):
+        for place, steps_across in enumerate(course_rounds(len(cluster.nodes), course.between, number)):
             first = steps_across[0]
             # In a tree of all that know the root's node sends in every round, and stands for the others.
             alike = course.between == TREE
@@ -154,7 +154,7 @@ def broadcast_moves(cluster: Cluster, course: Course, times: CourseTimes, root: 
         if dealt is None:
             return None
         moves += dealt
-        for place, steps in enumerate(course_rounds(len(cluster.nodes), course, number)):
+        for place, steps in enumerate(course_rounds(len(cluster.nodes), course.between, number)):
             stage = times.across[number][place]
             for step in steps:
                 ends = (cluster.carriers[order[step.src]], cluster.carriers[order[step.dst]])

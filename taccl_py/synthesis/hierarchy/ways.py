@@ -37,6 +37,7 @@ from taccl_py.synthesis.hierarchy.rooted import (
     course_times,
 )
 from taccl_py.synthesis.hierarchy.stages import Stage
+from taccl_py.synthesis.hierarchy.stripes import StripePlan, stripe_plans
 from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.hierarchy.taper import Taper, taper_moves, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
@@ -271,6 +272,9 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
         moves = broadcast_moves(cluster, course, times, demand.root)
         return _plan(course.name, sum(course.pieces) * cluster.width, moves, reduce=reduce)
 
+    def write_stripes(plan: StripePlan) -> Plan | None:
+        return _plan(plan.stripes.name, plan.num_chunks, plan.moves(), reduce=reduce)
+
     for inside in insides(cluster):
         # Between two nodes all are the same.
         for between in (CHAIN, TREE, TWO_TREES)[: 3 if len(cluster.nodes) > 2 else 1]:
@@ -280,6 +284,9 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
                 chunk_bytes = demand.size_bytes / (sum(pieces) * cluster.width)
                 times = course_times(cluster, course, chunk_bytes, demand.root)
                 yield Way(times.end_us, partial(write, course, times))
+    for striped in stripe_plans(cluster, demand.root, demand.size_bytes):
+        if demand.chunks_per_rank in (None, striped.num_chunks):
+            yield Way(striped.end_us, partial(write_stripes, striped))
 
 
 def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:

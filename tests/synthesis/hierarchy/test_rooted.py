@@ -10,15 +10,14 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.hierarchy.rooted import CHAIN, TREE, TWO_TREES, Course, course_rounds
-from taccl_py.synthesis.templates.patterns import DIRECT
+from taccl_py.synthesis.hierarchy.rooted import CHAIN, TREE, TWO_TREES, course_rounds
 from taccl_py.topology.catalog import load_topology
 
 NODES = st.integers(2, 70)
 
 
 def steps_of(nodes, between, number=0):
-    return [step for steps in course_rounds(nodes, Course(between, DIRECT, (1,)), number) for step in steps]
+    return [step for steps in course_rounds(nodes, between, number) for step in steps]
 
 
 @given(NODES, st.sampled_from([CHAIN, TREE, TWO_TREES]), st.integers(0, 3))
