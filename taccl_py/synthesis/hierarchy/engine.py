@@ -29,7 +29,8 @@ _WORK, _MOST = 200_000, 16
 # Ways that should take so many times longer than the best one found are not written out.
 _HOPELESS = 1.3
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
-_MANY_MESSAGES = 2_000
+# What counts as very many messages, and how many schedules of fewer are kept beside those of more.
+_MANY_MESSAGES, _MOST_FEWER = 4_000, 2
 # The part of the time in which ways are estimated; what remains is for writing them out.
 _TO_ESTIMATE = 0.5
 # Ways are looked for as long as this in any case.
@@ -80,9 +81,12 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     near = tuple(s for s in others if s.makespan_us <= best.makespan_us * _RUNNER_UP)
     proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
     seconds = {"hierarchy": time.monotonic() - begun}
-    answer = Synthesis(best, bound, proof, "none", seconds, near[:_MOST_RUNNERS_UP])
-    # Among very many pieces passed on from node to node unequal ones gain little, and nothing in programs, which cut them again.
+    # Among very many pieces passed on from node to node unequal ones gain little, and nothing in programs, which cut them again. Fewer
+    # pieces may become faster than they.
     passed_on = [each for each in found if demand.kind in ROOTED and len(each.messages) > _MANY_MESSAGES]
+    fewer = [each for each in near[_MOST_RUNNERS_UP:] if passed_on and len(each.messages) <= _MANY_MESSAGES]
+    runners_up = (*near[:_MOST_RUNNERS_UP], *fewer[:_MOST_FEWER])
+    answer = Synthesis(best, bound, proof, "none", seconds, runners_up)
     return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=passed_on)
 
 

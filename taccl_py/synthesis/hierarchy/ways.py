@@ -37,11 +37,12 @@ from taccl_py.synthesis.hierarchy.rooted import (
     course_times,
 )
 from taccl_py.synthesis.hierarchy.stages import Stage
-from taccl_py.synthesis.hierarchy.stripes import StripePlan, stripe_plans
+from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.hierarchy.taper import Taper, taper_moves, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
 from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
+from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.topology.model import Topology
@@ -272,8 +273,8 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
         moves = broadcast_moves(cluster, course, times, demand.root)
         return _plan(course.name, sum(course.pieces) * cluster.width, moves, reduce=reduce)
 
-    def write_stripes(plan: StripePlan) -> Plan | None:
-        return _plan(plan.stripes.name, plan.num_chunks, plan.moves(), reduce=reduce)
+    def write_stripes(name: str, pipeline: Pipeline) -> Plan | None:
+        return _plan(f"{name}, {pipeline.pieces} pieces", pipeline.num_chunks, pipeline.moves(), reduce=reduce)
 
     for inside in insides(cluster):
         # Between two nodes all are the same.
@@ -284,9 +285,10 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
                 chunk_bytes = demand.size_bytes / (sum(pieces) * cluster.width)
                 times = course_times(cluster, course, chunk_bytes, demand.root)
                 yield Way(times.end_us, partial(write, course, times))
-    for striped in stripe_plans(cluster, demand.root, demand.size_bytes):
-        if demand.chunks_per_rank in (None, striped.num_chunks):
-            yield Way(striped.end_us, partial(write_stripes, striped))
+    for stripes in striped(cluster):
+        pipeline = stripes_pipeline(cluster, stripes, demand.root, demand.size_bytes).best(demand.chunks_per_rank)
+        if pipeline is not None:
+            yield Way(pipeline.end_us, partial(write_stripes, stripes.name, pipeline))
 
 
 def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:

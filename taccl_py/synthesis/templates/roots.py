@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
+from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import Edge, Site
+from taccl_py.synthesis.templates.slots import slotted
 from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
 
 # Into how many pieces a broadcast may be cut.
 _PIECES = (1, 2, 4, 8, 16, 32, 64)
+# Pipelines that are written out at most.
+_MOST_PIPELINES = 3
 
 
 def center(site: Site) -> int:
@@ -47,6 +52,7 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
         if order is not None:
             yield Plan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
     yield from _around_rings(site, root, num_pieces)
+    yield from _down_inner_trees(site, root, num_pieces)
     num_ranks = len(ranks)
     pieces = num_pieces or num_ranks
     if pieces % num_ranks == 0:
@@ -108,6 +114,60 @@ def _down_chain(order: tuple[int, ...], pieces: int) -> Moves:
         for piece in range(pieces)
         for i in range(len(order) - 1)
     )
+
+
+def _down_inner_trees(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+    """Pieces by turns down trees with different inner ranks, where all ranks are linked and alike; the best ways to do so.
+
+    With as many trees as children of an inner rank, every rank passes on as much as it gets: a chain is the case of one. After
+    Castro et al., SplitStream, SOSP 2003, section 2.
+    """
+    num_ranks = site.topology.num_ranks
+    if (
+        site.topology.num_nodes not in (1, num_ranks)
+        or len(site.cost_us) < num_ranks * (num_ranks - 1)
+        or num_ranks < 3
+    ):
+        return
+    found: list[tuple[int, Pipeline]] = []
+    for number in {min(number, num_ranks - 1) for number in (1, 2, 3, 4, 6, 8, num_ranks - 1)}:
+        trees = [inner_tree(num_ranks, root, number, tree) for tree in range(number)]
+        hops = slotted(trees, root) if _has_slots(site) else None
+        pipeline = Pipeline(site, root, site.chunk_bytes, (trees,), hops=hops).best(num_pieces)
+        if pipeline is not None:
+            found.append((number, pipeline))
+    for number, pipeline in sorted(found, key=lambda each: (each[1].end_us, each[0]))[:_MOST_PIPELINES]:
+        name = f"{number} trees with different inner ranks, {pipeline.num_chunks} pieces"
+        yield Plan(name, pipeline.num_chunks, pipeline.moves())
+
+
+def _has_slots(site: Site) -> bool:
+    """Whether all messages take as long, and ranks have one port out and one in."""
+    topology = site.topology
+    costs = {topology.resource_cost[resource] for used in topology.resources_of for resource in used}
+    ends = [
+        {(link.src, link.ports[:1]) for link in topology.links},
+        {(link.dst, link.ports[1:]) for link in topology.links},
+    ]
+    own = all(len(each) == topology.num_ranks for each in ends) and len(topology.ports) == 2 * topology.num_ranks
+    return own and len(costs) == 1 and not any(link.latency_us for link in topology.links)
+
+
+def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, list[int]]:
+    """Whom each rank tells in one of so many trees: its inner ranks as many others as there are trees, and the root the first of them.
+
+    Where the ranks are not a multiple of the trees some trees have an inner rank less, and for what these lack others help out that
+    have less to do in their own trees.
+    """
+    others = [*range(root + 1, num_ranks), *range(root)]
+    size, longer = divmod(len(others), number)
+    firsts = [place * size + min(place, longer) for place in range(number + 1)]
+    inner = others[firsts[tree] : firsts[tree + 1]]
+    helpers = [others[firsts[place] - 1] for place in range(1, longer)] if tree >= longer else []
+    others = [*others[firsts[tree + 1] :], *others[: firsts[tree]]]
+    below = iter([*inner[1:], *helpers, *(rank for rank in others if rank not in helpers)])
+    tells = {rank: list(islice(below, number)) for rank in inner} | {rank: list(islice(below, 1)) for rank in helpers}
+    return {root: inner[:1]} | tells
 
 
 def _scattered(site: Site, root: int, chunks: int, name: str) -> Moves | None:

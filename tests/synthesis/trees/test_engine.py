@@ -81,6 +81,24 @@ def test_large_sizes_come_near_to_the_bound(topology, gap):
     assert found.gap <= gap
 
 
+@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.REDUCE])
+@pytest.mark.parametrize(
+    ("name", "gap"),
+    [
+        # In 64 pieces 1.50.
+        ("dgx1", 0.066),
+        # 896 pieces of seven trees, none of which divides a power of two; in 64 pieces 1.31.
+        ("full:8", 0.065),
+        # 512 pieces down four trees, the deepest of which has eight levels.
+        pytest.param("torus:4x4", 0.076, marks=pytest.mark.slow),
+    ],
+)
+def test_large_buffers_of_one_root_are_cut_into_many_pieces(name, gap, kind):
+    found = run(Demand(load_topology(name), kind, GIB))
+    check(found)
+    assert found.schedule.makespan_us <= found.bound.time_us * (1 + gap)
+
+
 @pytest.mark.parametrize("kind", [Kind.REDUCESCATTER, Kind.ALLREDUCE])
 @pytest.mark.parametrize(("topology", "gap"), AT_A_GIBIBYTE[2:6], ids=lambda value: getattr(value, "name", ""))
 def test_large_sums_come_near_to_the_bound(topology, gap, kind):

@@ -18,7 +18,14 @@ from tests.synthesis.trees.boxes import boxes
 from tests.synthesis.trees.test_packing import network_of, never
 
 RULES = [
-    Rule(patience, backwards=backwards, seed=seed) for patience in (0.0, 0.5) for backwards in (0, 1) for seed in (0, 3)
+    *(
+        Rule(patience, backwards=back, seed=seed)
+        for patience in (0.0, 0.5)
+        for back in (False, True)
+        for seed in (0, 3)
+    ),
+    Rule(paced=True),
+    Rule(paced=True, backwards=True),
 ]
 
 
@@ -101,6 +108,13 @@ def test_patience_saves_alphas_while_there_is_enough_to_do():
 def test_a_ring_is_busy_from_the_beginning_to_the_end():
     _, jobs, costs = work(ring(8), 1, 1)
     assert list_schedule(jobs, costs, Rule()).end_us == pytest.approx(7 * 11.0)
+
+
+def test_pieces_that_have_their_turns_keep_links_far_from_the_root_busy():
+    # 24 trees that fill every link into the ranks: 7158 us. Whatever has the longest way to go first, 11375 us.
+    _, jobs, costs = work(load_topology("dgx1"), 24, 11, Kind.BROADCAST, piece_bytes=(1 << 30) / (24 * 11))
+    longest_first, in_turns = (list_schedule(jobs, costs, Rule(paced=paced)).end_us for paced in (False, True))
+    assert in_turns < 8050 < 11000 < longest_first
 
 
 def test_a_seed_changes_the_order_in_the_same_way_every_time():

@@ -1,0 +1,143 @@
+"""Pipelines: Broadcast of many pieces, stripe by stripe down trees of their own, everything again with every piece.
+
+A stripe is a part of the buffer that goes down one tree; a piece is a chunk of every stripe. A move's planned time is that of its
+piece's turn, which comes as often as the busiest link or port allows, and that of the way down the tree.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.site import Edge, Site
+from taccl_py.synthesis.templates.slots import Hop
+
+# Pieces of every stripe.
+_PIECES = tuple(1 << bit for bit in range(11))
+# Chunks, and moves, of a plan at most.
+_MOST_CHUNKS, _MOST_MOVES = 1024, 600_000
+# Of plans that take about as long the one with the fewest pieces will do.
+_WORTH = 0.005
+
+# Whom each rank of a tree tells, in this order.
+Tells = Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A Broadcast down trees.
+
+    Attributes
+    ----------
+    site
+        The machine.
+    root
+        The root.
+    size_bytes
+        Size of the buffer.
+    trees
+        A tree for each stripe, [turn][stripe]; turns repeat.
+    pieces
+        Of every stripe.
+    end_us
+        Time that it should take.
+    hops
+        Slots of the first piece's messages, [stripe], where all messages take as long and their order at ports is that of slots.
+    """
+
+    site: Site
+    root: int
+    size_bytes: float
+    trees: tuple[Sequence[Tells], ...]
+    pieces: int = 1
+    end_us: float = math.inf
+    hops: Sequence[Sequence[Hop]] | None = None
+
+    @property
+    def num_chunks(self) -> int:
+        """One for each piece of each stripe."""
+        return self.pieces * len(self.trees[0])
+
+    def best(self, num_chunks: int | None) -> Pipeline | None:
+        """The same in the number of pieces that suits it, or in so many chunks; None if that is no whole number of pieces."""
+        stripes = len(self.trees[0])
+        if num_chunks is not None:
+            return None if num_chunks % stripes else self._cut(num_chunks // stripes)
+        moves = stripes * (self.site.topology.num_ranks - 1)
+        numbers = [n for n in _PIECES if n == 1 or (n * stripes <= _MOST_CHUNKS and n * moves <= _MOST_MOVES)]
+        cut = [self._cut(number) for number in numbers]
+        least_us = min(each.end_us for each in cut)
+        return next(each for each in cut if each.end_us <= least_us * (1 + _WORTH))
+
+    def moves(self) -> Moves:
+        """The plan in full; chunks are numbered piece by piece."""
+        period_us = self._period_us()
+        firsts = [self._first(trees) for trees in self.trees[: self.pieces]]
+        found = []
+        for piece in range(self.pieces):
+            first = firsts[piece % len(firsts)]
+            for stripe, edges in enumerate(first):
+                chunks = (piece * len(first) + stripe,)
+                later_us = piece * period_us
+                found += [Move(e.src, e.dst, chunks, e.start_us + later_us, e.end_us + later_us) for e in edges]
+        return tuple(sorted(found, key=lambda move: move.start))
+
+    @property
+    def _chunk_bytes(self) -> float:
+        return self.size_bytes / self.num_chunks
+
+    def _cut(self, pieces: int) -> Pipeline:
+        """The same in so many pieces, with its time."""
+        plan = replace(self, pieces=pieces)
+        first_us = max(edge.end_us for edges in plan._first(plan.trees[0]) for edge in edges)
+        return replace(plan, end_us=first_us + (pieces - 1) * plan._period_us())
+
+    def _period_us(self) -> float:
+        """How long the busiest link or port is busy with a piece."""
+        topology = self.site.topology
+        uses = np.zeros(len(topology.links))
+        for tree in (tree for trees in self.trees for tree in trees):
+            for src, dsts in tree.items():
+                for dst in dsts:
+                    uses[topology.links_between[src, dst][0]] += 1 / len(self.trees)
+        busy_us = np.zeros(topology.num_resources)
+        for link in np.flatnonzero(uses).tolist():
+            for resource in topology.resources_of[link]:
+                busy_us[resource] += uses[link] * topology.occupancy_us(resource, self._chunk_bytes)
+        return float(busy_us.max())
+
+    def _first(self, trees: Sequence[Tells]) -> list[list[Edge]]:
+        """Every tree's edges with their times if there were this piece only: what can start first does."""
+        topology, num_bytes = self.site.topology, self._chunk_bytes
+        if self.hops is not None:
+            us = topology.message_us(0, num_bytes)
+            return [[Edge(h.src, h.dst, h.slot * us, (h.slot + 1) * us) for h in hops] for hops in self.hops]
+        free_us = [0.0] * topology.num_resources
+        found: list[list[Edge]] = [[] for _ in trees]
+        # Of what can start at the same time, the next message of every rank goes before the one after that.
+        waiting: list[tuple[float, int, int, int, int]] = []
+
+        def offer(ready_us: float, stripe: int, src: int) -> None:
+            for turn, dst in enumerate(trees[stripe].get(src, ())):
+                heapq.heappush(waiting, (ready_us, turn, stripe, src, dst))
+
+        for stripe in range(len(trees)):
+            offer(0.0, stripe, self.root)
+        while waiting:
+            ready_us, turn, stripe, src, dst = heapq.heappop(waiting)
+            link = topology.links_between[src, dst][0]
+            start_us = max(ready_us, *(free_us[resource] for resource in topology.resources_of[link]))
+            if start_us > ready_us:
+                heapq.heappush(waiting, (start_us, turn, stripe, src, dst))
+                continue
+            for resource in topology.resources_of[link]:
+                free_us[resource] = start_us + topology.occupancy_us(resource, num_bytes)
+            end_us = start_us + topology.message_us(link, num_bytes)
+            found[stripe].append(Edge(src, dst, start_us, end_us))
+            offer(end_us, stripe, dst)
+        return found
