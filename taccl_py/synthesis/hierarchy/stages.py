@@ -5,6 +5,7 @@ Nodes are alike, so one node and one lane stand for all, and the schedule of a p
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -59,29 +60,28 @@ def schedule_stages(stages: Sequence[Stage]) -> float:
         rest = max((stages[user].rest_us for user in users[number]), default=0.0)
         stages[number].rest_us = rest + lasts_us[number]
     left = [len(set(stage.after)) for stage in stages]
-    # Those that can start, with the time from which on they may.
-    ready = {number: 0.0 for number, count in enumerate(left) if not count}
-    free_us: dict[int | None, float] = {}
+    # What can start at the earliest comes first; of several at that time, what has the longest way to go.
+    ready = [(0.0, -stages[number].rest_us, number) for number, count in enumerate(left) if not count]
+    heapq.heapify(ready)
+    free_us: dict[int, float] = {}
     ends_us = [0.0] * len(stages)
-
-    def turn(number: int) -> tuple[float, float, int]:
-        """What can start at the earliest comes first; of several at that time, what has the longest way to go."""
-        stage = stages[number]
-        start_us = max(ready[number], free_us.get(stage.resource, 0.0))
-        if stage.also is not None:
-            start_us = max(start_us, free_us.get(stage.also, 0.0))
-        return start_us, -stage.rest_us, number
-
     while ready:
-        at, _, number = min(map(turn, ready))
-        del ready[number]
+        at, rest, number = heapq.heappop(ready)
         stage = stages[number]
+        occupied = [stage.resource] if stage.also is None else [stage.resource, stage.also]
+        free = max(free_us.get(resource, 0.0) for resource in occupied)
+        if free > at:
+            # Something else has begun there; what waits can only start later than it could before.
+            heapq.heappush(ready, (free, rest, number))
+            continue
         stage.start_us = at
-        ends_us[number] = free_us[stage.resource] = free_us[stage.also] = at + lasts_us[number]
+        ends_us[number] = at + lasts_us[number]
+        free_us.update(dict.fromkeys(occupied, ends_us[number]))
         for user in users[number]:
             left[user] -= 1
             if not left[user]:
-                ready[user] = max(ends_us[before] for before in stages[user].after)
+                start_us = max(ends_us[before] for before in stages[user].after)
+                heapq.heappush(ready, (start_us, -stages[user].rest_us, user))
     return max(ends_us, default=0.0)
 
 

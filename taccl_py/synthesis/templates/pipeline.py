@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from functools import cached_property
 
 from taccl_py.synthesis.templates.moves import Move, Moves
 from taccl_py.synthesis.templates.site import Edge, Site
 from taccl_py.synthesis.templates.slots import Hop
+from taccl_py.units import BYTES_PER_MB
 
 # Pieces of every stripe.
 _PIECES = tuple(1 << bit for bit in range(11))
@@ -69,8 +70,17 @@ class Pipeline:
         if num_chunks is not None:
             return None if num_chunks % stripes else self._cut(num_chunks // stripes)
         moves = stripes * (self.site.topology.num_ranks - 1)
-        numbers = [n for n in _PIECES if n == 1 or (n * stripes <= _MOST_CHUNKS and n * moves <= _MOST_MOVES)]
-        cut = [self._cut(number) for number in numbers]
+        cut = [self._cut(1)]
+        for number in _PIECES[1:]:
+            # Time falls with the number of pieces until alphas outweigh what is gained.
+            if (
+                number * stripes > _MOST_CHUNKS
+                or number * moves > _MOST_MOVES
+                or (len(cut) > 1
+                and cut[-1].end_us > cut[-2].end_us)
+            ):
+                break
+            cut.append(self._cut(number))
         least_us = min(each.end_us for each in cut)
         return next(each for each in cut if each.end_us <= least_us * (1 + _WORTH))
 
@@ -99,17 +109,23 @@ class Pipeline:
 
     def _period_us(self) -> float:
         """How long the busiest link or port is busy with a piece."""
+        cost = self.site.topology.resource_cost
+        return max(
+            number * (cost[r][0] + cost[r][1] * self._chunk_bytes / BYTES_PER_MB) for r, number in self._uses.items()
+        )
+
+    @cached_property
+    def _uses(self) -> dict[int, float]:
+        """Messages of a piece over each link and port, on average over the trees that repeat."""
         topology = self.site.topology
-        uses = np.zeros(len(topology.links))
+        uses: Counter[int] = Counter()
         for tree in (tree for trees in self.trees for tree in trees):
-            for src, dsts in tree.items():
-                for dst in dsts:
-                    uses[topology.links_between[src, dst][0]] += 1 / len(self.trees)
-        busy_us = np.zeros(topology.num_resources)
-        for link in np.flatnonzero(uses).tolist():
+            uses.update(topology.links_between[src, dst][0] for src, dsts in tree.items() for dst in dsts)
+        found: Counter[int] = Counter()
+        for link, number in uses.items():
             for resource in topology.resources_of[link]:
-                busy_us[resource] += uses[link] * topology.occupancy_us(resource, self._chunk_bytes)
-        return float(busy_us.max())
+                found[resource] += number
+        return {resource: number / len(self.trees) for resource, number in found.items()}
 
     def _first(self, trees: Sequence[Tells]) -> list[list[Edge]]:
         """Every tree's edges with their times if there were this piece only: what can start first does."""
