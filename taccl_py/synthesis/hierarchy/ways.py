@@ -36,12 +36,13 @@ from taccl_py.synthesis.hierarchy.rooted import (
     broadcast_moves,
     course_times,
 )
+from taccl_py.synthesis.hierarchy.shares import share_moves
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.hierarchy.taper import Taper, taper_moves, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
-from taccl_py.synthesis.templates.moves import Moves, Plan, in_turn, turned
+from taccl_py.synthesis.templates.moves import Moves, Plan, end_of, in_turn, turned
 from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.synthesis.uneven import usable_counts
@@ -289,6 +290,11 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
         pipeline = stripes_pipeline(cluster, stripes, demand.root, demand.size_bytes).best(demand.chunks_per_rank)
         if pipeline is not None:
             yield Way(pipeline.end_us, partial(write_stripes, stripes.name, pipeline))
+    places = len(cluster.nodes[0])
+    if demand.chunks_per_rank in (None, places) and striped(cluster):
+        for inside in insides(cluster):
+            moves = share_moves(cluster, inside, demand.root, demand.size_bytes)
+            yield Way(end_of(moves), partial(_plan, f"shares, {inside} inside", places, moves, reduce=reduce))
 
 
 def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:

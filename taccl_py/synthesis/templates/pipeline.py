@@ -76,8 +76,7 @@ class Pipeline:
             if (
                 number * stripes > _MOST_CHUNKS
                 or number * moves > _MOST_MOVES
-                or (len(cut) > 1
-                and cut[-1].end_us > cut[-2].end_us)
+                or (len(cut) > 1 and cut[-1].end_us > cut[-2].end_us)
             ):
                 break
             cut.append(self._cut(number))
