@@ -54,7 +54,7 @@ def first_runs(demand: Demand) -> list[Run]:
 
 def searching_runs(demand: Demand) -> list[Run]:
     """Those of them that take what time they get."""
-    return _milp_runs(demand, _FIRST_CHUNKS)
+    return _milp_runs(demand, _FIRST_CHUNKS) if _is_searched(demand) else []
 
 
 def constructive_runs(demand: Demand) -> list[Run]:
@@ -106,6 +106,11 @@ def _is_passed_on(demand: Demand) -> bool:
     return rooted and topology.num_nodes > 1 and Site(topology, 0.0).linked_inside_nodes
 
 
+def _is_searched(demand: Demand) -> bool:
+    """Whether a search for the ways of every chunk has a chance: not for what one root has for all on very many ranks of nodes."""
+    return demand.topology.num_ranks <= _FEW_RANKS or not _is_passed_on(demand)
+
+
 def _is_for_greedy(demand: Demand) -> bool:
     """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
@@ -124,6 +129,8 @@ def _is_for_greedy(demand: Demand) -> bool:
 
 def second_runs(demand: Demand) -> list[Run]:
     """Runs for where the first ones leave a gap: narrower searches, and finer chunks."""
+    if not _is_searched(demand):
+        return []
     finer = [] if demand.chunks_per_rank is not None else _milp_runs(demand, _SECOND_CHUNKS)
     return [*_sketched_runs(demand), *finer]
 

@@ -102,6 +102,15 @@ def test_trees_are_left_out_of_broadcast_over_nodes_whose_ranks_are_all_linked()
     assert raced == {"ndv4-x2": False, "ndv4": True, "mi250x-x2": True}
 
 
+def test_what_one_root_has_for_very_many_ranks_of_nodes_is_not_searched_for_chunk_by_chunk():
+    # The search took all of the three minutes it got on 512 ranks, for answers that were never the best.
+    for kind in (Kind.BROADCAST, Kind.REDUCE):
+        small, large = (Demand(load_topology(f"hpn:{nodes}"), kind, 1e6) for nodes in (16, 64))
+        assert "milp" in {run.engine for run in [*first_runs(small), *second_runs(small)]}
+        assert [run.engine for run in first_runs(large)] == ["templates", "hierarchy"]
+        assert not second_runs(large)
+
+
 def test_on_hundreds_of_ranks_over_nodes_everything_but_broadcast_is_left_to_hierarchy():
     """512 ranks: direct templates have 261632 messages, and the model of one chunk from each rank 18 million pairs."""
     raced = {

@@ -137,5 +137,5 @@ class _Plan:
         end_us = start_us + lasts_us
         self._free_us.update(dict.fromkeys(ports, end_us))
         for share in shares:
-            self._holds_us[dst, share] = min(end_us, self._holds_us.get((dst, share), end_us))
+            self._holds_us[dst, share] = end_us
         self._found.append(Move(src, dst, tuple(sorted(shares)), start_us, end_us))
