@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import relay_bound
-from taccl_py.synthesis.bounds.bound import best_of
+from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.ways import Way, ways
@@ -47,6 +49,8 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
         the engine needs it.
     """
     _check(demand)
+    if demand.kind is Kind.REDUCE:
+        return _backwards(demand, options, events)
     begun = time.monotonic()
     deadline, over = Deadline(options.limits.seconds), options.limits.countdown()
     events.stage("bound")
@@ -79,15 +83,28 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
         bound = best_of([bound, relay_bound(demand.topology, demand.kind, bound.time_us, limits)])
         events.bound(bound.time_us)
     near = tuple(s for s in others if s.makespan_us <= best.makespan_us * _RUNNER_UP)
-    proof = Proof.OPTIMAL if best.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
     seconds = {"hierarchy": time.monotonic() - begun}
     # Among very many pieces passed on from node to node unequal ones gain little, and nothing in programs, which cut them again. Fewer
     # pieces may become faster than they.
     passed_on = [each for each in found if demand.kind in ROOTED and len(each.messages) > _MANY_MESSAGES]
     fewer = [each for each in near[_MOST_RUNNERS_UP:] if passed_on and len(each.messages) <= _MANY_MESSAGES]
     runners_up = (*near[:_MOST_RUNNERS_UP], *fewer[:_MOST_FEWER])
-    answer = Synthesis(best, bound, proof, "none", seconds, runners_up)
+    answer = Synthesis(best, bound, _proof(best, bound), "none", seconds, runners_up)
     return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=passed_on)
+
+
+def _backwards(demand: Demand, options: Options, events: Events) -> Synthesis:
+    """A Reduce from the Broadcast of the reversed machine, with the exact times of that."""
+    bound = known_bound(demand, options)
+    there = replace(demand, kind=Kind.BROADCAST, topology=demand.topology.reversed())
+    answer = synthesize_hierarchy(there, replace(options, bound=bound), events)
+    found = [combining(spread, demand.topology) for spread in (answer.schedule, *answer.runners_up)]
+    best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
+    return replace(answer, schedule=best, proof=_proof(best, answer.bound), runners_up=tuple(others))
+
+
+def _proof(schedule: Schedule, bound: Bound) -> Proof:
+    return Proof.OPTIMAL if schedule.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
 
 
 def _check(demand: Demand) -> None:

@@ -11,37 +11,20 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import Draft, Scratch, choose_scratch, contiguous_runs
 from taccl_py.schedule.timing import dispatch_drafts, time_drafts
-from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
-from taccl_py.synthesis.templates.moves import Plan, as_drafts, turned
+from taccl_py.synthesis.templates.moves import Plan, as_drafts
 from taccl_py.synthesis.templates.packing import WORTH_COPIES, chunk_runs, packed_parts
 from taccl_py.topology.model import Topology
-
-# Moves of a Reduce beyond which its own order is not tried: sums that do not lie together take long to put in order.
-_MANY_MOVES = 2_000
 
 
 def fitted(demand: Demand, plan: Plan, over: Over = never) -> Schedule | None:
     """The plan on the machine's links, or None if it does not fit them.
 
     The order of the plan at links and ports is kept, or what has the longest way to go is sent first, whichever is faster; where time
-    is over, it is kept. A Reduce is also that of a Broadcast backwards, which keeps the exact times of an order that was made for
-    that; of many moves it is that alone.
+    is over, it is kept.
     """
-    if demand.kind is not Kind.REDUCE:
-        return _fitted(demand, plan, over)
-    there = replace(demand, kind=Kind.BROADCAST, topology=demand.topology.reversed())
-    spread = _fitted(there, replace(plan, moves=turned(plan.moves, reduce=False)), over)
-    found = [combining(spread, demand.topology)] if spread is not None else []
-    if not found or (len(plan.moves) <= _MANY_MOVES and not over()):
-        direct = _fitted(demand, plan, over)
-        found += [direct] if direct is not None else []
-    return min(found, key=lambda schedule: schedule.makespan_us, default=None)
-
-
-def _fitted(demand: Demand, plan: Plan, over: Over) -> Schedule | None:
     topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
     chunk_bytes = demand.chunk_bytes(collective)
     drafts = as_drafts(topology, chunk_bytes, plan.moves)

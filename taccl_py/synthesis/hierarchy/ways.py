@@ -81,7 +81,10 @@ class Way:
 
 
 def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
-    """Every way to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find."""
+    """Every way to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find.
+
+    A Reduce has none of its own: it is made from a Broadcast.
+    """
     topology = demand.topology
     share_bytes = demand.chunk_bytes(demand.collective(1))
     forth, back = (_cluster(machine, share_bytes) for machine in (topology, topology.reversed()))
@@ -109,9 +112,7 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
             yield from _halvings(demand, forth, back, limits)
             yield from _sums(demand, forth, limits)
         case Kind.BROADCAST:
-            yield from _broadcasts(demand, forth, reduce=False)
-        case Kind.REDUCE:
-            yield from _broadcasts(demand, back, reduce=True)
+            yield from _broadcasts(demand, forth)
         case Kind.ALLTOALL:
             yield from _shuttles(demand, forth)
             yield from _delegations(demand, forth)
@@ -269,13 +270,13 @@ def _grids(demand: Demand, cluster: Cluster) -> Iterator[Way]:
     yield from sorted(cut, key=lambda way: way.estimate_us)[:_MOST_GRIDS]
 
 
-def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
+def _broadcasts(demand: Demand, cluster: Cluster) -> Iterator[Way]:
     def write(course: Course, times: CourseTimes) -> Plan | None:
         moves = broadcast_moves(cluster, course, times, demand.root)
-        return _plan(course.name, sum(course.pieces) * cluster.width, moves, reduce=reduce)
+        return _plan(course.name, sum(course.pieces) * cluster.width, moves)
 
     def write_stripes(name: str, pipeline: Pipeline) -> Plan | None:
-        return _plan(f"{name}, {pipeline.pieces} pieces", pipeline.num_chunks, pipeline.moves(), reduce=reduce)
+        return _plan(f"{name}, {pipeline.pieces} pieces", pipeline.num_chunks, pipeline.moves())
 
     for inside in insides(cluster):
         # Between two nodes all are the same.
@@ -294,7 +295,7 @@ def _broadcasts(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[W
     if demand.chunks_per_rank in (None, places) and striped(cluster):
         for inside in insides(cluster):
             moves = share_moves(cluster, inside, demand.root, demand.size_bytes)
-            yield Way(end_of(moves), partial(_plan, f"shares, {inside} inside", places, moves, reduce=reduce))
+            yield Way(end_of(moves), partial(_plan, f"shares, {inside} inside", places, moves))
 
 
 def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
