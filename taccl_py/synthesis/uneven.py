@@ -61,7 +61,10 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
         return answer
     deadline = Deadline(limits.seconds)
     counts = usable_counts(demand)
-    given = sorted((answer.schedule, *answer.runners_up), key=lambda each: each.makespan_us)
+    # What takes long is left for the end, as time may be over by then.
+    given = sorted(
+        (answer.schedule, *answer.runners_up), key=lambda each: (len(each.messages) > _MANY_MESSAGES, each.makespan_us)
+    )
     found = [each for each in given if each.collective.chunks_per_rank in counts]
     for schedule in given:
         if found and any(schedule is each for each in sized):
@@ -71,7 +74,8 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
         faster = recut(schedule, counts, limits.within(deadline.left))
         found += [] if faster is None else [faster]
     # An answer that cannot be cut so stays; better one that serves other sizes only than none.
-    found = found or [_equal_cut(given[0], counts) or given[0]]
+    fastest = min(given, key=lambda each: each.makespan_us)
+    found = found or [_equal_cut(fastest, counts) or fastest]
     best, *others = sorted(found, key=lambda each: (each.makespan_us, each.collective.chunks_per_rank))
     if best is answer.schedule:
         proof = answer.proof
