@@ -24,7 +24,7 @@ _PIECES = tuple(1 << bit for bit in range(11))
 _MOST_CHUNKS, _MOST_MOVES = 1024, 600_000
 # Of plans that take about as long the one with the fewest pieces will do.
 _WORTH = 0.005
-# Digits of a microsecond to which starts are told apart.
+# Digits of a microsecond to which times are told apart.
 _DIGITS = 6
 
 # Whom each rank of a tree tells, in this order.
@@ -97,8 +97,8 @@ class Pipeline:
                 later_us = piece * period_us
                 for e in edges:
                     # Of what is to start at the same time, rounding aside, the older piece goes first.
-                    start_us = round(e.start_us + later_us, _DIGITS)
-                    found.append(Move(e.src, e.dst, chunks, start_us, e.end_us + later_us))
+                    start_us, end_us = (round(time_us + later_us, _DIGITS) for time_us in (e.start_us, e.end_us))
+                    found.append(Move(e.src, e.dst, chunks, start_us, end_us))
         return tuple(sorted(found, key=lambda move: move.start))
 
     @property

@@ -87,6 +87,19 @@ def test_a_switch_or_a_mesh_passes_on_what_it_gets_with_few_messages_more(machin
         assert min(each.schedule.makespan_us for each in found) <= most_us
 
 
+@pytest.mark.parametrize("size_bytes", [1000, 7 << 20, 16 << 20, 123_456_789])
+def test_no_piece_is_passed_on_before_it_has_come_whatever_its_size(size_bytes):
+    # Times are rounded, of which arrivals and what follows them must not part.
+    for machine in ("nvl72:1", "switch:16"):
+        trees = [inner_tree(load_topology(machine).num_ranks, 0, 3, tree) for tree in range(3)]
+        site = Site(load_topology(machine), size_bytes)
+        for hops in (slotted(trees, 0), None):
+            held = {}
+            for move in Pipeline(site, 0, size_bytes, (trees,), hops=hops).best(12).moves():
+                assert move.src == 0 or held[move.src, move.chunks] <= move.start
+                held[move.dst, move.chunks] = move.end
+
+
 def test_the_time_of_slots_is_that_of_the_schedule():
     topology = load_topology("switch:16")
     plans = {each.name: each.schedule for each in template_schedules(Demand(topology, Kind.BROADCAST, GIB))}
