@@ -72,9 +72,11 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
             if schedule.makespan_us < best_us:
                 events.incumbent(schedule.makespan_us)
     if not found:
+        count = demand.chunks_per_rank
+        chunks = "" if count is None else f", or its lanes cannot share {count} chunks a rank (leave --chunks out)"
         raise InputError(
-            f"{demand.topology.name} is no cluster of nodes whose lanes are linked as {demand.kind} needs it here; use --engine "
-            "templates or trees"
+            f"{demand.topology.name} is no cluster of nodes whose lanes are linked as {demand.kind} needs it here{chunks}; use "
+            "--engine templates or trees"
         )
     best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
     if best.makespan_us > bound.time_us * (1 + _CLOSE):
