@@ -80,8 +80,8 @@ def start(folder):
     def begin(*arguments, command=("-m", "taccl_py"), stderr=subprocess.PIPE):
         process = subprocess.Popen(
             [sys.executable, *command, *arguments],
-            cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
-            preexec_fn=listen,
+            cwd=folder, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
+            start_new_session=True, preexec_fn=listen,
         )  # fmt: skip
         processes.append(process)
         return process
@@ -91,7 +91,7 @@ def start(folder):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for pipe in (process.stdout, process.stderr):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
 
@@ -125,13 +125,18 @@ def test_an_interrupt_ends_the_search_with_the_best_schedule_so_far(start, folde
 
 def test_an_interrupt_that_comes_twice_at_once_is_one(start):
     """`timeout` sends it to the command, and then to its process group; what is at once is set longer here, for busy computers."""
-    patient = "import taccl_py.cli.interrupt as interrupt\ninterrupt._ONE_INTERRUPT_SECONDS = 60\n" + ENDLESS
-    process = start("synth", "ring:4", "allgather", "-o", "out", "--json", command=("-c", patient))
+    patient = "import taccl_py.cli.interrupt as interrupt\ninterrupt._ONE_INTERRUPT_SECONDS = 300\n"
+    # The search must not be over before the second one comes, however long that takes.
+    heard = ENDLESS.replace(
+        "    return found\n",
+        '    print("heard", file=sys.stderr, flush=True)\n    sys.stdin.readline()\n    return found\n',
+    )
+    process = start("synth", "ring:4", "allgather", "-o", "out", "--json", command=("-c", patient + heard))
     wait_for(process, "searching")
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.02)
+    wait_for(process, "heard")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=HANGS_SECONDS)
+    out, err = process.communicate("go on\n", timeout=HANGS_SECONDS)
     assert process.returncode == 0, err
     assert json.loads(out)["gap"] == 0
 
