@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,9 @@ from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import allreduce_plans
 from taccl_py.topology.model import Topology
 
+# Moves of templates that are compared before the first of them is timed.
+_MOVES_OF_A_LOT = 1 << 15
+
 
 @dataclass(frozen=True, slots=True)
 class NamedSchedule:
@@ -45,7 +48,7 @@ class NamedSchedule:
 
 
 def template_schedules(demand: Demand, within: float = math.inf) -> Iterator[NamedSchedule]:
-    """Every template that fits the machine, in an order that depends on the machine alone.
+    """Every template that fits the machine, in an order that depends on the machine and the size alone: what is likely to be fast first.
 
     Parameters
     ----------
@@ -60,16 +63,48 @@ def template_schedules(demand: Demand, within: float = math.inf) -> Iterator[Nam
         If there is a sketch for sums, or one that does not fit the machine.
     """
     permits = _Permits.of(demand)
-    seen: set[frozenset[Move]] = set()
     fastest_us = math.inf
-    for plan in _plans(demand):
+    for lot in _lots(_plans(demand)):
+        for fitted in sorted(_fitting(demand, lot), key=lambda fitted: fitted.busiest_us):
+            if fitted.busiest_us > within * fastest_us:
+                break
+            schedule = _timed(demand, fitted)
+            if schedule is not None and permits(schedule):
+                fastest_us = min(fastest_us, schedule.makespan_us)
+                yield NamedSchedule(fitted.plan.name, schedule)
+
+
+def _lots(plans: Iterable[Plan]) -> Iterator[list[Plan]]:
+    """Different plans, as many at once as one likes to keep."""
+    seen: set[frozenset[Move]] = set()
+    lot: list[Plan] = []
+    for plan in plans:
         key = frozenset(plan.moves)
         if key not in seen:
             seen.add(key)
-            schedule = _timed(demand, plan, within * fastest_us)
-            if schedule is not None and permits(schedule):
-                fastest_us = min(fastest_us, schedule.makespan_us)
-                yield NamedSchedule(plan.name, schedule)
+            lot.append(plan)
+            if sum(len(each.moves) for each in lot) > _MOVES_OF_A_LOT:
+                yield lot
+                lot = []
+    yield lot
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A plan on the links of a machine, and how long the busiest link or port is busy if no batch is cut."""
+
+    plan: Plan
+    drafts: list[Draft]
+    busiest_us: float
+
+
+def _fitting(demand: Demand, plans: Iterable[Plan]) -> Iterator[_Fitted]:
+    """The plans whose ranks are linked."""
+    for plan in plans:
+        chunk_bytes = demand.chunk_bytes(demand.collective(plan.chunks_per_rank))
+        drafts = as_drafts(demand.topology, chunk_bytes, plan.moves)
+        if drafts is not None:
+            yield _Fitted(plan, drafts, _busiest_us(demand.topology, chunk_bytes, drafts))
 
 
 @dataclass(frozen=True)
@@ -122,13 +157,10 @@ def _chunks(demand: Demand) -> int | None:
     return demand.chunks_per_rank or (1 if demand.topology.chunk_costs else None)
 
 
-def _timed(demand: Demand, plan: Plan, most_us: float) -> Schedule | None:
-    """The plan on the machine's links, or None if it does not fit them or is sure to take longer than `most_us`."""
-    topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)
+def _timed(demand: Demand, fitted: _Fitted) -> Schedule | None:
+    """The plan with exact times, or None if its sums come out wrong."""
+    topology, collective, drafts = demand.topology, demand.collective(fitted.plan.chunks_per_rank), fitted.drafts
     chunk_bytes = demand.chunk_bytes(collective)
-    drafts = as_drafts(topology, chunk_bytes, plan.moves)
-    if drafts is None or _busiest_us(topology, chunk_bytes, drafts) > most_us:
-        return None
     packed = [part for draft in drafts for part in _packed(topology, chunk_bytes, draft)]
     whole = [one for draft in drafts for one in ((draft,) if draft.reduce else _packed(topology, chunk_bytes, draft))]
     schedule = build_schedule(topology, collective, chunk_bytes, whole)

@@ -6,11 +6,13 @@ grid are: one axis runs inside nodes, say, and one across them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taccl_py.synthesis.templates.moves import Move, Moves
 from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,15 @@ def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves
 
 
 def exchange(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]) -> Moves | None:
-    """Sum chunks within each group by exchanging partial sums, everyone at the same time; None where links are missing."""
+    """Sum chunks within each group by exchanging partial sums, everyone at the same time.
+
+    None where links are missing, or where those of a step share a port, which lets the first sums arrive before the last ones leave.
+    """
+    if name == RING or (name == DOUBLING and len(groups[0]) & (len(groups[0]) - 1)):
+        return None
     along = axis(site, name, groups)
-    if along is None or name == RING or (name == DOUBLING and len(groups[0]) & (len(groups[0]) - 1)):
+    num_bytes = len(chunks) * site.chunk_bytes
+    if along is None or (len(groups[0]) > 2 and name == DIRECT and not _at_once(site, groups, num_bytes)):
         return None
     moves = []
     for time, step in enumerate(along.steps):
@@ -146,3 +154,28 @@ def exchange(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks:
             for group in along.groups
         ]
     return tuple(moves)
+
+
+def _at_once(site: Site, groups: tuple[tuple[int, ...], ...], num_bytes: float) -> bool:
+    """Whether everyone in each group can send to all others before anything arrives, if all of it goes in one piece or in many.
+
+    Said of all that have parallel links, too, whose ports may be different ones.
+    """
+    topology = site.topology
+    for group in groups:
+        between = [topology.links_between[src, dst] for src in group for dst in group if src != dst]
+        if any(len(links) > 1 for links in between):
+            continue
+        links = [link for (link,) in between]
+        uses = Counter(resource for link in links for resource in topology.resources_of[link])
+        if not any(_begins_before(topology, links, uses, size) for size in (num_bytes, 0.0)):
+            return False
+    return True
+
+
+def _begins_before(topology: Topology, links: list[int], uses: Mapping[int, int], num_bytes: float) -> bool:
+    """Whether the last message on every resource begins before the first one over any of the links arrives."""
+    first_us = min(topology.message_us(link, num_bytes) for link in links)
+    return all(
+        (number - 1) * topology.occupancy_us(resource, num_bytes) < first_us for resource, number in uses.items()
+    )

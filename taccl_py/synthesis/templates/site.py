@@ -18,7 +18,7 @@ _LIMITS = 3
 
 # Messages are small up to so many times the time of an empty one. Among more ranks than that, copies in small pieces are so
 # many that nothing counts as small.
-_SMALL, MANY_RANKS = 2.0, 64
+_SMALL, MANY_RANKS = 2.0, 128
 
 
 def is_small(topology: Topology, link: int, num_bytes: float) -> bool:

@@ -60,7 +60,7 @@ def _everything(site: Site, chunks_per_rank: int) -> tuple[int, ...]:
 def _exchanges(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     """Everything exchanged along all axes: least latency, most data."""
     for grid in grids(site.topology):
-        for name in (DIRECT, DOUBLING):
+        for name in (DOUBLING, DIRECT):
             parts = [_exchanged(site, groups, name, _everything(site, chunks_per_rank)) for groups in grid.axes]
             found = [part for part in parts if part is not None]
             if len(found) == len(parts):
