@@ -33,6 +33,8 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     small = site.all_small(num_ranks * site.chunk_bytes)
     packable = small or (num_ranks <= MANY_RANKS and num_ranks * site.chunk_bytes <= 2 * MOST_PACKED_BYTES)
     for grid in grids(site.topology, most_axes=_MOST_AXES if packable else _FEW_AXES):
+        if site.uniform and list(grid.sides) not in (sorted(grid.sides), sorted(grid.sides, reverse=True)):
+            continue  # as good as one of those
         if packable or not site.linked_inside_nodes or len(grid.axes) == min(2, num_nodes):
             ways[f"turns {grid.name}"] = _turns(grid, num_ranks)
     rails = _by_rails(site)

@@ -82,6 +82,18 @@ class Site:
         """Whether every two ranks of a node have a link."""
         return all(self.linked(a, b) for ranks in self.topology.node_ranks for a in ranks for b in ranks if a != b)
 
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether every two ranks have a link, all at one cost, and share no port with others: any order of ranks is as good."""
+        topology = self.topology
+        pairs = topology.num_ranks * (topology.num_ranks - 1)
+        ends: dict[int, list[tuple[int, int]]] = {}
+        for link in topology.links:
+            for port in link.ports:
+                ends.setdefault(port, []).append((link.src, link.dst))
+        own = all(min(len(set(side)) for side in zip(*each, strict=True)) == 1 for each in ends.values())
+        return own and len(topology.links) == len(self.cost_us) == pairs and len(set(self.cost_us.values())) == 1
+
     def both_linked(self, one: int, other: int) -> bool:
         """Whether there are links both ways."""
         return self.linked(one, other) and self.linked(other, one)

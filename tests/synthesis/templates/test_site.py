@@ -1,10 +1,12 @@
 """What templates ask of a machine: orders of ranks and trees, which any reader can check link by link."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from taccl_py.synthesis.templates.site import Site
+from taccl_py.topology.model import Port
 from tests.instances import MB, chain, full, machine, ring
 from tests.synthesis.templates.machines import load
 
@@ -97,3 +99,17 @@ def test_quickest_paths_take_two_cheap_links_rather_than_a_dear_one():
     topology = machine(3, [link for link in cheap if {link.src, link.dst} != {0, 2}] + [dear[1]])
     assert (dear[1].src, dear[1].dst) == (0, 2)
     assert Site(topology, MB).path_parents(0) == [-1, 0, 1]
+
+
+def test_only_machines_whose_ranks_are_all_linked_alike_are_uniform():
+    for name, uniform in (
+        ("switch:6", True),
+        ("full:6", True),
+        ("torus:4x4", False),
+        ("ndv4-x2", False),
+        ("dgx1", False),
+    ):
+        assert Site(load(name), 1024.0).uniform == uniform
+    shared = Port("of ranks 0 and 1", 1.0, 10.0)
+    links = [replace(link, ports=(0,) if link.src in (0, 1) else ()) for link in full(4).links]
+    assert not Site(machine(4, links, [shared]), 1024.0).uniform
