@@ -65,18 +65,21 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
     given = sorted(
         (answer.schedule, *answer.runners_up), key=lambda each: (len(each.messages) > _MANY_MESSAGES, each.makespan_us)
     )
-    found = [each for each in given if each.collective.chunks_per_rank in counts]
+    even = found = [each for each in given if each.collective.chunks_per_rank in counts]
     for schedule in given:
         if found and any(schedule is each for each in sized):
             continue
         if deadline.left <= 0 or limits.stop.is_set():
             break
         faster = recut(schedule, counts, limits.within(deadline.left))
-        found += [] if faster is None else [faster]
+        found = found if faster is None else [*found, faster]
     # An answer that cannot be cut so stays; better one that serves other sizes only than none.
     fastest = min(given, key=lambda each: each.makespan_us)
     found = found or [_equal_cut(fastest, counts) or fastest]
     best, *others = sorted(found, key=lambda each: (each.makespan_us, each.collective.chunks_per_rank))
+    nearly = min(even, key=lambda each: each.makespan_us, default=best)
+    if nearly.makespan_us <= best.makespan_us * (1 + _WORTH):
+        best, others = nearly, [each for each in (best, *others) if each is not nearly]
     if best is answer.schedule:
         proof = answer.proof
     else:

@@ -15,13 +15,12 @@ from functools import cached_property
 
 from taccl_py.synthesis.templates.moves import Move, Moves
 from taccl_py.synthesis.templates.site import Edge, Site
-from taccl_py.synthesis.templates.slots import Hop
 from taccl_py.units import BYTES_PER_MB
 
 # Pieces of every stripe.
 _PIECES = tuple(1 << bit for bit in range(11))
 # Chunks, and moves, of a plan at most.
-_MOST_CHUNKS, _MOST_MOVES = 1024, 600_000
+MOST_CHUNKS, MOST_MOVES = 1024, 600_000
 # Of plans that take about as long the one with the fewest pieces will do.
 _WORTH = 0.005
 # Digits of a microsecond to which times are told apart.
@@ -49,8 +48,6 @@ class Pipeline:
         Of every stripe.
     end_us
         Time that it should take.
-    hops
-        Slots of the first piece's messages, [stripe], where all messages take as long and their order at ports is that of slots.
     """
 
     site: Site
@@ -59,7 +56,6 @@ class Pipeline:
     trees: tuple[Sequence[Tells], ...]
     pieces: int = 1
     end_us: float = math.inf
-    hops: Sequence[Sequence[Hop]] | None = None
 
     @property
     def num_chunks(self) -> int:
@@ -76,8 +72,8 @@ class Pipeline:
         for number in _PIECES[1:]:
             # Time falls with the number of pieces until alphas outweigh what is gained.
             if (
-                number * stripes > _MOST_CHUNKS
-                or number * moves > _MOST_MOVES
+                number * stripes > MOST_CHUNKS
+                or number * moves > MOST_MOVES
                 or (len(cut) > 1 and cut[-1].end_us > cut[-2].end_us)
             ):
                 break
@@ -134,9 +130,6 @@ class Pipeline:
     def _first(self, trees: Sequence[Tells]) -> list[list[Edge]]:
         """Every tree's edges with their times if there were this piece only: what can start first does."""
         topology, num_bytes = self.site.topology, self._chunk_bytes
-        if self.hops is not None:
-            us = topology.message_us(0, num_bytes)
-            return [[Edge(h.src, h.dst, h.slot * us, (h.slot + 1) * us) for h in hops] for hops in self.hops]
         free_us = [0.0] * topology.num_resources
         found: list[list[Edge]] = [[] for _ in trees]
         # Of what can start at the same time, the next message of every rank goes before the one after that.

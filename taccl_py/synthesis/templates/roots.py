@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from taccl_py.synthesis.templates.circulant import Circulant
 from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
-from taccl_py.synthesis.templates.pipeline import Pipeline
+from taccl_py.synthesis.templates.pipeline import MOST_CHUNKS, MOST_MOVES, Pipeline
 from taccl_py.synthesis.templates.site import Edge, Site
-from taccl_py.synthesis.templates.slots import slotted
 from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
 
 # Into how many pieces a broadcast may be cut.
@@ -53,6 +53,7 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
             yield Plan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
     yield from _around_rings(site, root, num_pieces)
     yield from _down_inner_trees(site, root, num_pieces)
+    yield from _in_rounds(site, root, num_pieces)
     num_ranks = len(ranks)
     pieces = num_pieces or num_ranks
     if pieces % num_ranks == 0:
@@ -117,23 +118,18 @@ def _down_chain(order: tuple[int, ...], pieces: int) -> Moves:
 
 
 def _down_inner_trees(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
-    """Pieces by turns down trees with different inner ranks, where all ranks are linked and alike; the best ways to do so.
+    """Pieces by turns down trees with different inner ranks, where all ranks are linked and send to several at a time; the best ways.
 
     With as many trees as children of an inner rank, every rank passes on as much as it gets: a chain is the case of one. After
     Castro et al., SplitStream, SOSP 2003, section 2.
     """
     num_ranks = site.topology.num_ranks
-    if (
-        site.topology.num_nodes not in (1, num_ranks)
-        or len(site.cost_us) < num_ranks * (num_ranks - 1)
-        or num_ranks < 3
-    ):
+    if site.topology.num_nodes not in (1, num_ranks) or not site.all_linked or site.one_ported or num_ranks < 3:
         return
     found: list[tuple[int, Pipeline]] = []
     for number in {min(number, num_ranks - 1) for number in (1, 2, 3, 4, 6, 8, num_ranks - 1)}:
         trees = [inner_tree(num_ranks, root, number, tree) for tree in range(number)]
-        hops = slotted(trees, root) if _has_slots(site) else None
-        pipeline = Pipeline(site, root, site.chunk_bytes, (trees,), hops=hops).best(num_pieces)
+        pipeline = Pipeline(site, root, site.chunk_bytes, (trees,)).best(num_pieces)
         if pipeline is not None:
             found.append((number, pipeline))
     for number, pipeline in sorted(found, key=lambda each: (each[1].end_us, each[0]))[:_MOST_PIPELINES]:
@@ -141,16 +137,21 @@ def _down_inner_trees(site: Site, root: int, num_pieces: int | None) -> Iterator
         yield Plan(name, pipeline.num_chunks, pipeline.moves())
 
 
-def _has_slots(site: Site) -> bool:
-    """Whether all messages take as long, and ranks have one port out and one in."""
-    topology = site.topology
-    costs = {topology.resource_cost[resource] for used in topology.resources_of for resource in used}
-    ends = [
-        {(link.src, link.ports[:1]) for link in topology.links},
-        {(link.dst, link.ports[1:]) for link in topology.links},
-    ]
-    own = all(len(each) == topology.num_ranks for each in ends) and len(topology.ports) == 2 * topology.num_ranks
-    return own and len(costs) == 1 and not any(link.latency_us for link in topology.links)
+def _in_rounds(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+    """Pieces in the fewest rounds, where all messages take as long; the quickest way if ranks send and receive one at a time."""
+    num_ranks = site.topology.num_ranks
+    if not site.all_linked or len(set(site.cost_us.values())) > 1:
+        return
+    rounds = Circulant.of(num_ranks)
+    alpha_us = site.topology.message_us(0, 0.0)
+    most = max(1, min(MOST_CHUNKS, MOST_MOVES // num_ranks))
+    ideal = min(most, rounds.best_pieces(alpha_us, site.topology.message_us(0, site.chunk_bytes) - alpha_us))
+    # Most sizes are cut evenly by powers of two, which lowering likes.
+    low = 1 << (ideal.bit_length() - 1)
+    numbers = (num_pieces,) if num_pieces is not None else sorted({ideal, low, min(2 * low, most)})
+    ranks = (root, *(rank for rank in range(num_ranks) if rank != root))
+    for pieces in numbers:
+        yield Plan(f"circulant rounds, {pieces} pieces", pieces, tuple(rounds.moves(ranks, pieces)))
 
 
 def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, list[int]]:

@@ -83,16 +83,41 @@ class Site:
         return all(self.linked(a, b) for ranks in self.topology.node_ranks for a in ranks for b in ranks if a != b)
 
     @cached_property
+    def all_linked(self) -> bool:
+        """Whether every two ranks have a link."""
+        return len(self.cost_us) == self.topology.num_ranks * (self.topology.num_ranks - 1)
+
+    @cached_property
     def uniform(self) -> bool:
-        """Whether every two ranks have a link, all at one cost, and share no port with others: any order of ranks is as good."""
-        topology = self.topology
-        pairs = topology.num_ranks * (topology.num_ranks - 1)
-        ends: dict[int, list[tuple[int, int]]] = {}
-        for link in topology.links:
+        """Whether every two ranks have one link, all at one cost, and share no port with others: any order of ranks is as good."""
+        own = all(min(map(len, ends)) == 1 for ends in self._ends_of_ports.values())
+        return (
+            own
+            and self.all_linked
+            and len(self.topology.links) == len(self.cost_us)
+            and len(set(self.cost_us.values())) == 1
+        )
+
+    @cached_property
+    def one_ported(self) -> bool:
+        """Whether every rank has a port for all that it sends and one for all that it receives."""
+        ends, others = self._ends_of_ports.values(), self.topology.num_ranks - 1
+        out = {rank for senders, receivers in ends for rank in senders if (len(senders), len(receivers)) == (1, others)}
+        into = {
+            rank for senders, receivers in ends for rank in receivers if (len(senders), len(receivers)) == (others, 1)
+        }
+        return len(out) == len(into) == self.topology.num_ranks
+
+    @cached_property
+    def _ends_of_ports(self) -> dict[int, tuple[set[int], set[int]]]:
+        """For every port, the ranks that send through it, and those that receive."""
+        found: dict[int, tuple[set[int], set[int]]] = {}
+        for link in self.topology.links:
             for port in link.ports:
-                ends.setdefault(port, []).append((link.src, link.dst))
-        own = all(min(len(set(side)) for side in zip(*each, strict=True)) == 1 for each in ends.values())
-        return own and len(topology.links) == len(self.cost_us) == pairs and len(set(self.cost_us.values())) == 1
+                senders, receivers = found.setdefault(port, (set(), set()))
+                senders.add(link.src)
+                receivers.add(link.dst)
+        return found
 
     def both_linked(self, one: int, other: int) -> bool:
         """Whether there are links both ways."""
