@@ -1,6 +1,8 @@
 """Min-max-load linear programs that grow by columns (HiGHS, warm-started).
 
 min T    sum of x over the columns of a share = 1,    sum of load * x <= T for every resource,    x >= 0
+
+Where T need not be less than a goal, columns that load resources less can be preferred: then min T + lean * sum of all loads, T >= goal.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ class MasterSolution:
     ----------
     objective
         T.
+    cost
+        T and what the loads cost.
     amounts
         Value of every column, in the order in which they were added.
     prices
-        Dual price of every resource; they add up to 1.
+        Dual price of every resource; they add up to 1, or to less where T is at its goal.
     worth
-        Dual price of every share: a column cheaper than that improves T.
+        Dual price of every share: a column cheaper than that, with what its loads cost, improves T or the cost.
     """
 
     objective: float
+    cost: float
     amounts: FloatArray
     prices: FloatArray
     worth: FloatArray
@@ -42,18 +47,29 @@ class MasterSolution:
 class ColumnProgram:
     """The program with the columns added so far.
 
+    Parameters
+    ----------
+    demands
+        Of every share, instead of 1.
+    num_resources
+        Resources that columns load.
+    goal
+        T below which nothing is gained.
+    lean
+        What a unit of load costs, in units of T.
+
     Raises
     ------
     PackageMissing
         If highspy is not installed.
     """
 
-    def __init__(self, demands: Sequence[float], num_resources: int) -> None:
+    def __init__(self, demands: Sequence[float], num_resources: int, *, goal: float = 0.0, lean: float = 0.0) -> None:
         try:
             import highspy
         except ImportError as error:
             raise PackageMissing(f"highspy cannot be imported ({error})", "pip install 'highspy<1.14'") from None
-        self._shares = len(demands)
+        self._shares, self._goal, self._lean = len(demands), goal, lean
         self._highs: Any = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("threads", 1)
@@ -65,13 +81,14 @@ class ColumnProgram:
         rows = np.arange(self._shares, self._shares + num_resources, dtype=np.int32)
         self._infinity = highspy.kHighsInf
         self._optimal = highspy.HighsModelStatus.kOptimal
-        self._highs.addCol(1.0, 0.0, self._infinity, num_resources, rows, np.full(num_resources, -1.0))
+        self._highs.addCol(1.0, goal, self._infinity, num_resources, rows, np.full(num_resources, -1.0))
 
     def add(self, share: int, load: FloatArray) -> None:
         """Add a column: it serves a share and loads every resource by ``load``."""
         used = np.flatnonzero(load)
         rows = np.concatenate(([share], self._shares + used)).astype(np.int32)
-        self._highs.addCol(0.0, 0.0, self._infinity, len(rows), rows, np.concatenate(([1.0], load[used])))
+        cost = self._lean * float(load.sum())
+        self._highs.addCol(cost, 0.0, self._infinity, len(rows), rows, np.concatenate(([1.0], load[used])))
 
     def settle(self, demands: Sequence[float], load: FloatArray) -> None:
         """Change what is left of every share, and the load that is there already."""
@@ -93,6 +110,7 @@ class ColumnProgram:
         values = np.array(solution.col_value)
         prices = np.maximum(0.0, -duals[self._shares :])
         total = prices.sum()
-        return MasterSolution(
-            float(values[0]), values[1:], prices / total if total > 0 else prices, duals[: self._shares]
-        )
+        if total > 0 and not self._goal:
+            prices = prices / total
+        cost = float(self._highs.getInfo().objective_function_value)
+        return MasterSolution(float(values[0]), cost, values[1:], prices, duals[: self._shares])

@@ -27,6 +27,8 @@ FloatArray = NDArray[np.float64]
 _GAP = 1e-7
 # How exactly the rest is packed while trees are settled one by one.
 _DIVE_GAP = 1e-3
+# What the loads of lean trees cost while they are settled, beside the goal for the fullest resource.
+_LEAN = 0.05
 # Share of the average link price that every hop from the root adds, so that trees of equal price come out shallow.
 _HOP_SHARE = 1e-5
 _LEAST_AMOUNT = 1e-9
@@ -85,8 +87,10 @@ def pack_trees(network: Network, over: Over) -> Packing:
     return Packing(tuple(trees[i] for i in used), solution.amounts[used], solution.objective, bound, trees)
 
 
-def dive(network: Network, packing: Packing, parts: int, over: Over, *, at_once: int) -> list[Tree]:
+def dive(network: Network, packing: Packing, parts: int, goal: float, over: Over, *, at_once: int) -> list[Tree]:
     """Whole trees from a packing: settle those that the program uses most, and let it pack the rest again.
+
+    Trees that load little are preferred as long as the goal can be met: those to come need room, too.
 
     Parameters
     ----------
@@ -94,6 +98,8 @@ def dive(network: Network, packing: Packing, parts: int, over: Over, *, at_once:
         The machine and its fractional packing.
     parts
         Trees for each root.
+    goal
+        Load of the fullest resource that is good enough, if every tree carries one megabyte.
     over
         Whether time is up; the rest is then settled with the trees that are known.
     at_once
@@ -104,7 +110,9 @@ def dive(network: Network, packing: Packing, parts: int, over: Over, *, at_once:
     list
         Trees, in order of their roots.
     """
-    program = _TreeProgram(network, [float(parts)] * len(network.roots), packing.trees)
+    demands = [float(parts)] * len(network.roots)
+    loads = sum(float(network.load(tree.used()).sum()) for tree in packing.trees) / len(packing.trees)
+    program = _TreeProgram(network, demands, packing.trees, goal=goal, lean=_LEAN * goal / (loads * sum(demands)))
     settled: list[Tree] = []
     left = [parts] * len(network.roots)
     while any(left):
@@ -138,11 +146,19 @@ def _most_used(trees: list[Tree], amounts: FloatArray, left: list[int], at_once:
 class _TreeProgram:
     """Master program and its pricing."""
 
-    def __init__(self, network: Network, demands: Sequence[float], trees: Sequence[Tree] = ()) -> None:
-        self._network = network
+    def __init__(
+        self,
+        network: Network,
+        demands: Sequence[float],
+        trees: Sequence[Tree] = (),
+        *,
+        goal: float = 0.0,
+        lean: float = 0.0,
+    ) -> None:
+        self._network, self._goal, self._lean = network, goal, lean
         self._demands = list(demands)
         self._load = np.zeros(network.num_resources)
-        self._master = ColumnProgram(demands, network.num_resources)
+        self._master = ColumnProgram(demands, network.num_resources, goal=goal, lean=lean)
         self._finder = TreeFinder(network)
         self._known: set[tuple[int, bytes]] = set()
         self.trees: list[Tree] = []
@@ -156,15 +172,15 @@ class _TreeProgram:
             self._add(offer.tree for offer in self._finder.cheapest(uniform, _HOP_SHARE))
         while True:
             solution = self._master.solve()
-            offers = self._finder.cheapest(solution.prices, _HOP_SHARE)
+            offers = self._finder.cheapest(solution.prices + self._lean, _HOP_SHARE)
             self.bound = max(self.bound, self._bound(offers, solution.prices))
             better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - _GAP)]
-            done = self.bound >= solution.objective * (1 - gap) or over()
+            done = self.bound >= solution.cost * (1 - gap) or over()
             if done or not self._add(better):
                 return solution
 
     def exact_bound(self, prices: FloatArray) -> float:
-        """Lower bound that some prices give, hops counting nothing."""
+        """Lower bound that some prices give, hops and loads counting nothing."""
         return self._bound(self._finder.cheapest(prices, 0.0), prices)
 
     def settle(self, demands: Sequence[float], trees: Sequence[Tree]) -> None:
@@ -176,7 +192,8 @@ class _TreeProgram:
         self.bound = 0.0
 
     def _bound(self, offers: Sequence[_Offer], prices: FloatArray) -> float:
-        return float(prices @ self._load) + sum(offer.least * self._demands[offer.tree.root] for offer in offers)
+        free = (1 - float(prices.sum())) * self._goal
+        return free + float(prices @ self._load) + sum(offer.least * self._demands[offer.tree.root] for offer in offers)
 
     def _add(self, trees: Iterable[Tree]) -> bool:
         """Add those trees that are new; whether there are any."""

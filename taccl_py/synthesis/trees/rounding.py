@@ -80,7 +80,7 @@ def round_packing(network: Network, packing: Packing, parts: int, over: Over) ->
     for at_once in (len(network.roots), 1):
         if best.fullest <= goal or over():
             break
-        trees = dive(network, packing, parts, over, at_once=at_once)
+        trees = dive(network, packing, parts, goal, over, at_once=at_once)
         other = _balanced(network, packing, trees, parts, goal, over)
         if other.fullest < best.fullest * (1 - _EPSILON):
             best = other

@@ -92,7 +92,8 @@ def test_out_of_time_there_is_a_packing_and_its_bound_is_one():
 @settings(max_examples=12)
 def test_a_dive_gives_every_root_its_trees(parts, at_once):
     network = network_of(load_topology("mi250x"))
-    trees = dive(network, pack_trees(network, never), parts, never, at_once=at_once)
+    packing = pack_trees(network, never)
+    trees = dive(network, packing, parts, packing.load_us * parts, never, at_once=at_once)
     assert [tree.root for tree in trees] == sorted(list(range(len(network.roots))) * parts)
     assert all(spans(network, tree) for tree in trees)
 
