@@ -59,9 +59,9 @@ def searching_runs(demand: Demand) -> list[Run]:
 
 def constructive_runs(demand: Demand) -> list[Run]:
     """Those of them that are done in some seconds."""
-    if demand.kind in (Kind.GATHER, Kind.SCATTER) or _is_passed_on(demand):
+    if _is_passed_on(demand):
         return []
-    packed = Run("flow" if demand.kind is Kind.ALLTOALL else "trees", demand)
+    packed = Run("flow" if demand.kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER) else "trees", demand)
     runs = [] if packed in left_out_runs(demand) else [packed]
     quick = any(run.engine == "greedy" for run in quick_runs(demand))
     return [*runs, Run("greedy", demand)] if _is_for_greedy(demand) and not quick else runs

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis import auto
@@ -92,6 +94,15 @@ def test_engine_greedy_takes_part_in_broadcast_over_nodes_where_it_is_ahead():
         for engine in ("greedy", "hierarchy", "templates")
     }
     assert times_us["greedy"] < 5.2 < min(times_us["hierarchy"], times_us["templates"])
+
+
+@pytest.mark.parametrize("kind", [Kind.SCATTER, Kind.GATHER])
+def test_what_is_dealt_out_by_one_root_or_collected_goes_in_flows(kind):
+    """Two ND A100 v4 nodes, 1 GiB: 4.3 ms by a search for chunks, 3.2 by the flow, where 3.1 are needed."""
+    demand = Demand(load_topology("ndv4-x2"), kind, 1 << 30)
+    assert "flow" in [run.engine for run in first_runs(demand)]
+    answer = synthesize_auto(demand, Options(limits=Limits(seconds=30.0)), Events())
+    assert answer.schedule.makespan_us < 1.05 * answer.bound.time_us
 
 
 def test_trees_are_left_out_of_broadcast_over_nodes_whose_ranks_are_all_linked():
