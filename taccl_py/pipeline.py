@@ -312,8 +312,9 @@ def require_valid(schedule: Schedule, name: str = "schedule") -> None:
 def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over = never) -> Lowered:
     """Lower a schedule, judge the text, and replay it.
 
-    Where ports would let messages pass in another order than planned, programs that enforce it are tried, unless the user wants an
-    end: the order is worth up to a quarter of the time, and takes no longer than the first program did.
+    Where ports would let messages pass in another order than planned, or what is forwarded as it arrives would hold up what comes
+    behind it, programs that enforce the order, without fused steps, are tried, unless the user wants an end: the order is worth up to
+    a quarter of the time, and takes no longer than the first program did.
 
     Raises
     ------
@@ -327,7 +328,7 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     program, timeline = _lower_once(lowering, kept, options)
     for order in _PORT_ORDERS[schedule.collective.reduces]:
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
-        if not slower or not schedule.topology.ports or stopped():
+        if not slower or stopped():
             break
         if order is options.port_order:
             continue

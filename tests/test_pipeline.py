@@ -157,6 +157,17 @@ def test_messages_take_turns_only_as_far_as_the_schedule_s_time_needs_it(schedul
     assert lowered.verdict.violations == ()
 
 
+def test_forwards_that_hold_up_what_comes_behind_them_are_not_fused():
+    """Scatter on the DGX-1, 1 GiB: what rank 1 passes on as it arrives, over a slower link, kept the root waiting for 6 %."""
+    limits = Limits(seconds=20.0)
+    schedule = synthesize(
+        Request("dgx1", Kind.SCATTER, size_bytes=1 << 30, engine="flow", options=Options(limits=limits)), Events()
+    ).schedule
+    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us, rel=0.003)
+    assert lowered.port_order is not PortOrder.FREE
+
+
 def test_turns_that_another_size_needed_are_taken_at_once(lowered_orders):
     lowered = lower_and_judge(cases.urgent_arrival(), LoweringOptions(EXECUTOR))
     assert lowered.port_order is PortOrder.BOTH
