@@ -38,7 +38,7 @@ from taccl_py.synthesis.bounds.handout import Handout, handouts, rooted_handouts
 from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, without_messages
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.relays import relay_bound
-from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound
+from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound, told_after_first
 from taccl_py.topology.model import Switch, Topology
 from taccl_py.units import format_ranks
 
@@ -355,6 +355,22 @@ class _Machine:
                 reason = f"bandwidth: {100 * cut.supply:.3g} % of the data through {self._name(cut, copying.backwards)}"
                 idle_us = crossing_idle_times(net, cut.near, copying.is_sink, head_us)
                 yield Charge.cut(self.net, cut.resources, idle_us, cut.supply, reason)
+        if from_root and not self.switches:  # a switch may tell all at once
+            yield from self._passed_on(net, finder, copying.backwards)
+
+    def _passed_on(self, net: Net, finder: CutFinder, backwards: bool) -> Iterator[Charge]:
+        """Everything has to leave the root, and its node, so early that the last of it can still be passed on to all."""
+        for group_of, what in (
+            (np.arange(net.num_ranks), f"rank {self.root}"),
+            (net.node_of, f"node {net.node_of[self.root]}"),
+        ):
+            start = int(group_of[self.root])
+            crossing = np.flatnonzero((group_of[net.src] == start) & (group_of[net.dst] != start))
+            resources = finder.cheapest_cover(crossing) if len(crossing) else None
+            if resources is not None:
+                after_us = told_after_first(net, group_of, start) + float(net.latency_us[crossing].min())
+                how = f"gets together and then into {what}" if backwards else f"leaves {what} and is then passed on"
+                yield Charge.cut(self.net, resources, net.alpha_us + after_us, 1.0, f"bandwidth: everything {how}")
 
     def _dealing_cuts(self) -> Iterator[Charge]:
         """AllToAll: cuts around ranks and nodes and between the halves, which need no program and are easily named."""

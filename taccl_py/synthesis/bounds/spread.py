@@ -65,6 +65,44 @@ def fan_out_bound(net: Net, starts: list[int], inward: bool) -> Bound:
     return best_of(found)
 
 
+def told_after_first(net: Net, group_of: IntArray, start: int) -> float:
+    """Least time until all groups know something of one of them, from when it first arrives in another one.
+
+    Parameters
+    ----------
+    net
+        The machine.
+    group_of
+        Group of every rank.
+    start
+        The group that has it, for as long as it likes: by then a message through each of its ports may be about to arrive.
+    """
+    profiles = group_profiles(net, group_of)
+    leaving = np.flatnonzero((group_of[net.src] == start) & (group_of[net.dst] != start))
+    behind: dict[int, list[int]] = {}
+    for link, key in zip(leaving.tolist(), shared_port(net, group_of[net.src], leaving).tolist(), strict=True):
+        behind.setdefault(key, []).append(link)
+    arrivals: list[float] = []
+    for key, links in behind.items():
+        apart_us = _apart(net, key, links)
+        arrivals += [place * apart_us for place in range(len(np.unique(group_of[net.dst[links]])))]
+    others = [profile for group, profile in enumerate(profiles) if group != start]
+    best = tuple(min(times) for times in zip_longest(*others, fillvalue=np.inf))
+    return _grown(tuple(sorted(arrivals)), best, len(profiles))
+
+
+def _apart(net: Net, port: int, links: list[int]) -> float:
+    """Least time between arrivals over links that share a port, whatever is sent; 0 if something else may hold messages up longer."""
+    if port < 0:
+        return 0.0
+    used = net.use_resource[np.isin(net.use_link, links)]
+    slowest = bool(
+        (net.alpha_us[used] <= net.alpha_us[port]).all()
+        and (net.beta_us_per_mb[used] <= net.beta_us_per_mb[port]).all()
+    )
+    return max(0.0, float(net.least_message_us[links].min() - net.latency_us[links].max())) if slowest else 0.0
+
+
 def group_profiles(net: Net, group_of: IntArray) -> list[Profile]:
     """Profile of every group of ranks."""
     src = group_of[net.src]

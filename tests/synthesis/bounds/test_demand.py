@@ -87,14 +87,39 @@ def test_small_sizes_are_bound_by_alpha():
     switch = load_topology("switch:16,alpha_us=1,beta_us_per_mb=10")
     for kind in Kind:
         bound = demand_bound(switch, kind, 0, 16.0)
-        assert bound.time_us == pytest.approx(4.0), kind
-        assert bound.reason.startswith("fan-"), kind
+        assert bound.time_us == pytest.approx(4.0, rel=1e-4), kind
+        assert bound.reason.startswith("bandwidth: everything" if kind in (Kind.BROADCAST, Kind.REDUCE) else "fan-"), (
+            kind
+        )
     line = chain(5, alpha_us=2.0, latency_us=1.0)
     for kind, root in ((Kind.BROADCAST, 0), (Kind.REDUCE, 4)):
         bounds = DemandBounds.of(line, kind, root)
         assert bounds.latency.time_us == 12.0
         assert bounds.latency.reason == "latency: quickest path from rank 0 to rank 4"
         assert bounds.at(16.0).time_us == pytest.approx(12.0, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("machine_name", "time_us"),
+    [
+        # 10.49 us and 1 us until the last of it has left; then two ranks know it, and 14 others are told in three doublings.
+        ("switch:16,alpha_us=1,beta_us_per_mb=10", 10.48576 + 1 + 3),
+        # Over 7 links at a time, and every rank can have been told by the root.
+        ("full:8,alpha_us=1,beta_us_per_mb=10", 10.48576 / 7 + 1),
+    ],
+)
+def test_what_leaves_the_root_last_still_has_to_be_passed_on(machine_name, time_us):
+    for kind in (Kind.BROADCAST, Kind.REDUCE):
+        charges = DemandBounds.of(load_topology(machine_name), kind).charges
+        passed_on = [charge.at(1 << 20) for charge in charges if "everything" in charge.reason]
+        assert max(bound.time_us for bound in passed_on) == pytest.approx(time_us)
+
+
+def test_what_leaves_the_root_s_node_last_still_has_to_be_passed_on_to_other_nodes():
+    """64 nodes with 8 NICs of 50 GB/s, 2.6 us a message: an eighth each, then 9 nodes know it, and the other 55 need a round more."""
+    charges = DemandBounds.of(load_topology("hpn:64"), Kind.BROADCAST).charges
+    (bound,) = [charge.at(1 << 20) for charge in charges if "leaves node 0" in charge.reason]
+    assert bound.time_us == pytest.approx(20 * 1.048576 / 8 + 2.6 + 2.6)
 
 
 def test_the_way_to_a_cut_and_from_it_counts():

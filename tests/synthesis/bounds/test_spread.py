@@ -1,9 +1,10 @@
 """How fast something can become known."""
 
+import numpy as np
 import pytest
 
 from taccl_py.synthesis.bounds.net import Net
-from taccl_py.synthesis.bounds.spread import fan_out_bound
+from taccl_py.synthesis.bounds.spread import fan_out_bound, told_after_first
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
 from tests.instances import chain, full, machine, star_in, two_nodes
@@ -56,3 +57,16 @@ def test_nodes_are_told_by_any_of_their_ranks():
 
 def test_who_cannot_tell_anyone_never_does():
     assert spread_us(chain(3), [2]) == float("inf")
+
+
+def test_a_port_that_is_not_the_slowest_thing_on_the_way_keeps_no_arrivals_apart():
+    """Rank 0's port takes 1 us a message, its links 3: messages that leave one after the other may arrive at the same time."""
+    for link_us, after_us in ((1.0, 1.0), (3.0, 0.0)):
+        links = [Link(0, dst, link_us, 0.0, ports=(0,)) for dst in (1, 2)]
+        net = Net.of(machine(3, links, [Port("out", 1.0, 0.0)]))
+        assert told_after_first(net, np.arange(3), 0) == after_us
+
+
+def test_after_the_first_arrival_a_line_is_still_to_be_gone_along():
+    """Three hops of 2 us and 1 us of latency, one of which is over."""
+    assert told_after_first(Net.of(chain(4, alpha_us=2.0, latency_us=1.0)), np.arange(4), 0) == 6.0
