@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import relay_bound
 from taccl_py.synthesis.bounds.bound import Bound, best_of
@@ -21,6 +19,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.ways import Way, ways
 from taccl_py.synthesis.known import known_bound
+from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.uneven import fit_to_size
 
 _TOLERANCE = 1e-9
@@ -50,7 +49,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     """
     _check(demand)
     if demand.kind is Kind.REDUCE:
-        return _backwards(demand, options, events)
+        return reduce_by_broadcast(synthesize_hierarchy, demand, options, events)
     begun = time.monotonic()
     deadline, over = Deadline(options.limits.seconds), options.limits.countdown()
     events.stage("bound")
@@ -93,16 +92,6 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     runners_up = (*near[:_MOST_RUNNERS_UP], *fewer[:_MOST_FEWER])
     answer = Synthesis(best, bound, _proof(best, bound), "none", seconds, runners_up)
     return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=passed_on)
-
-
-def _backwards(demand: Demand, options: Options, events: Events) -> Synthesis:
-    """A Reduce from the Broadcast of the reversed machine, with the exact times of that."""
-    bound = known_bound(demand, options)
-    there = replace(demand, kind=Kind.BROADCAST, topology=demand.topology.reversed())
-    answer = synthesize_hierarchy(there, replace(options, bound=bound), events)
-    found = [combining(spread, demand.topology) for spread in (answer.schedule, *answer.runners_up)]
-    best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
-    return replace(answer, schedule=best, proof=_proof(best, answer.bound), runners_up=tuple(others))
 
 
 def _proof(schedule: Schedule, bound: Bound) -> Proof:

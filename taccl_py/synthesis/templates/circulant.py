@@ -1,8 +1,8 @@
 """Broadcast in the fewest rounds, where everyone can send one message and receive one at a time.
 
-n pieces to p ranks take n - 1 + q rounds, q being the least number with 2^q >= p. In round k of every q a rank at place i sends to the one at place i + skip[k], and gets one piece of every q from each of q others.
-Which one is found as in J. L. Träff: Optimal Broadcast Schedules in Logarithmic Time with Applications to Broadcast, All-Broadcast,
-Reduction and All-Reduction, arXiv:2312.11236, section 2.
+n pieces to p ranks take n - 1 + q rounds, q being the least number with 2^q >= p. In round k of every q a rank at place i sends to
+the one at place i + skips[k], and gets one piece of every q from each of q others. Which one is found as in J. L. Träff:
+Round-optimal n-Block Broadcast Schedules in Logarithmic Time, arXiv:2312.11236 (2023).
 """
 
 from __future__ import annotations

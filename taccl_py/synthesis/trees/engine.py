@@ -32,6 +32,7 @@ from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.problem import Problem
+from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
 from taccl_py.synthesis.trees.grove import GroveFinder, groves
 from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
@@ -102,6 +103,8 @@ def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthe
             f"{demand.chunks_per_rank} chunks cannot be shared by {options.trees} trees; make --chunks a multiple of --trees",
             path="command line", field="--chunks",
         )  # fmt: skip
+    if demand.kind is Kind.REDUCE and demand.sketch is None:
+        return reduce_by_broadcast(synthesize_trees, demand, options, events)
     return _Run(demand, options, events).answer()
 
 
@@ -189,7 +192,8 @@ class _Run:
     def _search(self, base: _Base, backward: _Base | None) -> list[Choice]:
         """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
         found: list[Choice] = []
-        tapered = False
+        # One root's trees take long to taper and seldom gain: other numbers of them come first.
+        tapered = _is_single(base.network)
         for parts in self._promising(base):
             if self._is_enough(found):
                 break
@@ -200,6 +204,8 @@ class _Run:
             if not tapered and not self._is_enough(found):
                 tapered = True
                 found += self._tapered(base, backward, found)
+        if _is_single(base.network) and found and not self._is_enough(found):
+            found += self._tapered(base, backward, found)
         with self.stage("order"):
             for choice in sorted(found, key=lambda c: c.plan.end_us)[:_MOST_SHAKEN]:
                 found += self._shaken(choice, found)
@@ -389,7 +395,12 @@ class _Run:
 
 
 def _most_pieces(network: Network) -> int:
-    return _MOST_PIECES if len(network.images) * len(network.roots) > 1 else _MOST_PIECES_OF_ONE
+    return _MOST_PIECES_OF_ONE if _is_single(network) else _MOST_PIECES
+
+
+def _is_single(network: Network) -> bool:
+    """Whether there are the trees of one root only."""
+    return len(network.images) * len(network.roots) == 1
 
 
 def _is_small(network: Network) -> bool:
