@@ -77,7 +77,7 @@ def round_packing(network: Network, packing: Packing, parts: int, over: Over) ->
     """
     goal = max(least_load_us(network, packing.load_us, parts) * (1 + _EPSILON), packing.load_us * _GOOD) * parts
     best = _balanced(network, packing, _nearest(network, packing, parts), parts, goal, over)
-    for at_once in (len(network.roots), 1):
+    for at_once in dict.fromkeys((len(network.roots), 1)):
         if best.fullest <= goal or over():
             break
         trees = dive(network, packing, parts, goal, over, at_once=at_once)
