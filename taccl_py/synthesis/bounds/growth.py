@@ -12,16 +12,22 @@ Whatever is counted more than once (a port that serves several classes) makes th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
 
 import numpy as np
 
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.net import Net
-from taccl_py.synthesis.bounds.spread import Profile, group_profiles, last_told, profiles_by, shared_port
+from taccl_py.synthesis.bounds.spread import (
+    Profile,
+    elementwise_best,
+    group_profiles,
+    last_told,
+    links_by_port,
+    profiles_by,
+)
 from taccl_py.synthesis.symmetry import IntArray
 
 # Larger machines are left to the coarser bounds, which are nearly as good where bandwidth counts.
@@ -70,7 +76,7 @@ class Classes:
         gates = profiles_by(net, class_of[net.src] * number + to, crossing, net.dst)
         of_rank = tuple(tuple(ranks.get(r * number + c, ()) for c in range(number)) for r in range(net.num_ranks))
         tell = tuple(
-            tuple(_elementwise_best(of_rank[r][c] for r in np.flatnonzero(class_of == one)) for c in range(number))
+            tuple(elementwise_best(of_rank[r][c] for r in np.flatnonzero(class_of == one)) for c in range(number))
             for one in range(number)
         )
         places = tuple(tuple(gates.get(one * number + c, ()) for c in range(number)) for one in range(number))
@@ -92,10 +98,6 @@ class Classes:
         """
         growth = _Growth(self, inside if inside is not None else frozenset(range(len(self.sizes))))
         return growth.run(start, own if own is not None else self.tell[start])
-
-
-def _elementwise_best(profiles: Iterable[Profile]) -> Profile:
-    return tuple(min(times) for times in zip_longest(*profiles, fillvalue=float("inf")))
 
 
 class _Growth:
@@ -212,11 +214,8 @@ def _told(net: Net, by_node: Classes, node_of: IntArray, node: int) -> float:
     an earlier one may take longer than a later one.
     """
     entering = np.flatnonzero((node_of[net.src] != node) & (node_of[net.dst] == node))
-    gates: dict[int, list[int]] = {}
-    for link, key in zip(entering.tolist(), shared_port(net, node_of[net.dst], entering).tolist(), strict=True):
-        gates.setdefault(key, []).append(link)
     entries: list[float] = []
-    for key, links in gates.items():
+    for key, links in links_by_port(net, node_of[net.dst], entering).items():
         least_us = net.least_message_us[links]
         ahead = float(least_us.max() - least_us.min())
         apart = float(net.alpha_us[key]) if key >= 0 else 0.0

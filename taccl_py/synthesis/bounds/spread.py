@@ -9,6 +9,7 @@ nothing start together. The number of ranks that know grows by that rule alone; 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from itertools import zip_longest
 
 import numpy as np
@@ -79,15 +80,11 @@ def told_after_first(net: Net, group_of: IntArray, start: int) -> float:
     """
     profiles = group_profiles(net, group_of)
     leaving = np.flatnonzero((group_of[net.src] == start) & (group_of[net.dst] != start))
-    behind: dict[int, list[int]] = {}
-    for link, key in zip(leaving.tolist(), shared_port(net, group_of[net.src], leaving).tolist(), strict=True):
-        behind.setdefault(key, []).append(link)
     arrivals: list[float] = []
-    for key, links in behind.items():
+    for key, links in links_by_port(net, group_of[net.src], leaving).items():
         apart_us = _apart(net, key, links)
         arrivals += [place * apart_us for place in range(len(np.unique(group_of[net.dst[links]])))]
-    others = [profile for group, profile in enumerate(profiles) if group != start]
-    best = tuple(min(times) for times in zip_longest(*others, fillvalue=np.inf))
+    best = elementwise_best(profile for group, profile in enumerate(profiles) if group != start)
     return _grown(tuple(sorted(arrivals)), best, len(profiles))
 
 
@@ -101,6 +98,11 @@ def _apart(net: Net, port: int, links: list[int]) -> float:
         and (net.beta_us_per_mb[used] <= net.beta_us_per_mb[port]).all()
     )
     return max(0.0, float(net.least_message_us[links].min() - net.latency_us[links].max())) if slowest else 0.0
+
+
+def elementwise_best(profiles: Iterable[Profile]) -> Profile:
+    """What the best of several tellers could do, place by place."""
+    return tuple(min(times) for times in zip_longest(*profiles, fillvalue=float("inf")))
 
 
 def group_profiles(net: Net, group_of: IntArray) -> list[Profile]:
@@ -149,6 +151,14 @@ def shared_port(net: Net, src: IntArray, links: IntArray) -> IntArray:
     order = np.lexsort((-resource, senders, cost))
     chosen[link[order]] = resource[order]  # the last one, which costs most
     return chosen[links]
+
+
+def links_by_port(net: Net, src: IntArray, links: IntArray) -> dict[int, list[int]]:
+    """Some links by the port that they share; see `shared_port`."""
+    found: dict[int, list[int]] = {}
+    for link, key in zip(links.tolist(), shared_port(net, src, links).tolist(), strict=True):
+        found.setdefault(key, []).append(link)
+    return found
 
 
 def _profile(net: Net, behind: dict[int, list[int]], dst: IntArray) -> Profile:

@@ -192,8 +192,7 @@ class _Run:
     def _search(self, base: _Base, backward: _Base | None) -> list[Choice]:
         """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
         found: list[Choice] = []
-        # One root's trees take long to taper and seldom gain: other numbers of them come first.
-        tapered = _is_single(base.network)
+        tapered = False
         for parts in self._promising(base):
             if self._is_enough(found):
                 break
@@ -201,10 +200,11 @@ class _Run:
             if found and forests[0].load_us * self._share_mb >= _best(found).plan.end_us:
                 continue
             found += self._cut_finer(base, backward, forests, found)
-            if not tapered and not self._is_enough(found):
+            # One root's trees take long to taper and seldom gain: other numbers of them come first.
+            if not tapered and not _is_single(base.network) and not self._is_enough(found):
                 tapered = True
                 found += self._tapered(base, backward, found)
-        if _is_single(base.network) and found and not self._is_enough(found):
+        if not tapered and found and not self._is_enough(found):
             found += self._tapered(base, backward, found)
         with self.stage("order"):
             for choice in sorted(found, key=lambda c: c.plan.end_us)[:_MOST_SHAKEN]:

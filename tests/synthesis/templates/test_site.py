@@ -113,3 +113,14 @@ def test_only_machines_whose_ranks_are_all_linked_alike_are_uniform():
     shared = Port("of ranks 0 and 1", 1.0, 10.0)
     links = [replace(link, ports=(0,) if link.src in (0, 1) else ()) for link in full(4).links]
     assert not Site(machine(4, links, [shared]), 1024.0).uniform
+
+
+def test_on_a_switch_every_rank_has_one_port_for_all_that_it_sends_and_one_for_all_that_it_receives():
+    for name, one_ported in (
+        ("switch:6", True),
+        ("nvl72:1", True),
+        ("full:6", False),
+        ("ndv4-x2", False),
+        ("dgx1", False),
+    ):
+        assert Site(load(name), 1024.0).one_ported == one_ported
