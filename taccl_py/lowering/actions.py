@@ -65,6 +65,13 @@ class Action:
         """Whether it neither takes nor gives a transfer."""
         return self.arrives == NONE and self.leaves == NONE
 
+    def on(self, reads: Cells | None, writes: Cells | None) -> Action:
+        """Return the same action on other cells."""
+        # Not `replace`, which takes five times as long: large programs have hundreds of thousands of actions.
+        return Action(
+            self.order, self.rank, self.op, reads, writes, self.arrives, self.leaves, self.beside, self.ready_us, self.busy_us
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:

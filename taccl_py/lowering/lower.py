@@ -221,6 +221,7 @@ class Lowering:
             subject,
         )
         self._placed: dict[frozenset[int], _Placed] = {}
+        self._enough = subject.decisions if subject is not None else Decisions()
 
     def program(self, port_order: PortOrder) -> Program:
         """Make the program with this order at ports, whatever the options say of it.
@@ -251,11 +252,15 @@ class Lowering:
     def _settle(self, case: _Case) -> tuple[_Case, Attempt]:
         """Draft until everything fits."""
         runtime = case.options.runtime
-        decisions = Decisions() if case.subject is None else case.subject.decisions
+        alike = case.subject.orbits.of if case.subject else None
+        decisions = self._enough
         for _ in range(_MAX_ATTEMPTS):
-            attempt = _attempt(case, decisions, self._place(decisions.staged))
-            alike = case.subject.orbits.of if case.subject else None
-            better: Decisions | None = shorten(attempt, decisions, runtime, alike)
+            placed = self._place(decisions.staged)
+            draft = _drafted(case, decisions, placed)
+            better: Decisions | None = shorten(draft, decisions, runtime, alike)
+            if better == decisions:
+                attempt = _completed(case, draft)
+                better = shorten(attempt, decisions, runtime, alike)
             if better == decisions:
                 choice = _other_choice(case, attempt)
                 if choice != case.choice:
@@ -263,6 +268,8 @@ class Lowering:
                     continue
                 better = _unblock(case, attempt, decisions)
             if better is None or better == decisions:
+                # What is too long for threadblocks in one order at ports will be so in others.
+                self._enough = Decisions(decisions.spread, decisions.local)
                 return case, attempt
             decisions = better
         raise LoweringError(
@@ -316,8 +323,8 @@ def _placed(case: _Case, staged: frozenset[int]) -> _Placed:
     return _Placed(work, trace_flow(work, case.schedule.makespan_us))
 
 
-def _attempt(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
-    """Draft the program once."""
+def _drafted(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
+    """Threadblocks without nops, on cells that nobody has packed yet."""
     runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
     orbits = subject.orbits if subject is not None else None
     channel_rules = ChannelRules(runtime, options.instances, decisions.spread, orbits)
@@ -331,16 +338,22 @@ def _attempt(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
         fuse=options.port_order is PortOrder.FREE,
     )
     drafts = draft_threadblocks(work, placed.flow, channels, case.schedule.collective.num_ranks, block_rules)
-    reuse = not flag_is_early(runtime, case.choice.protocol)
-    packed = tuple(pack_scratch(of_rank, work.transfers, reuse=reuse) for of_rank in drafts)
+    return Attempt(drafts, work.transfers, 1 + max(channels, default=0))
+
+
+def _completed(case: _Case, draft: Attempt) -> Attempt:
+    """Threadblocks on their last cells, and who waits for whom."""
+    options = case.options
+    reuse = not flag_is_early(options.runtime, case.choice.protocol)
+    packed = tuple(pack_scratch(of_rank, draft.transfers, reuse=reuse) for of_rank in draft.drafts)
     drafts = tuple(rank.drafts for rank in packed)
-    turns = find_turns(drafts, work.transfers, case.schedule.topology, options.port_order)
-    return Attempt(
-        drafts,
-        tuple(rank.scratch_cells for rank in packed),
-        find_dependencies(drafts, case.geometry, aliased=case.flags.in_place, turns=turns, whole=subject is None),
-        work.transfers,
-        1 + max(channels, default=0),
+    turns = find_turns(drafts, draft.transfers, case.schedule.topology, options.port_order)
+    aliased, whole = case.flags.in_place, case.subject is None
+    return replace(
+        draft,
+        drafts=drafts,
+        scratch_cells=tuple(rank.scratch_cells for rank in packed),
+        dependencies=find_dependencies(drafts, case.geometry, aliased=aliased, turns=turns, whole=whole),
     )
 
 

@@ -47,21 +47,23 @@ class Attempt:
 
     Attributes
     ----------
-    drafts, scratch_cells
-        Threadblocks, and the scratch that they need.
-    dependencies
-        Between them.
+    drafts
+        Threadblocks.
     transfers
         What is sent.
     num_channels
         Channels used.
+    scratch_cells
+        The scratch that the threadblocks need; empty as long as nobody knows.
+    dependencies
+        Between the threadblocks; none as long as nobody knows.
     """
 
     drafts: tuple[tuple[Draft, ...], ...]
-    scratch_cells: tuple[int, ...]
-    dependencies: Dependencies
     transfers: tuple[Transfer, ...]
     num_channels: int
+    scratch_cells: tuple[int, ...] = ()
+    dependencies: Dependencies = Dependencies({}, frozenset(), frees_source=False)
 
     def joints(self, actions: Iterable[Action]) -> set[Joint]:
         """Threadblocks that receive from one peer and send to another and do some of these actions."""

@@ -7,9 +7,10 @@ new one's writer then has only one threadblock to wait for.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from taccl_py.collective import Buffer
 from taccl_py.lowering.actions import NONE, Action, Transfer
@@ -40,16 +41,14 @@ def pack_scratch(drafts: tuple[Draft, ...], transfers: tuple[Transfer, ...], *, 
     accesses = sorted(_accesses(drafts, transfers), key=lambda a: (a.cells.first, a.cells.end, a.order))
     blocks = sorted(_blocks(accesses), key=lambda block: (block.first_order, block.first))
     place_of: dict[int, int] = {}
-    free: list[_Slot] = []
+    slots = _Slots()
     used = 0
     for block in blocks:
-        slot = _best_slot(free, block) if reuse else None
+        slot = slots.take(block) if reuse else None
         if slot is None:
             slot = _Slot(used, block.cells, block)
             used += block.cells
-        else:
-            free.remove(slot)
-        free.append(_Slot(slot.first, slot.cells, block))
+        slots.give(_Slot(slot.first, slot.cells, block))
         place_of[block.first] = slot.first
     moves = _Moves(sorted(block.first for block in blocks), place_of)
     moved = tuple(replace(d, actions=tuple(moves.action(action) for action in d.actions)) for d in drafts)
@@ -142,17 +141,30 @@ def _is_read_later(access: _Access, group: list[_Access]) -> bool:
     )
 
 
-def _best_slot(free: list[_Slot], block: _Block) -> _Slot | None:
-    """Smallest place that is large enough and free in time."""
-    found = [
-        slot
-        for slot in free
-        if slot.cells >= block.cells
-        and slot.block.last_draft != NONE
-        and slot.block.end_us <= block.begin_us
-        and slot.block.last_order < block.first_order
-    ]
-    return min(found, key=lambda slot: (slot.cells, slot.block.end_us, slot.first), default=None)
+class _Slots:
+    """Places of older blocks, for blocks that come in the order of their first actions."""
+
+    def __init__(self) -> None:
+        self._busy: list[tuple[int, int, _Slot]] = []
+        # By size, then by who was done first.
+        self._idle: list[tuple[int, float, int, _Slot]] = []
+
+    def give(self, slot: _Slot) -> None:
+        """Keep a place for later blocks, if whoever uses it then has one threadblock alone to wait for."""
+        if slot.block.last_draft != NONE:
+            heappush(self._busy, (slot.block.last_order, slot.first, slot))
+
+    def take(self, block: _Block) -> _Slot | None:
+        """Smallest place that is large enough and free in time."""
+        while self._busy and self._busy[0][0] < block.first_order:
+            slot = heappop(self._busy)[-1]
+            insort(self._idle, (slot.cells, slot.block.end_us, slot.first, slot))
+        for index in range(bisect_left(self._idle, (block.cells,)), len(self._idle)):
+            slot = self._idle[index][-1]
+            if slot.block.end_us <= block.begin_us:
+                del self._idle[index]
+                return slot
+        return None
 
 
 class _Moves:
@@ -164,7 +176,8 @@ class _Moves:
 
     def action(self, action: Action) -> Action:
         """Return the action on its new cells."""
-        return replace(action, reads=self._cells(action.reads), writes=self._cells(action.writes))
+        reads, writes = self._cells(action.reads), self._cells(action.writes)
+        return action if reads is action.reads and writes is action.writes else action.on(reads, writes)
 
     def _cells(self, cells: Cells | None) -> Cells | None:
         if cells is None or cells.buffer is not Buffer.SCRATCH:

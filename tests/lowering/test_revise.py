@@ -12,7 +12,7 @@ ONE_CELL = FifoModel(1, 1)
 
 def attempt(drafts, waits, transfers):
     transfers = tuple(replace(each, message=number) for number, each in enumerate(transfers))
-    return Attempt(drafts, (0, 0), Dependencies(waits, frozenset(), False), transfers, 1)
+    return Attempt(drafts, transfers, 1, (0, 0), Dependencies(waits, frozenset(), False))
 
 
 def test_messages_that_would_hold_up_the_rest_one_after_the_other_are_found_together():
