@@ -13,7 +13,7 @@ read), so a message of several cells only tells what was done before its sending
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -46,9 +46,9 @@ class Dependencies:
         Whether somebody waits for a pure send, that is, until what it reads may be overwritten by other data.
     """
 
-    waits: dict[int, tuple[int, ...]]
-    flagged: frozenset[int]
-    frees_source: bool
+    waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    flagged: frozenset[int] = frozenset()
+    frees_source: bool = False
 
 
 def find_dependencies(

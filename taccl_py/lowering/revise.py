@@ -63,7 +63,7 @@ class Attempt:
     transfers: tuple[Transfer, ...]
     num_channels: int
     scratch_cells: tuple[int, ...] = ()
-    dependencies: Dependencies = Dependencies({}, frozenset(), frees_source=False)
+    dependencies: Dependencies = field(default_factory=Dependencies)
 
     def joints(self, actions: Iterable[Action]) -> set[Joint]:
         """Threadblocks that receive from one peer and send to another and do some of these actions."""

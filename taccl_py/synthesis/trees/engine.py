@@ -17,16 +17,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate
+from itertools import product
 
 import numpy as np
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LimitReached
-from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
-from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, demand_bound
@@ -36,6 +33,7 @@ from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
 from taccl_py.synthesis.trees.grove import GroveFinder, groves
 from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
+from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
@@ -44,6 +42,7 @@ from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
 from taccl_py.synthesis.trees.shallow import shallow_grounds, varied_trees
 from taccl_py.synthesis.trees.taper import Stand, TaperSearch, even_stands, uneven_stand
+from taccl_py.synthesis.trees.turnaround import is_own_reverse, turned_around
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.units import BYTES_PER_MB
 
@@ -89,6 +88,8 @@ _NEAR = 1.003
 _LONG = 100.0
 _USUAL_PIECES = 8
 _MOST_RESIZED = 6
+# Plans of an AllGather that are tried for each half of an AllReduce, which takes so many times as long as their bounds without them.
+_MOST_TURNED, _FAR = 3, 1.02
 # Plans of more jobs get no linear program for their sizes: it takes long, and among so many pieces there is little to gain. Where
 # their pieces are no chunks that serve the size, every piece becomes at least so many chunks.
 _MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
@@ -176,7 +177,7 @@ class _Run:
         demand = self.demand
         kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
         collective = Collective(kind, demand.topology.num_ranks, choice.num_chunks, demand.root)
-        schedule = _lifted(base.network, choice, collective, self._piece_bytes(choice.num_chunks))
+        schedule = lifted(base.network, choice, collective, self._piece_bytes(choice.num_chunks))
         return combining(schedule, demand.topology) if turned else schedule
 
     @contextmanager
@@ -263,9 +264,35 @@ class _Run:
         return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)
 
     def _tapered(self, base: _Base, backward: _Base | None, before: list[Choice]) -> list[Choice]:
-        """Plans on shallow trees whose messages between nodes, or pieces, become smaller to the end."""
-        if backward is not None or not self._is_free or not self._is_long(base.network):
+        """Plans whose messages between nodes, or pieces, become smaller to the end, if they are better."""
+        if not self._is_free or not self._is_long(base.network):
             return []
+        found = self._on_shallow_trees(base) if backward is None else self._turned_around(base, backward, before)
+        return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
+
+    def _turned_around(self, base: _Base, backward: _Base, before: list[Choice]) -> list[Choice]:
+        """Plans of an AllReduce that are one of a ReduceScatter and one of an AllGather."""
+        least_us = (base.packing.bound_us + backward.packing.bound_us) * self._share_mb
+        if _best(before).plan.end_us < least_us * _FAR:
+            return []
+        alike = is_own_reverse(base.network, backward.network)
+        rests = self._gathers(base, self.deadline.left if alike else self.deadline.left / 2)
+        sums = rests if alike else self._gathers(backward, self.deadline.left)
+        turned = backward.network.problem.topology.reversed_link()
+        with self.stage("order"):
+            pairs = product(sums[:_MOST_TURNED], rests[:_MOST_TURNED])
+            return [turned_around(base.network, turned, *pair) for pair in pairs]
+
+    def _gathers(self, base: _Base, seconds: float) -> list[Choice]:
+        """Plans of an AllGather, the fastest first."""
+        demand = replace(self.demand, kind=Kind.ALLGATHER, topology=base.network.problem.topology)
+        run = _Run(demand, Options(limits=self.limits.within(seconds)), Events())
+        run.stage_seconds = self.stage_seconds
+        run.bound = run._bound(base)
+        return run._search(base, None)
+
+    def _on_shallow_trees(self, base: _Base) -> list[Choice]:
+        """Tapering plans on trees from one root each."""
         counts = usable_counts(self.demand)
         with self.stage("packing"):
             piece_mb = self._share_mb / _USUAL_PIECES
@@ -288,7 +315,7 @@ class _Run:
             for stand in stands:
                 best = TaperSearch(base.network, stand, self._piece_bytes, counts, self.over).best()
                 found += [] if best is None else [best]
-        return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
+        return found
 
     def _on_rails(self, network: Network) -> list[Choice]:
         """The best plan in which only roots send to other nodes, if there is one."""
@@ -429,25 +456,3 @@ def _coarser(found: list[Choice]) -> list[Choice]:
         if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us:
             fastest.setdefault(choice.num_chunks, choice)
     return list(fastest.values())[:_MOST_RUNNERS_UP] if len(best.jobs) <= _MOST_JOBS_OF_RUNNERS_UP else []
-
-
-def _lifted(network: Network, choice: Choice, collective: Collective, piece_bytes: float) -> Schedule:
-    """Schedule of the whole machine: every batch with its images."""
-    links = network.link_images().tolist()
-    images = network.images.tolist()
-    drafts = []
-    begins = [list(accumulate(sizes, initial=0)) for sizes in choice.costs.chunks]
-    for batch in choice.plan.batches:
-        first = choice.jobs[batch.jobs[0]]
-        begin, pieces = (
-            begins[first.root],
-            [p for i in batch.jobs for p in range(choice.jobs[i].piece, choice.jobs[i].end)],
-        )
-        own = [chunk for piece in pieces for chunk in range(begin[piece], begin[piece + 1])]
-        messages = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
-        for image, link_image in zip(images, links, strict=True):
-            offset = 0 if collective.kind is Kind.BROADCAST else image[network.roots[first.root]] * choice.num_chunks
-            for message in messages:
-                chunks = tuple(offset + chunk for chunk in message)
-                drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))
-    return build_schedule(network.problem.topology, collective, piece_bytes, drafts)

@@ -1,0 +1,42 @@
+"""Lift: a plan of one orbit becomes the schedule of the whole machine."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.runtimes import MAX_COUNT
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.timing import build_schedule
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.order import Choice
+
+
+def lifted(network: Network, choice: Choice, collective: Collective, chunk_bytes: float) -> Schedule:
+    """Every batch with its images, in messages that steps can carry.
+
+    Parameters
+    ----------
+    network, choice
+        The machine, and the plan.
+    collective
+        With as many chunks as the plan.
+    chunk_bytes
+        Size of a chunk.
+    """
+    links = network.link_images().tolist()
+    images = network.images.tolist()
+    begins = [list(accumulate(sizes, initial=0)) for sizes in choice.costs.chunks]
+    drafts = []
+    for batch in choice.plan.batches:
+        jobs = [choice.jobs[index] for index in batch.jobs]
+        first, begin = jobs[0], begins[jobs[0].root]
+        own = [chunk for job in jobs for chunk in range(begin[job.piece], begin[job.end])]
+        messages = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
+        for image, link_image in zip(images, links, strict=True):
+            offset = 0 if collective.kind is Kind.BROADCAST else image[network.roots[first.root]] * choice.num_chunks
+            for message in messages:
+                chunks = tuple(offset + chunk for chunk in message)
+                drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))
+    return build_schedule(network.problem.topology, collective, chunk_bytes, drafts)

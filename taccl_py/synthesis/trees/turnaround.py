@@ -1,0 +1,135 @@
+"""AllReduce out of two plans that bring every root's data to all ranks: one backwards, which sums, and then the other.
+
+Trees that only send can be of unequal weight, with pieces that become smaller to the end (`taper`, `rails`), and the search among
+them is far ahead of the one for both ways at once where links differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from taccl_py.synthesis.trees.jobs import Job
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.order import Batch, Choice, Costs, Plan, left_shifted
+from taccl_py.units import BYTES_PER_MB
+
+
+def is_own_reverse(network: Network, backward: Network) -> bool:
+    """Whether a plan for the machine is one for the reversed machine, whose links and ports may have other numbers for the same."""
+    arrays = ("images", "src", "dst", "permitted")
+    if network.roots != backward.roots or network.resources.shape != backward.resources.shape:
+        return False
+    if not all(np.array_equal(getattr(network, name), getattr(backward, name)) for name in arrays):
+        return False
+    pairs = {*zip(network.resources.reshape(-1).tolist(), backward.resources.reshape(-1).tolist(), strict=True)}
+    one, two = (replace(Costs.of(each, BYTES_PER_MB, (1,)), resources=()) for each in (network, backward))
+    return one == two and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+
+
+def turned_around(network: Network, turned: Sequence[int], sums: Choice, rest: Choice) -> Choice:
+    """Plan of an AllReduce.
+
+    Parameters
+    ----------
+    network
+        The machine.
+    turned
+        For every link of the reversed machine, the same link of the machine.
+    sums
+        Plan on the reversed machine; it is run backwards.
+    rest
+        Plan on the machine.
+    """
+    sums, rest = _without_empty(sums), _without_empty(rest)
+    count = math.lcm(sums.num_chunks, rest.num_chunks)
+    grids = [_Grid(count, sums, rest, root) for root in range(len(network.roots))]
+    first = [
+        _turned(job, grids[job.root], after, turned) for job, after in zip(sums.jobs, _followers(sums), strict=True)
+    ]
+    arrivals: list[list[int]] = [[] for _ in grids]
+    for index, job in enumerate(sums.jobs):
+        if not job.after:
+            arrivals[job.root].append(index)
+    jobs = tuple([*first, *_later(first, arrivals, rest, grids)])
+    finer = rest.costs.scaled(rest.num_chunks / count)
+    costs = replace(finer, chunks=tuple(grid.sizes for grid in grids))
+    batches = [*_mirrored(sums.plan), *_delayed(rest.plan, len(first), sums.plan.end_us)]
+    rule = replace(rest.rule, in_turn=True)
+    return Choice(jobs, costs, count, rule, left_shifted(jobs, costs, batches), sized=sums.sized and rest.sized)
+
+
+def _without_empty(choice: Choice) -> Choice:
+    """The plan without jobs of pieces to which a search for better sizes has left no chunks."""
+    kept = [index for index, job in enumerate(choice.jobs) if choice.costs.size((job,))]
+    number = {index: place for place, index in enumerate(kept)}
+
+    def renumbered(indices: Iterable[int]) -> tuple[int, ...]:
+        return tuple(number[index] for index in indices if index in number)
+
+    jobs = tuple(replace(choice.jobs[index], after=renumbered(choice.jobs[index].after)) for index in kept)
+    batches = [replace(batch, jobs=renumbered(batch.jobs)) for batch in choice.plan.batches]
+    return replace(choice, jobs=jobs, plan=Plan(tuple(batch for batch in batches if batch.jobs), choice.plan.end_us))
+
+
+class _Grid:
+    """Pieces of one root that are whole for both plans, by the chunks where they begin."""
+
+    def __init__(self, count: int, sums: Choice, rest: Choice, root: int) -> None:
+        self.sums = _cuts(sums, root, count)
+        self.rest = _cuts(rest, root, count)
+        both = sorted({*self.sums, *self.rest})
+        self.sizes = tuple(end - begin for begin, end in pairwise(both))
+        self._number = {cut: index for index, cut in enumerate(both)}
+
+    def on(self, job: Job, begin: int, end: int) -> Job:
+        """Return the job with the pieces between two cuts."""
+        first = self._number[begin]
+        return replace(job, piece=first, span=self._number[end] - first)
+
+
+def _cuts(choice: Choice, root: int, count: int) -> list[int]:
+    """Where pieces begin, and where the last one ends, if there are so many chunks."""
+    return [chunks * (count // choice.num_chunks) for chunks in accumulate(choice.costs.chunks[root], initial=0)]
+
+
+def _followers(choice: Choice) -> list[list[int]]:
+    """Jobs that wait for each job."""
+    followers: list[list[int]] = [[] for _ in choice.jobs]
+    for index, job in enumerate(choice.jobs):
+        for earlier in job.after:
+            followers[earlier].append(index)
+    return followers
+
+
+def _turned(job: Job, grid: _Grid, after: Sequence[int], turned: Sequence[int]) -> Job:
+    """The job backwards."""
+    back = replace(job, link=turned[job.link], reduce=True, after=tuple(after), ahead=1.0 - job.ahead)
+    return grid.on(back, grid.sums[job.piece], grid.sums[job.end])
+
+
+def _later(
+    first: Sequence[Job], arrivals: Sequence[Sequence[int]], rest: Choice, grids: Sequence[_Grid]
+) -> Iterator[Job]:
+    """Jobs of the second plan; roots wait for all that brings a part of the sum."""
+    for job in rest.jobs:
+        grid = grids[job.root]
+        found = grid.on(job, grid.rest[job.piece], grid.rest[job.end])
+        after = tuple(len(first) + earlier for earlier in job.after)
+        if not job.after:
+            after = tuple(i for i in arrivals[job.root] if first[i].piece < found.end and found.piece < first[i].end)
+        yield replace(found, after=after)
+
+
+def _mirrored(plan: Plan) -> Iterator[Batch]:
+    for batch in plan.batches:
+        yield Batch(batch.jobs, plan.end_us - batch.end_us, plan.end_us - batch.start_us)
+
+
+def _delayed(plan: Plan, by: int, time_us: float) -> Iterator[Batch]:
+    for batch in plan.batches:
+        yield Batch(tuple(by + i for i in batch.jobs), time_us + batch.start_us, time_us + batch.end_us)
