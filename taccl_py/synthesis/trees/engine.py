@@ -36,7 +36,7 @@ from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
-from taccl_py.synthesis.trees.packing import pack_trees
+from taccl_py.synthesis.trees.packing import Packing, pack_trees
 from taccl_py.synthesis.trees.rails import Rails, RailSearch
 from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
@@ -121,10 +121,18 @@ class _Base:
         collective = Collective(_ROUTED[demand.kind], topology.num_ranks, 1, demand.root)
         problem = Problem.build(topology, collective, sketch, demand.chunk_bytes(demand.collective(1)))
         self._run = run
-        with run.stage("packing"):
-            self.network = Network.of(problem if symmetric else problem.without_symmetry())
-            self.packing = pack_trees(self.network, run.over)
+        self.network = Network.of(problem if symmetric else problem.without_symmetry())
+        self._packing: Packing | None = None
         self._forests: dict[int, Forest] = {}
+        self.is_alike = False
+
+    @property
+    def packing(self) -> Packing:
+        """The best fractional packing of spanning trees."""
+        if self._packing is None:
+            with self._run.stage("packing"):
+                self._packing = pack_trees(self.network, self._run.over)
+        return self._packing
 
     def forest(self, parts: int) -> Forest:
         """Whole trees, so many for each root."""
@@ -133,6 +141,12 @@ class _Base:
                 found = round_packing(self.network, self.packing, parts, self._run.over)
             self._forests[parts] = found
         return self._forests[parts]
+
+    def share(self, other: _Base) -> None:
+        """Take the trees of another machine where they are as good, so that they are made once."""
+        self.is_alike = is_own_reverse(self.network, other.network)
+        if self.is_alike:
+            self._packing, self._forests = other.packing, other._forests
 
 
 class _Run:
@@ -159,6 +173,7 @@ class _Run:
             if not np.array_equal(base.network.images, backward.network.images):
                 # A sketch turned around may have another symmetry; both ways must repeat alike.
                 base, backward = (_Base(self, backwards=turned, symmetric=False) for turned in (False, True))
+            backward.share(base)
         choices = self._search(base, backward)
         with self.stage("schedule"):
             schedules = [self._schedule(base, choice, turned=turned) for choice in choices]
@@ -275,9 +290,8 @@ class _Run:
         least_us = (base.packing.bound_us + backward.packing.bound_us) * self._share_mb
         if _best(before).plan.end_us < least_us * _FAR:
             return []
-        alike = is_own_reverse(base.network, backward.network)
-        rests = self._gathers(base, self.deadline.left if alike else self.deadline.left / 2)
-        sums = rests if alike else self._gathers(backward, self.deadline.left)
+        rests = self._gathers(base, self.deadline.left if backward.is_alike else self.deadline.left / 2)
+        sums = rests if backward.is_alike else self._gathers(backward, self.deadline.left)
         turned = backward.network.problem.topology.reversed_link()
         with self.stage("order"):
             pairs = product(sums[:_MOST_TURNED], rests[:_MOST_TURNED])
