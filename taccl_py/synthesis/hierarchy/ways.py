@@ -93,18 +93,19 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
     match demand.kind:
         case Kind.ALLGATHER:
             yield from _gathers(demand, forth, reduce=False)
-            yield from _tapers(demand, forth, reduce=False)
+            yield from _tapers(demand, forth, forth)
             yield from _triples(demand, forth, forth)
             yield from _bundles(demand, forth, limits)
             yield from _relays(demand, forth, limits)
         case Kind.REDUCESCATTER:
             yield from _gathers(demand, back, reduce=True)
-            yield from _tapers(demand, back, reduce=True)
+            yield from _tapers(demand, back, back)
             yield from _triples(demand, back, back)
             yield from _bundles(demand, back, limits)
             yield from _relays(demand, back, limits)
         case Kind.ALLREDUCE:
             yield from _both(demand, forth, back)
+            yield from _tapers(demand, forth, back)
             yield from _triples(demand, forth, back)
             yield from _exchanges(demand, forth, back)
             yield from _grids(demand, forth)
@@ -171,6 +172,23 @@ def _plan(name: str, chunks_per_rank: int, moves: Moves | None, *, reduce: bool 
     return Plan(name, chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
 
 
+def _gathered(
+    demand: Demand,
+    name: str,
+    chunks_per_rank: int,
+    moves: Callable[[Cluster], Moves | None],
+    forth: Cluster,
+    back: Cluster,
+) -> Plan | None:
+    """The moves of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
+    if demand.kind is not Kind.ALLREDUCE:
+        return _plan(name, chunks_per_rank, moves(forth), reduce=demand.kind is Kind.REDUCESCATTER)
+    spread, gathered = moves(back), moves(forth)
+    if spread is None or gathered is None:
+        return None
+    return _plan(name, chunks_per_rank, in_turn(turned(spread, reduce=True), gathered))
+
+
 def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
     """AllReduce as ReduceScatter and AllGather."""
 
@@ -178,11 +196,8 @@ def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
         # Where lanes carry whole nodes, nodes that follow each other lie together; else what one lane carries does.
         nodes = outline.spread == forth.width and len(outline.pieces) == 1
         numbering = by_share(outline.pieces) if nodes else by_piece(forth, outline.pieces)
-        gathered = allgather_moves(forth, outline, times, numbering)
-        spread = allgather_moves(back, outline, times, numbering)
-        if gathered is None or spread is None:
-            return None
-        return _plan(outline.name, sum(outline.pieces), in_turn(turned(spread, reduce=True), gathered))
+        moves = partial(allgather_moves, outline=outline, times=times, numbering=numbering)
+        return _gathered(demand, outline.name, sum(outline.pieces), moves, forth, back)
 
     for outline, times in _outlines(demand, forth):
         yield Way(2 * times.end_us, partial(write, outline, times))
@@ -195,11 +210,11 @@ def _triples(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
     if triples is None:
         return
 
+    def moves(cluster: Cluster) -> Moves:
+        return triple_moves(cluster, triples, share_bytes, by_share((1,)))
+
     def write() -> Plan | None:
-        gathered, spread = (triple_moves(cluster, triples, share_bytes, by_share((1,))) for cluster in (forth, back))
-        if demand.kind is not Kind.ALLREDUCE:
-            return _plan(triples.name, 1, gathered, reduce=demand.kind is Kind.REDUCESCATTER)
-        return _plan(triples.name, 1, in_turn(turned(spread, reduce=True), gathered))
+        return _gathered(demand, triples.name, 1, moves, forth, back)
 
     yield Way((1 + (demand.kind is Kind.ALLREDUCE)) * triples.end_us, write)
 
@@ -240,15 +255,16 @@ def _counts(demand: Demand) -> tuple[int, ...]:
     return usable_counts(demand) if wanted is None else (wanted,)
 
 
-def _tapers(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
-    """To one node after the other."""
+def _tapers(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+    """AllGather to one node after the other, ReduceScatter as that backwards, AllReduce as both."""
     share_bytes = demand.chunk_bytes(demand.collective(1))
 
     def write(taper: Taper) -> Plan | None:
-        return _plan(taper.name, taper.chunks_per_rank, taper_moves(cluster, taper, share_bytes), reduce=reduce)
+        moves = partial(taper_moves, taper=taper, share_bytes=share_bytes)
+        return _gathered(demand, taper.name, taper.chunks_per_rank, moves, forth, back)
 
-    for taper in tapers(cluster, insides(cluster), share_bytes, _counts(demand)):
-        yield Way(taper.end_us, partial(write, taper))
+    for taper in tapers(forth, insides(forth), share_bytes, _counts(demand)):
+        yield Way((1 + (demand.kind is Kind.ALLREDUCE)) * taper.end_us, partial(write, taper))
 
 
 def _grids(demand: Demand, cluster: Cluster) -> Iterator[Way]:

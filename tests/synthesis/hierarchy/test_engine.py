@@ -88,6 +88,14 @@ def test_middle_sizes_are_faster_than_templates_and_trees_on_two_nodes(size_byte
     assert solved(topology, kind, size_bytes).makespan_us <= min(other.makespan_us for other in others) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("machine", "nodes"), [("ndv4", 2), ("ndv5", 2)])
+def test_allreduce_is_at_most_an_allgather_twice(machine, nodes):
+    topology = load_topology(machine, nodes)
+    allgather, allreduce = (solved(topology, kind, 16 * MIB) for kind in (Kind.ALLGATHER, Kind.ALLREDUCE))
+    assert judge_schedule(allreduce) == ()
+    assert allreduce.makespan_us <= 2 * allgather.makespan_us * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_programs_keep_what_schedules_promise(kind):
     schedule = solved(load_topology("ndv4", 2), kind, MIB)
