@@ -32,6 +32,7 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
 from taccl_py.synthesis.trees.grove import GroveFinder, groves
+from taccl_py.synthesis.trees.hub import both_ways, hub_of, shared_out
 from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import Network
@@ -90,6 +91,8 @@ _USUAL_PIECES = 8
 _MOST_RESIZED = 6
 # Plans of an AllGather that are tried for each half of an AllReduce, which takes so many times as long as their bounds without them.
 _MOST_TURNED, _FAR = 3, 1.02
+# A hub must need so many times less of the fullest link or port than a ReduceScatter and an AllGather.
+_GAIN = 1.1
 # Plans of more jobs get no linear program for their sizes: it takes long, and among so many pieces there is little to gain. Where
 # their pieces are no chunks that serve the size, every piece becomes at least so many chunks.
 _MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
@@ -122,6 +125,8 @@ class _Base:
         problem = Problem.build(topology, collective, sketch, demand.chunk_bytes(demand.collective(1)))
         self._run = run
         self.network = Network.of(problem if symmetric else problem.without_symmetry())
+        # The network whose links and ports trees share.
+        self.packed = self.network
         self._packing: Packing | None = None
         self._forests: dict[int, Forest] = {}
         self.is_alike = False
@@ -131,14 +136,14 @@ class _Base:
         """The best fractional packing of spanning trees."""
         if self._packing is None:
             with self._run.stage("packing"):
-                self._packing = pack_trees(self.network, self._run.over)
+                self._packing = pack_trees(self.packed, self._run.over)
         return self._packing
 
     def forest(self, parts: int) -> Forest:
         """Whole trees, so many for each root."""
         if parts not in self._forests:
             with self._run.stage("rounding"):
-                found = round_packing(self.network, self.packing, parts, self._run.over)
+                found = round_packing(self.packed, self.packing, parts, self._run.over)
             self._forests[parts] = found
         return self._forests[parts]
 
@@ -174,7 +179,10 @@ class _Run:
                 # A sketch turned around may have another symmetry; both ways must repeat alike.
                 base, backward = (_Base(self, backwards=turned, symmetric=False) for turned in (False, True))
             backward.share(base)
+        hub, through = (None, []) if backward is None else self._through_hub(base, backward)
         choices = self._search(base, backward)
+        if hub is not None and through and through[0].plan.end_us < choices[0].plan.end_us:
+            base, choices = hub, through
         with self.stage("schedule"):
             schedules = [self._schedule(base, choice, turned=turned) for choice in choices]
             best, *others = schedules
@@ -187,6 +195,22 @@ class _Run:
             pairs = zip(choices, schedules, strict=True)
             sized = [schedule for choice, schedule in pairs if choice.sized or choice.plan.end_us > near_us]
             return fit_to_size(answer, demand, limits, sized=sized)
+
+    def _through_hub(self, base: _Base, backward: _Base) -> tuple[_Base | None, list[Choice]]:
+        """Plans of an AllReduce through a hub, the fastest first, where a ReduceScatter and an AllGather would load links more."""
+        topology = self.demand.topology
+        if not self._is_free or not backward.is_alike or not self._is_long(base.network):
+            return None, []
+        demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(topology))
+        run = _Run(demand, Options(limits=self.limits.within(self.deadline.left / 2)), Events())
+        run.stage_seconds, run.bound = self.stage_seconds, self.bound
+        forth, back = (_Base(run, backwards=backwards, symmetric=False) for backwards in (False, True))
+        forth.packed = both_ways(forth.network)
+        if forth.packing.load_us * topology.num_ranks * _GAIN > 2 * base.packing.bound_us:
+            return None, []
+        back.share(forth)
+        found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
+        return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
 
     def _schedule(self, base: _Base, choice: Choice, *, turned: bool) -> Schedule:
         demand = self.demand
@@ -280,7 +304,7 @@ class _Run:
 
     def _tapered(self, base: _Base, backward: _Base | None, before: list[Choice]) -> list[Choice]:
         """Plans whose messages between nodes, or pieces, become smaller to the end, if they are better."""
-        if not self._is_free or not self._is_long(base.network):
+        if not self._is_free or not self._is_long(base.network) or (backward is not None and _is_single(base.network)):
             return []
         found = self._on_shallow_trees(base) if backward is None else self._turned_around(base, backward, before)
         return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from taccl_py.collective import Collective, Kind
+from taccl_py.collective import Collective
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
@@ -21,13 +21,15 @@ def lifted(network: Network, choice: Choice, collective: Collective, chunk_bytes
     network, choice
         The machine, and the plan.
     collective
-        With as many chunks as the plan.
+        With as many chunks of every rank as the plan.
     chunk_bytes
         Size of a chunk.
     """
     links = network.link_images().tolist()
     images = network.images.tolist()
     begins = [list(accumulate(sizes, initial=0)) for sizes in choice.costs.chunks]
+    # One root may have all of the data.
+    is_all = sum(choice.costs.chunks[0]) == collective.num_chunks
     drafts = []
     for batch in choice.plan.batches:
         jobs = [choice.jobs[index] for index in batch.jobs]
@@ -35,7 +37,7 @@ def lifted(network: Network, choice: Choice, collective: Collective, chunk_bytes
         own = [chunk for job in jobs for chunk in range(begin[job.piece], begin[job.end])]
         messages = [own[at : at + MAX_COUNT] for at in range(0, len(own), MAX_COUNT)]
         for image, link_image in zip(images, links, strict=True):
-            offset = 0 if collective.kind is Kind.BROADCAST else image[network.roots[first.root]] * choice.num_chunks
+            offset = 0 if is_all else image[network.roots[first.root]] * choice.num_chunks
             for message in messages:
                 chunks = tuple(offset + chunk for chunk in message)
                 drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))

@@ -1,0 +1,68 @@
+"""AllReduce through a hub: everything is summed at one rank and sent out from there, along trees that both share.
+
+Nobody owns a part of a sum, so its root may be anywhere, and it is only the links of its tree that count, each of which carries sums
+one way and results the other. On a machine that costs the same in both directions no other sums and results load links and ports less:
+turned around, and mixed half and half with themselves, they become such trees. Where ranks differ (the corners of a mesh), that is
+less than a ReduceScatter and an AllGather, in which all ranks must get and give the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from taccl_py.synthesis.engine import Demand
+from taccl_py.synthesis.sizes import apportion
+from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.order import Choice, left_shifted
+from taccl_py.synthesis.uneven import usable_counts
+from taccl_py.topology.model import Topology
+
+# Chunks of a piece on average, at least, where pieces are not all alike.
+_CHUNKS_OF_A_PIECE = 8
+
+
+def hub_of(topology: Topology) -> int:
+    """The rank from which the farthest one is nearest, in hops."""
+    links = np.eye(topology.num_ranks, dtype=np.int64)
+    links[[link.src for link in topology.links], [link.dst for link in topology.links]] = 1
+    reached, hops = links, np.ones(topology.num_ranks, dtype=np.int64)
+    for _ in range(topology.num_ranks):
+        hops += (reached == 0).any(axis=1)
+        reached = np.minimum(reached @ links, 1)
+    return int(np.argmin(hops))
+
+
+def both_ways(network: Network) -> Network:
+    """The network in which a link occupies what the link back does, too.
+
+    Every link must have one back; see `taccl_py.synthesis.trees.turnaround.is_own_reverse`.
+    """
+    back = np.array(network.problem.topology.reversed_link())
+    resources = np.hstack([network.resources, network.resources[back]])
+    return replace(network, resources=resources, beta=np.hstack([network.beta, network.beta[back]]))
+
+
+def shared_out(demand: Demand, choice: Choice) -> Choice | None:
+    """The plan in chunks of which every rank has equally many; None if sizes cannot be cut so finely.
+
+    Parameters
+    ----------
+    demand
+        The AllReduce.
+    choice
+        A plan whose chunks are those of all data.
+    """
+    (sizes,) = choice.costs.chunks
+    ranks, whole = demand.topology.num_ranks, sum(sizes)
+    counts = usable_counts(demand)
+    exact = [count for count in counts if ranks * count % whole == 0]
+    enough = [count for count in counts if ranks * count >= _CHUNKS_OF_A_PIECE * len(sizes)]
+    if not exact and not enough:
+        return None
+    count = min([*exact[:1], *enough[:1]])
+    chunks = tuple(apportion([float(size) for size in sizes], ranks * count))
+    costs = replace(choice.costs.scaled(whole / (ranks * count)), chunks=(chunks,))
+    plan = left_shifted(choice.jobs, costs, choice.plan.batches)
+    return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)
