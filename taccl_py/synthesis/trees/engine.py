@@ -201,12 +201,15 @@ class _Run:
         topology = self.demand.topology
         if not self._is_free or not backward.is_alike or not self._is_long(base.network):
             return None, []
+        gathers_us = 2 * base.packing.bound_us * self._share_mb
+        if gathers_us < self.bound.time_us * _GAIN:
+            return None, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(topology))
         run = _Run(demand, Options(limits=self.limits.within(self.deadline.left / 2)), Events())
         run.stage_seconds, run.bound = self.stage_seconds, self.bound
         forth, back = (_Base(run, backwards=backwards, symmetric=False) for backwards in (False, True))
         forth.packed = both_ways(forth.network)
-        if forth.packing.load_us * topology.num_ranks * _GAIN > 2 * base.packing.bound_us:
+        if gathers_us < forth.packing.load_us * run._share_mb * _GAIN:
             return None, []
         back.share(forth)
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
