@@ -169,8 +169,9 @@ class _Run:
         demand = self.demand
         turned = demand.kind in (Kind.REDUCE, Kind.REDUCESCATTER)
         base = _Base(self, backwards=turned)
+        packed_us = base.packing.bound_us
         with self.stage("bound"):
-            self.bound = self._bound(base)
+            self.bound = self._bound(packed_us)
             self.events.bound(self.bound.time_us)
         backward = None
         if demand.kind is Kind.ALLREDUCE:
@@ -329,7 +330,7 @@ class _Run:
         demand = replace(self.demand, kind=Kind.ALLGATHER, topology=base.network.problem.topology)
         run = _Run(demand, Options(limits=self.limits.within(seconds)), Events())
         run.stage_seconds = self.stage_seconds
-        run.bound = run._bound(base)
+        run.bound = run._bound(base.packing.bound_us)
         return run._search(base, None)
 
     def _on_shallow_trees(self, base: _Base) -> list[Choice]:
@@ -447,8 +448,8 @@ class _Run:
         )
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
-    def _bound(self, base: _Base) -> Bound:
-        """Best of what holds for every algorithm on the machine and what holds under the sketch's restrictions."""
+    def _bound(self, packed_us: float) -> Bound:
+        """Best of what holds for every algorithm on the machine and, per megabyte, for every packing under the sketch's restrictions."""
         demand = self.demand
         collective = demand.collective(1)
         size_bytes = demand.chunk_bytes(collective) * collective.chunks_per_size
@@ -456,9 +457,7 @@ class _Run:
         bound = self.known_bound or demand_bound(demand.topology, demand.kind, demand.root, size_bytes, limits)
         if demand.kind is Kind.ALLREDUCE:
             return bound
-        packed = Bound(
-            base.packing.bound_us * self._share_mb, "bandwidth: the best fractional packing of spanning trees"
-        )
+        packed = Bound(packed_us * self._share_mb, "bandwidth: the best fractional packing of spanning trees")
         return max(bound, packed, key=lambda found: found.time_us)
 
 

@@ -81,7 +81,7 @@ def pack_trees(network: Network, over: Over) -> Packing:
     """Optimal packing, or the best one when time is up."""
     program = _TreeProgram(network, [1.0] * len(network.roots))
     solution = program.improve(_GAP, over)
-    bound = max(program.bound, program.exact_bound(solution.prices))
+    bound = program.bound if over() else max(program.bound, program.exact_bound(solution.prices))
     used = np.flatnonzero(solution.amounts > _LEAST_AMOUNT)
     trees = tuple(program.trees)
     return Packing(tuple(trees[i] for i in used), solution.amounts[used], solution.objective, bound, trees)
@@ -172,10 +172,12 @@ class _TreeProgram:
             self._add(offer.tree for offer in self._finder.cheapest(uniform, _HOP_SHARE))
         while True:
             solution = self._master.solve()
+            if over():  # on hundreds of ranks one look for better trees takes half a minute
+                return solution
             offers = self._finder.cheapest(solution.prices + self._lean, _HOP_SHARE)
             self.bound = max(self.bound, self._bound(offers, solution.prices))
             better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - _GAP)]
-            done = self.bound >= solution.cost * (1 - gap) or over()
+            done = self.bound >= solution.cost * (1 - gap)
             if done or not self._add(better):
                 return solution
 
