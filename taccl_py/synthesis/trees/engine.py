@@ -154,6 +154,17 @@ class _Base:
             self._packing, self._forests = other.packing, other._forests
 
 
+class _Stages(Events):
+    """Reports what is done, but no times, which are those of a part."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def stage(self, name: str) -> None:
+        """Report that a stage begins."""
+        self._events.stage(name)
+
+
 class _Run:
     """One call of the engine."""
 
@@ -180,12 +191,13 @@ class _Run:
                 # A sketch turned around may have another symmetry; both ways must repeat alike.
                 base, backward = (_Base(self, backwards=turned, symmetric=False) for turned in (False, True))
             backward.share(base)
-        hub, through = (None, []) if backward is None else self._through_hub(base, backward)
-        choices = self._search(base, backward)
-        if hub is not None and through and through[0].plan.end_us < choices[0].plan.end_us:
-            base, choices = hub, through
+        chosen, choices = (base, []) if backward is None else self._through_hub(base, backward)
+        if not self._is_enough(choices):
+            found = self._search(base, backward)
+            if not choices or found[0].plan.end_us <= choices[0].plan.end_us:
+                chosen, choices = base, found
         with self.stage("schedule"):
-            schedules = [self._schedule(base, choice, turned=turned) for choice in choices]
+            schedules = [self._schedule(chosen, choice, turned=turned) for choice in choices]
             best, *others = schedules
         optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
@@ -197,21 +209,20 @@ class _Run:
             sized = [schedule for choice, schedule in pairs if choice.sized or choice.plan.end_us > near_us]
             return fit_to_size(answer, demand, limits, sized=sized)
 
-    def _through_hub(self, base: _Base, backward: _Base) -> tuple[_Base | None, list[Choice]]:
+    def _through_hub(self, base: _Base, backward: _Base) -> tuple[_Base, list[Choice]]:
         """Plans of an AllReduce through a hub, the fastest first, where a ReduceScatter and an AllGather would load links more."""
-        topology = self.demand.topology
         if not self._is_free or not backward.is_alike or not self._is_long(base.network):
-            return None, []
+            return base, []
         gathers_us = 2 * base.packing.bound_us * self._share_mb
         if gathers_us < self.bound.time_us * _GAIN:
-            return None, []
-        demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(topology))
-        run = _Run(demand, Options(limits=self.limits.within(self.deadline.left / 2)), Events())
+            return base, []
+        demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(base.network))
+        run = _Run(demand, Options(limits=self.limits.within(self.deadline.left / 2)), self.events)
         run.stage_seconds, run.bound = self.stage_seconds, self.bound
         forth, back = (_Base(run, backwards=backwards, symmetric=False) for backwards in (False, True))
         forth.packed = both_ways(forth.network)
         if gathers_us < forth.packing.load_us * run._share_mb * _GAIN:
-            return None, []
+            return base, []
         back.share(forth)
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
         return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
@@ -328,7 +339,7 @@ class _Run:
     def _gathers(self, base: _Base, seconds: float) -> list[Choice]:
         """Plans of an AllGather, the fastest first."""
         demand = replace(self.demand, kind=Kind.ALLGATHER, topology=base.network.problem.topology)
-        run = _Run(demand, Options(limits=self.limits.within(seconds)), Events())
+        run = _Run(demand, Options(limits=self.limits.within(seconds)), _Stages(self.events))
         run.stage_seconds = self.stage_seconds
         run.bound = run._bound(base.packing.bound_us)
         return run._search(base, None)

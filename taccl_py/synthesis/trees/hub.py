@@ -16,22 +16,17 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sizes import apportion
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, left_shifted
+from taccl_py.synthesis.trees.packing import hops_from
 from taccl_py.synthesis.uneven import usable_counts
-from taccl_py.topology.model import Topology
 
 # Chunks of a piece on average, at least, where pieces are not all alike.
 _CHUNKS_OF_A_PIECE = 8
 
 
-def hub_of(topology: Topology) -> int:
-    """The rank from which the farthest one is nearest, in hops."""
-    links = np.eye(topology.num_ranks, dtype=np.int64)
-    links[[link.src for link in topology.links], [link.dst for link in topology.links]] = 1
-    reached, hops = links, np.ones(topology.num_ranks, dtype=np.int64)
-    for _ in range(topology.num_ranks):
-        hops += (reached == 0).any(axis=1)
-        reached = np.minimum(reached @ links, 1)
-    return int(np.argmin(hops))
+def hub_of(network: Network) -> int:
+    """The rank from which the farthest one is nearest, in hops, of those that are roots."""
+    farthest = [float(hops_from(network, index).max()) for index in range(len(network.roots))]
+    return network.roots[int(np.argmin(farthest))]
 
 
 def both_ways(network: Network) -> Network:

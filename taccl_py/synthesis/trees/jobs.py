@@ -54,6 +54,15 @@ class Job:
         return self.piece + self.span
 
 
+def followers(jobs: Sequence[Job]) -> list[list[int]]:
+    """Jobs that wait for each job."""
+    found: list[list[int]] = [[] for _ in jobs]
+    for index, job in enumerate(jobs):
+        for earlier in job.after:
+            found[earlier].append(index)
+    return found
+
+
 def gather_jobs(network: Network, forest: Forest, cuts: int, sums: Sequence[Job] = ()) -> list[Job]:
     """Jobs that bring every piece from its root to every rank.
 

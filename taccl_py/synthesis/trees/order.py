@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
-from taccl_py.synthesis.trees.jobs import Job
+from taccl_py.synthesis.trees.jobs import Job, followers
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.units import BYTES_PER_MB
 
@@ -211,16 +211,12 @@ def list_schedule(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
     """Plan in which whatever has the longest way still to go starts as soon as its link and ports are free."""
     if rule.in_turn:
         return _in_turn(jobs, costs, rule)
-    follows: list[list[int]] = [[] for _ in jobs]
-    for index, job in enumerate(jobs):
-        for earlier in job.after:
-            follows[earlier].append(index)
+    follows = followers(jobs)
     leads = [list(job.after) for job in jobs]
     if not rule.backwards:
         return left_shifted(jobs, costs, _Run(jobs, costs, leads, follows, rule).batches())
     turned = _Run(jobs, costs, follows, leads, rule).batches()
-    mirrored = [Batch(batch.jobs, -batch.end_us, -batch.start_us) for batch in turned]
-    return left_shifted(jobs, costs, mirrored)
+    return left_shifted(jobs, costs, mirrored(turned))
 
 
 def _in_turn(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
@@ -230,11 +226,21 @@ def _in_turn(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
     rest = [replace(job, after=tuple(i - first for i in job.after if i >= first)) for job in jobs[first:]]
     one = list_schedule(sums, costs, replace(rule, in_turn=False, backwards=not rule.backwards))
     two = list_schedule(rest, costs, replace(rule, in_turn=False))
+    return left_shifted(jobs, costs, followed(one.batches, one.end_us, two.batches, first))
+
+
+def mirrored(batches: Sequence[Batch]) -> list[Batch]:
+    """Batches backwards, before time 0."""
+    return [Batch(batch.jobs, -batch.end_us, -batch.start_us) for batch in batches]
+
+
+def followed(first: Sequence[Batch], end_us: float, second: Sequence[Batch], by: int) -> list[Batch]:
+    """Batches, and behind their end others, whose jobs have numbers that are so many larger."""
     later = [
-        Batch(tuple(index + first for index in batch.jobs), batch.start_us + one.end_us, batch.end_us + one.end_us)
-        for batch in two.batches
+        Batch(tuple(by + index for index in batch.jobs), end_us + batch.start_us, end_us + batch.end_us)
+        for batch in second
     ]
-    return left_shifted(jobs, costs, [*one.batches, *later])
+    return [*first, *later]
 
 
 def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) -> Plan:

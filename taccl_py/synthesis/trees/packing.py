@@ -172,7 +172,7 @@ class _TreeProgram:
             self._add(offer.tree for offer in self._finder.cheapest(uniform, _HOP_SHARE))
         while True:
             solution = self._master.solve()
-            if over():  # on hundreds of ranks one look for better trees takes half a minute
+            if over():  # on hundreds of ranks one look for better trees takes as long as many searches may
                 return solution
             offers = self._finder.cheapest(solution.prices + self._lean, _HOP_SHARE)
             self.bound = max(self.bound, self._bound(offers, solution.prices))
@@ -223,7 +223,7 @@ class TreeFinder:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._hops = [_hops(network, index) for index in range(len(network.roots))]
+        self._hops = [hops_from(network, index) for index in range(len(network.roots))]
         self._most_hops = [_most_hops(network, index, hops) for index, hops in enumerate(self._hops)]
 
     def cheapest(self, prices: FloatArray, hop_share: float) -> list[_Offer]:
@@ -259,8 +259,8 @@ class TreeFinder:
         return _Offer(tree, price, price - hop_price * (self._most_hops[root] - float(hops[parent].sum())))
 
 
-def _hops(network: Network, root: int) -> FloatArray:
-    """Fewest links from a root to every rank; ranks out of reach count as far."""
+def hops_from(network: Network, root: int) -> FloatArray:
+    """Fewest links from a root, named by its index, to every rank, [rank]; ranks out of reach count as far."""
     far = float(network.num_ranks)
     hops = np.full(network.num_ranks, far)
     hops[network.roots[root]] = 0.0

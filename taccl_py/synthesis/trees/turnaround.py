@@ -13,9 +13,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from taccl_py.synthesis.trees.jobs import Job
+from taccl_py.synthesis.trees.jobs import Job, followers
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Batch, Choice, Costs, Plan, left_shifted
+from taccl_py.synthesis.trees.order import Choice, Costs, Plan, followed, left_shifted, mirrored
 from taccl_py.units import BYTES_PER_MB
 
 
@@ -49,7 +49,7 @@ def turned_around(network: Network, turned: Sequence[int], sums: Choice, rest: C
     count = math.lcm(sums.num_chunks, rest.num_chunks)
     grids = [_Grid(count, sums, rest, root) for root in range(len(network.roots))]
     first = [
-        _turned(job, grids[job.root], after, turned) for job, after in zip(sums.jobs, _followers(sums), strict=True)
+        _turned(job, grids[job.root], after, turned) for job, after in zip(sums.jobs, followers(sums.jobs), strict=True)
     ]
     arrivals: list[list[int]] = [[] for _ in grids]
     for index, job in enumerate(sums.jobs):
@@ -58,7 +58,7 @@ def turned_around(network: Network, turned: Sequence[int], sums: Choice, rest: C
     jobs = tuple([*first, *_later(first, arrivals, rest, grids)])
     finer = rest.costs.scaled(rest.num_chunks / count)
     costs = replace(finer, chunks=tuple(grid.sizes for grid in grids))
-    batches = [*_mirrored(sums.plan), *_delayed(rest.plan, len(first), sums.plan.end_us)]
+    batches = followed(mirrored(sums.plan.batches), 0.0, rest.plan.batches, len(first))
     rule = replace(rest.rule, in_turn=True)
     return Choice(jobs, costs, count, rule, left_shifted(jobs, costs, batches), sized=sums.sized and rest.sized)
 
@@ -97,15 +97,6 @@ def _cuts(choice: Choice, root: int, count: int) -> list[int]:
     return [chunks * (count // choice.num_chunks) for chunks in accumulate(choice.costs.chunks[root], initial=0)]
 
 
-def _followers(choice: Choice) -> list[list[int]]:
-    """Jobs that wait for each job."""
-    followers: list[list[int]] = [[] for _ in choice.jobs]
-    for index, job in enumerate(choice.jobs):
-        for earlier in job.after:
-            followers[earlier].append(index)
-    return followers
-
-
 def _turned(job: Job, grid: _Grid, after: Sequence[int], turned: Sequence[int]) -> Job:
     """The job backwards."""
     back = replace(job, link=turned[job.link], reduce=True, after=tuple(after), ahead=1.0 - job.ahead)
@@ -123,13 +114,3 @@ def _later(
         if not job.after:
             after = tuple(i for i in arrivals[job.root] if first[i].piece < found.end and found.piece < first[i].end)
         yield replace(found, after=after)
-
-
-def _mirrored(plan: Plan) -> Iterator[Batch]:
-    for batch in plan.batches:
-        yield Batch(batch.jobs, plan.end_us - batch.end_us, plan.end_us - batch.start_us)
-
-
-def _delayed(plan: Plan, by: int, time_us: float) -> Iterator[Batch]:
-    for batch in plan.batches:
-        yield Batch(tuple(by + i for i in batch.jobs), time_us + batch.start_us, time_us + batch.end_us)

@@ -23,13 +23,13 @@ from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import MB, machine, ring
-from tests.synthesis.trees.test_packing import never
+from tests.synthesis.trees.test_packing import network_of, never
 
 MIB = 1 << 20
 
 
 def from_hub(topology):
-    collective = Collective(Kind.BROADCAST, topology.num_ranks, root=hub_of(topology))
+    collective = Collective(Kind.BROADCAST, topology.num_ranks, root=hub_of(network_of(topology)))
     return Network.of(Problem.build(topology, collective, None, MB).without_symmetry())
 
 
@@ -39,7 +39,7 @@ def from_hub(topology):
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_the_hub_is_where_the_farthest_rank_is_nearest(topology, hub):
-    assert hub_of(topology) == hub
+    assert hub_of(network_of(topology)) == hub
 
 
 def test_a_link_loads_what_the_link_back_does():
