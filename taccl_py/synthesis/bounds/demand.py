@@ -8,7 +8,7 @@
   only found where it is asked for.
 * *bandwidth*: the worst cut, exact for collectives in which everyone who wants something wants everything; the
   multicommodity flow for AllToAll; for AllReduce the worst cut (a sum must leave and enter every set of ranks whole) and the number
-  of transfers that sums need.
+  of transfers that sums need between groups of ranks.
 
 A bound on bandwidth is linear in the size but for alphas and latencies, which is why one analysis of a machine serves all
 sizes.
@@ -32,6 +32,7 @@ from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_times
 from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, crossings
 from taccl_py.synthesis.bounds.cut import Cut, CutFinder
+from taccl_py.synthesis.bounds.division import worst_divisions
 from taccl_py.synthesis.bounds.flow import alltoall_charge
 from taccl_py.synthesis.bounds.growth import growth_bound
 from taccl_py.synthesis.bounds.handout import Handout, handouts, rooted_handouts
@@ -39,6 +40,7 @@ from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, 
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
 from taccl_py.synthesis.bounds.relays import relay_bound
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound, told_after_first
+from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Switch, Topology
 from taccl_py.units import format_ranks
 
@@ -419,11 +421,7 @@ class _Machine:
     def _transfers(self) -> Iterator[Charge]:
         """Sums of parts of k groups that all k groups need: each piece goes from group to group at least 2(k - 1) times."""
         finder, idle_us = CutFinder(self.net), self._idle()
-        ranks, node_of = np.arange(self.net.num_ranks), self._node_of
-        divisions = [("ranks", ranks), ("nodes", node_of)]
-        for node in self._nodes(self._sorts()):
-            divisions.append((f"ranks of node {node} and the rest", np.where(node_of == node, ranks, -1)))
-        for name, group_of in divisions:
+        for name, group_of in self._divisions():
             groups = len(np.unique(group_of))
             if groups < 2 or not keeps_apart(self.switches, group_of):
                 continue
@@ -431,6 +429,20 @@ class _Machine:
             if resources is not None:
                 reason = f"bandwidth: 2({groups}-1) transfers of everything between {name}"
                 yield Charge.cut(self.net, resources, idle_us, 2.0 * (groups - 1), reason)
+
+    def _divisions(self) -> Iterator[tuple[str, IntArray]]:
+        """Groups of ranks, with a name: those that are easily named first, and others that may say more."""
+        ranks, node_of = np.arange(self.net.num_ranks), self._node_of
+        yield "ranks", ranks
+        yield "nodes", node_of
+        for node in self._nodes(self._sorts()):
+            yield f"ranks of node {node} and the rest", np.where(node_of == node, ranks, -1)
+        if self.switches:
+            return  # what a switch adds up goes over no tree
+        for group_of in worst_divisions(self.net, self.orbits):
+            members = [np.flatnonzero(group_of == group).tolist() for group in np.unique(group_of).tolist()]
+            if 1 < len(members) < len(ranks) and [list(node) for node in self.topology.node_ranks] != members:
+                yield f"{len(members)} groups of ranks, {format_ranks(max(members, key=len))} one of them", group_of
 
     def _name(self, cut: Cut, backwards: bool) -> str:
         """What a cut is, in words."""

@@ -1,4 +1,4 @@
-"""Cheapest spanning arborescence (Chu and Liu, Edmonds) on a dense matrix, all cycles of a round contracted at once."""
+"""Cheapest spanning arborescence (Chu and Liu, Edmonds) on lists of arcs, all cycles of a round contracted at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from taccl_py.synthesis.symmetry import IntArray
 FloatArray = NDArray[np.float64]
 
 
-def cheapest_arborescence(cost: FloatArray, root: int) -> IntArray | None:
-    """Parent of every vertex (the root is its own) in an arborescence of least total cost.
+def cheapest_arborescence(count: int, tail: IntArray, head: IntArray, cost: FloatArray, root: int) -> IntArray | None:
+    """Arc into every vertex, -1 into the root, of an arborescence of least total cost.
 
     Parameters
     ----------
-    cost
-        Cost of every arc, [tail, head], infinity where there is none.
+    count
+        Number of vertices.
+    tail, head, cost
+        Ends and finite cost of every arc, [arc].
     root
         Vertex from which all others are reached.
 
@@ -25,29 +27,43 @@ def cheapest_arborescence(cost: FloatArray, root: int) -> IntArray | None:
     IntArray or None
         None if some vertex cannot be reached.
     """
-    cost = cost.copy()
-    np.fill_diagonal(cost, np.inf)
-    cost[:, root] = np.inf
-    cost[root, root] = 0.0
-    parent: IntArray = np.argmin(cost, axis=0).astype(np.int64)
-    cheapest = cost[parent, np.arange(len(cost))]
-    if not np.isfinite(cheapest).all():
+    arcs = np.flatnonzero((head != root) & (head != tail))
+    found = _cheapest(count, tail[arcs], head[arcs], cost[arcs], root)
+    return None if found is None else np.append(arcs, -1)[found]
+
+
+def _cheapest(count: int, tail: IntArray, head: IntArray, cost: FloatArray, root: int) -> IntArray | None:
+    """The same, where no arc goes into the root or is a loop."""
+    order = np.lexsort((tail, cost, head))
+    entered, first = np.unique(head[order], return_index=True)
+    if len(entered) < count - 1:
         return None
+    into: IntArray = np.full(count, -1, dtype=np.int64)
+    into[entered] = order[first]
+    parent = np.where(into >= 0, tail[into], root) if len(tail) else into + 1 + root
     label = _components(parent, root)
     if label is None:
-        return parent
+        return into
     # An arc that enters a cycle replaces the cycle's own arc into its head.
     on_cycle = np.bincount(label)[label] > 1
-    reduced = np.where(on_cycle[None, :], cost - cheapest[None, :], cost)
-    contracted, tail, head = _contract(reduced, label)
-    inner = cheapest_arborescence(contracted, int(label[root]))
+    reduced = cost - np.where(on_cycle[head], cost[into[head]], 0.0)
+    between = _cheapest_between(label, tail, head, reduced, int(label[root]))
+    ends = label[tail[between]], label[head[between]]
+    inner = _cheapest(int(label.max()) + 1, *ends, reduced[between], int(label[root]))
     if inner is None:
         return None
-    for component in range(len(inner)):
-        if component != label[root]:
-            pair = (inner[component], component)
-            parent[head[pair]] = tail[pair]
-    return parent
+    chosen = between[inner[inner >= 0]]
+    into[head[chosen]] = chosen
+    return into
+
+
+def _cheapest_between(label: IntArray, tail: IntArray, head: IntArray, cost: FloatArray, root: int) -> IntArray:
+    """The cheapest arc from each component to each other one but the root's."""
+    pair = label[head] * (int(label.max()) + 1) + label[tail]
+    order = np.lexsort((tail, head, cost, pair))
+    _, first = np.unique(pair[order], return_index=True)
+    arcs: IntArray = order[first]
+    return np.asarray(arcs[(label[tail[arcs]] != label[head[arcs]]) & (label[head[arcs]] != root)], dtype=np.int64)
 
 
 def _components(parent: IntArray, root: int) -> IntArray | None:
@@ -59,36 +75,17 @@ def _components(parent: IntArray, root: int) -> IntArray | None:
     cyclic = np.setdiff1d(ancestor, [root]).tolist()
     if not cyclic:
         return None
-    label = np.full(count, -1, dtype=np.int64)
+    above, label = parent.tolist(), [-1] * count
     number = 0
     for first in cyclic:
+        if label[first] >= 0:
+            continue
         vertex = first
         while label[vertex] < 0:
             label[vertex] = number
-            vertex = int(parent[vertex])
-        number = int(label.max()) + 1
-    alone = np.flatnonzero(label < 0)
-    label[alone] = number + np.arange(len(alone))
-    return label
-
-
-def _contract(cost: FloatArray, label: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
-    """Least cost between components, and the tail and head of an arc that has it."""
-    count = int(label.max()) + 1
-    order = np.argsort(label, kind="stable")
-    starts = np.searchsorted(label[order], np.arange(count))
-    ends = np.append(starts[1:], len(order))
-    size = len(cost)
-    by_tail, tail = np.empty((count, size)), np.empty((count, size), dtype=np.int64)
-    for component in range(count):
-        members = order[starts[component] : ends[component]]
-        best = members[np.argmin(cost[members], axis=0)]
-        by_tail[component], tail[component] = cost[best, np.arange(size)], best
-    result, tails, heads = np.empty((count, count)), np.empty((count, count), int), np.empty((count, count), int)
-    for component in range(count):
-        members = order[starts[component] : ends[component]]
-        best = members[np.argmin(by_tail[:, members], axis=1)]
-        result[:, component] = by_tail[np.arange(count), best]
-        heads[:, component], tails[:, component] = best, tail[np.arange(count), best]
-    np.fill_diagonal(result, np.inf)
-    return result, tails, heads
+            vertex = above[vertex]
+        number += 1
+    labels = np.array(label, dtype=np.int64)
+    alone = np.flatnonzero(labels < 0)
+    labels[alone] = number + np.arange(len(alone))
+    return labels

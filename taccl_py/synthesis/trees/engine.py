@@ -33,10 +33,10 @@ from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
 from taccl_py.synthesis.trees.grove import GroveFinder, groves
 from taccl_py.synthesis.trees.hub import both_ways, hub_of, shared_out
-from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
+from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.order import Choice, Costs, Plan, Rule, list_schedule
 from taccl_py.synthesis.trees.packing import Packing, pack_trees
 from taccl_py.synthesis.trees.rails import Rails, RailSearch
 from taccl_py.synthesis.trees.resize import resized
@@ -91,8 +91,9 @@ _USUAL_PIECES = 8
 _MOST_RESIZED = 6
 # Plans of an AllGather that are tried for each half of an AllReduce, which takes so many times as long as their bounds without them.
 _MOST_TURNED, _FAR = 3, 1.02
-# A hub must need so many times less of the fullest link or port than a ReduceScatter and an AllGather.
-_GAIN = 1.1
+# A hub must need so many times less of the fullest link or port than a ReduceScatter and an AllGather; among more ranks its trees are
+# too deep, and take too long.
+_GAIN, _MOST_RANKS_OF_HUB = 1.1, 100
 # Plans of more jobs get no linear program for their sizes: it takes long, and among so many pieces there is little to gain. Where
 # their pieces are no chunks that serve the size, every piece becomes at least so many chunks.
 _MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
@@ -129,18 +130,30 @@ class _Base:
         self.packed = self.network
         self._packing: Packing | None = None
         self._forests: dict[int, Forest] = {}
-        self.is_alike = False
+        # Another machine whose trees are as good here.
+        self._model: _Base | None = None
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether the trees of another machine are taken."""
+        return self._model is not None
 
     @property
     def packing(self) -> Packing:
         """The best fractional packing of spanning trees."""
+        if self._model is not None:
+            return self._model.packing
         if self._packing is None:
             with self._run.stage("packing"):
-                self._packing = pack_trees(self.packed, self._run.over)
+                # Trees are of no use before they are rounded and ordered.
+                limits = self._run.limits.within(self._run.deadline.left / 2)
+                self._packing = pack_trees(self.packed, limits.countdown())
         return self._packing
 
     def forest(self, parts: int) -> Forest:
         """Whole trees, so many for each root."""
+        if self._model is not None:
+            return self._model.forest(parts)
         if parts not in self._forests:
             with self._run.stage("rounding"):
                 found = round_packing(self.packed, self.packing, parts, self._run.over)
@@ -149,9 +162,8 @@ class _Base:
 
     def share(self, other: _Base) -> None:
         """Take the trees of another machine where they are as good, so that they are made once."""
-        self.is_alike = is_own_reverse(self.network, other.network)
-        if self.is_alike:
-            self._packing, self._forests = other.packing, other._forests
+        if is_own_reverse(self.network, other.network):
+            self._model = other
 
 
 class _Stages(Events):
@@ -180,10 +192,8 @@ class _Run:
         demand = self.demand
         turned = demand.kind in (Kind.REDUCE, Kind.REDUCESCATTER)
         base = _Base(self, backwards=turned)
-        packed_us = base.packing.bound_us
-        with self.stage("bound"):
-            self.bound = self._bound(packed_us)
-            self.events.bound(self.bound.time_us)
+        self.bound = self._bound(base)
+        self.events.bound(self.bound.time_us)
         backward = None
         if demand.kind is Kind.ALLREDUCE:
             backward = _Base(self, backwards=True)
@@ -211,9 +221,10 @@ class _Run:
 
     def _through_hub(self, base: _Base, backward: _Base) -> tuple[_Base, list[Choice]]:
         """Plans of an AllReduce through a hub, the fastest first, where a ReduceScatter and an AllGather would load links more."""
-        if not self._is_free or not backward.is_alike or not self._is_long(base.network):
+        is_small = base.network.num_ranks <= _MOST_RANKS_OF_HUB
+        if not (is_small and self._is_free and backward.is_alike and self._is_long(base.network)):
             return base, []
-        gathers_us = 2 * base.packing.bound_us * self._share_mb
+        gathers_us = 2 * self._bound_of(Kind.ALLGATHER).time_us
         if gathers_us < self.bound.time_us * _GAIN:
             return base, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(base.network))
@@ -296,15 +307,23 @@ class _Run:
             sums = reduce_jobs(network, backward.network, forests[1], cuts) if backward is not None else ()
             jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
             costs = Costs.of(network, self._piece_bytes(parts * cuts), (1,) * (parts * cuts))
-            with self.stage("order"):
-                plans = {rule: list_schedule(jobs, costs, rule) for rule in rules}
+            plans = self._planned(jobs, costs, rules)
             # What was among the slower half will be so with finer pieces.
             rules = tuple(
-                sorted(rules, key=lambda rule: plans[rule].end_us)[: max(_FEWEST_RULES, (len(rules) + 1) // 2)]
+                sorted(plans, key=lambda rule: plans[rule].end_us)[: max(_FEWEST_RULES, (len(rules) + 1) // 2)]
             )
             found.append(self._evened(Choice(jobs, costs, parts * cuts, rules[0], plans[rules[0]])))
             self.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
+
+    def _planned(self, jobs: Sequence[Job], costs: Costs, rules: Sequence[Rule]) -> dict[Rule, Plan]:
+        """Plans by the rules for which there is time, and at least by the first."""
+        plans: dict[Rule, Plan] = {}
+        with self.stage("order"):
+            for rule in rules:
+                if not (plans and self.over()):
+                    plans[rule] = list_schedule(jobs, costs, rule)
+        return plans
 
     def _evened(self, choice: Choice) -> Choice:
         """The same with pieces of nearly as many chunks each, where there are too many for better sizes to be found."""
@@ -341,7 +360,7 @@ class _Run:
         demand = replace(self.demand, kind=Kind.ALLGATHER, topology=base.network.problem.topology)
         run = _Run(demand, Options(limits=self.limits.within(seconds)), _Stages(self.events))
         run.stage_seconds = self.stage_seconds
-        run.bound = run._bound(base.packing.bound_us)
+        run.bound = run._bound(base)
         return run._search(base, None)
 
     def _on_shallow_trees(self, base: _Base) -> list[Choice]:
@@ -459,17 +478,23 @@ class _Run:
         )
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
-    def _bound(self, packed_us: float) -> Bound:
+    def _bound(self, base: _Base) -> Bound:
         """Best of what holds for every algorithm on the machine and, per megabyte, for every packing under the sketch's restrictions."""
+        bound = self.known_bound or self._bound_of(self.demand.kind)
+        if self.demand.kind is Kind.ALLREDUCE:
+            return bound
+        packed_us = base.packing.bound_us * self._share_mb
+        packed = Bound(packed_us, "bandwidth: the best fractional packing of spanning trees")
+        return max(bound, packed, key=lambda found: found.time_us)
+
+    def _bound_of(self, kind: Kind) -> Bound:
+        """Best of what holds for every algorithm for a collective of the demand's size."""
         demand = self.demand
         collective = demand.collective(1)
         size_bytes = demand.chunk_bytes(collective) * collective.chunks_per_size
         limits = self.limits.within(self.deadline.left)
-        bound = self.known_bound or demand_bound(demand.topology, demand.kind, demand.root, size_bytes, limits)
-        if demand.kind is Kind.ALLREDUCE:
-            return bound
-        packed = Bound(packed_us * self._share_mb, "bandwidth: the best fractional packing of spanning trees")
-        return max(bound, packed, key=lambda found: found.time_us)
+        with self.stage("bound"):
+            return demand_bound(demand.topology, kind, demand.root, size_bytes, limits)
 
 
 def _most_pieces(network: Network) -> int:

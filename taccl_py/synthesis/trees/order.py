@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from taccl_py.runtimes import MAX_COUNT
@@ -24,6 +25,14 @@ _JITTER = 0.3
 _STRETCH = 4.0
 # Links and ports with at least this part of the most work count as full.
 _FULL = 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a message takes: for how long it occupies each resource, [(resource, us)], and its time from start to arrival."""
+
+    occupied: tuple[tuple[int, float], ...]
+    time_us: float
 
 
 @dataclass(frozen=True)
@@ -73,14 +82,19 @@ class Costs:
             total += sizes[job.piece] if job.span == 1 else sum(sizes[job.piece : job.end])
         return total
 
-    def occupancy_us(self, link: int, chunks: float) -> list[float]:
-        """How long a message occupies each of its resources; what is more than a step can carry is several messages."""
-        messages = max(1, math.ceil(chunks / MAX_COUNT))
-        return [messages * a + chunks * c for a, c in zip(self.alpha_us[link], self.chunk_us[link], strict=True)]
+    @cached_property
+    def _messages(self) -> dict[tuple[int, float], Message]:
+        return {}
 
-    def message_us(self, link: int, chunks: float) -> float:
-        """Time from the start of a message to its arrival."""
-        return max(self.occupancy_us(link, chunks)) + self.latency_us[link]
+    def message(self, link: int, chunks: float) -> Message:
+        """What so many chunks take on a link; what is more than a step can carry is several messages."""
+        found = self._messages.get((link, chunks))
+        if found is None:
+            steps = max(1, math.ceil(chunks / MAX_COUNT))
+            times = [steps * a + chunks * c for a, c in zip(self.alpha_us[link], self.chunk_us[link], strict=True)]
+            occupied = tuple(zip(self.resources[link], times, strict=True))
+            found = self._messages[link, chunks] = Message(occupied, max(times) + self.latency_us[link])
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +266,10 @@ def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) ->
         link, size = jobs[batch.jobs[0]].link, costs.size(jobs[index] for index in batch.jobs)
         start = max((arrival[j] for index in batch.jobs for j in jobs[index].after), default=0.0)
         start = max(start, *(free.get(resource, 0.0) for resource in costs.resources[link]))
-        for resource, time_us in zip(costs.resources[link], costs.occupancy_us(link, size), strict=True):
+        message = costs.message(link, size)
+        for resource, time_us in message.occupied:
             free[resource] = start + time_us
-        end = start + costs.message_us(link, size)
+        end = start + message.time_us
         for index in batch.jobs:
             arrival[index] = end
         result.append(Batch(batch.jobs, start, end))
@@ -292,7 +307,7 @@ class _Run:
         self._rank = [(job.turn, job.ahead * pace_us - urgency[i], job.piece, i) for i, job in enumerate(jobs)]
         usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
         self._longest = _STRETCH * max(
-            (costs.message_us(link, usual) for link in {job.link for job in jobs}), default=0.0
+            (costs.message(link, usual).time_us for link in {job.link for job in jobs}), default=0.0
         )
         self._free = [0.0] * len(work)
         self._waiting: list[list[_Rank]] = [[] for _ in work]
@@ -380,7 +395,7 @@ class _Run:
     def _may_join(self, index: int, batch: Sequence[int]) -> bool:
         """Whether a job may share the message of others."""
         rule, costs, link = self._rule, self._costs, self._jobs[index].link
-        message_us = costs.message_us(link, costs.size(self._jobs[i] for i in (*batch, index)))
+        message_us = costs.message(link, costs.size(self._jobs[i] for i in (*batch, index))).time_us
         if not self._follows[index] and message_us <= self._longest:
             return True
         if rule.taper:
@@ -396,10 +411,10 @@ class _Run:
             del self._ready[job.root, job.link, job.reduce, job.piece]
             del self._ready_to[job.root, job.link, job.reduce, job.end]
             self._begun[index] = True
-        end = now + self._costs.message_us(link, size)
+        message = self._costs.message(link, size)
+        end = now + message.time_us
         self._batches.append(Batch(batch, now, end))
-        for position, time_us in enumerate(self._costs.occupancy_us(link, size)):
-            resource = self._costs.resources[link][position]
+        for position, (resource, time_us) in enumerate(message.occupied):
             self._free[resource] = now + time_us
             if time_us > 0:
                 heapq.heappush(self._events, (now + time_us, resource, ()))
@@ -410,7 +425,7 @@ class _Run:
 
 def _ways(jobs: Sequence[Job], costs: Costs, follows: Sequence[Sequence[int]]) -> list[float]:
     """Longest time from the start of a job to the end of what follows, when nothing is in the way."""
-    way = [costs.message_us(job.link, costs.size((job,))) for job in jobs]
+    way = [costs.message(job.link, costs.size((job,))).time_us for job in jobs]
     missing = [len(following) for following in follows]
     lead_of: list[list[int]] = [[] for _ in jobs]
     for index, following in enumerate(follows):

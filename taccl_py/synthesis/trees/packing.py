@@ -10,6 +10,7 @@ By averaging over the symmetry the bound holds for all schedules, symmetric or n
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.solvers.columns import ColumnProgram, MasterSolution
-from taccl_py.solvers.limits import Over
+from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
 from taccl_py.synthesis.trees.network import Network
@@ -172,9 +173,9 @@ class _TreeProgram:
             self._add(offer.tree for offer in self._finder.cheapest(uniform, _HOP_SHARE))
         while True:
             solution = self._master.solve()
-            if over():  # on hundreds of ranks one look for better trees takes as long as many searches may
+            offers = self._finder.cheapest(solution.prices + self._lean, _HOP_SHARE, over)
+            if len(offers) < len(self._demands):
                 return solution
-            offers = self._finder.cheapest(solution.prices + self._lean, _HOP_SHARE)
             self.bound = max(self.bound, self._bound(offers, solution.prices))
             better = [offer.tree for offer in offers if offer.price < solution.worth[offer.tree.root] * (1 - _GAP)]
             done = self.bound >= solution.cost * (1 - gap)
@@ -226,10 +227,11 @@ class TreeFinder:
         self._hops = [hops_from(network, index) for index in range(len(network.roots))]
         self._most_hops = [_most_hops(network, index, hops) for index, hops in enumerate(self._hops)]
 
-    def cheapest(self, prices: FloatArray, hop_share: float) -> list[_Offer]:
-        """One for every root orbit."""
+    def cheapest(self, prices: FloatArray, hop_share: float, over: Over = never) -> list[_Offer]:
+        """One for every root orbit; for fewer if time is up before."""
         lengths = self._network.lengths(prices)
-        return [self._offer(root, lengths, hop_share) for root in range(len(self._network.roots))]
+        roots = itertools.takewhile(lambda _: not over(), range(len(self._network.roots)))
+        return [self._offer(root, lengths, hop_share) for root in roots]
 
     def cheapest_of(self, root: int, lengths: FloatArray, hop_share: float) -> Tree:
         """The one for a root, where links have lengths; `hop_share` is what the way to the farthest rank costs in average ones."""
@@ -240,23 +242,19 @@ class TreeFinder:
         hop_price = hop_share * float(lengths.mean()) / max(1.0, float(hops.max()))
         allowed = np.flatnonzero(network.permitted[root])
         priced = lengths[allowed] + hop_price * hops[network.src[allowed]]
-        # Of parallel links the cheapest one stays.
-        order = np.lexsort((allowed, priced))[::-1]
-        cost = np.full((network.num_ranks, network.num_ranks), np.inf)
-        link = np.full(cost.shape, -1, dtype=np.int64)
-        ends = (network.src[allowed[order]], network.dst[allowed[order]])
-        cost[ends], link[ends] = priced[order], allowed[order]
-        parent = cheapest_arborescence(cost, network.roots[root])
-        if parent is None:
+        src, dst = network.src[allowed], network.dst[allowed]
+        chosen = cheapest_arborescence(network.num_ranks, src, dst, priced, network.roots[root])
+        if chosen is None:
             raise ValueError(
                 f"rank {network.roots[root]} does not reach every rank of a problem that was found feasible"
             )
-        links = link[parent, np.arange(network.num_ranks)]
-        links[network.roots[root]] = -1
+        links = np.append(allowed, -1)[chosen]
         tree = Tree(root, links)
         price = float(lengths[tree.used()].sum())
         # Another tree may be cheaper by what its hops cost more.
-        return _Offer(tree, price, price - hop_price * (self._most_hops[root] - float(hops[parent].sum())))
+        return _Offer(
+            tree, price, price - hop_price * (self._most_hops[root] - float(hops[network.src[tree.used()]].sum()))
+        )
 
 
 def hops_from(network: Network, root: int) -> FloatArray:
