@@ -37,7 +37,8 @@ _FIRST_CHUNKS, _SECOND_CHUNKS = (1,), (2, 4)
 # Ranks of a machine without regularity from which on, and up to which, engine greedy takes part: below, others search everything;
 # above, it takes longer than a race.
 _GREEDY_RANKS = range(32, 513)
-# The same for sparse nodes, which take it some seconds.
+# The same for one node whose links differ, and for sparse nodes, which take it some seconds.
+_UNEVEN_RANKS = range(9, 32)
 _SPARSE_RANKS = range(17, 33)
 # Ranks up to which it takes a second or two, or four, for Broadcast and Reduce over nodes, and bytes up to which it wins there if
 # ranks of a node are all linked.
@@ -115,13 +116,16 @@ def _is_for_greedy(demand: Demand) -> bool:
     """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth; and between few nodes inside which not all ranks are linked, but for AllToAll.
+    bandwidth; and, but for AllToAll, on one node of fewer ranks whose links differ, and between few nodes inside which not all ranks
+    are linked.
     """
     topology = demand.topology
     if topology.chunk_costs or demand.sketch is not None:
         return False
     if topology.num_nodes > 1 and topology.num_ranks in _SPARSE_RANKS and not Site(topology, 0.0).linked_inside_nodes:
         return demand.kind is not Kind.ALLTOALL
+    if topology.num_nodes == 1 and topology.num_ranks in _UNEVEN_RANKS:
+        return len({link.beta_us_per_mb for link in topology.links}) > 1 and demand.kind is not Kind.ALLTOALL
     is_quick = topology.num_nodes == 1 or demand.kind is Kind.ALLREDUCE
     found = translations_of(topology)
     return topology.num_ranks in _GREEDY_RANKS and is_quick and (found is None or not found.is_regular)

@@ -75,6 +75,19 @@ def test_engine_greedy_takes_part_on_larger_machines_without_regularity():
     assert "greedy" not in [run.engine for run in first_runs(Demand(slow, Kind.ALLGATHER, 1e6))]
 
 
+def test_engine_greedy_takes_part_on_one_node_whose_links_differ():
+    kinds = (Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLTOALL)
+    takes_part = {
+        name: [
+            kind
+            for kind in kinds
+            if "greedy" in [run.engine for run in first_runs(Demand(load_topology(name), kind, 1e6))]
+        ]
+        for name in ("mi250x", "mesh:4x4", "dgx1")
+    }
+    assert takes_part == {"mi250x": list(kinds[:3]), "mesh:4x4": [], "dgx1": []}
+
+
 def test_engine_greedy_takes_part_between_few_nodes_whose_ranks_are_not_all_linked():
     kinds = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.BROADCAST, Kind.ALLREDUCE, Kind.ALLTOALL)
     raced = [

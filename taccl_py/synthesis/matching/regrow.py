@@ -61,7 +61,9 @@ class Task:
         return Task(collective.source, collective.wanted, least_us(fabric, collective))
 
 
-def regrown(fabric: Fabric, task: Task, hops: Sequence[Hop], seed: int, over: Callable[[], bool]) -> Sequence[Hop]:
+def regrown(
+    fabric: Fabric, task: Task, hops: Sequence[Hop], seed: int, over: Callable[[], bool], *, effort: int = 1
+) -> Sequence[Hop]:
     """Messages of a schedule that is no slower than the one given; the same one where there are too many to try anything.
 
     Parameters
@@ -76,8 +78,10 @@ def regrown(fabric: Fabric, task: Task, hops: Sequence[Hop], seed: int, over: Ca
         Of what is tried.
     over
         Asked now and then whether to give up.
+    effort
+        How many times as often as usual it is tried.
     """
-    tries = affordable_tries(len(fabric.src), len(hops))
+    tries = effort * affordable_tries(len(fabric.src), len(hops))
     if not tries:
         return hops
     search = _Search(fabric, task, hops, seed)

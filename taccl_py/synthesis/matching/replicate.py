@@ -30,6 +30,9 @@ from taccl_py.topology.translations import Translations
 # sooner where it cannot get better.
 _STARTS, _STARTS_OF_ROLES = 3, 2
 _CUTS = (1, 2, 4, 8, 16)
+# How many times as often as usual the trees of a machine of one node are changed to improve them. Between nodes, where what counts is
+# what their NICs do, that has gained nothing.
+_EFFORT = 4
 _MOST_PLACES = 50_000
 # Generators that are left out, one more at a time, where all of them keep a link or port in place.
 _MOST_LEFT_OUT = 2
@@ -245,7 +248,9 @@ class _Grower:
             return None
         if over is not None:
             everyone = range(fabric.topology.num_ranks)
-            hops = regrown(fabric, Task(sources, [everyone] * len(sources), 0.0), hops, start.seed, over)
+            task = Task(sources, [everyone] * len(sources), 0.0)
+            effort = _EFFORT if fabric.topology.num_nodes == 1 else 1
+            hops = regrown(fabric, task, hops, start.seed, over, effort=effort)
         chunks = [root * parts + part for root in self._roots for part in range(parts)]
         return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in hops]
 
