@@ -69,6 +69,7 @@ def test_the_same_seed_gives_the_same_and_an_interrupt_ends_it(monkeypatch):
     given = (fabric, Task.of(fabric, collective), hops)
     assert regrown(*given, 1, never) == regrown(*given, 1, never)
     assert regrown(*given, 1, never) != regrown(*given, 2, never)
+    assert end_us(regrown(*given, 1, never, effort=3)) <= end_us(regrown(*given, 1, never))
     asked = []
 
     def after_three():
