@@ -28,7 +28,7 @@ _FULL = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageCost:
     """What a message takes: for how long it occupies each resource, [(resource, us)], and its time from start to arrival."""
 
     occupied: tuple[tuple[int, float], ...]
@@ -83,17 +83,17 @@ class Costs:
         return total
 
     @cached_property
-    def _messages(self) -> dict[tuple[int, float], Message]:
+    def _of_messages(self) -> dict[tuple[int, float], MessageCost]:
         return {}
 
-    def message(self, link: int, chunks: float) -> Message:
+    def of_message(self, link: int, chunks: float) -> MessageCost:
         """What so many chunks take on a link; what is more than a step can carry is several messages."""
-        found = self._messages.get((link, chunks))
+        found = self._of_messages.get((link, chunks))
         if found is None:
             steps = max(1, math.ceil(chunks / MAX_COUNT))
             times = [steps * a + chunks * c for a, c in zip(self.alpha_us[link], self.chunk_us[link], strict=True)]
             occupied = tuple(zip(self.resources[link], times, strict=True))
-            found = self._messages[link, chunks] = Message(occupied, max(times) + self.latency_us[link])
+            found = self._of_messages[link, chunks] = MessageCost(occupied, max(times) + self.latency_us[link])
         return found
 
 
@@ -266,10 +266,10 @@ def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) ->
         link, size = jobs[batch.jobs[0]].link, costs.size(jobs[index] for index in batch.jobs)
         start = max((arrival[j] for index in batch.jobs for j in jobs[index].after), default=0.0)
         start = max(start, *(free.get(resource, 0.0) for resource in costs.resources[link]))
-        message = costs.message(link, size)
-        for resource, time_us in message.occupied:
+        cost = costs.of_message(link, size)
+        for resource, time_us in cost.occupied:
             free[resource] = start + time_us
-        end = start + message.time_us
+        end = start + cost.time_us
         for index in batch.jobs:
             arrival[index] = end
         result.append(Batch(batch.jobs, start, end))
@@ -307,7 +307,7 @@ class _Run:
         self._rank = [(job.turn, job.ahead * pace_us - urgency[i], job.piece, i) for i, job in enumerate(jobs)]
         usual = max((sum(chunks) / len(chunks) for chunks in costs.chunks), default=0.0)
         self._longest = _STRETCH * max(
-            (costs.message(link, usual).time_us for link in {job.link for job in jobs}), default=0.0
+            (costs.of_message(link, usual).time_us for link in {job.link for job in jobs}), default=0.0
         )
         self._free = [0.0] * len(work)
         self._waiting: list[list[_Rank]] = [[] for _ in work]
@@ -395,7 +395,7 @@ class _Run:
     def _may_join(self, index: int, batch: Sequence[int]) -> bool:
         """Whether a job may share the message of others."""
         rule, costs, link = self._rule, self._costs, self._jobs[index].link
-        message_us = costs.message(link, costs.size(self._jobs[i] for i in (*batch, index))).time_us
+        message_us = costs.of_message(link, costs.size(self._jobs[i] for i in (*batch, index))).time_us
         if not self._follows[index] and message_us <= self._longest:
             return True
         if rule.taper:
@@ -411,10 +411,10 @@ class _Run:
             del self._ready[job.root, job.link, job.reduce, job.piece]
             del self._ready_to[job.root, job.link, job.reduce, job.end]
             self._begun[index] = True
-        message = self._costs.message(link, size)
-        end = now + message.time_us
+        cost = self._costs.of_message(link, size)
+        end = now + cost.time_us
         self._batches.append(Batch(batch, now, end))
-        for position, (resource, time_us) in enumerate(message.occupied):
+        for position, (resource, time_us) in enumerate(cost.occupied):
             self._free[resource] = now + time_us
             if time_us > 0:
                 heapq.heappush(self._events, (now + time_us, resource, ()))
@@ -425,7 +425,7 @@ class _Run:
 
 def _ways(jobs: Sequence[Job], costs: Costs, follows: Sequence[Sequence[int]]) -> list[float]:
     """Longest time from the start of a job to the end of what follows, when nothing is in the way."""
-    way = [costs.message(job.link, costs.size((job,))).time_us for job in jobs]
+    way = [costs.of_message(job.link, costs.size((job,))).time_us for job in jobs]
     missing = [len(following) for following in follows]
     lead_of: list[list[int]] = [[] for _ in jobs]
     for index, following in enumerate(follows):

@@ -242,7 +242,7 @@ class _Handing:
             self._hand_out(root, Block(-1, 0, count), (), parts)
         for turn, block in enumerate(blocks):
             links = [self._rails.straight[root][block.round] for root in roots]
-            passed_us = max(self._costs.message(link, block.size).time_us for link in links)
+            passed_us = max(self._costs.of_message(link, block.size).time_us for link in links)
             self._backlog_us = np.maximum(0.0, self._backlog_us - passed_us)
             parts = max(1, min(_PARTS[self._setting.parts], block.size // _GRAINS[self._setting.grain]))
             for root, link in enumerate(links):

@@ -48,12 +48,12 @@ def check(jobs, costs, plan):
         assert {(jobs[i].root, jobs[i].link, jobs[i].reduce) for i in batch.jobs} == {
             (jobs[batch.jobs[0]].root, link, jobs[batch.jobs[0]].reduce)
         }
-        message = costs.message(link, costs.size(jobs[i] for i in batch.jobs))
-        assert batch.end_us == pytest.approx(batch.start_us + message.time_us)
+        cost = costs.of_message(link, costs.size(jobs[i] for i in batch.jobs))
+        assert batch.end_us == pytest.approx(batch.start_us + cost.time_us)
         for index in batch.jobs:
             assert all(arrival[earlier] <= batch.start_us + 1e-6 for earlier in jobs[index].after)
-        assert [resource for resource, _ in message.occupied] == list(costs.resources[link])
-        for resource, time_us in message.occupied:
+        assert [resource for resource, _ in cost.occupied] == list(costs.resources[link])
+        for resource, time_us in cost.occupied:
             busy.setdefault(resource, []).append((batch.start_us, batch.start_us + time_us))
     for spans in busy.values():
         spans.sort()

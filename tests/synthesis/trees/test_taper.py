@@ -93,8 +93,8 @@ def test_a_root_that_stays_sends_all_to_one_receiver_before_the_next():
 def test_what_one_step_cannot_carry_pays_alpha_again():
     network = network_of(ring(2, alpha_us=1.0, beta_us_per_mb=10.0))
     costs = Costs.of(network, MB / 100, (71, 29))
-    assert costs.message(0, 71).time_us == pytest.approx(1.0 + 7.1)
-    assert costs.message(0, 72).time_us == pytest.approx(2.0 + 7.2)
+    assert costs.of_message(0, 71).time_us == pytest.approx(1.0 + 7.1)
+    assert costs.of_message(0, 72).time_us == pytest.approx(2.0 + 7.2)
 
 
 def test_faster_links_get_larger_pieces():
