@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.errors import PackageMissing
+
+if TYPE_CHECKING:
+    from ortools.graph.python.max_flow import SimpleMaxFlow
 
 # Capacities become whole numbers: the supply is this many units.
 _UNITS = 1 << 40
@@ -46,16 +50,50 @@ def min_cut(
     PackageMissing
         If OR-tools is not installed.
     """
-    try:
-        from ortools.graph.python import max_flow
-    except ImportError as error:
-        raise PackageMissing(f"OR-tools cannot be imported ({error})", "pip install ortools") from None
     supply = float(capacity[tail == source].sum())
     scale = _UNITS / supply
     whole = np.minimum(np.rint(np.minimum(capacity, 2 * supply) * scale), 2 * _UNITS).astype(np.int64)
-    network = max_flow.SimpleMaxFlow()
-    network.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), whole)
+    network = _solver(tail, head, whole)
     network.solve(source, sink)
     near = np.zeros(int(max(tail.max(), head.max(), source, sink)) + 1, dtype=bool)
     near[network.get_source_side_min_cut()] = True
     return MinCut(network.optimal_flow() / scale, near)
+
+
+class FlowNetwork:
+    """Arcs with whole capacities that change from one maximum flow to the next.
+
+    Parameters
+    ----------
+    tail, head, capacity
+        Arcs; no capacity is above `UNLIMITED`, and only a few are that large.
+
+    Raises
+    ------
+    PackageMissing
+        If OR-tools is not installed.
+    """
+
+    UNLIMITED = 1 << 40
+
+    def __init__(self, tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.int64]) -> None:
+        self._solver = _solver(tail, head, capacity)
+
+    def limit(self, arc: int, capacity: int) -> None:
+        """Give an arc another capacity."""
+        self._solver.set_arc_capacity(arc, capacity)
+
+    def flow(self, source: int, sink: int) -> int:
+        """The largest flow."""
+        self._solver.solve(source, sink)
+        return int(self._solver.optimal_flow())
+
+
+def _solver(tail: NDArray[np.int64], head: NDArray[np.int64], capacity: NDArray[np.int64]) -> SimpleMaxFlow:
+    try:
+        from ortools.graph.python import max_flow
+    except ImportError as error:
+        raise PackageMissing(f"OR-tools cannot be imported ({error})", "pip install ortools") from None
+    network = max_flow.SimpleMaxFlow()
+    network.add_arcs_with_capacity(tail.astype(np.int32), head.astype(np.int32), capacity)
+    return network

@@ -1,9 +1,9 @@
-"""Minimum cuts."""
+"""Minimum cuts, and flows whose arcs change."""
 
 import numpy as np
 import pytest
 
-from taccl_py.solvers.max_flow import min_cut
+from taccl_py.solvers.max_flow import FlowNetwork, min_cut
 
 
 def cut(arcs, source, sink):
@@ -33,3 +33,16 @@ def test_nothing_flows_where_there_is_no_way():
     found = cut([(0, 1, 1.0), (2, 3, 1.0)], 0, 3)
     assert found.flow == 0.0
     assert found.near.tolist() == [True, True, False, False]
+
+
+def test_arcs_change_from_one_flow_to_the_next():
+    """0 -> 1 -> 2 beside 0 -> 2."""
+    network = FlowNetwork(*(np.array(values) for values in ([0, 1, 0], [1, 2, 2], [3, 2, 0])))
+    assert network.flow(0, 2) == 2
+    network.limit(2, 5)
+    assert network.flow(0, 2) == 7
+    network.limit(1, FlowNetwork.UNLIMITED)
+    assert network.flow(0, 2) == 8
+    network.limit(0, 0)
+    assert network.flow(0, 2) == 5
+    assert network.flow(2, 0) == 0

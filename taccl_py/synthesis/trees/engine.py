@@ -2,6 +2,7 @@
 
 1. `packing`: the best fractional packing of spanning trees over links and ports, and with it a lower bound.
 2. `rounding`: a few whole trees for every root that load links and ports nearly as evenly, and as shallow as that allows.
+   `disjoint`: where trees share links only, the lightest and shallow ones without a packing.
    `grove`: or a few of unequal weight, which load them as evenly and keep the full ones busy from beginning to end.
 3. `order`: every tree's data is cut into pieces, which follow each other down the tree. How many trees and how many pieces
    pay at the size asked for is found by trying.
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -31,6 +33,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
+from taccl_py.synthesis.trees.disjoint import disjoint_trees, least_whole_load_us, shares_only_links
 from taccl_py.synthesis.trees.grove import GroveFinder, groves
 from taccl_py.synthesis.trees.hub import both_ways, hub_of, shared_out
 from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
@@ -56,12 +59,14 @@ _ROUTED = {
 }
 # Numbers of trees for each root, and of pieces for each tree.
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 24)
-_CUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_CUTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 # Pieces of a root's data: of each root where there are many, and of the only one.
 _MOST_PIECES, _MOST_PIECES_OF_ONE = 64, 1024
 # Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
 _MOST_MESSAGES = 200_000
 _MOST_JOBS = 12_000
+# Jobs up to which the one best way to order is still tried.
+_MOST_JOBS_OF_ONE_RULE = 100_000
 _RULES = (
     Rule(0.0), Rule(0.15), Rule(0.25), Rule(0.35, least=8.0), Rule(0.5, least=16.0), Rule(1.0), Rule(0.0, backwards=True),
     Rule(paced=True), Rule(paced=True, backwards=True),
@@ -76,6 +81,8 @@ _WORTH = 0.001
 _TOLERANCE = 1e-6
 # On machines with at most so many places in trees, trees are made for all numbers before the best numbers are chosen.
 _FEW_PLACES = 200
+# On those with less than so many, direct ones also get trees of more load.
+_VERY_FEW_PLACES = 64
 # Numbers of trees that are tried; numbers of pieces in a row that may be no better.
 _MOST_FORESTS, _FEWEST_FORESTS = 4, 3
 _MOST_FAILURES = 2
@@ -130,6 +137,7 @@ class _Base:
         self.packed = self.network
         self._packing: Packing | None = None
         self._forests: dict[int, Forest] = {}
+        self._grown: dict[int, Forest | None] = {}
         # Another machine whose trees are as good here.
         self._model: _Base | None = None
 
@@ -155,10 +163,24 @@ class _Base:
         if self._model is not None:
             return self._model.forest(parts)
         if parts not in self._forests:
+            packing = self.packing
             with self._run.stage("rounding"):
-                found = round_packing(self.packed, self.packing, parts, self._run.over)
-            self._forests[parts] = found
+                self._forests[parts] = round_packing(self.packed, packing, parts, self._run.over)
         return self._forests[parts]
+
+    @cached_property
+    def is_direct(self) -> bool:
+        """Whether trees meet in links only."""
+        return shares_only_links(self.packed)
+
+    def grown(self, parts: int) -> Forest | None:
+        """The lightest whole trees of a direct machine, so many for each root, if there is time for them."""
+        if self._model is not None:
+            return self._model.grown(parts)
+        if parts not in self._grown:
+            with self._run.stage("growing"):
+                self._grown[parts] = disjoint_trees(self.packed, parts, self._run.over)
+        return self._grown[parts]
 
     def share(self, other: _Base) -> None:
         """Take the trees of another machine where they are as good, so that they are made once."""
@@ -258,11 +280,10 @@ class _Run:
     def _search(self, base: _Base, backward: _Base | None) -> list[Choice]:
         """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
         found: list[Choice] = []
-        tapered = False
-        for parts in self._promising(base):
+        tapered = _is_single(base.network) and base.is_direct
+        for forests in self._forests(base, backward):
             if self._is_enough(found):
                 break
-            forests = [b.forest(parts) for b in (base, backward) if b is not None]
             if found and forests[0].load_us * self._share_mb >= _best(found).plan.end_us:
                 continue
             found += self._cut_finer(base, backward, forests, found)
@@ -282,6 +303,20 @@ class _Run:
         best = _best(found)
         kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
         return list({id(choice): choice for choice in kept}.values())
+
+    def _forests(self, base: _Base, backward: _Base | None) -> Iterator[list[Forest]]:
+        """Whole trees to try, and backwards."""
+        bases = [base] if backward is None else [base, backward]
+        if base.is_direct:
+            grown = []
+            for parts in self._light(base):
+                grown = [forest for one in bases if (forest := one.grown(parts)) is not None]
+                if len(grown) == len(bases):
+                    yield grown
+            if grown and _is_single(base.network):
+                return
+        for parts in self._promising(base):
+            yield [one.forest(parts) for one in bases]
 
     def _usable(self, found: list[Choice]) -> list[Choice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
@@ -306,13 +341,13 @@ class _Run:
                 break
             sums = reduce_jobs(network, backward.network, forests[1], cuts) if backward is not None else ()
             jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
+            if len(jobs) > _MOST_JOBS:
+                rules = rules[:1]
             costs = Costs.of(network, self._piece_bytes(parts * cuts), (1,) * (parts * cuts))
             plans = self._planned(jobs, costs, rules)
-            # What was among the slower half will be so with finer pieces.
-            rules = tuple(
-                sorted(plans, key=lambda rule: plans[rule].end_us)[: max(_FEWEST_RULES, (len(rules) + 1) // 2)]
-            )
-            found.append(self._evened(Choice(jobs, costs, parts * cuts, rules[0], plans[rules[0]])))
+            ranked = sorted(plans, key=lambda rule: plans[rule].end_us)
+            found.append(self._evened(Choice(jobs, costs, parts * cuts, ranked[0], plans[ranked[0]])))
+            rules = _with_prospects(ranked)
             self.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
 
@@ -452,21 +487,30 @@ class _Run:
 
     def _promising(self, base: _Base) -> list[int]:
         """Numbers of trees for each root to try: the most even ones first, and the smallest ones, which are best for small sizes."""
-        numbers = self._numbers_of_parts(base)
-        if _is_small(base.network):
+        numbers, network = self._numbers_of_parts(base.network), base.network
+        numbers.sort(key=lambda parts: (round(least_load_us(network, base.packing.load_us, parts), 6), parts))
+        if _is_small(network):
             numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, 6), parts))
         return list(dict.fromkeys([*numbers[:_MOST_FORESTS], *sorted(numbers)[:_FEWEST_FORESTS]]))
 
-    def _numbers_of_parts(self, base: _Base) -> list[int]:
-        """Numbers of trees for each root that are possible, the most even ones first as far as loads alone tell."""
+    def _light(self, base: _Base) -> list[int]:
+        """Numbers of trees to try on a direct machine: those with less load than all smaller numbers first, the least load first."""
+        lighter: list[int] = []
+        loads: dict[int, float] = {}
+        for parts in self._numbers_of_parts(base.network):
+            loads[parts] = least_whole_load_us(base.network, parts)
+            if not lighter or loads[parts] < loads[lighter[0]] * (1 - _TOLERANCE):
+                lighter.insert(0, parts)
+        others = sorted((parts for parts in loads if parts not in lighter), key=lambda parts: (loads[parts], parts))
+        return [*lighter, *others] if _places(base.network) < _VERY_FEW_PLACES else lighter
+
+    def _numbers_of_parts(self, network: Network) -> list[int]:
+        """Numbers of trees for each root that are possible."""
         if self.trees is not None:
             return [self.trees]
         wanted = self.demand.chunks_per_rank
-        places = base.network.num_ranks * len(base.network.roots)
-        most = min(_most_pieces(base.network), max(1, _MOST_MESSAGES // places))
-        possible = [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
-        possible.sort(key=lambda parts: (round(least_load_us(base.network, base.packing.load_us, parts), 6), parts))
-        return possible
+        most = min(_most_pieces(network), max(1, _MOST_MESSAGES // _places(network)))
+        return [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
 
     def _numbers_of_cuts(self, parts: int, network: Network) -> list[int]:
         wanted = self.demand.chunks_per_rank
@@ -474,7 +518,9 @@ class _Run:
             return [wanted // parts]
         num_jobs = len(network.roots) * (network.num_ranks - 1) * parts
         most = min(
-            _most_pieces(network) // parts, _MOST_JOBS // num_jobs, _MOST_MESSAGES // (num_jobs * len(network.images))
+            _most_pieces(network) // parts,
+            _MOST_JOBS_OF_ONE_RULE // num_jobs,
+            _MOST_MESSAGES // (num_jobs * len(network.images)),
         )
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
@@ -482,6 +528,9 @@ class _Run:
         """Best of what holds for every algorithm on the machine and, per megabyte, for every packing under the sketch's restrictions."""
         bound = self.known_bound or self._bound_of(self.demand.kind)
         if self.demand.kind is Kind.ALLREDUCE:
+            return bound
+        if base.is_direct and self.demand.sketch is None:
+            # There the worst cut says as much.
             return bound
         packed_us = base.packing.bound_us * self._share_mb
         packed = Bound(packed_us, "bandwidth: the best fractional packing of spanning trees")
@@ -497,6 +546,12 @@ class _Run:
             return demand_bound(demand.topology, kind, demand.root, size_bytes, limits)
 
 
+def _with_prospects(ranked: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Rules for finer pieces: what was among the slower half will be so again, but for those that come into their own there."""
+    most = max(_FEWEST_RULES, (len(ranked) + 1) // 2)
+    return (*ranked[:most], *(rule for rule in ranked[most:] if rule.paced))
+
+
 def _most_pieces(network: Network) -> int:
     return _MOST_PIECES_OF_ONE if _is_single(network) else _MOST_PIECES
 
@@ -508,7 +563,11 @@ def _is_single(network: Network) -> bool:
 
 def _is_small(network: Network) -> bool:
     """Whether trees have so few places that making them takes next to no time."""
-    return len(network.roots) * network.num_ranks <= _FEW_PLACES
+    return _places(network) <= _FEW_PLACES
+
+
+def _places(network: Network) -> int:
+    return len(network.roots) * network.num_ranks
 
 
 def _best(found: list[Choice]) -> Choice:

@@ -63,6 +63,16 @@ def least_load_us(network: Network, load_us: float, parts: int) -> float:
     return float((np.ceil(load_us / costs * (1 - _EPSILON)) * costs).min()) if len(costs) else 0.0
 
 
+def piece_us(network: Network, parts: int) -> FloatArray:
+    """Time of a hop of what follows each other down one of so many trees for each root, [link].
+
+    Only pieces of a tree's data travel together, so what a hop costs once counts for more than its bandwidth.
+    """
+    piece_mb = network.problem.chunk_bytes / BYTES_PER_MB / parts / _USUAL_CUTS
+    hop_us: FloatArray = network.least_message_us + network.beta.max(axis=1) * piece_mb
+    return hop_us
+
+
 def round_packing(network: Network, packing: Packing, parts: int, over: Over) -> Forest:
     """Whole trees that are close to a packing.
 
@@ -121,9 +131,7 @@ class _Search:
             allowed = np.flatnonzero(network.permitted[root])
             for rank in range(network.num_ranks):
                 self._into[root, rank] = allowed[network.dst[allowed] == rank]
-        # Only pieces of a tree's data travel together, so what a hop costs once counts for more than its bandwidth.
-        piece_mb = network.problem.chunk_bytes / BYTES_PER_MB / parts / _USUAL_CUTS
-        self._slowness = network.least_message_us + network.beta.max(axis=1) * piece_mb
+        self._slowness = piece_us(network, parts)
 
     @property
     def fullest(self) -> float:
