@@ -41,14 +41,11 @@ if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Lowered, Request
 
-_MORE_ENGINES = "note: --engine auto tries more kinds of algorithms and chunk counts, and may close the gap"
 _DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
 # Ranks up to which these are the defaults; on more, engines take longer in proportion.
 _RANKS, _RANGE_RANKS, _MOST_LIMIT_S = 64, 16, 600.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
-# Of an engine that nobody chose, a gap of this much is worth the hint that there are others.
-_WIDE_GAP = 0.1
 _NOT_LOWERED = "interrupted while the schedule was lowered; --only-schedule writes it as it is"
 # In the directory that was to have all files; those of an earlier run are left alone.
 _UNLOWERED = "unlowered.json"
@@ -77,14 +74,19 @@ _UNLOWERED = "unlowered.json"
     default=None,
     help="Range such as 1KiB:4GiB: the best algorithm for every size, as files with disjoint size ranges.",
 )
-@click.option("--chunks", type=click.IntRange(1), default=None, help="Chunks per rank; default: the sketch's, else 1.")
+@click.option(
+    "--chunks",
+    type=click.IntRange(1),
+    default=None,
+    help="Chunks per rank; default: the sketch's, else what is fastest (milp and cp: 1).",
+)
 @click.option("--ranks", type=RANKS, default=None, help="Process group, for example 0-7 or 0,2,4-6.")
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
 @click.option(
     "--engine",
     type=click.Choice(list(ENGINE_NAMES)),
     default=None,
-    help="Search method; default milp, and auto (a race of all of them) with --sizes.",
+    help="Search method; default auto (a race of all of them), and milp with --sketch or --solver.",
 )
 @click.option(
     "--solver",
@@ -103,8 +105,8 @@ _UNLOWERED = "unlowered.json"
     type=click.FloatRange(0.1),
     default=None,
     help=f"Seconds for the search; the best answer so far comes out with its gap. Default on up to {_RANKS} ranks: "
-    f"{_DEFAULT_TIME_LIMIT_S:g}, {_DEFAULT_RACE_LIMIT_S:g} with --engine auto, {_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto; with "
-    f"--sizes {_DEFAULT_RANGE_LIMIT_S:g} on up to {_RANGE_RANKS}; in proportion on more ranks, up to {_MOST_LIMIT_S:g}. What "
+    f"{_DEFAULT_RACE_LIMIT_S:g}, {_DEFAULT_TIME_LIMIT_S:g} with another engine than auto, {_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto; "
+    f"with --sizes {_DEFAULT_RANGE_LIMIT_S:g} on up to {_RANGE_RANKS}; in proportion on more ranks, up to {_MOST_LIMIT_S:g}. What "
     "was found is then lowered and judged; of schedules that are nearly as fast the best one to lower is looked for until a quarter more (at least 2 s) is over.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
@@ -186,8 +188,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         return
     print_table(summary_table(result))
     slow = _slow_replay(synthesis, lowered, options.instances) if lowered is not None else ""
-    narrow = values["engine"] is None and not request.sketch and synthesis.gap > _WIDE_GAP
-    for note in (slow, _faster_by_switch(result), _MORE_ENGINES if narrow else ""):
+    for note in (slow, _faster_by_switch(result)):
         if note:
             click.echo(note, err=True)
     for name in files:
@@ -205,7 +206,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     from taccl_py.pipeline import AUTO_SKETCH, Request, make_demand
 
     ranged = values["sizes"] is not None
-    engine = values["engine"] or ("auto" if ranged else "milp")
+    engine = values["engine"] or _default_engine(values)
     default_s = _DEFAULT_RACE_LIMIT_S if engine == "auto" else _DEFAULT_TIME_LIMIT_S
     if ranged or values["sketch"] == AUTO_SKETCH:
         default_s = _DEFAULT_RANGE_LIMIT_S
@@ -235,6 +236,12 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     times = make_demand(plain).topology.num_ranks / (_RANGE_RANKS if ranged else _RANKS)
     limits = replace(limits, seconds=min(_MOST_LIMIT_S, default_s * max(1.0, times)))
     return replace(request, options=replace(request.options, limits=limits))
+
+
+def _default_engine(values: dict[str, Any]) -> str:
+    """Engine where none is named: a sketch and a solver are for one, and what is fastest is asked for otherwise."""
+    named = values["sketch"] or values["solver"] != "auto"
+    return "milp" if named and values["sizes"] is None else "auto"
 
 
 def _synth_range(

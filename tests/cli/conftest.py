@@ -58,7 +58,7 @@ def made(tmp_path_factory):
 
     out = tmp_path_factory.mktemp("made")
     with pytest.raises(SystemExit, match="0"):
-        main(["synth", "ring:4", "allgather", "-o", str(out)])
+        main(["synth", "ring:4", "allgather", "--engine", "milp", "-o", str(out)])
     return {path.name: path.read_text(encoding="utf-8") for path in out.iterdir()}
 
 

@@ -71,7 +71,7 @@ def test_json_has_the_stable_keys_and_nothing_else_is_on_stdout(taccl):
 
 def test_json_of_a_known_case_has_the_known_values(taccl):
     # Two steps of 0.5 us + 20 us/MB * 0.25 MB: one to a neighbour, one to the rank opposite.
-    record = taccl("synth", "ring:4", "allgather", "--size", "1MB", "--json").json
+    record = taccl("synth", "ring:4", "allgather", "--engine", "milp", "--size", "1MB", "--json").json
     assert record["makespan_us"] == record["bound_us"] == record["replay_us"] == pytest.approx(11.0)
     assert record["status"] == "optimal"
     assert record["gap"] == 0
@@ -86,7 +86,7 @@ def test_json_of_a_known_case_has_the_known_values(taccl):
 
 
 def test_a_table_says_the_same_as_json(taccl):
-    ended = taccl("synth", "ring:4", "allgather")
+    ended = taccl("synth", "ring:4", "allgather", "--engine", "milp")
     assert ended.err == ""
     for text in ("allgather on ring-4, 4 ranks, 1MB", "11 us", "90.9 GB/s", "68.2 GB/s", "0.00 %  (optimal)"):
         assert text in ended.out
@@ -179,7 +179,7 @@ def test_a_process_group_is_a_machine_of_its_own(taccl, folder):
 
 
 def test_a_process_group_without_a_path_ends_with_3(refuse):
-    sentence = refuse(3, ["chunk 0", "rank 0"], "synth", "ring:4", "allgather", "--ranks", "0,2", "-o", "out")
+    sentence = refuse(3, ["rank 0 to rank 1"], "synth", "ring:4", "allgather", "--ranks", "0,2", "-o", "out")
     assert "no path of links" in sentence
 
 
@@ -220,7 +220,7 @@ def test_a_profile_of_taccl_has_no_size_and_no_rates(taccl, folder):
 @pytest.mark.parametrize("runtime", list(RUNTIMES))
 @pytest.mark.parametrize("placement", ["in", "out", "both"])
 def test_lowering_options_reach_the_program(taccl, folder, runtime, placement):
-    options = ("--runtime", runtime, "--placement", placement, "--protocol", "LL", "--instances", 2)
+    options = ("--runtime", runtime, "--placement", placement, "--protocol", "LL", "--instances", 2, "--engine", "milp")
     record = taccl("synth", "ring:4", "allgather", *options, "-o", "ring.xml", "--json").json
     program = parse_xml((folder / "ring.xml").read_text(encoding="utf-8"), "ring.xml", RUNTIMES[runtime])
     assert record["protocol"] == program.protocol == "LL"
@@ -276,15 +276,36 @@ def test_the_note_about_a_slow_replay_is_true(taccl):
     assert "share a port" not in ended.err
 
 
-def test_a_wide_gap_of_an_engine_that_nobody_chose_is_told_with_the_remedy(taccl):
-    row = ("synth", "ndv2", "allgather", "--nodes", 2, "--size", "64KiB", "--time-limit", 0.3, "--only-schedule")
-    assert taccl(*row, "--json").json["gap"] > 0.1
-    assert "--engine auto" in taccl(*row).err
-    assert "--engine auto" not in taccl(*row, "--engine", "milp").err
+@pytest.mark.parametrize(
+    ("options", "engine"),
+    [
+        ((), "auto"),
+        (("--chunks", 2), "auto"),
+        (("--sketch", "torus-4x4-translations"), "milp"),
+        (("--solver", "highs"), "milp"),
+        (("--sketch", "torus-4x4-translations", "--engine", "auto"), "auto"),
+    ],
+)
+def test_what_is_fastest_is_asked_for_unless_a_sketch_or_solver_is_named(taccl, monkeypatch, options, engine):
+    found = []
+
+    def give_up(request, _events):
+        found.append(request.engine)
+        raise LimitReached("enough")
+
+    monkeypatch.setattr("taccl_py.pipeline.synthesize", give_up)
+    assert taccl("synth", "torus:4x4", "broadcast", *options).code == 3
+    assert found == [engine]
+
+
+def test_without_any_option_data_is_cut_as_finely_as_pays(taccl):
+    """Four links at 20 us/MB lead away from rank 0, so 0.32 ms are the least; in one piece it takes four times that."""
+    record = taccl("synth", "torus:4x4", "broadcast", "--size", "64MB", "--only-schedule", "--json").json
+    assert record["makespan_us"] < 400 < 4 * record["bound_us"]
 
 
 def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypatch):
-    """7 seconds on up to 64 ranks, 20 for a race, 60 for sketches; in proportion on more."""
+    """20 seconds on up to 64 ranks, 7 for one engine, 60 for sketches; in proportion on more."""
     found = []
 
     def give_up(request, _events):
@@ -292,12 +313,12 @@ def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypat
         raise LimitReached("enough")
 
     monkeypatch.setattr("taccl_py.pipeline.synthesize", give_up)
-    race = ("--engine", "auto")
+    milp = ("--engine", "milp")
     rows = [
-        ("ring:64",),
+        ("ring:64", *milp),
+        ("ring:128", *milp),
         ("ring:128",),
-        ("ring:128", *race),
-        ("ring:128", *race, "--time-limit", 3),
+        ("ring:128", "--time-limit", 3),
         ("ring:8", "--sketch", "auto"),
     ]
     for topology, *options in rows:
