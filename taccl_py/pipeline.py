@@ -144,10 +144,16 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         status=str(synthesis.proof),
         bound_us=synthesis.bound.time_us,
         bound_reason=synthesis.bound.reason,
+        found_by=_finder(synthesis.schedule),
     )
     schedule = synthesis.schedule.with_origin(origin)
     require_valid(schedule)
     return replace(synthesis, schedule=schedule)
+
+
+def _finder(schedule: Schedule) -> str:
+    """The engine that won a race."""
+    return schedule.origin.engine if schedule.origin is not None else ""
 
 
 def suggest(request: Request, events: Events) -> list[Suggestion]:
@@ -532,7 +538,7 @@ def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
     """The synthesis with a runner-up as its answer, of which nothing is proven."""
     origin = synthesis.schedule.origin
     if origin is not None:
-        schedule = schedule.with_origin(replace(origin, status=str(Proof.FEASIBLE)))
+        schedule = schedule.with_origin(replace(origin, status=str(Proof.FEASIBLE), found_by=_finder(schedule)))
     return replace(synthesis, schedule=schedule, proof=Proof.FEASIBLE)
 
 

@@ -10,6 +10,7 @@ from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
 from taccl_py.pipeline import Request, lower_and_judge, lower_best, make_demand, synthesize
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
+from taccl_py.schedule.ir import Origin
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
@@ -245,6 +246,17 @@ def test_the_origin_of_a_runner_up_is_that_of_the_answer_but_for_what_is_proven(
     assert synthesis.schedule.origin.status == "optimal"
     chosen, _ = lower_best(synthesis, LoweringOptions(EXECUTOR))
     assert chosen.schedule.origin == replace(synthesis.schedule.origin, status="feasible")
+
+
+def test_a_runner_up_of_a_race_is_told_from_its_winner(monkeypatch):
+    won, lost = (Origin(name, "none", "", 0, "feasible", 1.0, "") for name in ("greedy", "trees"))
+    best, runner_up = shared_nic(direct=False).with_origin(won), shared_nic(direct=True).with_origin(lost)
+    engine_that_finds(answer(best, runner_up), monkeypatch)
+    synthesis = synthesize(Request("ring:4", Kind.BROADCAST, engine="auto", options=SHORT), Events())
+    assert synthesis.schedule.origin.found_by == "greedy"
+    chosen, _ = lower_best(synthesis, LoweringOptions(EXECUTOR))
+    assert chosen.schedule.messages == runner_up.messages
+    assert (chosen.schedule.origin.engine, chosen.schedule.origin.found_by) == ("auto", "trees")
 
 
 def test_no_runner_up_is_tried_when_the_best_keeps_its_promise(monkeypatch):

@@ -151,8 +151,9 @@ def _details(item: Item, number: int) -> list[str]:
     parts = [f"<h2>{html.escape(item.name)}: {html.escape(title_of(item))}</h2>"]
     if origin is not None:
         sketch = f", sketch {html.escape(origin.sketch)}" if origin.sketch else ""
+        engine = f"{origin.found_by} in a race ({origin.engine})" if origin.found_by else origin.engine
         parts.append(
-            f"<p>Found by engine {html.escape(origin.engine)} (solver {html.escape(origin.solver)}{sketch}, seed {origin.seed}): "
+            f"<p>Found by engine {html.escape(engine)} (solver {html.escape(origin.solver)}{sketch}, seed {origin.seed}): "
             f"{html.escape(origin.status)}. The lower bound comes from {html.escape(origin.bound_reason)}.</p>"
         )
     if item.command:

@@ -41,6 +41,7 @@ def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Se
         "chunks_per_rank": collective.chunks_per_rank,
         "sketch": origin.sketch if origin else "",
         "engine": engine,
+        "found_by": (origin.found_by if origin else "") or engine,
         "solver": synthesis.solver,
         "seed": origin.seed if origin else 0,
         "status": str(synthesis.proof),
@@ -118,6 +119,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             ),
             ("channels", f"{result['channels']}, protocol {result['protocol']}, {' and '.join(buffers)} place"),
         ]
+    if result.get("found_by", result["engine"]) != result["engine"]:
+        rows.append(("found by", f"engine {result['found_by']} (--engine {result['engine']} is a race)"))
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.get("stage_seconds", {}).items())
     if stages:
         rows.append(("solver", f"{result['solver']}: {result['solver_seconds']:.2f} s  ({stages})"))

@@ -9,7 +9,7 @@ The form, version 1, with one line for each message::
       "chunk_bytes": 65536.0,
       "topology": {... the expanded form of a topology file ...},
       "origin": {"engine": ..., "solver": ..., "sketch": ..., "seed": ..., "status": ...,
-                 "bound_us": ..., "bound_reason": ...},
+                 "bound_us": ..., "bound_reason": ..., "found_by": ...},
       "scratch": [[], [0, 3], [], []],
       "messages": [
         {"link": 5, "chunks": [0, 1], "start_us": 0.0, "end_us": 2.5, "reduce": false},
@@ -17,7 +17,7 @@ The form, version 1, with one line for each message::
       ]
     }
 
-``origin`` is null where it is not known. Numbers are written so that they read back as the same numbers. Reading
+``origin`` is null where it is not known, and has ``found_by`` where its engine is a race of several. Numbers are written so that they read back as the same numbers. Reading
 refuses what is not such a file; whether the messages make sense is for the judge to say.
 """
 
@@ -72,7 +72,7 @@ def write_schedule(schedule: Schedule) -> str:
 
 def origin_to_json(origin: Origin) -> dict[str, str | int | float]:
     """Provenance as JSON."""
-    return {
+    fields: dict[str, str | int | float] = {
         "engine": origin.engine,
         "solver": origin.solver,
         "sketch": origin.sketch,
@@ -81,6 +81,7 @@ def origin_to_json(origin: Origin) -> dict[str, str | int | float]:
         "bound_us": float(origin.bound_us),
         "bound_reason": origin.bound_reason,
     }
+    return fields | ({"found_by": origin.found_by} if origin.found_by else {})
 
 
 def message_line(message: Message) -> str:
@@ -212,6 +213,7 @@ def read_origin(fields: Fields) -> Origin:
         status=_text(fields, "status"),
         bound_us=fields.number("bound_us", least=None),
         bound_reason=_text(fields, "bound_reason"),
+        found_by=fields.text("found_by", ""),
     )
     fields.finish()
     return origin

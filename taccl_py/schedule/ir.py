@@ -67,6 +67,8 @@ class Origin:
         ``optimal``, ``optimal-in-class`` or ``feasible`` (README, "Words").
     bound_us, bound_reason
         Best proven lower bound on the time of any schedule for the problem, and what it comes from.
+    found_by
+        The engine whose answer this is, where `engine` is a race of several; else empty.
     """
 
     engine: str
@@ -76,6 +78,7 @@ class Origin:
     status: str
     bound_us: float
     bound_reason: str
+    found_by: str = ""
 
 
 @dataclass(frozen=True)

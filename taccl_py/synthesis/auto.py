@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from taccl_py.collective import Kind
 from taccl_py.errors import TacclError
+from taccl_py.schedule.ir import Origin
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.catalog import load_engine
@@ -168,7 +169,8 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     if demand.topology.chunk_costs:  # no other engine knows what a chunk of an unstated size is
         return _or_template(load_engine("milp")(demand, options, events), demand, options)
     begun = time.monotonic()
-    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, options.limits)
+    limits = options.limits
+    bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)
     events.bound(bound.time_us)
     answers: list[Synthesis] = []
     answering: set[str] = set()
@@ -177,14 +179,17 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         nonlocal bound
         outcomes = racer.race([replace(run, bound=bound) for run in runs], events)
         bound = _raised(bound, outcomes)
-        answers.extend(outcome.synthesis for outcome in outcomes if outcome.synthesis is not None)
+        answers.extend(
+            _signed(outcome.synthesis, outcome.run, limits.seed)
+            for outcome in outcomes
+            if outcome.synthesis is not None
+        )
         answering.update(outcome.run.engine for outcome in outcomes if outcome.synthesis is not None)
         answers.sort(key=lambda answer: answer.schedule.makespan_us)
         if answers:
             events.incumbent(answers[0].schedule.makespan_us)
         return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE)
 
-    limits = options.limits
     runs = first_runs(demand)
     quick = [run for run in runs if run.engine in _QUICK]
     if not has_closed_the_gap(Racer(options, limits.seconds / 2, 1), quick):
@@ -202,6 +207,15 @@ def _raised(bound: Bound, outcomes: list[Outcome]) -> Bound:
     """The bound, or a better one that a run found."""
     found = [o.synthesis.bound for o in outcomes if o.synthesis is not None and o.run.engine == _HIERARCHY]
     return best_of([bound, *found])
+
+
+def _signed(answer: Synthesis, run: Run, seed: int) -> Synthesis:
+    """The answer, on whose schedules it is written which run they are from."""
+    sketch = run.demand.sketch.name if run.demand.sketch is not None else ""
+    bound = answer.bound
+    origin = Origin(run.engine, answer.solver, sketch, seed, str(answer.proof), bound.time_us, bound.reason)
+    others = tuple(schedule.with_origin(replace(origin, status=str(Proof.FEASIBLE))) for schedule in answer.runners_up)
+    return replace(answer, schedule=answer.schedule.with_origin(origin), runners_up=others)
 
 
 def _or_template(answer: Synthesis, demand: Demand, options: Options) -> Synthesis:

@@ -11,6 +11,7 @@ from taccl_py.jsonio import parse_json
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
+from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.verify.msccl import judge_program
 from taccl_py.verify.schedule import judge_schedule
 from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
@@ -25,6 +26,7 @@ KEYS = {
     "chunks_per_rank": int,
     "sketch": str,
     "engine": str,
+    "found_by": str,
     "solver": str,
     "seed": int,
     "status": str,
@@ -302,6 +304,19 @@ def test_without_any_option_data_is_cut_as_finely_as_pays(taccl):
     """Four links at 20 us/MB lead away from rank 0, so 0.32 ms are the least; in one piece it takes four times that."""
     record = taccl("synth", "torus:4x4", "broadcast", "--size", "64MB", "--only-schedule", "--json").json
     assert record["makespan_us"] < 400 < 4 * record["bound_us"]
+    assert (record["engine"], record["found_by"]) == ("auto", "trees")
+
+
+def test_the_winner_of_a_race_is_named(taccl, folder):
+    row = ("synth", "ring:4", "allgather", "--size", "16MiB", "--time-limit", 4)
+    found_by = taccl(*row, "-o", "out", "--json").json["found_by"]
+    origin = schedule_of(folder).origin
+    assert (origin.engine, origin.found_by) == ("auto", found_by)
+    assert found_by in ENGINE_NAMES
+    assert found_by != "auto"
+    assert "is a race" in taccl(*row).out
+    alone = taccl(*row, "--engine", "trees")
+    assert "is a race" not in alone.out
 
 
 def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypatch):

@@ -60,7 +60,7 @@ def test_a_written_file_is_read_back():
 
 
 @settings(max_examples=100)
-@given(schedules(delays=True), st.sampled_from([None, ORIGIN]))
+@given(schedules(delays=True), st.sampled_from([None, ORIGIN, replace(ORIGIN, engine="auto", found_by="trees")]))
 def test_reading_undoes_writing_to_the_last_bit(schedule, origin):
     schedule = replace(schedule, origin=origin)
     text = write_schedule(schedule)

@@ -233,7 +233,8 @@ class _Run:
             best, *others = schedules
         optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
-        answer = Synthesis(best, self.bound, proof, "highs", self.stage_seconds, tuple(others))
+        solver = "highs" if "packing" in self.stage_seconds else "none"
+        answer = Synthesis(best, self.bound, proof, solver, self.stage_seconds, tuple(others))
         with self.stage("chunks"):
             limits = self.limits.within(self.deadline.left)
             near_us = choices[0].plan.end_us * _RIVAL if choices[0].sized else math.inf
