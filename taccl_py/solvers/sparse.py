@@ -101,6 +101,11 @@ class SparseProgram:
         """Bound a column from above."""
         self._highs.changeColBounds(column, 0.0, value)
 
+    def add_row(self, columns: IntArray, low: float) -> None:
+        """Ask for no less than so much in all in these columns."""
+        index = columns.astype(np.int32)
+        self._highs.addRow(low, self._highspy.kHighsInf, len(index), index, np.ones(len(index)))
+
     def solve(self, limits: Limits) -> Optimum | None:
         """Solve; None if the limits came first or there is no solution."""
         kinds = self._highspy.cb.HighsCallbackType

@@ -25,6 +25,7 @@ from taccl_py.synthesis.trees.packing import Tree
 from taccl_py.synthesis.trees.rounding import Forest, piece_us
 
 _EPSILON = 1e-9
+_UNLIKE = 0.5
 
 
 def shares_only_links(network: Network) -> bool:
@@ -35,7 +36,7 @@ def shares_only_links(network: Network) -> bool:
     return len(network.images) == 1 and is_same and bool((users <= 1).all())
 
 
-def disjoint_trees(network: Network, parts: int, over: Over) -> Forest | None:
+def disjoint_trees(network: Network, parts: int, over: Over, seed: int = 0) -> Forest | None:
     """Whole trees of the least load, as shallow as they become side by side.
 
     Parameters
@@ -46,11 +47,18 @@ def disjoint_trees(network: Network, parts: int, over: Over) -> Forest | None:
         Trees for each root.
     over
         Whether time is up; there are no trees then.
+    seed
+        Other numbers than 0 give other trees.
     """
     load_us = least_whole_load_us(network, parts)
-    growth = _Growth(network, _capacities(network, load_us, parts), parts)
-    trees = growth.run(over)
+    trees = grow(network, _capacities(network, load_us, parts), parts, over, seed)
     return None if trees is None else Forest(trees, parts, load_us)
+
+
+def grow(network: Network, capacities: IntArray, parts: int, over: Over, seed: int = 0) -> tuple[Tree, ...] | None:
+    """So many trees from each root, no more of which take a link than can, [link]; None if there are none, or no time."""
+    growth = _Growth(network, capacities, parts)
+    return growth.run(over, seed) if growth.can_be_completed() else None
 
 
 def least_whole_load_us(network: Network, parts: int) -> float:
@@ -113,11 +121,13 @@ class _Growth:
         wanted = len(self._roots)
         return all(self._flows.flow(self._source, rank) >= wanted for rank in range(self._network.num_ranks))
 
-    def run(self, over: Over) -> tuple[Tree, ...] | None:
-        """Grow to the end, if time suffices."""
+    def run(self, over: Over, seed: int) -> tuple[Tree, ...] | None:
+        """Grow to the end, if time suffices; by other seeds than 0 as if links were slower, some more and some less."""
         network = self._network
         parts = len(self._roots) // len(network.roots)
         time_us = piece_us(network, parts)
+        if seed:
+            time_us = time_us * (1 + _UNLIKE * np.random.default_rng(seed).random(len(time_us)))
         links_from = _links_from(network)
         hops = [
             (float(time_us[link]), tree, link)

@@ -14,9 +14,7 @@ reversed machine and sends the sums out along trees of the machine, both in one 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -27,36 +25,29 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import combining
-from taccl_py.solvers.limits import Deadline
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
-from taccl_py.synthesis.trees.disjoint import disjoint_trees, least_whole_load_us, shares_only_links
 from taccl_py.synthesis.trees.grove import GroveFinder, groves
-from taccl_py.synthesis.trees.hub import both_ways, hub_of, shared_out
+from taccl_py.synthesis.trees.hub import hub_of, shared_out
 from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Plan, Rule, list_schedule
-from taccl_py.synthesis.trees.packing import Packing, pack_trees
+from taccl_py.synthesis.trees.pipeline import promise_of
 from taccl_py.synthesis.trees.rails import Rails, RailSearch
 from taccl_py.synthesis.trees.resize import resized
-from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
+from taccl_py.synthesis.trees.rounding import Forest
 from taccl_py.synthesis.trees.shallow import shallow_grounds, varied_trees
 from taccl_py.synthesis.trees.taper import Stand, TaperSearch, even_stands, uneven_stand
-from taccl_py.synthesis.trees.turnaround import is_own_reverse, turned_around
+from taccl_py.synthesis.trees.turnaround import turned_around
+from taccl_py.synthesis.trees.woods import ROUTED, Woods
+from taccl_py.synthesis.trees.work import StagesOnly, Work
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.units import BYTES_PER_MB
 
-_ROUTED = {
-    Kind.BROADCAST: Kind.BROADCAST,
-    Kind.REDUCE: Kind.BROADCAST,
-    Kind.ALLGATHER: Kind.ALLGATHER,
-    Kind.REDUCESCATTER: Kind.ALLGATHER,
-    Kind.ALLREDUCE: Kind.ALLGATHER,
-}
 # Numbers of trees for each root, and of pieces for each tree.
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 24)
 _CUTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
@@ -83,6 +74,12 @@ _TOLERANCE = 1e-6
 _FEW_PLACES = 200
 # On those with less than so many, direct ones also get trees of more load.
 _VERY_FEW_PLACES = 64
+# Places in direct trees up to which they are grown, which takes as many maximum flows.
+_MOST_GROWN = 6_000
+# Places in trees that are grown another time with other seeds.
+_MOST_REGROWN = 10_000
+# Trees of one root that promise to take so many times as long as the best are not tried.
+_NO_MORE = 1.1
 # Numbers of trees that are tried; numbers of pieces in a row that may be no better.
 _MOST_FORESTS, _FEWEST_FORESTS = 4, 3
 _MOST_FAILURES = 2
@@ -99,8 +96,10 @@ _MOST_RESIZED = 6
 # Plans of an AllGather that are tried for each half of an AllReduce, which takes so many times as long as their bounds without them.
 _MOST_TURNED, _FAR = 3, 1.02
 # A hub must need so many times less of the fullest link or port than a ReduceScatter and an AllGather; among more ranks its trees are
-# too deep, and take too long.
-_GAIN, _MOST_RANKS_OF_HUB = 1.1, 100
+# too deep, and take too long, sooner where they are rounded.
+_GAIN, _MOST_RANKS_OF_HUB, _MOST_RANKS_OF_DIRECT_HUB = 1.1, 100, 300
+# The part of the time that it gets; in this part of what those take one after the other, it is not worth while to try them.
+_SHARE_OF_HUB, _CLEARLY_LESS = 0.7, 0.9
 # Plans of more jobs get no linear program for their sizes: it takes long, and among so many pieces there is little to gain. Where
 # their pieces are no chunks that serve the size, every piece becomes at least so many chunks.
 _MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
@@ -108,8 +107,8 @@ _MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
 
 def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`. Without a number of chunks it chooses one."""
-    if demand.kind not in _ROUTED:
-        raise InputError(f"engine trees is for {', '.join(_ROUTED)}, found {demand.kind}; use --engine milp or flow")
+    if demand.kind not in ROUTED:
+        raise InputError(f"engine trees is for {', '.join(ROUTED)}, found {demand.kind}; use --engine milp or flow")
     if options.trees is not None and (demand.chunks_per_rank or options.trees) % options.trees:
         raise InputError(
             f"{demand.chunks_per_rank} chunks cannot be shared by {options.trees} trees; make --chunks a multiple of --trees",
@@ -117,168 +116,89 @@ def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthe
         )  # fmt: skip
     if demand.kind is Kind.REDUCE and demand.sketch is None:
         return reduce_by_broadcast(synthesize_trees, demand, options, events)
-    return _Run(demand, options, events).answer()
-
-
-class _Base:
-    """A machine with its packing, and whole trees for any number of parts."""
-
-    def __init__(self, run: _Run, *, backwards: bool, symmetric: bool = True) -> None:
-        demand = run.demand
-        topology, sketch = demand.topology, demand.sketch
-        if backwards:
-            topology = topology.reversed()
-            sketch = None if sketch is None else sketch.for_sums(topology)
-        collective = Collective(_ROUTED[demand.kind], topology.num_ranks, 1, demand.root)
-        problem = Problem.build(topology, collective, sketch, demand.chunk_bytes(demand.collective(1)))
-        self._run = run
-        self.network = Network.of(problem if symmetric else problem.without_symmetry())
-        # The network whose links and ports trees share.
-        self.packed = self.network
-        self._packing: Packing | None = None
-        self._forests: dict[int, Forest] = {}
-        self._grown: dict[int, Forest | None] = {}
-        # Another machine whose trees are as good here.
-        self._model: _Base | None = None
-
-    @property
-    def is_alike(self) -> bool:
-        """Whether the trees of another machine are taken."""
-        return self._model is not None
-
-    @property
-    def packing(self) -> Packing:
-        """The best fractional packing of spanning trees."""
-        if self._model is not None:
-            return self._model.packing
-        if self._packing is None:
-            with self._run.stage("packing"):
-                # Trees are of no use before they are rounded and ordered.
-                limits = self._run.limits.within(self._run.deadline.left / 2)
-                self._packing = pack_trees(self.packed, limits.countdown())
-        return self._packing
-
-    def forest(self, parts: int) -> Forest:
-        """Whole trees, so many for each root."""
-        if self._model is not None:
-            return self._model.forest(parts)
-        if parts not in self._forests:
-            packing = self.packing
-            with self._run.stage("rounding"):
-                self._forests[parts] = round_packing(self.packed, packing, parts, self._run.over)
-        return self._forests[parts]
-
-    @cached_property
-    def is_direct(self) -> bool:
-        """Whether trees meet in links only."""
-        return shares_only_links(self.packed)
-
-    def grown(self, parts: int) -> Forest | None:
-        """The lightest whole trees of a direct machine, so many for each root, if there is time for them."""
-        if self._model is not None:
-            return self._model.grown(parts)
-        if parts not in self._grown:
-            with self._run.stage("growing"):
-                self._grown[parts] = disjoint_trees(self.packed, parts, self._run.over)
-        return self._grown[parts]
-
-    def share(self, other: _Base) -> None:
-        """Take the trees of another machine where they are as good, so that they are made once."""
-        if is_own_reverse(self.network, other.network):
-            self._model = other
-
-
-class _Stages(Events):
-    """Reports what is done, but no times, which are those of a part."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-
-    def stage(self, name: str) -> None:
-        """Report that a stage begins."""
-        self._events.stage(name)
+    return _Run(demand, Work(options.limits, events), options.trees, options.bound).answer()
 
 
 class _Run:
     """One call of the engine."""
 
-    def __init__(self, demand: Demand, options: Options, events: Events) -> None:
-        self.demand, self.limits, self.events = demand, options.limits, events
-        self.trees, self.known_bound = options.trees, options.bound
-        self.deadline = Deadline(options.limits.seconds)
-        self.stage_seconds: dict[str, float] = {}
+    def __init__(self, demand: Demand, work: Work, trees: int | None = None, known_bound: Bound | None = None) -> None:
+        self.demand, self.work, self.trees, self.known_bound = demand, work, trees, known_bound
         self.bound = Bound(0.0, "nothing has to move")
 
     def answer(self) -> Synthesis:
         """Search, lift and bound."""
         demand = self.demand
         turned = demand.kind in (Kind.REDUCE, Kind.REDUCESCATTER)
-        base = _Base(self, backwards=turned)
+        base = Woods(demand, self.work, backwards=turned)
         self.bound = self._bound(base)
-        self.events.bound(self.bound.time_us)
+        self.work.events.bound(self.bound.time_us)
         backward = None
         if demand.kind is Kind.ALLREDUCE:
-            backward = _Base(self, backwards=True)
+            backward = Woods(demand, self.work, backwards=True)
             if not np.array_equal(base.network.images, backward.network.images):
                 # A sketch turned around may have another symmetry; both ways must repeat alike.
-                base, backward = (_Base(self, backwards=turned, symmetric=False) for turned in (False, True))
+                base, backward = (Woods(demand, self.work, backwards=way, symmetric=False) for way in (False, True))
             backward.share(base)
-        chosen, choices = (base, []) if backward is None else self._through_hub(base, backward)
-        if not self._is_enough(choices):
-            found = self._search(base, backward)
-            if not choices or found[0].plan.end_us <= choices[0].plan.end_us:
-                chosen, choices = base, found
-        with self.stage("schedule"):
+        chosen, choices = self._found(base, backward)
+        with self.work.stage("schedule"):
             schedules = [self._schedule(chosen, choice, turned=turned) for choice in choices]
             best, *others = schedules
         optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
         proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
-        solver = "highs" if "packing" in self.stage_seconds else "none"
-        answer = Synthesis(best, self.bound, proof, solver, self.stage_seconds, tuple(others))
-        with self.stage("chunks"):
-            limits = self.limits.within(self.deadline.left)
+        solver = "highs" if "packing" in self.work.stage_seconds else "none"
+        answer = Synthesis(best, self.bound, proof, solver, self.work.stage_seconds, tuple(others))
+        with self.work.stage("chunks"):
+            limits = self.work.left()
             near_us = choices[0].plan.end_us * _RIVAL if choices[0].sized else math.inf
             pairs = zip(choices, schedules, strict=True)
             sized = [schedule for choice, schedule in pairs if choice.sized or choice.plan.end_us > near_us]
             return fit_to_size(answer, demand, limits, sized=sized)
 
-    def _through_hub(self, base: _Base, backward: _Base) -> tuple[_Base, list[Choice]]:
+    def _found(self, base: Woods, backward: Woods | None) -> tuple[Woods, list[Choice]]:
+        """The best plans, the fastest first, and the machine that they are for."""
+        hub, through_hub = (base, []) if backward is None else self._through_hub(base, backward)
+        enough_us = _CLEARLY_LESS * self._gathers_us if through_hub else 0.0
+        if self._is_enough(through_hub) or (through_hub and through_hub[0].plan.end_us <= enough_us):
+            return hub, through_hub
+        found = self._search(base, backward)
+        is_faster = not through_hub or found[0].plan.end_us <= through_hub[0].plan.end_us
+        return (base, found) if is_faster else (hub, through_hub)
+
+    def _through_hub(self, base: Woods, backward: Woods) -> tuple[Woods, list[Choice]]:
         """Plans of an AllReduce through a hub, the fastest first, where a ReduceScatter and an AllGather would load links more."""
-        is_small = base.network.num_ranks <= _MOST_RANKS_OF_HUB
+        is_small = base.network.num_ranks <= _MOST_RANKS_OF_DIRECT_HUB
         if not (is_small and self._is_free and backward.is_alike and self._is_long(base.network)):
             return base, []
-        gathers_us = 2 * self._bound_of(Kind.ALLGATHER).time_us
-        if gathers_us < self.bound.time_us * _GAIN:
+        if self._gathers_us < self.bound.time_us * _GAIN:
             return base, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(base.network))
-        run = _Run(demand, Options(limits=self.limits.within(self.deadline.left / 2)), self.events)
-        run.stage_seconds, run.bound = self.stage_seconds, self.bound
-        forth, back = (_Base(run, backwards=backwards, symmetric=False) for backwards in (False, True))
-        forth.packed = both_ways(forth.network)
-        if gathers_us < forth.packing.load_us * run._share_mb * _GAIN:
+        work = Work(self.work.left(_SHARE_OF_HUB), self.work.events, self.work)
+        run = _Run(demand, work)
+        run.bound = self.bound
+        forth, back = (Woods(demand, work, backwards=way, symmetric=False) for way in (False, True))
+        forth.let_links_carry_both_ways()
+        if not forth.is_direct and base.network.num_ranks > _MOST_RANKS_OF_HUB:
+            return base, []
+        if self._gathers_us < forth.least_load_us() * run._share_mb * _GAIN:
             return base, []
         back.share(forth)
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
         return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
 
-    def _schedule(self, base: _Base, choice: Choice, *, turned: bool) -> Schedule:
+    @cached_property
+    def _gathers_us(self) -> float:
+        """Least time of a ReduceScatter and an AllGather, one after the other."""
+        return 2 * self._bound_of(Kind.ALLGATHER).time_us
+
+    def _schedule(self, base: Woods, choice: Choice, *, turned: bool) -> Schedule:
         demand = self.demand
-        kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else _ROUTED[demand.kind]
+        kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else ROUTED[demand.kind]
         collective = Collective(kind, demand.topology.num_ranks, choice.num_chunks, demand.root)
         schedule = lifted(base.network, choice, collective, self._piece_bytes(choice.num_chunks))
         return combining(schedule, demand.topology) if turned else schedule
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a stage and report it."""
-        self.events.stage(name)
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
-
-    def _search(self, base: _Base, backward: _Base | None) -> list[Choice]:
+    def _search(self, base: Woods, backward: Woods | None) -> list[Choice]:
         """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
         found: list[Choice] = []
         tapered = _is_single(base.network) and base.is_direct
@@ -294,10 +214,10 @@ class _Run:
                 found += self._tapered(base, backward, found)
         if not tapered and found and not self._is_enough(found):
             found += self._tapered(base, backward, found)
-        with self.stage("order"):
+        with self.work.stage("order"):
             for choice in sorted(found, key=lambda c: c.plan.end_us)[:_MOST_SHAKEN]:
                 found += self._shaken(choice, found)
-        with self.stage("sizes"):
+        with self.work.stage("sizes"):
             found += self._resized(base.network, found)
         if not found:
             raise LimitReached("no schedule was found; give more time with --time-limit")
@@ -305,19 +225,34 @@ class _Run:
         kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
         return list({id(choice): choice for choice in kept}.values())
 
-    def _forests(self, base: _Base, backward: _Base | None) -> Iterator[list[Forest]]:
+    def _forests(self, base: Woods, backward: Woods | None) -> Iterator[list[Forest]]:
         """Whole trees to try, and backwards."""
         bases = [base] if backward is None else [base, backward]
         if base.is_direct:
-            grown = []
-            for parts in self._light(base):
-                grown = [forest for one in bases if (forest := one.grown(parts)) is not None]
-                if len(grown) == len(bases):
-                    yield grown
+            grown = [forests for parts in self._light(base) if (forests := _grown(bases, parts, 0))]
+            yield from self._fastest(bases, grown) if _is_single(base.network) else grown
             if grown and _is_single(base.network):
                 return
         for parts in self._promising(base):
             yield [one.forest(parts) for one in bases]
+
+    def _fastest(self, bases: Sequence[Woods], grown: list[list[Forest]]) -> list[list[Forest]]:
+        """Trees of one root that promise most, the best ones first, and instead of them others that promise more."""
+        network = bases[0].network
+
+        def promised_us(forests: list[Forest]) -> float:
+            ways, parts = len(forests), forests[0].parts
+            most = parts * max(self._numbers_of_cuts(parts, network, ways))
+            return promise_of(network, forests[0], self._share_mb, most, both_ways=ways > 1).time_us
+
+        found = []
+        for forests in sorted(grown, key=promised_us)[:_MOST_FORESTS]:
+            parts = forests[0].parts
+            seeds = range(1, 1 + _MOST_REGROWN // (parts * _places(network)))
+            others = [other for seed in seeds if (other := _grown(bases, parts, self.work.limits.seed + seed))]
+            found.append(min([forests, *others], key=promised_us))
+        found.sort(key=promised_us)
+        return [forests for forests in found if promised_us(forests) < promised_us(found[0]) * _NO_MORE]
 
     def _usable(self, found: list[Choice]) -> list[Choice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
@@ -329,13 +264,13 @@ class _Run:
         return [_best(usable)]
 
     def _cut_finer(
-        self, base: _Base, backward: _Base | None, forests: Sequence[Forest], before: list[Choice]
+        self, base: Woods, backward: Woods | None, forests: Sequence[Forest], before: list[Choice]
     ) -> list[Choice]:
         """Plans with ever more pieces for the same trees, until that stops paying."""
         parts, network = forests[0].parts, base.network
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         found: list[Choice] = []
-        for cuts in self._numbers_of_cuts(parts, network):
+        for cuts in self._numbers_of_cuts(parts, network, len(forests)):
             if self._is_enough([*before, *found]):
                 break
             if found and found.index(_best(found)) < len(found) - _MOST_FAILURES:
@@ -349,15 +284,15 @@ class _Run:
             ranked = sorted(plans, key=lambda rule: plans[rule].end_us)
             found.append(self._evened(Choice(jobs, costs, parts * cuts, ranked[0], plans[ranked[0]])))
             rules = _with_prospects(ranked)
-            self.events.incumbent(_best([*before, *found]).plan.end_us)
+            self.work.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
 
     def _planned(self, jobs: Sequence[Job], costs: Costs, rules: Sequence[Rule]) -> dict[Rule, Plan]:
         """Plans by the rules for which there is time, and at least by the first."""
         plans: dict[Rule, Plan] = {}
-        with self.stage("order"):
+        with self.work.stage("order"):
             for rule in rules:
-                if not (plans and self.over()):
+                if not (plans and self.work.over()):
                     plans[rule] = list_schedule(jobs, costs, rule)
         return plans
 
@@ -372,56 +307,55 @@ class _Run:
         plan = list_schedule(choice.jobs, costs, choice.rule)
         return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)
 
-    def _tapered(self, base: _Base, backward: _Base | None, before: list[Choice]) -> list[Choice]:
+    def _tapered(self, base: Woods, backward: Woods | None, before: list[Choice]) -> list[Choice]:
         """Plans whose messages between nodes, or pieces, become smaller to the end, if they are better."""
         if not self._is_free or not self._is_long(base.network) or (backward is not None and _is_single(base.network)):
             return []
         found = self._on_shallow_trees(base) if backward is None else self._turned_around(base, backward, before)
         return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
 
-    def _turned_around(self, base: _Base, backward: _Base, before: list[Choice]) -> list[Choice]:
+    def _turned_around(self, base: Woods, backward: Woods, before: list[Choice]) -> list[Choice]:
         """Plans of an AllReduce that are one of a ReduceScatter and one of an AllGather."""
         least_us = (base.packing.bound_us + backward.packing.bound_us) * self._share_mb
         if _best(before).plan.end_us < least_us * _FAR:
             return []
-        rests = self._gathers(base, self.deadline.left if backward.is_alike else self.deadline.left / 2)
-        sums = rests if backward.is_alike else self._gathers(backward, self.deadline.left)
+        rests = self._gathers(base, self.work.left(1.0 if backward.is_alike else 0.5))
+        sums = rests if backward.is_alike else self._gathers(backward, self.work.left())
         turned = backward.network.problem.topology.reversed_link()
-        with self.stage("order"):
+        with self.work.stage("order"):
             pairs = product(sums[:_MOST_TURNED], rests[:_MOST_TURNED])
             return [turned_around(base.network, turned, *pair) for pair in pairs]
 
-    def _gathers(self, base: _Base, seconds: float) -> list[Choice]:
+    def _gathers(self, base: Woods, limits: Limits) -> list[Choice]:
         """Plans of an AllGather, the fastest first."""
         demand = replace(self.demand, kind=Kind.ALLGATHER, topology=base.network.problem.topology)
-        run = _Run(demand, Options(limits=self.limits.within(seconds)), _Stages(self.events))
-        run.stage_seconds = self.stage_seconds
+        run = _Run(demand, Work(limits, StagesOnly(self.work.events), self.work))
         run.bound = run._bound(base)
         return run._search(base, None)
 
-    def _on_shallow_trees(self, base: _Base) -> list[Choice]:
+    def _on_shallow_trees(self, base: Woods) -> list[Choice]:
         """Tapering plans on trees from one root each."""
         counts = usable_counts(self.demand)
-        with self.stage("packing"):
+        with self.work.stage("packing"):
             piece_mb = self._share_mb / _USUAL_PIECES
-            grounds = shallow_grounds(base.network, base.packing, piece_mb, self.over)
+            grounds = shallow_grounds(base.network, base.packing, piece_mb, self.work.over)
         found = self._on_rails(base.network) if grounds[0].straight else []
         if found and not _is_small(base.network):
             # Trees of the whole machine have not been better where they are many, and take long.
             grounds = []
-        with self.stage("packing"):
+        with self.work.stage("packing"):
             stands: list[Stand] = []
             if grounds and not grounds[0].straight:
                 # Where links between nodes decide, whole trees are even enough.
-                known = (*base.packing.known, *varied_trees(base.network, piece_mb, self.over))
-                finder = GroveFinder(base.network, base.packing, known, self.limits.within(self.deadline.left))
+                known = (*base.packing.known, *varied_trees(base.network, piece_mb, self.work.over))
+                finder = GroveFinder(base.network, base.packing, known, self.work.left())
                 stands = [uneven_stand(grove) for grove in groves(finder.find)]
-        with self.stage("rounding"):
+        with self.work.stage("rounding"):
             for ground in grounds:
-                stands += even_stands(ground, self.over)
-        with self.stage("order"):
+                stands += even_stands(ground, self.work.over)
+        with self.work.stage("order"):
             for stand in stands:
-                best = TaperSearch(base.network, stand, self._piece_bytes, counts, self.over).best()
+                best = TaperSearch(base.network, stand, self._piece_bytes, counts, self.work.over).best()
                 found += [] if best is None else [best]
         return found
 
@@ -430,8 +364,8 @@ class _Run:
         rails = Rails.of(network)
         if rails is None:
             return []
-        with self.stage("rails"):
-            best = RailSearch(rails, self._piece_bytes, usable_counts(self.demand), self.over).best()
+        with self.work.stage("rails"):
+            best = RailSearch(rails, self._piece_bytes, usable_counts(self.demand), self.work.over).best()
         return [] if best is None else [best]
 
     def _resized(self, network: Network, before: list[Choice]) -> list[Choice]:
@@ -445,7 +379,7 @@ class _Run:
                 break
             if len(choice.jobs) > _MANY_JOBS:
                 continue
-            better = resized(choice, self._piece_bytes, counts, self.limits.within(self.deadline.left))
+            better = resized(choice, self._piece_bytes, counts, self.work.left())
             found += [] if better is None else [better]
         return found
 
@@ -455,7 +389,7 @@ class _Run:
         for seed in range(1, min(_MOST_RESTARTS, _RESTART_JOBS // len(choice.jobs)) + 1):
             if self._is_enough([*before, *found]):
                 break
-            rule = replace(choice.rule, seed=self.limits.seed + seed)
+            rule = replace(choice.rule, seed=self.work.limits.seed + seed)
             found.append(replace(choice, rule=rule, plan=list_schedule(choice.jobs, choice.costs, rule)))
         return found
 
@@ -468,15 +402,11 @@ class _Run:
         """Whether what is sent takes much longer than the alphas of some messages."""
         return self.bound.time_us >= _LONG * float(network.least_message_us.max())
 
-    def over(self) -> bool:
-        """Whether time is up or the user wants an end."""
-        return self.limits.stop.is_set() or not self.deadline.left
-
     def _is_enough(self, found: list[Choice]) -> bool:
         """Whether the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
-        return self.over() or _best(found).plan.end_us <= self.bound.time_us * _NEAR
+        return self.work.over() or _best(found).plan.end_us <= self.bound.time_us * _NEAR
 
     def _piece_bytes(self, pieces: int) -> float:
         return self.demand.chunk_bytes(self.demand.collective(pieces))
@@ -486,20 +416,22 @@ class _Run:
         """Size of what every root has."""
         return self._piece_bytes(1) / BYTES_PER_MB
 
-    def _promising(self, base: _Base) -> list[int]:
+    def _promising(self, base: Woods) -> list[int]:
         """Numbers of trees for each root to try: the most even ones first, and the smallest ones, which are best for small sizes."""
-        numbers, network = self._numbers_of_parts(base.network), base.network
-        numbers.sort(key=lambda parts: (round(least_load_us(network, base.packing.load_us, parts), 6), parts))
-        if _is_small(network):
+        numbers = self._numbers_of_parts(base.network)
+        numbers.sort(key=lambda parts: (round(base.least_load_us(parts), 6), parts))
+        if _is_small(base.network):
             numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, 6), parts))
         return list(dict.fromkeys([*numbers[:_MOST_FORESTS], *sorted(numbers)[:_FEWEST_FORESTS]]))
 
-    def _light(self, base: _Base) -> list[int]:
+    def _light(self, base: Woods) -> list[int]:
         """Numbers of trees to try on a direct machine: those with less load than all smaller numbers first, the least load first."""
         lighter: list[int] = []
         loads: dict[int, float] = {}
         for parts in self._numbers_of_parts(base.network):
-            loads[parts] = least_whole_load_us(base.network, parts)
+            if parts * _places(base.network) > _MOST_GROWN:
+                break
+            loads[parts] = base.least_load_us(parts)
             if not lighter or loads[parts] < loads[lighter[0]] * (1 - _TOLERANCE):
                 lighter.insert(0, parts)
         others = sorted((parts for parts in loads if parts not in lighter), key=lambda parts: (loads[parts], parts))
@@ -513,11 +445,12 @@ class _Run:
         most = min(_most_pieces(network), max(1, _MOST_MESSAGES // _places(network)))
         return [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
 
-    def _numbers_of_cuts(self, parts: int, network: Network) -> list[int]:
+    def _numbers_of_cuts(self, parts: int, network: Network, ways: int) -> list[int]:
+        """Numbers of pieces of each tree's data to try, which goes one way or two."""
         wanted = self.demand.chunks_per_rank
         if wanted is not None:
             return [wanted // parts]
-        num_jobs = len(network.roots) * (network.num_ranks - 1) * parts
+        num_jobs = ways * len(network.roots) * (network.num_ranks - 1) * parts
         most = min(
             _most_pieces(network) // parts,
             _MOST_JOBS_OF_ONE_RULE // num_jobs,
@@ -525,7 +458,7 @@ class _Run:
         )
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
-    def _bound(self, base: _Base) -> Bound:
+    def _bound(self, base: Woods) -> Bound:
         """Best of what holds for every algorithm on the machine and, per megabyte, for every packing under the sketch's restrictions."""
         bound = self.known_bound or self._bound_of(self.demand.kind)
         if self.demand.kind is Kind.ALLREDUCE:
@@ -542,8 +475,8 @@ class _Run:
         demand = self.demand
         collective = demand.collective(1)
         size_bytes = demand.chunk_bytes(collective) * collective.chunks_per_size
-        limits = self.limits.within(self.deadline.left)
-        with self.stage("bound"):
+        limits = self.work.left()
+        with self.work.stage("bound"):
             return demand_bound(demand.topology, kind, demand.root, size_bytes, limits)
 
 
@@ -551,6 +484,12 @@ def _with_prospects(ranked: Sequence[Rule]) -> tuple[Rule, ...]:
     """Rules for finer pieces: what was among the slower half will be so again, but for those that come into their own there."""
     most = max(_FEWEST_RULES, (len(ranked) + 1) // 2)
     return (*ranked[:most], *(rule for rule in ranked[most:] if rule.paced))
+
+
+def _grown(bases: Sequence[Woods], parts: int, seed: int) -> list[Forest]:
+    """Direct trees, and backwards; nothing if there are none, or no time."""
+    found = [forest for one in bases if (forest := one.grown(parts, seed)) is not None]
+    return found if len(found) == len(bases) else []
 
 
 def _most_pieces(network: Network) -> int:

@@ -1,0 +1,58 @@
+"""What a search may still take, and what its stages took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.synthesis.engine import Events
+
+
+class Work:
+    """A search that is under way, or a part of one.
+
+    Parameters
+    ----------
+    limits
+        Its own.
+    events
+        Who is told what is done.
+    whole
+        The search that this is a part of; the part's stages are counted there.
+    """
+
+    def __init__(self, limits: Limits, events: Events, whole: Work | None = None) -> None:
+        self.limits, self.events = limits, events
+        self.deadline = Deadline(limits.seconds)
+        self.stage_seconds: dict[str, float] = {} if whole is None else whole.stage_seconds
+
+    def left(self, share: float = 1.0) -> Limits:
+        """Limits for what time is left, or a share of it."""
+        return self.limits.within(self.deadline.left * share)
+
+    def over(self) -> bool:
+        """Whether time is up or the user wants an end."""
+        return self.limits.stop.is_set() or not self.deadline.left
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage and report it."""
+        self.events.stage(name)
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + time.monotonic() - begun
+
+
+class StagesOnly(Events):
+    """Reports what is done, but no times, which are those of a part."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def stage(self, name: str) -> None:
+        """Report that a stage begins."""
+        self._events.stage(name)
