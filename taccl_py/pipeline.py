@@ -6,7 +6,7 @@ Everything that leaves here has passed its judge; an objection is an error of ou
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -518,11 +518,11 @@ def lower_best(
     """Lower the best schedule, or a nearly as fast one whose XML keeps its promise better; the choice is the synthesis' schedule.
 
     Ranks that share a port cannot wait for each other in MSCCL, so there the XML may be slower than the schedule. The bound becomes
-    one for messages that a step can carry. Where time is over, no other schedule is tried.
+    one for messages that a step can carry. Where time is over, no other schedule is tried, unless a limit of the runtime cannot be
+    kept.
     """
-    lowered = lower_and_judge(synthesis.schedule, options, stopped)
-    best = synthesis
-    for schedule in synthesis.runners_up:
+    best, lowered, others = _first_lowered(synthesis, options, stopped)
+    for schedule in others:
         promised_us = min(best.schedule.makespan_us * _KEPT_PROMISE, schedule.makespan_us)
         if lowered.replay.makespan_us <= promised_us or over():
             break
@@ -532,6 +532,22 @@ def lower_best(
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
                 best, lowered = _chosen_instead(synthesis, schedule), candidate
     return bounded_by_messages(best, MAX_COUNT, over), lowered
+
+
+def _first_lowered(
+    synthesis: Synthesis, options: LoweringOptions, stopped: Over
+) -> tuple[Synthesis, Lowered, Sequence[Schedule]]:
+    """The answer, or the first of its runners-up that keeps the limits of the runtime, its program, and the runners-up after it."""
+    runners_up = synthesis.runners_up
+    try:
+        return synthesis, lower_and_judge(synthesis.schedule, options, stopped), runners_up
+    except LoweringError:
+        for place, schedule in enumerate(runners_up):
+            with suppress(LoweringError):
+                require_valid(schedule)
+                lowered = lower_and_judge(schedule, options, stopped)
+                return _chosen_instead(synthesis, schedule), lowered, runners_up[place + 1 :]
+        raise
 
 
 def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:

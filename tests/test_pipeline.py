@@ -306,6 +306,24 @@ def test_a_runner_up_that_the_runtime_has_no_room_for_is_passed_over(monkeypatch
     assert lowered.replay.makespan_us == 40.0
 
 
+def test_where_the_runtime_has_no_room_for_the_answer_a_runner_up_takes_its_place(monkeypatch):
+    best, runner_up = shared_nic(direct=False), shared_nic(direct=True)
+    program, cramped = Lowering.program, [best]
+
+    def with_room(self, port_order):
+        if any(self.schedule.messages is schedule.messages for schedule in cramped):
+            raise LoweringError("no room", runtime="executor", limit="nodes")
+        return program(self, port_order)
+
+    monkeypatch.setattr(Lowering, "program", with_room)
+    synthesis, lowered = lower_best(answer(best, runner_up), LoweringOptions(EXECUTOR), lambda: True)
+    assert synthesis.schedule.messages == runner_up.messages
+    assert (synthesis.proof, lowered.replay.makespan_us) == (Proof.FEASIBLE, 32.0)
+    cramped.append(runner_up)
+    with pytest.raises(LoweringError, match="no room"):
+        lower_best(answer(best, runner_up), LoweringOptions(EXECUTOR))
+
+
 def test_choosing_among_runners_up_never_makes_the_xml_slower():
     """On two DGX-2 every NIC serves two GPUs."""
     options = LoweringOptions(EXECUTOR)

@@ -231,10 +231,13 @@ def _or_template(answer: Synthesis, demand: Demand, options: Options) -> Synthes
 
 
 def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis:
-    """The best answer, with the next best ones of all engines as runners-up."""
+    """The best answer, with the next best ones of all engines as runners-up, and the best of each, if no runtime has room for those."""
     best = answers[0]
     fastest_us = best.schedule.makespan_us
     near = [schedule for answer in answers for schedule in (answer.schedule, *answer.runners_up)][1:]
-    near = sorted((s for s in near if s.makespan_us <= fastest_us * _RUNNER_UP), key=lambda s: s.makespan_us)
+    near = sorted((s for s in near if s.makespan_us <= fastest_us * _RUNNER_UP), key=lambda s: s.makespan_us)[
+        :_MOST_RUNNERS_UP
+    ]
+    near += [answer.schedule for answer in answers[1:] if not any(answer.schedule is other for other in near)]
     proof = Proof.OPTIMAL if fastest_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
-    return Synthesis(best.schedule, bound, proof, best.solver, {"race": seconds}, tuple(near[:_MOST_RUNNERS_UP]))
+    return Synthesis(best.schedule, bound, proof, best.solver, {"race": seconds}, tuple(near))

@@ -23,6 +23,7 @@ import numpy as np
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LimitReached
+from taccl_py.runtimes import MAX_XML_NODES
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import combining
 from taccl_py.solvers.limits import Limits
@@ -64,6 +65,8 @@ _RULES = (
 )  # fmt: skip
 # Ways to order that are kept when pieces become finer.
 _FEWEST_RULES = 3
+# Part of what a rank may have in the XML that is left for its messages, beside threadblocks and what waits only.
+_SHARE_OF_STEPS = 0.95
 # Plans that are ordered anew at random, and how often: fewer times the more jobs they have.
 _MOST_SHAKEN = 3
 _MOST_RESTARTS, _RESTART_JOBS = 24, 24_000
@@ -98,8 +101,9 @@ _MOST_TURNED, _FAR = 3, 1.02
 # A hub must need so many times less of the fullest link or port than a ReduceScatter and an AllGather; among more ranks its trees are
 # too deep, and take too long, sooner where they are rounded.
 _GAIN, _MOST_RANKS_OF_HUB, _MOST_RANKS_OF_DIRECT_HUB = 1.1, 100, 300
-# The part of the time that it gets; in this part of what those take one after the other, it is not worth while to try them.
-_SHARE_OF_HUB, _CLEARLY_LESS = 0.7, 0.9
+# Where it needs so much less, it gets all time and not half; if its plan is so much faster than those one after the other can be, they
+# are not tried.
+_MUCH_LESS, _CLEARLY_LESS = 0.75, 0.9
 # Plans of more jobs get no linear program for their sizes: it takes long, and among so many pieces there is little to gain. Where
 # their pieces are no chunks that serve the size, every piece becomes at least so many chunks.
 _MANY_JOBS, _CHUNKS_OF_A_PIECE = 2_000, 4
@@ -173,16 +177,17 @@ class _Run:
         if self._gathers_us < self.bound.time_us * _GAIN:
             return base, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(base.network))
-        work = Work(self.work.left(_SHARE_OF_HUB), self.work.events, self.work)
-        run = _Run(demand, work)
-        run.bound = self.bound
-        forth, back = (Woods(demand, work, backwards=way, symmetric=False) for way in (False, True))
+        forth, back = (Woods(demand, self.work, backwards=way, symmetric=False) for way in (False, True))
         forth.let_links_carry_both_ways()
+        back.share(forth)
         if not forth.is_direct and base.network.num_ranks > _MOST_RANKS_OF_HUB:
             return base, []
-        if self._gathers_us < forth.least_load_us() * run._share_mb * _GAIN:
+        load_us = forth.least_load_us() * self.demand.size_bytes / BYTES_PER_MB
+        if self._gathers_us < load_us * _GAIN:
             return base, []
-        back.share(forth)
+        share = 1.0 if load_us < self._gathers_us * _MUCH_LESS else 0.5
+        run = _Run(demand, Work(self.work.left(share), self.work.events, self.work))
+        run.bound = self.bound
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
         return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
 
@@ -241,9 +246,8 @@ class _Run:
         network = bases[0].network
 
         def promised_us(forests: list[Forest]) -> float:
-            ways, parts = len(forests), forests[0].parts
-            most = parts * max(self._numbers_of_cuts(parts, network, ways))
-            return promise_of(network, forests[0], self._share_mb, most, both_ways=ways > 1).time_us
+            most = forests[0].parts * max(self._numbers_of_cuts(network, forests))
+            return promise_of(network, forests[0], self._share_mb, most, both_ways=len(forests) > 1).time_us
 
         found = []
         for forests in sorted(grown, key=promised_us)[:_MOST_FORESTS]:
@@ -270,7 +274,7 @@ class _Run:
         parts, network = forests[0].parts, base.network
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         found: list[Choice] = []
-        for cuts in self._numbers_of_cuts(parts, network, len(forests)):
+        for cuts in self._numbers_of_cuts(network, forests):
             if self._is_enough([*before, *found]):
                 break
             if found and found.index(_best(found)) < len(found) - _MOST_FAILURES:
@@ -445,16 +449,18 @@ class _Run:
         most = min(_most_pieces(network), max(1, _MOST_MESSAGES // _places(network)))
         return [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
 
-    def _numbers_of_cuts(self, parts: int, network: Network, ways: int) -> list[int]:
+    def _numbers_of_cuts(self, network: Network, forests: Sequence[Forest]) -> list[int]:
         """Numbers of pieces of each tree's data to try, which goes one way or two."""
-        wanted = self.demand.chunks_per_rank
+        wanted, parts = self.demand.chunks_per_rank, forests[0].parts
         if wanted is not None:
             return [wanted // parts]
-        num_jobs = ways * len(network.roots) * (network.num_ranks - 1) * parts
+        num_jobs = len(forests) * len(network.roots) * (network.num_ranks - 1) * parts
+        most_loaded = (MAX_XML_NODES - network.num_ranks) * _SHARE_OF_STEPS
         most = min(
             _most_pieces(network) // parts,
             _MOST_JOBS_OF_ONE_RULE // num_jobs,
             _MOST_MESSAGES // (num_jobs * len(network.images)),
+            int(most_loaded / _busiest(network, forests)),
         )
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
@@ -484,6 +490,13 @@ def _with_prospects(ranked: Sequence[Rule]) -> tuple[Rule, ...]:
     """Rules for finer pieces: what was among the slower half will be so again, but for those that come into their own there."""
     most = max(_FEWEST_RULES, (len(ranked) + 1) // 2)
     return (*ranked[:most], *(rule for rule in ranked[most:] if rule.paced))
+
+
+def _busiest(network: Network, forests: Sequence[Forest]) -> int:
+    """Messages that a rank sends and receives, at most, if every tree's data is one piece."""
+    links = np.concatenate([tree.used() for forest in forests for tree in forest.trees])
+    of_trees = np.bincount(np.concatenate([network.src[links], network.dst[links]]), minlength=network.num_ranks)
+    return int(sum(of_trees[image] for image in network.images).max())
 
 
 def _grown(bases: Sequence[Woods], parts: int, seed: int) -> list[Forest]:

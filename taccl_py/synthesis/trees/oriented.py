@@ -23,8 +23,6 @@ from taccl_py.synthesis.trees.rounding import Forest
 _EPSILON = 1e-6
 # Part of a hop by which ways that are as long as each other differ, so that no two corners are the best.
 _UNLIKE = 1e-3
-# Loads that are tried for whole trees, and how far above the least one.
-_MOST_LOADS, _FAR = 8, 2.0
 
 
 class HubTrees:
@@ -66,19 +64,27 @@ class HubTrees:
     def grown(self, parts: int, seed: int = 0) -> Forest | None:
         """So many whole trees, if time suffices; others by other seeds."""
         self.least_load_us(parts)
-        for load_us in self._loads(parts)[:_MOST_LOADS].tolist():
-            capacities = self._directed(self._capacities(load_us, parts), parts, seed)
-            if capacities is not None:
-                trees = grow(self._network, capacities, parts, self._over, seed)
-                return None if trees is None else Forest(trees, parts, load_us)
-        return None
+        loads = self._loads(parts).tolist()
+        # Nearly always the least is enough; all that is above what is enough is so, too.
+        low, high, capacities = 0, min(1, len(loads)), None
+        while low < high:
+            middle = (low + high) // 2
+            found = self._directed(self._capacities(loads[middle], parts), parts, seed)
+            if found is not None:
+                high, capacities = middle, found
+            else:
+                low, high = middle + 1, len(loads) if capacities is None else high
+        if capacities is None or self._over():
+            return None
+        trees = grow(self._network, capacities, parts, self._over, seed)
+        return None if trees is None else Forest(trees, parts, loads[high])
 
     def _loads(self, parts: int) -> FloatArray:
         """Multiples of a part's time on some link that are not below what any trees need."""
         least_us = self._least_us or 0.0
         beta = np.unique(self._beta[self._beta > 0])
-        loads: FloatArray = np.unique(np.outer(np.arange(1, parts + 1), beta / parts))
-        return np.asarray(loads[(loads >= least_us * (1 - _EPSILON)) & (loads <= least_us * _FAR)], dtype=np.float64)
+        loads = np.unique(np.outer(np.arange(1, parts + 1), beta / parts))
+        return np.asarray(loads[loads >= least_us * (1 - _EPSILON)], dtype=np.float64)
 
     def _capacities(self, load_us: float, parts: int) -> FloatArray:
         """Trees that a pair of links can carry in that time, [pair]."""

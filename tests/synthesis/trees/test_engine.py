@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,32 @@ def test_trees_of_one_root_that_grow_side_by_side_are_shallow(name, kind, mib, c
     found = run(Demand(topology, kind, mib << 20))
     check(found)
     assert found.schedule.makespan_us <= cost_us
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "gap"),
+    [
+        ("mesh:3x3", 64, 0.18),
+        # A ReduceScatter and an AllGather, one after the other, take 1.5 and 1.78 times as long as the bound.
+        pytest.param("mesh:4x4", 64, 0.2, marks=pytest.mark.slow),
+        pytest.param("mesh:8x8", 64, 0.4, marks=pytest.mark.slow),
+        pytest.param("mesh:8x8", 1024, 0.16, marks=pytest.mark.slow),
+    ],
+)
+def test_an_all_reduce_goes_through_a_hub_where_corners_have_fewer_links(name, mib, gap):
+    found = run(Demand(load_topology(name), Kind.ALLREDUCE, mib << 20))
+    check(found)
+    assert found.gap <= gap
+
+
+@pytest.mark.slow
+def test_no_rank_sends_and_receives_more_than_runtimes_read():
+    """At 4 GiB about 390 pieces would be best, of which the hub of a mesh of 4 by 4 sends and receives ten messages each."""
+    found = run(Demand(load_topology("mesh:4x4"), Kind.ALLREDUCE, 4 * GIB), seconds=20.0)
+    links = found.schedule.topology.links
+    ends = Counter(rank for m in found.schedule.messages for rank in (links[m.link].src, links[m.link].dst))
+    assert max(ends.values()) <= 4095 - 16
+    lower_and_judge(found.schedule, LoweringOptions(EXECUTOR))
 
 
 @pytest.mark.parametrize("kind", [Kind.REDUCESCATTER, Kind.ALLREDUCE])
