@@ -37,7 +37,7 @@ from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
 from taccl_py.synthesis.trees.network import Network
 from taccl_py.synthesis.trees.order import Choice, Costs, Plan, Rule, list_schedule
-from taccl_py.synthesis.trees.pipeline import promise_of
+from taccl_py.synthesis.trees.pipeline import Promise, promise_of
 from taccl_py.synthesis.trees.rails import Rails, RailSearch
 from taccl_py.synthesis.trees.resize import resized
 from taccl_py.synthesis.trees.rounding import Forest
@@ -52,6 +52,8 @@ from taccl_py.units import BYTES_PER_MB
 # Numbers of trees for each root, and of pieces for each tree.
 _PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16, 24)
 _CUTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+# With the number that promises most it begins at this part of it, after a few coarse ones.
+_COARSE_CUTS, _COARSEST = (2, 8), 0.4
 # Pieces of a root's data: of each root where there are many, and of the only one.
 _MOST_PIECES, _MOST_PIECES_OF_ONE = 64, 1024
 # Messages of the whole machine, and jobs, beyond which finer pieces cost more time than they save.
@@ -246,8 +248,7 @@ class _Run:
         network = bases[0].network
 
         def promised_us(forests: list[Forest]) -> float:
-            most = forests[0].parts * max(self._numbers_of_cuts(network, forests))
-            return promise_of(network, forests[0], self._share_mb, most, both_ways=len(forests) > 1).time_us
+            return self._promise(network, forests).time_us
 
         found = []
         for forests in sorted(grown, key=promised_us)[:_MOST_FORESTS]:
@@ -257,6 +258,11 @@ class _Run:
             found.append(min([forests, *others], key=promised_us))
         found.sort(key=promised_us)
         return [forests for forests in found if promised_us(forests) < promised_us(found[0]) * _NO_MORE]
+
+    def _promise(self, network: Network, forests: Sequence[Forest]) -> Promise:
+        """What direct trees of one root promise in no more pieces than can be."""
+        most = forests[0].parts * max(self._possible_cuts(network, forests))
+        return promise_of(network, forests[0], self._share_mb, most, both_ways=len(forests) > 1)
 
     def _usable(self, found: list[Choice]) -> list[Choice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
@@ -274,7 +280,7 @@ class _Run:
         parts, network = forests[0].parts, base.network
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
         found: list[Choice] = []
-        for cuts in self._numbers_of_cuts(network, forests):
+        for cuts in self._numbers_of_cuts(base, forests):
             if self._is_enough([*before, *found]):
                 break
             if found and found.index(_best(found)) < len(found) - _MOST_FAILURES:
@@ -449,8 +455,19 @@ class _Run:
         most = min(_most_pieces(network), max(1, _MOST_MESSAGES // _places(network)))
         return [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
 
-    def _numbers_of_cuts(self, network: Network, forests: Sequence[Forest]) -> list[int]:
-        """Numbers of pieces of each tree's data to try, which goes one way or two."""
+    def _numbers_of_cuts(self, base: Woods, forests: Sequence[Forest]) -> list[int]:
+        """Numbers of pieces of each tree's data to try: where it is known about how many are best, coarser ones only to choose rules."""
+        possible = self._possible_cuts(base.network, forests)
+        if not (base.is_direct and _is_single(base.network)) or len(possible) == 1:
+            return possible
+        best = self._promise(base.network, forests).pieces / forests[0].parts
+        coarse, fine = (
+            sorted(set(possible) & set(some)) for some in (_COARSE_CUTS, [c for c in possible if c >= best * _COARSEST])
+        )
+        return [cuts for cuts in coarse if cuts < fine[0]] + fine if fine else possible
+
+    def _possible_cuts(self, network: Network, forests: Sequence[Forest]) -> list[int]:
+        """Numbers of pieces of each tree's data, which goes one way or two."""
         wanted, parts = self.demand.chunks_per_rank, forests[0].parts
         if wanted is not None:
             return [wanted // parts]
