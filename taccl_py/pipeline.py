@@ -19,7 +19,7 @@ from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOr
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.parts import alone, find_peers, join_ranks, lower_ranks, require_agreement
-from taccl_py.lowering.program import Program
+from taccl_py.lowering.program import Program, Protocol
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
@@ -508,6 +508,11 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conv
         notes.append(f"maxBytes is now {safe}, above which the program would stop")
     if verdict.violations:
         raise InvalidArtifact(f"{path}, converted", verdict.violations)
+    if verdict.facts is not None and verdict.facts.flags_early and program.kind not in (Kind.BROADCAST, Kind.REDUCE):
+        # Simple is the one that is right over all networks, but for these two.
+        found = _convert_once(replace(file, program=replace(file.program, protocol=Protocol.SIMPLE)), path, options)
+        early = "the protocol is now Simple: with LL this runtime may overwrite what is still being sent"
+        return replace(found, notes=(*found.notes, early))
     notes += ["rrc adds to what lies at its destination, as TACCL means it"] * options.adds_to_target
     return Conversion(program, text, verdict, tuple(notes))
 

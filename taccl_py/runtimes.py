@@ -23,6 +23,7 @@ MAX_DEPENDENCY_THREADBLOCK = 127  # depid is an int8
 MAX_REDUCE_CHAIN = 15  # MSCCL_MAX_REDUCE_FUSION 16; a chain of 16 drops its destination in Simple
 MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
 MAX_OFFSET = 32767  # int16
+V100_THREADBLOCKS = 80  # its SMs; the runtimes for NVIDIA's GPUs are judged by the 108 of an A100
 CUSTOM = "custom"  # spelling of a collective that the runtime knows nothing of
 PLAN_FOLDER = "default"  # where MSCCL++ keeps plans, in its cache directory MSCCLPP_CACHE_DIR
 LEGACY_CONFIG = "msccl-config.xml"  # what we call the file that tells the legacy runtime which files to load

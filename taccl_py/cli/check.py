@@ -202,6 +202,8 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
         parts.append(f"used for counts that {divisor} divides")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
+    if facts.flags_early:
+        parts.append("but with LL it may overwrite what is still being sent: use LL128 or Simple")
     if facts.kind is None:
         parts.append("not compared with any collective, as --collective names none")
     return ", ".join(parts)
@@ -252,6 +254,8 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
         return
     if result["good"]:
         click.echo(f"{name}: {click.style('good', fg='green')}: {result['facts']}")
+        for note in result["notes"] if verbose else ():
+            click.echo(f"  {note}")
         return
     objections = [Violation(v["where"], v["rule"], v["what"]) for v in result["violations"]]
     first = min(objections, key=lambda violation: _LESS_TELLING.get(violation.rule, 0))

@@ -30,6 +30,7 @@ from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
+from taccl_py.runtimes import V100_THREADBLOCKS
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
@@ -188,7 +189,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         return
     print_table(summary_table(result))
     slow = _slow_replay(synthesis, lowered, options.instances) if lowered is not None else ""
-    for note in (slow, _faster_by_switch(result)):
+    warnings = _warnings(lowered) if lowered is not None else []
+    for note in (slow, _faster_by_switch(result), *warnings):
         if note:
             click.echo(note, err=True)
     for name in files:
@@ -321,6 +323,21 @@ def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int) -> str:
     return (
         f"note: the XML takes {format_gap(slower)} longer than the schedule{cause}; the replay is the safer prediction"
     )
+
+
+def _warnings(lowered: Lowered) -> list[str]:
+    """Notes for people about what the judge cannot object to, as it depends on the GPU, or on luck."""
+    facts = lowered.verdict.facts
+    found = []
+    if facts is not None and facts.flags_early:
+        found.append(
+            "note: with LL this runtime may overwrite what is still being sent; use --protocol LL128 or Simple, or leave it out"
+        )
+    if lowered.program.num_threadblocks > V100_THREADBLOCKS:
+        found.append(
+            f"note: {lowered.program.num_threadblocks} threadblocks a GPU hang on a V100, which runs {V100_THREADBLOCKS} at a time"
+        )
+    return found
 
 
 def _only_schedule(output: Path | None) -> bool:

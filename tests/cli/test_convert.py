@@ -70,3 +70,12 @@ def test_what_cannot_be_read_is_named(refuse, folder, text, words):
     if text is not None:
         (folder / "old.xml").write_text(text, encoding="utf-8")
     refuse(2, words, "convert", "old.xml", "-o", "new.xml")
+
+
+def test_where_flags_of_ll_come_early_the_protocol_becomes_simple(taccl):
+    taccl("synth", "full:3", "alltoall", "--engine", "templates", "--size", "4KiB", "--protocol", "LL", "-o", "ll.xml")
+    assert taccl("convert", "ll.xml", "-o", "executor.xml", "--json").json["protocol"] == "LL"
+    found = taccl("convert", "ll.xml", "--runtime", "rccl", "-o", "rccl.xml", "--json").json
+    assert found["protocol"] == "Simple"
+    assert "overwrite what is still being sent" in found["notes"][-1]
+    assert taccl("check", "rccl.xml", "--runtime", "rccl").code == 0

@@ -319,6 +319,40 @@ def test_the_winner_of_a_race_is_named(taccl, folder):
     assert "is a race" not in alone.out
 
 
+def test_what_depends_on_the_gpu_or_on_luck_is_told(taccl):
+    row = (
+        "synth",
+        "full:3",
+        "alltoall",
+        "--engine",
+        "templates",
+        "--size",
+        "4KiB",
+        "--runtime",
+        "rccl",
+        "-o",
+        "out.xml",
+    )
+    assert "still being sent" in taccl(*row, "--protocol", "LL").err
+    assert "still being sent: use LL128" in taccl("check", "out.xml", "--runtime", "rccl").out
+    assert "before all threads" in taccl("check", "out.xml", "--runtime", "rccl", "--verbose").out
+    assert "still being sent" not in taccl(*row).err
+    crowd = (
+        "synth",
+        "full:16",
+        "alltoall",
+        "--engine",
+        "templates",
+        "--size",
+        "1MiB",
+        "--instances",
+        3,
+        "-o",
+        "out.xml",
+    )
+    assert "93 threadblocks a GPU hang on a V100, which runs 80" in taccl(*crowd).err
+
+
 def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypatch):
     """20 seconds on up to 64 ranks, 7 for one engine, 60 for sketches; in proportion on more."""
     found = []

@@ -41,11 +41,12 @@ class StepType:
         return self.receives and (self.sends or self.reads)
 
 
+SEND = "s"
 COPY = "cpy"
 NOP = "nop"
 REDUCE = "re"
 STEP_TYPES = {
-    "s": StepType(sends=True, reads=True),
+    SEND: StepType(sends=True, reads=True),
     "r": StepType(receives=True, writes=True),
     "rcs": StepType(receives=True, sends=True, writes=True),
     "rrs": StepType(receives=True, sends=True, reads=True),

@@ -57,6 +57,8 @@ class ProgramFacts:
     fifo_depth
         Shortest queues with which the program ends at every size, in operations; None when it never ends or could not
         be executed.
+    flags_early
+        Whether a step may overwrite what is still being sent, because the runtime raises the flags of such sends early.
     """
 
     name: str
@@ -75,6 +77,7 @@ class ProgramFacts:
     max_steps: int
     scratch_chunks: int
     fifo_depth: int | None
+    flags_early: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ class _Run:
     root: int | None = None
     safe_max_bytes: int | None = 0
     fifo_depth: int | None = None
+    flags_early: bool = False
 
 
 def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None) -> ProgramVerdict:
@@ -214,7 +218,8 @@ def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
             findings.violation(circle.where, "fifo-deadlock", what)
     elif single.capacity is None or single.capacity > slots:
         safe_max_bytes = _check_largest_size(case, slots, findings)
-    return _Run(_check_placements(case, whole, root, findings), safe_max_bytes, single.capacity)
+    found_root, flags_early = _check_placements(case, whole, root, findings)
+    return _Run(found_root, safe_max_bytes, single.capacity, flags_early)
 
 
 def _slots_text(case: _Case) -> str:
@@ -254,8 +259,10 @@ def _smallest_safe_split(plan: Plan, slots: int) -> int:
     return safe
 
 
-def _check_placements(case: _Case, whole: Execution, asked_root: int | None, findings: Findings) -> int | None:
-    """Contents and races for every placement that the file declares; returns the root that was found."""
+def _check_placements(
+    case: _Case, whole: Execution, asked_root: int | None, findings: Findings
+) -> tuple[int | None, bool]:
+    """Contents and races for every placement that the file declares; returns the root that was found, and see `flags_early`."""
     algorithm, geometry, plan = case.algorithm, case.geometry, case.plan
     placements = case.placements
     if geometry.kind is None and True in placements:
@@ -265,7 +272,7 @@ def _check_placements(case: _Case, whole: Execution, asked_root: int | None, fin
             " looked at; name the collective"
         )
     if not placements:
-        return None
+        return None, False
     unknown = make_setting(algorithm, geometry, Placement(placements[0], None))
     root = find_root(plan, whole.order, unknown, asked_root)
     if asked_root is not None and root is not None and root != asked_root:
@@ -274,14 +281,21 @@ def _check_placements(case: _Case, whole: Execution, asked_root: int | None, fin
     separate = [Findings() for _ in settings]
     for setting, found in zip(settings, separate, strict=True):
         check_contents(plan, whole.order, case.contents(setting, found), found)
-    handed_over = find_races(plan, whole.order, settings, separate, messages_order=case.images is None)
-    if case.runtime.name == RCCL.name and handed_over:
+    handovers = find_races(plan, whole.order, settings, separate, messages_order=case.images is None)
+    is_rccl = case.runtime.name == RCCL.name
+    if is_rccl and handovers.through_input:
         findings.note(
             "some steps read from the input buffer what another threadblock wrote there; this runtime orders memory"
             " between threadblocks only for the output and scratch"
         )
+    flags_early = is_rccl and algorithm.protocol == "LL" and handovers.of_sent_cells
+    if flags_early:
+        findings.note(
+            "some steps wait for a send before they overwrite what it reads; with LL this runtime may raise the flag of a send"
+            " before all threads have read it, so use LL128 or Simple"
+        )
     _merge(separate, [setting.placement for setting in settings], findings)
-    return root
+    return root, flags_early
 
 
 def _placements(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> tuple[bool, ...]:
@@ -325,4 +339,5 @@ def _facts(
         max_steps=max((len(tb.steps) for tb in blocks), default=0),
         scratch_chunks=max((gpu.scratch_chunks for gpu in algorithm.gpus), default=0),
         fifo_depth=run.fifo_depth,
+        flags_early=run.flags_early,
     )

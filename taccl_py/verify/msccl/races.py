@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Address, Buffer
 from taccl_py.verify.msccl.findings import Findings, place
-from taccl_py.verify.msccl.grammar import COPY
+from taccl_py.verify.msccl.grammar import COPY, SEND
 from taccl_py.verify.msccl.operations import Operation, Plan
 from taccl_py.verify.msccl.semantics import Setting
 
@@ -33,17 +33,27 @@ class Past:
         return bool(self.bits >> self.bit_of[operation] & 1)
 
 
-class RaceCheck:
-    """Accesses to all cells in one setting, checked in the order of `find_races`.
+@dataclass(frozen=True, slots=True)
+class Handovers:
+    """What threadblocks of a GPU leave to each other in ways that not every runtime orders.
 
     Attributes
     ----------
-    input_handovers
-        Operations that read through the input buffer what another threadblock wrote.
+    through_input
+        Whether a step reads from the input buffer what another threadblock wrote there.
+    of_sent_cells
+        Whether a step overwrites what another threadblock sends, and has nothing but the flag of the send to wait for.
     """
 
+    through_input: bool
+    of_sent_cells: bool
+
+
+class RaceCheck:
+    """Accesses to all cells in one setting, checked in the order of `find_races`; the attributes are those of `Handovers`."""
+
     def __init__(self, plan: Plan, setting: Setting, findings: Findings) -> None:
-        self.input_handovers: list[int] = []
+        self.through_input = self.of_sent_cells = False
         self._plan = plan
         self._setting = setting
         self._findings = findings
@@ -76,7 +86,7 @@ class RaceCheck:
             if writer not in past:
                 self._report(operation, "reads", writer, "writes", address)
             elif address.buffer is Buffer.INPUT:
-                self.input_handovers.append(operation.index)
+                self.through_input = True
         readers = self._readers[gpu]
         renewed = {old: self._with_reader(old, operation) for old in set(readers[cells])}
         readers[cells] = [renewed[old] for old in readers[cells]]
@@ -90,6 +100,10 @@ class RaceCheck:
         for reader in sorted({reader for group in set(readers[cells]) for reader in group}):
             if reader != operation.index and reader not in past:
                 self._report(operation, "writes", reader, "reads", address)
+            elif self._plan.operations[reader].step.type == SEND and any(
+                w.operation == reader for w in operation.waits
+            ):
+                self.of_sent_cells = True
         writers[cells] = [operation.index] * operation.step.count
         readers[cells] = [()] * operation.step.count
 
@@ -116,8 +130,8 @@ def find_races(
     found: Sequence[Findings],
     *,
     messages_order: bool = True,
-) -> bool:
-    """Object to accesses that nothing orders; return whether any step reads through the input what another threadblock wrote.
+) -> Handovers:
+    """Object to accesses that nothing orders.
 
     Mostly flags alone order what threadblocks of a GPU do, which is soon seen GPU by GPU; only if they do not, messages count too.
 
@@ -136,7 +150,7 @@ def find_races(
     if messages_order and any(trial.violations() for trial in trials):
         checks = [RaceCheck(plan, setting, findings) for setting, findings in zip(settings, found, strict=True)]
         _follow_all(plan, order, checks)
-    return any(check.input_handovers for check in checks)
+    return Handovers(any(check.through_input for check in checks), any(check.of_sent_cells for check in checks))
 
 
 def _follow_flags(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -> None:

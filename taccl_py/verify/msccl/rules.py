@@ -15,6 +15,7 @@ from taccl_py.runtimes import (
     MAX_PEERS_PER_CHANNEL,
     MAX_XML_CHILDREN,
     MAX_XML_NODES,
+    V100_THREADBLOCKS,
     Runtime,
 )
 from taccl_py.verify.msccl.findings import Findings, listing, place, quoted
@@ -284,6 +285,8 @@ def _check_threadblock_ids(gpu: Gpu, runtime: Runtime, findings: Findings) -> No
             " kernel hangs when one of them cannot start"
         )
         findings.violation(place(gpu.id), "resident-threadblocks", what)
+    elif len(ids) > V100_THREADBLOCKS:
+        findings.note(f"some GPUs have more than {V100_THREADBLOCKS} threadblocks, which hang on a V100")
 
 
 def _check_peers(gpu: Gpu, tb: Threadblock, num_ranks: int, findings: Findings) -> None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Kind
-from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, RUNTIMES
+from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, RUNTIMES, Runtime
 from taccl_py.verify.msccl import judge_program
 from tests.verify.msccl.brute_force import find_bad_run
 from tests.verify.msccl.files import (
     RIGHT_FILES,
+    Block,
     File,
     add,
     chain_broadcast,
@@ -217,6 +218,50 @@ def test_rccl_may_fuse_long_chains() -> None:
     verdict = judge_program(pairs_allreduce(20).text(), RCCL)
     assert verdict.violations == ()
     assert any("chain of 16 reductions" in note for note in verdict.notes)  # the sixteenth ends a chain
+
+
+def overwriting_alltoall(**changes: object) -> File:
+    """In place: what the send of chunk 1 - rank reads is overwritten by the receive of another threadblock, which waits for its flag."""
+    file = make_file("alltoall", 2, 2, (2, 2, 0), inplace=1, outofplace=1, **changes)
+    for rank in range(2):
+        add(file, rank, 1 - rank, -1, [step("s", f"i{1 - rank}", f"o{rank}", flag=1)])
+        add(file, rank, -1, 1 - rank, [step("r", f"i{1 - rank}", f"o{1 - rank}", after=(0, 0))])
+        add(file, rank, -1, -1, [step("cpy", f"i{rank}", f"o{rank}")])
+    return file
+
+
+@pytest.mark.parametrize(
+    ("runtime", "protocol", "early"),
+    [(RCCL, "LL", True), (RCCL, "LL128", False), (RCCL, "Simple", False), (EXECUTOR, "LL", False)],
+)
+def test_flags_of_ll_sends_come_early_in_rccl(runtime: Runtime, protocol: str, early: bool) -> None:
+    verdict = judge_program(overwriting_alltoall(proto=protocol).text(), runtime)
+    assert verdict.violations == ()
+    assert verdict.facts is not None
+    assert verdict.facts.flags_early is early
+    assert any("before all threads have read it" in note for note in verdict.notes) is early
+
+
+def test_waiting_for_a_later_step_is_no_waiting_for_a_send() -> None:
+    file = overwriting_alltoall(proto="LL")
+    for gpu in file.gpus:
+        send, receive = gpu.blocks[0].steps, gpu.blocks[1].steps
+        send[0]["hasdep"] = 0
+        send.append(step("cpy", "i0", "i0", flag=1))
+        receive[0]["deps"] = 1
+    verdict = judge_program(file.text(), RCCL)
+    assert verdict.facts is not None
+    assert not verdict.facts.flags_early
+
+
+def test_a_v100_has_fewer_threadblocks_than_an_a100() -> None:
+    file = pair_allreduce()
+    while len(file.gpus[0].blocks) < 81:
+        block = {"id": len(file.gpus[0].blocks), "send": -1, "recv": -1, "chan": 0}
+        file.gpus[0].blocks.append(Block(block, [step("cpy", "i0", "i0")]))
+    assert any("hang on a V100" in note for note in judge_program(file.text(), EXECUTOR).notes)
+    del file.gpus[0].blocks[-1]
+    assert not any("V100" in note for note in judge_program(file.text(), EXECUTOR).notes)
 
 
 def test_other_step_limits_can_be_judged() -> None:
