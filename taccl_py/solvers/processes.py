@@ -37,6 +37,7 @@ class Workers:
     pool: Executor
     _end: Callable[[], None]
     lost: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+    _kill: Callable[[], None] = lambda: None
 
     def submit(
         self, function: Callable[_Given, _Result], *given: _Given.args, **named: _Given.kwargs
@@ -52,6 +53,15 @@ class Workers:
     def stop(self) -> None:
         """Tell all processes to come to an end, by setting `STOP` there; may be said more than once."""
         self._end()
+
+    def abandon(self) -> None:
+        """End all processes that are on this machine, whatever they do; what was under way is lost."""
+        self._kill()
+
+
+def _kill_all() -> None:
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 class _Process(SpawnProcess):
@@ -74,10 +84,9 @@ def start_workers(number: int) -> Iterator[Workers]:
     listens, ends = context.Pipe(duplex=False)
     with ProcessPoolExecutor(number, context, _prepare, (listens,)) as pool:
         try:
-            yield Workers(pool, ends.close)
+            yield Workers(pool, ends.close, _kill=_kill_all)
         except KeyboardInterrupt:
-            for process in multiprocessing.active_children():
-                process.kill()
+            _kill_all()
             raise
         finally:
             ends.close()

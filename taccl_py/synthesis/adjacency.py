@@ -49,12 +49,15 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
 def _without_circles(predecessor: dict[int, int]) -> dict[int, int]:
     """Drop one entry of every circle, which the images of a chunk under a rotation form where its orbit wraps around."""
     kept: dict[int, int] = {}
+    # Some arc on the way to the first one of a chain: chains of many chunks would be long ways.
+    ahead: dict[int, int] = {}
     for arc, before in predecessor.items():
-        first: int | None = before
-        while first is not None and first != arc:
-            first = kept.get(first)
-        if first is None:
-            kept[arc] = before
+        first = before
+        while (next_one := ahead.get(first)) is not None:
+            ahead[first] = ahead.get(next_one, next_one)
+            first = next_one
+        if first != arc:
+            kept[arc] = ahead[arc] = before
     return kept
 
 

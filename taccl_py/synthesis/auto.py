@@ -10,13 +10,13 @@ import time
 from dataclasses import replace
 
 from taccl_py.collective import Kind
-from taccl_py.errors import TacclError
+from taccl_py.errors import LimitReached, TacclError
 from taccl_py.schedule.ir import Origin
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.race import Outcome, Racer, Run
+from taccl_py.synthesis.race import DIED, Outcome, Racer, Run
 from taccl_py.synthesis.suggest import connection_sketches
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.translations import translations_of
@@ -173,12 +173,14 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)
     events.bound(bound.time_us)
     answers: list[Synthesis] = []
+    reasons: set[str] = set()
     answering: set[str] = set()
 
     def has_closed_the_gap(racer: Racer, runs: list[Run]) -> bool:
         nonlocal bound
         outcomes = racer.race([replace(run, bound=bound) for run in runs], events)
         bound = _raised(bound, outcomes)
+        reasons.update(outcome.reason for outcome in outcomes)
         answers.extend(
             _signed(outcome.synthesis, outcome.run, limits.seed)
             for outcome in outcomes
@@ -198,6 +200,8 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
             if not has_closed_the_gap(racer, [run for run in runs if run not in quick]):
                 left_out = [] if _HIERARCHY in answering else left_out_runs(demand)
                 has_closed_the_gap(racer, [*left_out, *second_runs(demand)])
+    if not answers and DIED in reasons:
+        raise LimitReached(f"no engine has an answer: {DIED}; ask for fewer chunks")
     if not answers:
         return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
     return _joined(answers, bound, time.monotonic() - begun)

@@ -23,7 +23,10 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.uneven import fit_to_size
 
 _POLL_SECONDS = 0.1
+# What does not end so long after it should have, or as long again as it had, is given up.
+_PATIENCE_SECONDS = 30.0
 _NO_TIME = "no time was left"
+DIED = "a process of the race died, perhaps for want of memory, or was given up as it did not end in time"
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -140,14 +143,18 @@ class Racer:
         return _answer(run, replace(self._options, limits=self._options.limits.within(seconds)))
 
     def _await(self, processes: Workers, futures: Sequence[Future[_Result]], events: Events) -> None:
-        """Wait for all; when time is up or the user says stop, cancel what waits and let what runs come to its end."""
+        """Wait for all; when time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon."""
         pending = set(futures)
+        patience: Deadline | None = None
         while pending:
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures)} runs")
             _, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
             if self.over:
                 processes.stop()
                 pending = {future for future in pending if not future.cancel()}
+                patience = patience or Deadline(max(_PATIENCE_SECONDS, self._seconds))
+                if not patience.left:
+                    processes.abandon()
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,7 @@ def _result(use: Callable[[Outcome], _Result], run: Run, future: Future[_Result]
     try:
         return future.result()
     except BrokenProcessPool:
-        return use(Outcome(run, None, "a process of the race died, perhaps for want of memory"))
+        return use(Outcome(run, None, DIED))
 
 
 def _carry_out(run: Run, settings: _Settings, use: Callable[[Outcome], _Result]) -> _Result:

@@ -1,10 +1,12 @@
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Sketch
-from taccl_py.synthesis.adjacency import predecessors
+from taccl_py.synthesis.adjacency import _without_circles, predecessors
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.topology.catalog import load_topology
@@ -69,3 +71,29 @@ def test_arcs_never_follow_each_other_in_a_circle():
         while (arc := joins.get(arc)) is not None:
             assert arc not in seen
             seen.add(arc)
+
+
+def ends(found):
+    """Whether the way back from every arc comes to an end."""
+    for arc in found:
+        seen = {arc}
+        while arc in found:
+            arc = found[arc]
+            if arc in seen:
+                return False
+            seen.add(arc)
+    return True
+
+
+@given(st.dictionaries(st.integers(0, 12), st.integers(0, 12)))
+def test_no_arc_comes_before_itself_and_no_more_is_dropped_than_that_takes(predecessor):
+    kept = _without_circles(predecessor)
+    assert ends(kept)
+    assert kept.items() <= predecessor.items()
+    assert not any(ends({**kept, arc: before}) for arc, before in predecessor.items() if arc not in kept)
+
+
+def test_a_chain_of_many_chunks_is_no_long_way():
+    many = 200_000
+    assert len(_without_circles({arc: arc - 1 for arc in range(many, 0, -1)})) == many
+    assert len(_without_circles({arc: arc - 1 for arc in range(1, many)})) == many - 1

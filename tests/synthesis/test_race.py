@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -70,6 +71,21 @@ def test_a_process_that_dies_ends_the_race_with_a_reason_and_not_with_a_hang(mon
 
 def _die(_run, _settings, _use):
     os._exit(9)
+
+
+def test_what_does_not_end_long_after_its_time_is_given_up(monkeypatch):
+    monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _sleep)
+    monkeypatch.setattr("taccl_py.synthesis.race._PATIENCE_SECONDS", 0.2)
+    begun = time.monotonic()
+    with Racer(Options(limits=Limits(seconds=0.5)), 0.5, 2).running() as racer:
+        outcomes = racer.race([Run("templates", Demand(RING, Kind.ALLGATHER, 1e6))] * 2, Events())
+    assert [outcome.synthesis for outcome in outcomes] == [None, None]
+    assert all("given up" in outcome.reason for outcome in outcomes)
+    assert time.monotonic() - begun < 100
+
+
+def _sleep(_run, _settings, _use):
+    time.sleep(200)
 
 
 def test_nothing_is_given_to_processes_when_time_is_up():
