@@ -17,6 +17,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(quiet_pulp)
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Races end soon: what a default gives a person's machine, a test of what a command says has no use for."""
+    monkeypatch.setattr("taccl_py.cli.synth._DEFAULT_RACE_LIMIT_S", 2.0)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Empty folder that is the working directory, so that tests may name files the way people do."""

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from taccl_py.cli import main
+from taccl_py.cli.synth import _DEFAULT_RACE_LIMIT_S
 from taccl_py.collective import Kind
 from taccl_py.errors import LimitReached
 from taccl_py.jsonio import parse_json
@@ -302,7 +303,9 @@ def test_what_is_fastest_is_asked_for_unless_a_sketch_or_solver_is_named(taccl, 
 
 def test_without_any_option_data_is_cut_as_finely_as_pays(taccl):
     """Four links at 20 us/MB lead away from rank 0, so 0.32 ms are the least; in one piece it takes four times that."""
-    record = taccl("synth", "torus:4x4", "broadcast", "--size", "64MB", "--only-schedule", "--json").json
+    record = taccl(
+        "synth", "torus:4x4", "broadcast", "--size", "64MB", "--time-limit", 20, "--only-schedule", "--json"
+    ).json
     assert record["makespan_us"] < 400 < 4 * record["bound_us"]
     assert (record["engine"], record["found_by"]) == ("auto", "trees")
 
@@ -362,6 +365,7 @@ def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypat
         raise LimitReached("enough")
 
     monkeypatch.setattr("taccl_py.pipeline.synthesize", give_up)
+    monkeypatch.setattr("taccl_py.cli.synth._DEFAULT_RACE_LIMIT_S", _DEFAULT_RACE_LIMIT_S)
     milp = ("--engine", "milp")
     rows = [
         ("ring:64", *milp),
