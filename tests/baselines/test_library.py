@@ -30,7 +30,9 @@ def fastest_us(topology, kind, family, size_bytes, root=0):
     return min(v.schedule.makespan_us for v in by_family(topology, kind, root, size_bytes)[family])
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "ndv4-x2" else ()) for name in MACHINES]
+)
 @pytest.mark.parametrize("kind", Kind)
 def test_the_judge_accepts_every_baseline(name, kind):
     topology = MACHINES[name]

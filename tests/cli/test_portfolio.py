@@ -14,7 +14,7 @@ from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
 from taccl_py.verify.schedule import judge_schedule
 
-RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "60")
+RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "15")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_made_again_the_files_replace_the_old_ones(taccl, folder):
 
 
 def test_the_same_is_printed_as_json(taccl):
-    record = taccl("synth", "ring:3", "broadcast", "--sizes", "1KiB:1MiB", "--json", "--time-limit", "20").json
+    record = taccl("synth", "ring:3", "broadcast", "--sizes", "1KiB:1MiB", "--json", "--time-limit", "5").json
     assert record["files"] == []
     assert record["collective"] == "broadcast"
     assert record["ranges"][0]["min_bytes"] == 1 << 10

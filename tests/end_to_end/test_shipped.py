@@ -78,6 +78,8 @@ PRODUCT = tuple(
 )
 # The next collective at every place: each occurs several times. Beginning with the fifth spares the largest machines AllToAll.
 FEW = tuple(PRODUCT[row * len(Kind) + (row + 4) % len(Kind)] for row in range(len(PLACES)))
+# The one that takes by far the longest.
+LONG = {"dgx2-sk-1-x2-allreduce": pytest.mark.slow}
 # Every third collective, beginning with another one at the next place.
 MORE = tuple(
     number for number, case in enumerate(PRODUCT) if sum(divmod(number, len(Kind))) % 3 == 0 and case not in FEW
@@ -138,7 +140,7 @@ def test_the_few_cases_have_every_place_collective_and_size():
     assert {PRODUCT[number].kind for number in MORE} == set(Kind)
 
 
-@pytest.mark.parametrize("case", FEW, ids=str)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=LONG.get(str(case), ())) for case in FEW], ids=str)
 def test_one_collective_at_every_place_becomes_good_xml(case):
     require_all_good(case, WAYS)
 

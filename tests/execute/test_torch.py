@@ -99,6 +99,7 @@ def test_ranks_that_share_a_gpu_have_a_host_of_their_own_for_nccl(tmp_path):
     assert all(row["time_us"] > 0 for row in ended.json["results"])
 
 
+@pytest.mark.slow
 def test_work_that_is_stuck_on_a_gpu_ends_in_bounded_time(tmp_path):
     words = ("run", write(tmp_path, ring_allreduce(2)), "--with", "torch", "--backend", "nccl", "--timeout", 15)
     ended = under_torchrun(2, "pretend", "stuck", *words, module="tests.execute.process_driver")

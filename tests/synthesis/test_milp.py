@@ -340,6 +340,7 @@ def repeated(solver):
     return write_schedule(synthesis.schedule)
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer_to_the_last_byte():
     """In this process twice, and in another one whose sets and dictionaries of text have another order."""
     here = {solver: repeated(solver) for solver in ("cp-sat", "highs")}

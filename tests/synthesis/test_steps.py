@@ -16,7 +16,9 @@ def run(demand, seconds=60.0):
     return synthesize_steps(demand, Options(limits=Limits(seconds=seconds)), Events())
 
 
-@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.BROADCAST])
+@pytest.mark.parametrize(
+    "kind", [Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, pytest.param(Kind.BROADCAST, marks=pytest.mark.slow)]
+)
 def test_small_sizes_take_few_steps_and_large_ones_little_traffic(kind):
     topology = load_topology("dgx1")
     small, large = run(Demand(topology, kind, 1024.0)), run(Demand(topology, kind, 1024 * MB))

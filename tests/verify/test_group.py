@@ -46,10 +46,10 @@ def changed(schedule, number, **fields):
         "switch:5",
         "hpn:2",
         "fattree:4",
-        "ndv2-x2",
-        "mi250x-x2",
+        pytest.param("ndv2-x2", marks=pytest.mark.slow),
+        pytest.param("mi250x-x2", marks=pytest.mark.slow),
         "dgx1",
-        "dragonfly:1",
+        pytest.param("dragonfly:1", marks=pytest.mark.slow),
     ],
 )
 def test_both_judges_agree_on_what_is_good(formula, kind):

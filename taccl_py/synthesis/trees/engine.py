@@ -81,8 +81,8 @@ _FEW_PLACES = 200
 _VERY_FEW_PLACES = 64
 # Places in direct trees up to which they are grown, which takes as many maximum flows.
 _MOST_GROWN = 6_000
-# Places in trees that are grown another time with other seeds.
-_MOST_REGROWN = 10_000
+# Places in trees that are grown another time with other seeds, and seeds: a few ranks have few different trees.
+_MOST_REGROWN, _MOST_SEEDS = 10_000, 200
 # Trees of one root that promise to take so many times as long as the best are not tried.
 _NO_MORE = 1.1
 # Numbers of trees that are tried; numbers of pieces in a row that may be no better.
@@ -253,7 +253,7 @@ class _Run:
         found = []
         for forests in sorted(grown, key=promised_us)[:_MOST_FORESTS]:
             parts = forests[0].parts
-            seeds = range(1, 1 + _MOST_REGROWN // (parts * _places(network)))
+            seeds = range(1, 1 + min(_MOST_SEEDS, _MOST_REGROWN // (parts * _places(network))))
             others = [other for seed in seeds if (other := _grown(bases, parts, self.work.limits.seed + seed))]
             found.append(min([forests, *others], key=promised_us))
         found.sort(key=promised_us)

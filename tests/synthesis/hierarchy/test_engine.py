@@ -34,7 +34,7 @@ def solved(topology, kind, size_bytes, engine=synthesize_hierarchy, **more):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (3, 2), (4, 3), (5, 1)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (3, 2), pytest.param(4, 3, marks=pytest.mark.slow), (5, 1)])
 def test_every_way_is_right(nodes, ranks, kind):
     demand = Demand(small_cluster(nodes, ranks), kind, float(MIB), root=nodes * ranks - 1 if kind in KINDS[3:5] else 0)
     found = list(ways(demand, Limits()))
@@ -54,7 +54,7 @@ def test_uneven_nodes_are_served(ranks, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS[:5])
-@pytest.mark.parametrize("machine", ["ndv2", "dgx2", "mi300x"])
+@pytest.mark.parametrize("machine", [pytest.param("ndv2", marks=pytest.mark.slow), "dgx2", "mi300x"])
 def test_shared_nics_full_meshes_and_sparse_nodes_are_served(machine, kind):
     schedule = solved(load_topology(machine, 2), kind, 256 << 10)
     assert judge_schedule(schedule) == ()
@@ -81,13 +81,14 @@ def test_alltoall_keeps_the_lanes_busy_from_beginning_to_end():
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST])
-@pytest.mark.parametrize("size_bytes", [256 << 10, 4 * MIB])
+@pytest.mark.parametrize("size_bytes", [256 << 10, pytest.param(4 * MIB, marks=pytest.mark.slow)])
 def test_middle_sizes_are_faster_than_templates_and_trees_on_two_nodes(size_bytes, kind):
     topology = load_topology("ndv4", 2)
     others = (solved(topology, kind, size_bytes, engine) for engine in (synthesize_templates, synthesize_trees))
     assert solved(topology, kind, size_bytes).makespan_us <= min(other.makespan_us for other in others) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("machine", "nodes"), [("ndv4", 2), ("ndv5", 2)])
 def test_allreduce_is_at_most_an_allgather_twice(machine, nodes):
     topology = load_topology(machine, nodes)

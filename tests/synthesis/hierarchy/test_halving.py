@@ -37,7 +37,7 @@ def found_on(topology, num_bytes, insides=(DOUBLING, DIRECT), counts=COUNTS, lim
 
 
 @pytest.mark.parametrize("machine", ["ndv4", "mi300x"])
-@pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (4, 1), (4, 4), (8, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 4), (4, 1), pytest.param(4, 4, marks=pytest.mark.slow), (8, 2)])
 @pytest.mark.parametrize("num_bytes", [MB / 4, 16 * MB])
 def test_sums_are_right_and_as_fast_as_estimated(machine, nodes, ranks, num_bytes):
     topology = small_cluster(nodes, ranks, machine)

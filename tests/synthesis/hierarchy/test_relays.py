@@ -78,6 +78,7 @@ def test_the_engine_proves_that_a_sparse_cluster_is_served_as_soon_as_it_can_be(
     assert answer.bound.reason.startswith("relays")
 
 
+@pytest.mark.slow
 def test_sums_between_sparse_nodes_are_as_fast_as_what_is_gathered():
     """Partial sums for different ranks do not lie together: without packing, each would pay an alpha of its own."""
     mi250x, options = load_topology("mi250x", 2), Options(limits=Limits(seconds=300))

@@ -66,7 +66,15 @@ def test_better_than_what_is_left_of_tacos_on_uneven_meshes_once_data_is_sent_af
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["mesh:3x3", "dgx1", "ndv2-x2", "dragonfly:1", "hpn:2,planes=2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mesh:3x3",
+        "dgx1",
+        "dragonfly:1",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ndv2-x2", "hpn:2,planes=2")),
+    ],
+)
 def test_every_collective_is_right_on_every_shape(name, kind):
     topology = load_topology(name)
     root = topology.num_ranks - 1 if kind in (Kind.BROADCAST, Kind.REDUCE) else 0

@@ -45,9 +45,9 @@ def test_one_node_or_three_have_none(name):
     ("name", "kind", "alphas_us"),
     [
         ("ndv4-x4", Kind.ALLGATHER, 3 * 0.3 + 2.6 + 2 * 0.3),
-        ("ndv4-x4", Kind.ALLREDUCE, 3 * 0.3 + 2.6 + 2 * 0.3),
+        pytest.param("ndv4-x4", Kind.ALLREDUCE, 3 * 0.3 + 2.6 + 2 * 0.3, marks=pytest.mark.slow),
         ("ndv4-x4", Kind.ALLTOALL, 3 * 0.3 + 2.6 + 2 * 0.3),
-        ("ndv4-x4", Kind.REDUCESCATTER, 3 * 0.3 + 2.6 + 2 * 0.3),
+        pytest.param("ndv4-x4", Kind.REDUCESCATTER, 3 * 0.3 + 2.6 + 2 * 0.3, marks=pytest.mark.slow),
         ("dgx2-x2", Kind.ALLTOALL, 4 * 0.3 + 2.6 + 0.3),
     ],
 )

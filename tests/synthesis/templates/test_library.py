@@ -169,7 +169,9 @@ def test_costs_for_one_chunk_count_for_a_chunk_of_each_rank():
 
 @pytest.mark.parametrize("runtime", ["executor", "rccl"])
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("name", ["dgx1", "ndv4", "mi300x", "torus:4x4", "ndv2-x2", "ndv4-x2"])
+@pytest.mark.parametrize(
+    "name", ["dgx1", "ndv4", "mi300x", "torus:4x4", "ndv2-x2", pytest.param("ndv4-x2", marks=pytest.mark.slow)]
+)
 def test_the_runtimes_take_the_fastest_templates_as_they_are(name, kind, runtime):
     found = sorted(templates(load(name), kind), key=lambda each: each.schedule.makespan_us)
     best = found[0]

@@ -52,6 +52,7 @@ def test_a_link_loads_what_the_link_back_does():
     assert pack_trees(network, never).load_us < 20 * 8 / 12
 
 
+@pytest.mark.slow
 def test_corners_of_a_mesh_need_not_get_and_give_as_much_as_all_ranks():
     """256 MiB: 7 links carry 5 times that both ways, 3835 us; all but a sixth twice through the two links of a corner took 4474."""
     demand = Demand(load_topology("mesh:2x3"), Kind.ALLREDUCE, 256 * MIB)
