@@ -149,6 +149,29 @@ def write_all(texts: Mapping[Path, str]) -> None:
             written.unlink(missing_ok=True)
 
 
+def require_writable(path: Path, folder: Path) -> None:
+    """Refuse an output for which no file can be made, before there is anything to lose; nothing is left behind.
+
+    Parameters
+    ----------
+    path
+        What was named, for the error.
+    folder
+        Where the files will be.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be made in the folder, or in the nearest one above it that exists.
+    """
+    nearest = next((above for above in (folder, *folder.parents) if above.exists()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
+
+
 def _write_beside(path: Path, text: str) -> Path:
     """Complete copy of a file under a temporary name in its folder."""
     try:

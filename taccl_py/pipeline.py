@@ -49,6 +49,8 @@ AUTO_SKETCH = "auto"
 _SUGGEST_SECONDS = 7.0
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
+# What may be done another time after an interrupt.
+_SOON_S = 2.0
 # A schedule this near to the bound is called optimal.
 _AT_BOUND = 1 + 1e-6
 # A replay within this factor of the schedule's time keeps its promise.
@@ -319,8 +321,8 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     """Lower a schedule, judge the text, and replay it.
 
     Where ports would let messages pass in another order than planned, or what is forwarded as it arrives would hold up what comes
-    behind it, programs that enforce the order, without fused steps, are tried, unless the user wants an end: the order is worth up to
-    a quarter of the time, and takes no longer than the first program did.
+    behind it, programs that enforce the order, without fused steps, are tried: the order is worth up to a quarter of the time, and
+    takes no longer than the first program did. If the user wants an end, they are tried where that was soon done.
 
     Raises
     ------
@@ -329,12 +331,14 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     InvalidArtifact
         If the judge objects to the text, or it does not read back as the program.
     """
+    begun = time.monotonic()
     lowering = Lowering(schedule, options)
     kept = options.port_order
     program, timeline = _lower_once(lowering, kept, options)
+    is_soon = time.monotonic() - begun <= _SOON_S
     for order in _PORT_ORDERS[schedule.collective.reduces]:
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
-        if not slower or stopped():
+        if not slower or (stopped() and not is_soon):
             break
         if order is options.port_order:
             continue

@@ -178,11 +178,16 @@ def test_turns_that_another_size_needed_are_taken_at_once(lowered_orders):
     assert again.text == lowered.text
 
 
-def test_turns_are_looked_for_though_time_is_up_but_not_when_the_user_wants_an_end(lowered_orders):
+def test_turns_are_looked_for_though_time_is_up_but_not_for_long_when_the_user_wants_an_end(
+    lowered_orders, monkeypatch
+):
     schedule, options = cases.urgent_relay(), LoweringOptions(EXECUTOR)
     _, lowered = lower_best(answer(schedule), options, over=lambda: True)
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
+    _, lowered = lower_best(answer(schedule), options, over=lambda: True, stopped=lambda: True)
+    assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
     lowered_orders.clear()
+    monkeypatch.setattr("taccl_py.pipeline._SOON_S", -1.0)
     _, lowered = lower_best(answer(schedule), options, over=lambda: True, stopped=lambda: True)
     assert lowered_orders == [PortOrder.FREE]
     assert lowered.replay.makespan_us > schedule.makespan_us

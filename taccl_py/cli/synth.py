@@ -28,7 +28,7 @@ from taccl_py.cli.options import (
 )
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
-from taccl_py.jsonio import canonical_json, write_all
+from taccl_py.jsonio import canonical_json, require_writable, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.runtimes import V100_THREADBLOCKS
 from taccl_py.schedule.files import write_schedule
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Lowered, Request
 
+# Engines whose solver can be chosen.
+_SOLVED = ("auto", "milp", "cp")
 _DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
 # Ranks up to which these are the defaults; on more, engines take longer in proportion.
 _RANKS, _RANGE_RANKS, _MOST_LIMIT_S = 64, 16, 600.0
@@ -188,7 +190,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         echo_json(result)
         return
     print_table(summary_table(result))
-    slow = _slow_replay(synthesis, lowered, options.instances) if lowered is not None else ""
+    slow = _slow_replay(synthesis, lowered, options.instances, cut_short=stop.is_set()) if lowered is not None else ""
     warnings = _warnings(lowered) if lowered is not None else []
     for note in (slow, _faster_by_switch(result), *warnings):
         if note:
@@ -215,6 +217,11 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     limits = Limits(values["time_limit"] or default_s, seed=values["seed"], scheduler=values["scheduler"], stop=stop)
     if values["scheduler"] and engine != "greedy":
         raise InputError("only engine greedy takes it; add --engine greedy", path="command line", field="--scheduler")
+    if values["solver"] != "auto" and engine not in _SOLVED:
+        raise InputError(
+            f"engine {engine} does not choose its solver by it; leave it out, or add --engine milp",
+            path="command line", field="--solver",
+        )  # fmt: skip
     if values["trees"] is not None and engine != "trees":
         raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
     request = Request(
@@ -310,13 +317,15 @@ def _faster_by_switch(result: dict[str, Any]) -> str:
     )
 
 
-def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int) -> str:
+def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int, *, cut_short: bool) -> str:
     """A note for people where the XML does not keep what the schedule promises, with the cause where it is known."""
     slower = lowered.replay.makespan_us / synthesis.schedule.makespan_us - 1
     if slower <= _REPLAY_TOLERANCE:
         return ""
     cause = ""
-    if instances > 1:
+    if cut_short:
+        cause = ", as other orders may not have been tried after the interrupt (taccl lower tries them)"
+    elif instances > 1:
         cause = f", because each of the {instances} instances pays alpha for itself"
     elif synthesis.schedule.topology.ports:
         cause = ", because ranks that share a port (a NIC) cannot wait for each other in MSCCL"
@@ -346,12 +355,16 @@ def _only_schedule(output: Path | None) -> bool:
 
 def _check_output(output: Path | None) -> None:
     """Refuse what cannot be written before any work is done."""
-    if output is None or output.suffix in (".json", ".xml"):
-        if output is not None and output.is_dir():
-            raise InputError("is a directory; name a file, or a directory without .xml or .json", path=str(output))
+    if output is None:
         return
-    if output.is_file():
+    is_file = output.suffix in (".json", ".xml")
+    if is_file and output.is_dir():
+        raise InputError("is a directory; name a file, or a directory without .xml or .json", path=str(output))
+    if not is_file and output.exists() and not output.is_dir():
         raise InputError("is a file; name a directory, or a file ending in .xml or .json", path=str(output))
+    if is_file and output.exists() and not output.is_file():
+        return  # a pipe or a device
+    require_writable(output, output.parent if is_file else output)
 
 
 def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, facts: dict[str, Any]) -> list[str]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # What files say that they are that tell of schedules and are none: of one answer, of a range of sizes, of a front.
 SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfolio", "taccl-front"
+# Engines that say what is the best for a number of chunks, and under a sketch.
+_OF_FIXED_CHUNKS = ("milp", "cp")
 # Chunks in all messages up to which steps are counted, for which each of them is looked at.
 _MOST_COUNTED = 20_000_000
 INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
@@ -93,6 +95,14 @@ def summary_table(result: dict[str, Any]) -> Table:
     return table
 
 
+def _bounded(result: dict[str, Any]) -> str:
+    """Which schedules the bound holds for, if not for all."""
+    if result["engine"] not in _OF_FIXED_CHUNKS:
+        return ""
+    chunks = f"; for {format_count(result['chunks_per_rank'], 'chunk')} a share"
+    return chunks + (f", sketch {result['sketch']}" if result["sketch"] else "")
+
+
 def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     per_chunk = result["size_bytes"] is None
 
@@ -103,7 +113,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     if "replay_us" in result:
         rows.append(("XML replayed", time(result["replay_us"])))
     rows += [
-        ("lower bound", f"{time(result['bound_us'])}  ({result['bound_reason']})"),
+        ("lower bound", f"{time(result['bound_us'])}  ({result['bound_reason']}{_bounded(result)})"),
         ("gap", f"{format_gap(result['gap'])}  ({result['status']})"),
     ]
     if not per_chunk:

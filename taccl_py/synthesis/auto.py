@@ -44,6 +44,10 @@ _SPARSE_RANKS = range(17, 33)
 # Ranks up to which it takes a second or two, or four, for Broadcast and Reduce over nodes, and bytes up to which it wins there if
 # ranks of a node are all linked.
 _ROOTED_RANKS, _ROOTED_BYTES = 64, 8 << 20
+# Ranks of one node up to which engines greedy and steps are soon done with Broadcast and Reduce, and bytes up to which they may be
+# ahead of trees and of searches in few chunks.
+_GREEDY_ROOTED_RANKS, _GREEDY_ROOTED_BYTES = 32, 8 << 20
+_STEPS_ROOTED_RANKS, _STEPS_ROOTED_BYTES = 8, 1 << 20
 # Ranks up to which trees over nodes are packed, and all templates tried, in some seconds. On more, that is left to engine
 # hierarchy, but for what one root has for all.
 _FEW_RANKS = 128
@@ -65,6 +69,8 @@ def constructive_runs(demand: Demand) -> list[Run]:
         return []
     packed = Run("flow" if demand.kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER) else "trees", demand)
     runs = [] if packed in left_out_runs(demand) else [packed]
+    if _is_rooted_within(demand, _STEPS_ROOTED_RANKS, _STEPS_ROOTED_BYTES):
+        runs.append(Run("steps", demand))
     quick = any(run.engine == "greedy" for run in quick_runs(demand))
     return [*runs, Run("greedy", demand)] if _is_for_greedy(demand) and not quick else runs
 
@@ -79,7 +85,16 @@ def quick_runs(demand: Demand) -> list[Run]:
         rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS
         if rooted and (demand.size_bytes <= _ROOTED_BYTES or not _is_passed_on(demand)):
             runs.append(Run("greedy", demand))
+    if _is_rooted_within(demand, _GREEDY_ROOTED_RANKS, _GREEDY_ROOTED_BYTES):
+        runs.append(Run("greedy", demand))
     return runs
+
+
+def _is_rooted_within(demand: Demand, ranks: int, size_bytes: int) -> bool:
+    """Whether it is a Broadcast or Reduce of so few ranks of one node, and so little."""
+    topology = demand.topology
+    is_free = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None and not topology.chunk_costs
+    return is_free and topology.num_nodes == 1 and topology.num_ranks <= ranks and demand.size_bytes <= size_bytes
 
 
 def leading_runs(demand: Demand) -> list[Run]:

@@ -59,6 +59,10 @@ WRONG = {
         (*SYNTH, "--engine", "trees", "--trees", "3", "--chunks", "4"),
         ["--chunks", "multiple of --trees"],
     ),
+    "a solver for an engine that has its own": (
+        (*SYNTH, "--engine", "trees", "--solver", "cbc"),
+        ["--solver", "--engine milp"],
+    ),
     "another solver than that of cp": ((*SYNTH, "--engine", "cp", "--solver", "highs"), ["--solver", "--engine milp"]),
     "progress of many searches": (
         (*SYNTH, "--sizes", "1KiB:1MiB", "--progress", "progress.json"),

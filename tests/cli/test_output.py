@@ -69,6 +69,13 @@ def test_a_file_in_the_way_is_refused(refuse, folder):
     refuse(2, ["file/ring.xml", "cannot be written"], "synth", "ring:4", "allgather", "-o", "file/ring.xml")
 
 
+@pytest.mark.parametrize("output", ["file/ring.xml", "file/deep/out", "/dev/null", "/proc/nothing/out"])
+def test_what_cannot_be_written_is_refused_before_any_work(refuse, folder, monkeypatch, output):
+    monkeypatch.setattr("taccl_py.pipeline.synthesize", lambda *_: pytest.fail("the search has begun"))
+    (folder / "file").write_text("mine")
+    refuse(2, [output], "synth", "ring:4", "allgather", "-o", output)
+
+
 @pytest.mark.parametrize("blocked", ["algorithm.xml", "summary.json"])
 def test_all_files_of_a_directory_are_written_or_none(refuse, folder, blocked):
     (folder / "out" / blocked).mkdir(parents=True)

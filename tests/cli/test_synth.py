@@ -279,6 +279,14 @@ def test_the_note_about_a_slow_replay_is_true(taccl):
     assert "share a port" not in ended.err
 
 
+def test_a_bound_of_some_schedules_only_says_of_which(taccl):
+    row = ("synth", "torus:4x4", "broadcast", "--only-schedule", "--time-limit", 2)
+    assert "; for 2 chunks a share)" in taccl(*row, "--engine", "milp", "--chunks", 2).out
+    sketched = ("synth", "ndv2", "allgather", "--sketch", "sk-1", "--only-schedule", "--time-limit", 2)
+    assert "; for 1 chunk a share, sketch ndv2-sk-1)" in taccl(*sketched).out
+    assert "a share" not in taccl(*row, "--engine", "templates").out
+
+
 @pytest.mark.parametrize(
     ("options", "engine"),
     [

@@ -82,9 +82,7 @@ def _latency(problem: Problem, distances: _Distances) -> Bound:
             time_us = distances.from_source(chunk)[rank]
             if time_us > best:
                 best = time_us
-                text = (
-                    f"latency: quickest path of one chunk from rank {problem.collective.source[chunk]} to rank {rank}"
-                )
+                text = f"latency: quickest path of one chunk between rank {problem.collective.source[chunk]} and rank {rank}"
     return Bound(best, text)
 
 
@@ -285,5 +283,5 @@ def farthest_pair(topology: Topology, chunk_bytes: float) -> Bound:
     times = np.where(np.isfinite(times), times, 0.0)
     row, rank = np.unravel_index(int(times.argmax()), times.shape)
     return Bound(
-        float(times.max()), f"latency: quickest path of one chunk from rank {starts[int(row)]} to rank {int(rank)}"
+        float(times.max()), f"latency: quickest path of one chunk between rank {starts[int(row)]} and rank {int(rank)}"
     )

@@ -41,7 +41,7 @@ def test_the_bound_is_the_optimum_where_a_simple_argument_proves_it_and_never_ab
 def test_the_far_rank_bounds_by_its_distance():
     bound = bound_of(chain(4, 1.0, 10.0, 2.0), Kind.BROADCAST)
     assert bound.time_us == 3 * 13.0
-    assert bound.reason == "latency: quickest path of one chunk from rank 0 to rank 3"
+    assert bound.reason == "latency: quickest path of one chunk between rank 0 and rank 3"
 
 
 def test_quick_paths_are_found_where_they_have_more_links():
