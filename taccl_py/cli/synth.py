@@ -89,7 +89,7 @@ _UNLOWERED = "unlowered.json"
     "--engine",
     type=click.Choice(list(ENGINE_NAMES)),
     default=None,
-    help="Search method; default auto (a race of all of them), and milp with --sketch or --solver.",
+    help="Search method; default auto (a race of those that can win), and milp with --sketch or --solver.",
 )
 @click.option(
     "--solver",
