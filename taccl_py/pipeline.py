@@ -458,7 +458,13 @@ class Conversion:
 
 
 def convert_and_judge(
-    text: str, path: str, runtime: Runtime, *, kind: Kind | None = None, placement: Placement | None = None
+    text: str,
+    path: str,
+    runtime: Runtime,
+    *,
+    kind: Kind | None = None,
+    placement: Placement | None = None,
+    origin: Runtime | None = None,
 ) -> Conversion:
     """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
 
@@ -473,6 +479,8 @@ def convert_and_judge(
     placement
         How the user's buffers may lie; None: as the file says, and both if it is a legacy file (which can only say one) and
         right for both.
+    origin
+        For which runtime it was written, if that is known.
 
     Raises
     ------
@@ -483,7 +491,7 @@ def convert_and_judge(
     InvalidArtifact
         If the judge objects, whatever is tried.
     """
-    file = read_foreign(text, path, kind=kind)
+    file = read_foreign(text, path, kind=kind, origin=origin)
     refusal: InvalidArtifact | LoweringError | None = None
     for options in conversions(file, runtime, placement):
         try:
