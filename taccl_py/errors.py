@@ -68,14 +68,15 @@ class Infeasible(SynthesisError):
     ----------
     what
         The sentence for the user.
-    chunk, rank
-        The chunk that cannot get to the rank.
+    chunk, source, rank
+        The chunk that cannot get from the rank that has it to the rank that wants it.
     restriction
         The sketch field (or ``topology``) that took the last way.
     """
 
-    def __init__(self, what: str, *, chunk: int, rank: int, restriction: str) -> None:
+    def __init__(self, what: str, *, chunk: int, source: int, rank: int, restriction: str) -> None:
         self.chunk = chunk
+        self.source = source
         self.rank = rank
         self.restriction = restriction
         super().__init__(what)

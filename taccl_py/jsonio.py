@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 
 from taccl_py.errors import InputError
 
+# First characters of texts of these forms.
+_BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
+
 
 def read_text(path: Path) -> str:
     """Text of a UTF-8 file.
@@ -38,6 +41,18 @@ def read_text(path: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror}", path=str(path)) from None
 
 
+def refuse_form(text: str, path: str, form: str, needed: str, advice: str) -> None:
+    """Refuse a text that is of the other form, XML or JSON, which a parser would only call malformed.
+
+    Raises
+    ------
+    InputError
+        If it begins as that form does; the error says what is `needed`, and the advice.
+    """
+    if text.lstrip()[:1] in _BEGINS[form]:
+        raise InputError(f"is {form}, and {needed} is needed here; {advice}", path=path)
+
+
 def parse_json(text: str, path: str) -> Any:
     """Value of a JSON text; duplicate keys, NaN and halves of characters are refused.
 
@@ -46,6 +61,7 @@ def parse_json(text: str, path: str) -> Any:
     InputError
         If the text is not strict JSON.
     """
+    refuse_form(text, path, "XML", "JSON", "name another file")
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = {}

@@ -29,7 +29,7 @@ from taccl_py.sketch.machine import load_machine
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.solvers.limits import Over, never
-from taccl_py.synthesis.bounds import Bound, demand_bound
+from taccl_py.synthesis.bounds import Bound, demand_bound, require_ways
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.replicate import replicate, why_not
@@ -37,7 +37,7 @@ from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.degrade import Degradation, degraded
-from taccl_py.units import parse_size
+from taccl_py.units import format_ranks, parse_size
 from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.group import judge_group
 from taccl_py.verify.msccl import ProgramVerdict, judge_program
@@ -137,7 +137,7 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         sketch, synthesis = best.sketch, best.synthesis
     else:
         demand = make_demand(request)
-        sketch, synthesis = demand.sketch, _run_engine(request, demand, events)
+        sketch, synthesis = demand.sketch, load_engine(request.engine)(demand, request.options, events)
     origin = Origin(
         engine=request.engine,
         solver=synthesis.solver,
@@ -257,6 +257,8 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     ------
     InputError
         If a name, a file or an option is wrong, or they contradict each other.
+    Infeasible
+        If a process group has no ways between its ranks.
     """
     machine = load_machine(request.topology, request.sketch, request.nodes)
     topology, sketch = machine.topology, machine.sketch
@@ -284,6 +286,8 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
         if expanded:
             demand.collective(chunks or 1)
         choose_solver(request.options.solver)
+    if request.ranks is not None:
+        _require_ways(demand, request.ranks)
     return demand
 
 
@@ -298,15 +302,15 @@ def _named(**options: str) -> Iterator[None]:
         raise InputError(error.what, path="command line", field=options[error.field]) from None
 
 
-def _run_engine(request: Request, demand: Demand, events: Events) -> Synthesis:
+def _require_ways(demand: Demand, ranks: Sequence[int]) -> None:
+    """Refuse a process group that has no ways between its ranks, by their numbers on the machine, which the user knows."""
     try:
-        return load_engine(request.engine)(demand, request.options, events)
+        require_ways(demand.topology, demand.kind, demand.root)
     except Infeasible as error:
-        if request.ranks is None:
-            raise
         raise Infeasible(
-            f"{error} (numbers within --ranks, where rank {error.rank} is rank {request.ranks[error.rank]} of the machine)",
-            chunk=error.chunk, rank=error.rank, restriction=error.restriction,
+            f"{demand.kind} is impossible for ranks {format_ranks(ranks)} of {demand.topology.name}: no path of links between them "
+            f"leads from rank {ranks[error.source]} to rank {ranks[error.rank]}, and ranks outside of a group do not pass its data on",
+            chunk=error.chunk, source=error.source, rank=error.rank, restriction=error.restriction,
         ) from None  # fmt: skip
 
 
@@ -462,7 +466,13 @@ class Conversion:
 
 
 def convert_and_judge(
-    text: str, path: str, runtime: Runtime, *, kind: Kind | None = None, placement: Placement | None = None
+    text: str,
+    path: str,
+    runtime: Runtime,
+    *,
+    kind: Kind | None = None,
+    placement: Placement | None = None,
+    origin: Runtime | None = None,
 ) -> Conversion:
     """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
 
@@ -477,6 +487,8 @@ def convert_and_judge(
     placement
         How the user's buffers may lie; None: as the file says, and both if it is a legacy file (which can only say one) and
         right for both.
+    origin
+        For which runtime it was written, if that is known.
 
     Raises
     ------
@@ -487,7 +499,7 @@ def convert_and_judge(
     InvalidArtifact
         If the judge objects, whatever is tried.
     """
-    file = read_foreign(text, path, kind=kind)
+    file = read_foreign(text, path, kind=kind, origin=origin)
     refusal: InvalidArtifact | LoweringError | None = None
     for options in conversions(file, runtime, placement):
         try:

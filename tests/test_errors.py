@@ -20,7 +20,7 @@ from taccl_py.solvers.processes import start_workers
 
 ERRORS = [
     InputError("found 3", path="a.json", field="/ranks"),
-    Infeasible("no way", chunk=1, rank=2, restriction="topology"),
+    Infeasible("no way", chunk=1, source=0, rank=2, restriction="topology"),
     LimitReached("no time"),
     InvalidArtifact("a.xml", [Violation("gpu 0", "race", "x"), Violation("gpu 1", "race", "y")]),
     LoweringError("too long", runtime="executor", limit="steps"),

@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_text
 from taccl_py.pipeline import AUTO_SKETCH
 from taccl_py.runtimes import RUNTIMES
+from taccl_py.sketch.catalog import load_sketch
+from taccl_py.sketch.machine import load_machine
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.units import parse_ranks, parse_size
 
@@ -61,7 +63,7 @@ def read_suite(path: Path) -> Suite:
     Raises
     ------
     InputError
-        If the file is wrong; the error names the field.
+        If the file or one that it names is wrong; the error names the field.
     """
     text = read_text(path)
     try:
@@ -117,6 +119,7 @@ def _read_cases(fields: Fields, folder: Path) -> Iterator[Case]:
     label = fields.text("name", "")
     group = fields.build("ranks", lambda: parse_ranks(ranks)) if ranks else None
     fields.finish()
+    _require_machines(fields, _beside(topology, folder), _beside(sketch, folder), nodes)
     for kind, node, (size, size_bytes), chunk, engine in itertools.product(kinds, nodes, sizes, chunks, engines):
         parts = [label or _stem(topology), f"x{node}" if node else "", kind, size, "" if label else _stem(sketch)]
         parts += [f"c{chunk}" if chunk else "", f"root{root}" if root else "", f"ranks{ranks}" if ranks else ""]
@@ -126,6 +129,14 @@ def _read_cases(fields: Fields, folder: Path) -> Iterator[Case]:
             topology=_beside(topology, folder), kind=kind, engine=engine, solver=solver, sketch=_beside(sketch, folder),
             runtime=runtime, nodes=node, size_bytes=size_bytes, chunks_per_rank=chunk, ranks=group, root=root, seed=seed,
         )  # fmt: skip
+
+
+def _require_machines(fields: Fields, topology: str, sketch: str, nodes: Sequence[int | None]) -> None:
+    """Refuse what every instance of the entry would stumble over; what is wrong in a file is said of that file."""
+    if sketch:
+        fields.build("sketch", partial(load_sketch, sketch, topology))
+    for node in nodes:
+        fields.build("topology", partial(load_machine, topology, sketch, node))
 
 
 def _texts(fields: Fields, key: str) -> list[str]:

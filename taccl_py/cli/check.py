@@ -13,7 +13,7 @@ from taccl_py.cli.options import KIND, echo_json, json_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import parse_json, read_text
-from taccl_py.report.tables import INDEX_FORMATS
+from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FORMAT
 from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_count, format_size, format_time
@@ -56,7 +56,7 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
 
     A directory is judged file by file and as a whole: files that would stop the runtime's scan, sizes for which two files
     compete, sizes and placements that it covers, and the memory that its connections take. A folder of JSON files is one of
-    MSCCL++ plans.
+    MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are judged.
 
     Exit code 0 if all are good, 4 if the judge objects to one, 2 if one cannot be read.
 
@@ -64,14 +64,13 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     Examples:
       taccl check out/schedule.json out/algorithm.xml
       taccl check --runtime rccl algorithms/*.xml
-      taccl check algorithms
+      taccl check algorithms out/
     """
     asked = {"kind": hints["collective"], "root": hints["root"]}
     results: list[dict[str, Any]] = []
     for path in files:
         if path.is_dir():
-            plans = _plans_in(path)
-            results += _judge_plans(plans, **asked) if plans else _judge_directory(path, RUNTIMES[runtime], **asked)
+            results += _judge_folder(path, RUNTIMES[runtime], **asked)
         else:
             results.append(_judge(path, RUNTIMES[runtime], **asked))
     if as_json:
@@ -136,6 +135,26 @@ def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> 
         )
     ranks, time = schedule.topology.num_ranks, format_time(schedule.makespan_us)
     return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}", ())
+
+
+def _judge_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
+    """Results of a folder as what it is."""
+    answer = _answer_in(path)
+    if answer:
+        return [_judge(file, runtime, kind, root) for file in answer]
+    plans = _plans_in(path)
+    return _judge_plans(plans, kind, root) if plans else _judge_directory(path, runtime, kind, root)
+
+
+def _answer_in(path: Path) -> list[Path]:
+    """Files to judge of a folder that taccl synth wrote, as its summary says; empty if it is something else."""
+    try:
+        summary = read_text(path / "summary.json")
+    except InputError:
+        return []
+    if f'"format": "{SUMMARY_FORMAT}"' not in summary[:200]:
+        return []
+    return [file for file in (path / "schedule.json", path / "algorithm.xml") if file.is_file()]
 
 
 def _judge_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:

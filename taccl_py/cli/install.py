@@ -12,7 +12,7 @@ import click
 from taccl_py.cli.options import OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text, write_all
-from taccl_py.runtimes import LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.units import format_count
 
 if TYPE_CHECKING:
@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     "--at", "place", default=None, help="Where the directory will be on the machines; default: where it is here."
 )
 @click.option("--trim", is_flag=True, help="Where two files are for the same sizes, cut those of the one named later.")
-@click.option("--replace", "replaces", is_flag=True, help="Take away the files that the directory holds.")
+@click.option(
+    "--replace",
+    "replaces",
+    is_flag=True,
+    help="Take away all files that the directory holds, as after a new synthesis.",
+)
 @json_option
 def install(
     sources: tuple[Path, ...], output: Path, runtime: str, place: str | None, trim: bool, replaces: bool, as_json: bool
@@ -43,8 +48,8 @@ def install(
     """Put SOURCES, MSCCL XML files of any tool or directories with some, into a directory as a runtime wants it.
 
     Files are converted for the runtime and judged, one by one and together: only algorithm files, names that sort by size, and
-    no two files for the same call. For the legacy runtime a configuration file is written too. Stdout tells the environment
-    variables to set; all ranks must see the same directory.
+    no two files for the same call; a file that is there already changes nothing. For the legacy runtime a configuration file is
+    written too. Stdout tells the environment variables to set; all ranks must see the same directory.
 
     For mscclpp SOURCES are plans of taccl lower --to mscclpp-json. They are judged and go into the folder "default" of the
     directory, which is MSCCL++'s cache directory then; a program can also register them from there (ExecutionPlanRegistry).
@@ -52,6 +57,7 @@ def install(
     \b
     Examples:
       taccl install out/algorithm.xml -o executor
+      taccl install out -o executor --replace
       taccl install out old.xml -o rccl --runtime rccl --at /opt/algorithms
       taccl install plan.json -o plans --runtime mscclpp
     """
@@ -64,7 +70,10 @@ def install(
     target = RUNTIMES[runtime]
     old = _files_of_runtimes(output) if output.is_dir() else []
     kept = [] if replaces else [path for path in old if path.name != LEGACY_CONFIG]
-    offers = [_offer(path, target) for path in [*kept, *_files(sources)]]
+    # What is in a directory of the legacy runtime counts maxBytes as that does, whatever else the files say.
+    origin = LEGACY if any(path.name == LEGACY_CONFIG for path in old) else None
+    offers = [_offer(path, target, origin, held=True) for path in kept]
+    offers += [_offer(path, target) for path in _files(sources)]
     found = plan_installation(offers, target, at, trim=trim)
     write_all({output / name: text for name, text in found.texts.items()})
     for path in old:
@@ -81,7 +90,8 @@ def _install_plans(
     folder = output / PLAN_FOLDER
     old = sorted(folder.glob("*.json")) if folder.is_dir() else []
     files = [file for path in sources for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-    found = install_plans([read_plan_offer(path) for path in [*([] if replaces else old), *files]], trim=trim)
+    offers = [read_plan_offer(path, held=True) for path in ([] if replaces else old)]
+    found = install_plans([*offers, *map(read_plan_offer, files)], trim=trim)
     write_all({folder / name: text for name, text in found.texts.items()})
     for path in old:
         if path.name not in found.texts:
@@ -127,7 +137,7 @@ def _files(sources: Sequence[Path]) -> list[Path]:
     return files
 
 
-def _offer(path: Path, runtime: Runtime) -> Offer:
+def _offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, held: bool = False) -> Offer:
     from taccl_py.pipeline import convert_and_judge
     from taccl_py.portfolio.directory import Offer
 
@@ -136,7 +146,7 @@ def _offer(path: Path, runtime: Runtime) -> Offer:
         raise InputError(
             f"is JSON, and {runtime.title} loads XML; add --runtime {MSCCLPP.name} if it is a plan", path=str(path)
         )
-    return Offer(convert_and_judge(text, str(path), runtime).program, str(path))
+    return Offer(convert_and_judge(text, str(path), runtime, origin=origin).program, str(path), held)
 
 
 def _print(found: Installation, output: Path, runtime: Runtime, *, as_json: bool) -> None:

@@ -62,7 +62,7 @@ class ForeignFile:
     custom: bool
 
 
-def read_foreign(text: str, path: str, *, kind: Kind | None = None) -> ForeignFile:
+def read_foreign(text: str, path: str, *, kind: Kind | None = None, origin: Runtime | None = None) -> ForeignFile:
     """Read an algorithm file of any tool and runtime.
 
     Parameters
@@ -71,6 +71,8 @@ def read_foreign(text: str, path: str, *, kind: Kind | None = None) -> ForeignFi
         The file.
     kind
         Collective of a file that does not say it, or says "custom"; compared otherwise.
+    origin
+        The runtime for which it was written, if that is known.
 
     Raises
     ------
@@ -82,8 +84,7 @@ def read_foreign(text: str, path: str, *, kind: Kind | None = None) -> ForeignFi
     filler = _Filler(path)
     copies = filler.fill(algo, kind)
     # Files without all of the attributes are legacy ones, whose maxBytes is just outside of the range.
-    runtime = LEGACY if filler.legacy else None
-    program = read_program(algo, path, runtime)
+    program = read_program(algo, path, LEGACY if filler.legacy else origin)
     if kind is not None and program.kind is not kind:
         raise InputError(f"is for {program.kind}, but {kind} was asked for; leave --collective out", path=path)
     return ForeignFile(program, copies, tuple(filler.notes), filler.legacy, custom)

@@ -16,6 +16,7 @@ from xml.parsers import expat
 
 from taccl_py.collective import Address, Buffer, Kind, parse_kind
 from taccl_py.errors import InputError, LoweringError
+from taccl_py.jsonio import refuse_form
 from taccl_py.lowering.limits import require_name
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
 from taccl_py.runtimes import CUSTOM, Runtime
@@ -149,8 +150,9 @@ def read_elements(text: str, path: str, known: Mapping[str, AbstractSet[str]] = 
     Raises
     ------
     InputError
-        If the text is not XML, or has no such element.
+        If the text is JSON or no XML, or has no such element.
     """
+    refuse_form(text, path, "JSON", "MSCCL XML", "taccl lower makes it of a schedule")
     root = _TreeReader(path, known).read(text)
     if root is None or root.name != "algo":
         raise InputError("has no algo element; this is not an MSCCL algorithm file", path=path)

@@ -12,6 +12,7 @@ from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violatio
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES, emit_xml
 from taccl_py.lowering.program import Program
+from taccl_py.portfolio.precedence import already_done, nothing_left
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, RCCL, Runtime
 from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, judge_directory
 
@@ -29,10 +30,11 @@ class DirectoryContents:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A program to install, and the file it comes from."""
+    """A program to install, the file it comes from, and whether the directory holds that already."""
 
     program: Program
     source: str
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Installation:
     environment
         Variables that make the runtime load them.
     notes
-        What was left out or cut, one clause each.
+        What was there already or cut, one clause each.
     """
 
     texts: dict[str, str]
@@ -106,7 +108,7 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     Raises
     ------
     InputError
-        If there is no program, or two are for the same calls and nothing is to be cut.
+        If there is no program, two are for the same calls and nothing is to be cut, or cutting leaves nothing of a new one.
     LoweringError
         If the runtime loads fewer files.
     InvalidArtifact
@@ -114,14 +116,7 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     """
     if not offers:
         raise InputError("there is no algorithm to install; name MSCCL XML files or directories with some")
-    notes: list[str] = []
-    taken: list[Offer] = []
-    for offer in offers:
-        parts = _left_by(offer, taken, trim=trim)
-        if parts != [offer.program]:
-            kept = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in parts) or "nothing"
-            notes.append(f"{offer.source} is cut to {kept}")
-        taken += [Offer(part, offer.source) for part in parts]
+    taken, notes = _share_out(offers, trim=trim)
     programs = sorted((offer.program for offer in taken), key=_name)
     if len(programs) > runtime.max_algorithms:
         raise LoweringError(
@@ -138,6 +133,32 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     if runtime.name == LEGACY.name:
         texts[LEGACY_CONFIG] = _config({_name(program): program for program in programs}, place)
     return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))
+
+
+def _share_out(offers: Sequence[Offer], *, trim: bool) -> tuple[list[Offer], list[str]]:
+    """Parts of all programs that do not compete, and notes; a program that is there already changes nothing."""
+    notes: list[str] = []
+    taken: list[Offer] = []
+    for offer in offers:
+        same = next((other for other in taken if other.program == offer.program), None)
+        if same is not None:
+            notes.append(f"{offer.source} is the same as {same.source}")
+            continue
+        parts = _left_by(offer, taken, trim=trim)
+        if not parts and not offer.held and not any(_same_but_for_sizes(offer, other) for other in taken):
+            rivals = [other for other in taken if _compete(offer.program, other.program)]
+            raise nothing_left(offer.source, held=any(other.held for other in rivals))
+        if parts != [offer.program]:
+            kept = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in parts) or "nothing"
+            notes.append(f"{offer.source} is cut to {kept}")
+        taken += [replace(offer, program=part) for part in parts]
+    return taken, notes
+
+
+def _same_but_for_sizes(offer: Offer, other: Offer) -> bool:
+    """Whether one is the other with other sizes: what an earlier call cut and installed is there, and no news."""
+    one = offer.program
+    return replace(other.program, min_bytes=one.min_bytes, max_bytes=one.max_bytes) == one
 
 
 def _name(program: Program) -> str:
@@ -157,11 +178,7 @@ def _left_by(offer: Offer, taken: Sequence[Offer], *, trim: bool) -> list[Progra
         if left != parts and not trim:
             low = max(offer.program.min_bytes, other.program.min_bytes)
             high = min(offer.program.max_bytes, other.program.max_bytes)
-            raise InputError(
-                f"{offer.program.kind} from {low} to {high} bytes is also done by {other.source}; give them other sizes "
-                "with taccl lower, or add --trim to keep the one that is named first",
-                path=offer.source,
-            )
+            raise already_done(offer.source, offer.program.kind, (low, high), other.source, held=other.held)
         parts = left
     return parts
 

@@ -10,6 +10,7 @@ from typing import Any
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import canonical_json, parse_json, read_text
+from taccl_py.portfolio.precedence import already_done, nothing_left
 from taccl_py.verify.mscclpp import is_plan, judge_plan
 
 _MOST_DIGITS = 20  # of 2^64 - 1
@@ -29,6 +30,8 @@ class PlanOffer:
         Sizes for which it is to be used, both inclusive.
     source
         The file it comes from.
+    held
+        Whether the directory holds that already.
     """
 
     value: dict[str, Any]
@@ -38,6 +41,7 @@ class PlanOffer:
     min_bytes: int
     max_bytes: int
     source: str
+    held: bool = False
 
     @property
     def file_name(self) -> str:
@@ -61,8 +65,8 @@ class PlanInstallation:
     notes: tuple[str, ...]
 
 
-def read_plan_offer(path: Path) -> PlanOffer:
-    """Read and judge a plan.
+def read_plan_offer(path: Path, *, held: bool = False) -> PlanOffer:
+    """Read and judge a plan; `held` says that the directory to install it in holds it already.
 
     Raises
     ------
@@ -82,7 +86,7 @@ def read_plan_offer(path: Path) -> PlanOffer:
         raise ValueError("the judge accepted a plan for no collective")
     value = parse_json(text, str(path))
     return PlanOffer(
-        value, facts.kind, facts.num_ranks, facts.in_place, facts.min_bytes, facts.max_bytes, str(path)
+        value, facts.kind, facts.num_ranks, facts.in_place, facts.min_bytes, facts.max_bytes, str(path), held
     )  # fmt: skip
 
 
@@ -99,14 +103,21 @@ def install_plans(offers: Sequence[PlanOffer], *, trim: bool) -> PlanInstallatio
     Raises
     ------
     InputError
-        If there is no plan, or two are for the same calls and nothing is to be cut.
+        If there is no plan, two are for the same calls and nothing is to be cut, or cutting leaves nothing of a new one.
     """
     if not offers:
         raise InputError("there is no plan to install; name files of taccl lower --to mscclpp-json")
     taken: list[PlanOffer] = []
     notes: list[str] = []
     for offer in offers:
+        same = next((other for other in taken if other.text == offer.text), None)
+        if same is not None:
+            notes.append(f"{offer.source} is the same as {same.source}")
+            continue
         parts = _left_by(offer, taken, trim=trim)
+        if not parts and not offer.held and not any(_same_but_for_sizes(offer, other) for other in taken):
+            rivals = [other for other in taken if _compete(offer, other)]
+            raise nothing_left(offer.source, held=any(other.held for other in rivals))
         if parts != [offer]:
             kept = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in parts) or "nothing"
             notes.append(f"{offer.source} is cut to {kept}")
@@ -119,17 +130,22 @@ def _left_by(offer: PlanOffer, taken: Sequence[PlanOffer], *, trim: bool) -> lis
     """Parts of a plan's sizes that the ones before it leave."""
     parts = [offer]
     for other in taken:
-        if (other.kind, other.num_ranks, other.in_place) != (offer.kind, offer.num_ranks, offer.in_place):
+        if not _compete(offer, other):
             continue
         low, high = max(offer.min_bytes, other.min_bytes), min(offer.max_bytes, other.max_bytes)
         if low <= high and not trim:
-            raise InputError(
-                f"{offer.kind} from {low} to {high} bytes is also done by {other.source}; give them other sizes with taccl "
-                "lower, or add --trim to keep the one that is named first",
-                path=offer.source,
-            )
+            raise already_done(offer.source, offer.kind, (low, high), other.source, held=other.held)
         parts = [rest for part in parts for rest in _without(part, other)]
     return parts
+
+
+def _compete(one: PlanOffer, other: PlanOffer) -> bool:
+    return (one.kind, one.num_ranks, one.in_place) == (other.kind, other.num_ranks, other.in_place)
+
+
+def _same_but_for_sizes(offer: PlanOffer, other: PlanOffer) -> bool:
+    """Whether one is the other with other sizes: what an earlier call cut and installed is there, and no news."""
+    return replace(other, min_bytes=offer.min_bytes, max_bytes=offer.max_bytes).text == offer.text
 
 
 def _without(part: PlanOffer, other: PlanOffer) -> list[PlanOffer]:

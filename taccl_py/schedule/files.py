@@ -27,7 +27,7 @@ import math
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
-from taccl_py.jsonio import Fields, canonical_json, parse_json
+from taccl_py.jsonio import Fields, canonical_json, parse_json, refuse_form
 from taccl_py.schedule.ir import Message, Origin, Schedule
 from taccl_py.topology.files import topology_from_fields, topology_to_json
 from taccl_py.topology.model import Topology
@@ -37,6 +37,7 @@ FORMAT = "taccl-schedule"
 GROUP_FORMAT = "taccl-group-schedule"  # that of `taccl_py.schedule.group_files`
 VERSION = 1
 
+_ADVICE = "name the schedule that it was made of, or use taccl check, show, simulate, run or install"
 _PACKED = ', "packed": true'
 
 
@@ -118,13 +119,10 @@ def read_schedule(text: str, path: str) -> Schedule:
     InputError
         If the text is not a schedule file of a version that is understood, or refers to what does not exist.
     """
+    refuse_form(text, path, "XML", "a schedule (JSON)", _ADVICE)
     fields = Fields(parse_json(text, path), path)
     if fields.has("gpus") and not fields.has("format"):
-        raise InputError(
-            "is a plan for MSCCL++, and a schedule is needed here; name the schedule that it was made of, or use taccl check, "
-            "show, simulate, run or install",
-            path=path,
-        )
+        raise InputError(f"is a plan for MSCCL++, and a schedule is needed here; {_ADVICE}", path=path)
     if fields.has("format") and fields.raw("format") == GROUP_FORMAT:
         raise InputError(
             "is a group schedule, whose messages are not written down one by one; name the XML that taccl lower makes of it",

@@ -225,10 +225,10 @@ def _require_reached(reach: Reach, hops: IntArray, restriction: Restriction | No
         raise Infeasible(
             f"{name} cannot get from rank {reach.source[chunk]} to rank {rank}: "
             f"{reach.topology.name} has no path of links between them",
-            chunk=chunk, rank=rank, restriction="topology",
+            chunk=chunk, source=int(reach.source[chunk]), rank=rank, restriction="topology",
         )  # fmt: skip
     raise Infeasible(
         f"{name} cannot get from rank {reach.source[chunk]} to rank {rank}: the last way is taken by the sketch's field "
         f"{restriction.field}, which {restriction.what}; allow a way there ({len(missing)} such chunks and ranks in all)",
-        chunk=chunk, rank=rank, restriction=restriction.field,
+        chunk=chunk, source=int(reach.source[chunk]), rank=rank, restriction=restriction.field,
     )  # fmt: skip

@@ -1,11 +1,15 @@
 """Suite files: a matrix in, cases with names out, and one sentence for what is wrong."""
 
+import json
+
 import pytest
 
 from taccl_py.campaign.metrics import Metric
 from taccl_py.campaign.suite import read_suite
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
+from taccl_py.topology.files import topology_to_json
+from taccl_py.topology.machines import formula_topology
 
 HEADER = 'format = "taccl-suite"\nversion = 1\n'
 ENTRY = '[[instances]]\ntopology = "ring:4"\ncollectives = "allgather"\nengines = "templates"\n'
@@ -36,6 +40,8 @@ def test_an_entry_is_all_combinations_of_what_it_lists(tmp_path):
 
 
 def test_files_are_looked_for_beside_the_suite(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/box.json").write_text(json.dumps(topology_to_json(formula_topology("ring:4"))), encoding="utf-8")
     (case,) = suite_of(tmp_path, HEADER + ENTRY.replace("ring:4", "mine/box.json")).cases
     assert case.topology == str(tmp_path / "mine/box.json")
     assert case.name.startswith("box ")
@@ -51,6 +57,9 @@ def test_files_are_looked_for_beside_the_suite(tmp_path):
         (HEADER + "instances = []\n", ["instances", "empty"]),
         (HEADER + ENTRY + "colour = 1\n", ["instances.0.colour", "not a known field"]),
         (HEADER + ENTRY.replace("allgather", "barrier"), ["instances.0.collectives", "'barrier'"]),
+        (HEADER + ENTRY.replace("ring:4", "ndv9"), ["instances.0.topology", "'ndv9' is not a topology"]),
+        (HEADER + ENTRY + "nodes = 2\n", ["instances.0.topology", "not multiplied"]),
+        (HEADER + ENTRY + 'sketch = "sk-9"\n', ["instances.0.sketch", "'sk-9' is not a sketch"]),
         (HEADER + ENTRY.replace("templates", "magic"), ["instances.0.engines", "'magic'"]),
         (HEADER + ENTRY + 'sizes = ["big"]\n', ["instances.0.sizes", "'big'"]),
         (HEADER + ENTRY + "sizes = [1]\n", ["instances.0.sizes", "text"]),

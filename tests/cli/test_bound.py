@@ -82,6 +82,7 @@ def test_what_is_refused(refuse):
     refuse(2, ["not a collective"], "bound", "ring:4", "allfetch")
     refuse(2, ["not a topology"], "bound", "rong", "allgather")
     refuse(3, ["no path of links"], "bound", "dgx1", "allgather", "--ranks", "0,5")
+    refuse(3, ["from rank 0 to rank 4"], "bound", "ring:8", "allgather", "--ranks", "0,4")
 
 
 @pytest.mark.parametrize("kind", ["allgather", "allreduce", "broadcast", "reduce"])

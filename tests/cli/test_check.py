@@ -247,3 +247,22 @@ def test_a_plan_for_mscclpp_is_recognised_and_judged(taccl, files):
     (files / "plan.json").write_text(text.replace('"protocol": "Simple",', "", 1), encoding="utf-8")
     ended = taccl("check", "plan.json")
     assert (ended.code, ended.out) == (2, "plan.json: bad: protocol: is missing; add it\n")
+
+
+def test_of_a_folder_of_synth_schedule_and_program_are_judged(taccl, folder, made):
+    assert taccl("synth", "ring:4", "allgather", "--engine", "templates", "-o", "out").code == 0
+    (folder / "out" / "progress.json").write_text("{}", encoding="utf-8")  # of taccl synth --progress
+    ended = taccl("check", "out")
+    assert (ended.code, ended.err) == (0, "")
+    assert [line.split(": ")[:2] for line in ended.out.splitlines()] == [
+        ["out/schedule.json", "good"], ["out/algorithm.xml", "good"]
+    ]  # fmt: skip
+    (folder / "out" / "algorithm.xml").write_text(made["algorithm.xml"].replace('cnt="1"', 'cnt="0"', 1))
+    assert taccl("check", "out").code == 4
+
+
+def test_where_a_runtime_would_scan_it_a_schedule_is_in_the_way(taccl, files):
+    (files / "summary.json").write_text("{}", encoding="utf-8")
+    ended = taccl("check", ".")
+    assert ended.code == 4
+    assert "schedule.json: it is no algorithm file and ends the scan" in ended.out

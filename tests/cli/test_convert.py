@@ -64,7 +64,12 @@ def test_a_placement_that_a_file_cannot_serve_is_refused(refuse, taccl, folder):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", ["old.xml", "line 1"]), ("<foo></foo>", ["old.xml", "no algo element"]), (None, ["old.xml", "no such file"])],
+    [
+        ("", ["old.xml", "line 1"]),
+        ('{"format": 1}', ["old.xml", "is JSON", "MSCCL XML is needed", "taccl lower"]),
+        ("<foo></foo>", ["old.xml", "no algo element"]),
+        (None, ["old.xml", "no such file"]),
+    ],
 )
 def test_what_cannot_be_read_is_named(refuse, folder, text, words):
     if text is not None:

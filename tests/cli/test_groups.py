@@ -32,3 +32,5 @@ def test_groups_that_cannot_be_are_refused(refuse):
     )
     refuse(2, ["has a root"], "groups", "ring:4", "broadcast", "--group", "0,1", "--group", "2,3")
     refuse(2, ["--group", "rank 8 does not exist"], "groups", "ring:4", "allgather", "--group", "0,1", "--group", "8,9")
+    refuse(3, ["ranks 0,4 of ring-8", "from rank 0 to rank 4", "outside of a group"],
+           "groups", "ring:8", "allgather", "--group", "0,4", "--group", "1-3")  # fmt: skip

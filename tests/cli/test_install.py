@@ -19,6 +19,15 @@ def two(folder):
     return folder
 
 
+def newer_allreduce():
+    """Text of the same AllReduce as another algorithm."""
+    return ring_allreduce().text().replace('name="test"', 'name="newer"')
+
+
+def contents(directory):
+    return {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()}
+
+
 @pytest.mark.parametrize("runtime", REALLY)
 def test_what_is_installed_is_good_as_a_directory(taccl, two, runtime):
     ended = taccl("install", "in", "-o", "algos", "--runtime", runtime)
@@ -50,10 +59,43 @@ def test_more_can_be_added_later_but_nothing_that_competes(taccl, refuse, folder
     assert taccl("install", "in/sum.xml", "-o", "algos").code == 0
     assert taccl("install", "in/old.xml", "-o", "algos").code == 0
     assert len(list((folder / "algos").iterdir())) == 2
-    refuse(2, ["in/sum.xml", "allreduce from 0 to 1048576 bytes is also done by algos/allreduce", "--trim"],
-           "install", "in/sum.xml", "-o", "algos")  # fmt: skip
-    assert taccl("install", "in/sum.xml", "-o", "algos", "--replace").code == 0
+    (folder / "newer.xml").write_text(newer_allreduce(), encoding="utf-8")
+    refuse(2, ["newer.xml", "allreduce from 0 to 1048576 bytes is also done by algos/allreduce", "--replace", "--trim"],
+           "install", "newer.xml", "-o", "algos")  # fmt: skip
+    refuse(2, ["newer.xml", "cut to nothing", "--replace"], "install", "newer.xml", "-o", "algos", "--trim")
+    assert len(list((folder / "algos").iterdir())) == 2
+    assert taccl("install", "newer.xml", "-o", "algos", "--replace").code == 0
     assert [path.name[:9] for path in (folder / "algos").iterdir()] == ["allreduce"]
+
+
+@pytest.mark.parametrize("options", [(), ("--trim",), ("--replace",)])
+@pytest.mark.parametrize("runtime", REALLY)
+def test_installing_the_same_again_changes_nothing(taccl, two, runtime, options):
+    command = ("install", "in", "-o", "algos", "--runtime", runtime)
+    first = taccl(*command)
+    before = contents(two / "algos")
+    again = taccl(*command, *options)
+    assert (again.code, again.out) == (0, first.out), again.err
+    assert contents(two / "algos") == before
+    assert ("in/sum.xml is the same as algos/allreduce" in again.err) == (options != ("--replace",))
+
+
+def test_what_was_trimmed_can_be_trimmed_again(taccl, two):
+    (two / "more.xml").write_text(newer_allreduce().replace("1048576", "2097152"), encoding="utf-8")
+    command = ("install", "in/sum.xml", "more.xml", "-o", "algos", "--trim")
+    assert taccl(*command).code == 0
+    before = contents(two / "algos")
+    assert taccl(*command).code == 0
+    assert contents(two / "algos") == before
+
+
+def test_a_named_file_that_another_named_one_leaves_nothing_of_is_an_error(taccl, refuse, two):
+    (two / "newer.xml").write_text(newer_allreduce(), encoding="utf-8")
+    refuse(2, ["newer.xml", "also done by in/sum.xml", "--trim"], "install", "in/sum.xml", "newer.xml", "-o", "algos")
+    refuse(2, ["newer.xml", "cut to nothing", "name it before"],
+           "install", "in/sum.xml", "newer.xml", "-o", "algos", "--trim")  # fmt: skip
+    assert not (two / "algos").exists()
+    assert "--replace" not in taccl("install", "in/sum.xml", "newer.xml", "-o", "algos").err
 
 
 @pytest.mark.usefixtures("two")
@@ -173,6 +215,25 @@ def test_plans_for_the_same_sizes_are_refused_or_cut(taccl, plans):
     assert sizes_in(plans / "cache" / "default") == [(1024, 65536), (65537, 1048576)]
     assert taccl("install", "all.json", "-o", "cache", "--runtime", "mscclpp", "--replace").code == 0
     assert sizes_in(plans / "cache" / "default") == [(1024, 1048576)]
+
+
+def test_plans_that_are_there_already_change_nothing_and_others_are_not_cut_to_nothing(taccl, refuse, plans):
+    command = ("install", "small.json", "-o", "cache", "--runtime", "mscclpp")
+    assert taccl(*command).code == 0
+    before = contents(plans / "cache" / "default")
+    for options in ((), ("--trim",)):
+        again = taccl(*command, *options)
+        assert again.code == 0
+        assert "small.json is the same as cache/default/allgather" in again.err
+    text = (plans / "small.json").read_text(encoding="utf-8")
+    plan = json.loads(text)
+    (plans / "newer.json").write_text(json.dumps(plan | {"name": "newer"}), encoding="utf-8")
+    newer = ("install", "newer.json", "-o", "cache", "--runtime", "mscclpp")
+    refuse(2, ["newer.json", "also done by cache/default", "--replace", "--trim"], *newer)
+    refuse(2, ["newer.json", "cut to nothing", "--replace"], *newer, "--trim")
+    assert contents(plans / "cache" / "default") == before
+    assert taccl(*newer, "--replace").code == 0
+    assert contents(plans / "cache" / "default") != before
 
 
 def test_what_is_no_good_plan_is_not_installed(taccl, plans):

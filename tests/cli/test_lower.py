@@ -150,7 +150,18 @@ def test_a_directory_in_place_of_the_file_is_refused(refuse, files):
 
 @pytest.mark.usefixtures("files")
 def test_an_xml_file_is_no_schedule(refuse):
-    refuse(2, ["algorithm.xml", "not valid JSON"], "lower", "algorithm.xml", "-o", "a.xml")
+    words = ["algorithm.xml: is XML, and a schedule (JSON) is needed here", "name the schedule"]
+    refuse(2, words, "lower", "algorithm.xml", "-o", "a.xml")
+    refuse(2, words, "report", "algorithm.xml", "-o", "a.md")
+    refuse(
+        2,
+        ["algorithm.xml", "is XML, and JSON is needed here"],
+        "synth",
+        "ring:4",
+        "gather",
+        "--sketch",
+        "algorithm.xml",
+    )
 
 
 @pytest.mark.usefixtures("files")

@@ -62,11 +62,11 @@ def test_processes_make_the_same_bytes(taccl, suite):
 
 def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(taccl, suite):
     (suite / "suite.toml").write_text(
-        SUITE + '[[instances]]\ntopology = "ndv9"\ncollectives = "gather"\nengines = "milp"\n'
+        SUITE + '[[instances]]\ntopology = "ring:4"\ncollectives = "gather"\nroot = 9\nengines = "milp"\n'
     )
     ended = taccl(*SWEEP, "--json")
     assert ended.code == 3
-    assert "'ndv9'" in ended.json["failed"]["ndv9 gather milp"]
+    assert "root 9 does not exist" in ended.json["failed"]["ring:4 gather root9 milp"]
     assert len(ended.json["results"]) == 6
 
 
@@ -76,10 +76,11 @@ def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(tac
         (("suite.toml", "-o", "suite.toml"), ["suite.toml", "file"]),
         (("suite.toml", "-o", "out", "--only", "zzz"), ["--only", "'zzz'"]),
         (("other.toml", "-o", "out"), ["other.toml"]),
+        (("unknown.toml", "-o", "out"), ["unknown.toml", "instances.0.topology", "'ndv9' is not a topology"]),
     ],
 )
-@pytest.mark.usefixtures("suite")
-def test_bad_input_is_refused(refuse, arguments, words):
+def test_bad_input_is_refused(refuse, suite, arguments, words):
+    (suite / "unknown.toml").write_text(SUITE.replace("ring:4", "ndv9"))
     refuse(2, words, "sweep", *arguments)
 
 

@@ -182,12 +182,10 @@ def test_a_process_group_is_a_machine_of_its_own(taccl, folder):
 
 
 def test_a_process_group_without_a_path_ends_with_3(refuse):
-    sentence = refuse(3, ["rank 0 to rank 1"], "synth", "ring:4", "allgather", "--ranks", "0,2", "-o", "out")
+    sentence = refuse(3, ["rank 4 to rank 2"], "synth", "ring:8", "gather", "--ranks", "2,4,6", "-o", "out")
     assert "no path of links" in sentence
-
-
-def test_a_process_group_without_a_path_is_named_by_the_users_numbers(refuse):
-    refuse(3, ["rank 2"], "synth", "ring:4", "allgather", "--ranks", "0,2", "-o", "out")
+    assert "ranks 2,4,6 of ring-8" in sentence
+    assert "outside of a group do not pass" in sentence
 
 
 def test_nodes_multiply_a_machine(taccl):

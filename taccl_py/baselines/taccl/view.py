@@ -120,6 +120,7 @@ class View:
                 f"TACCL's sums take the links of its AllGather backwards, but {self.topology.name} has no link from rank "
                 f"{ends.dst} to rank {ends.src}; name a machine whose links go both ways",
                 chunk=chunk,
+                source=ends.dst,
                 rank=ends.src,
                 restriction="topology",
             )

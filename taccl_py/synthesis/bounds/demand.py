@@ -313,7 +313,7 @@ class _Machine:
         ends = (rank, starts[row]) if self.kind in _TO_ROOT else (starts[row], rank)
         raise Infeasible(
             f"{self.kind} is impossible on {self.topology.name}: it has no path of links from rank {ends[0]} to rank {ends[1]}",
-            chunk=0, rank=ends[1], restriction="topology",
+            chunk=0, source=ends[0], rank=ends[1], restriction="topology",
         )  # fmt: skip
 
     def charges(self, limits: Limits) -> Iterator[Charge]:
