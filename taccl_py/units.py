@@ -132,6 +132,11 @@ def format_count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def natural_key(text: str) -> list[str | int]:
+    """Key that sorts texts with the numbers in them as numbers: ``rank 2 in``, ``rank 10 in``."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", text)]
+
+
 def algbw_gbps(size_bytes: float, time_us: float) -> float:
     """Algorithm bandwidth as nccl-tests counts it: the whole buffer divided by the time."""
     return size_bytes / time_us / 1_000

@@ -22,8 +22,22 @@ if TYPE_CHECKING:
     from taccl_py.verify.msccl import ProgramFacts
     from taccl_py.verify.mscclpp import PlanFacts
 
-# A wrong result follows from what is wrong in the file; an attribute that only some runtimes want is the least trouble.
-_LESS_TELLING = {"wrong-result": 1, "missing-attribute": 2}
+# Rules by which a person is told of the cause, and not of what follows from it. Where the text cannot be read, elements seem to
+# be missing; what is no number counts as another one, and an element without one of its attributes as none at all.
+_UNREAD_TEXT = (
+    "attribute-limit", "attribute-quotes", "byte-order-mark", "closing-tag", "comment-start", "step-content",
+    "stray-closing-tag", "tag-blanks", "tag-mismatch", "tag-name-length", "tag-syntax", "text-between-elements",
+    "text-declaration", "text-nul", "unexpected-end", "unterminated-element", "value-length",
+)  # fmt: skip
+_UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
+# What only the comparison of several places tells, or the execution: one of the places is wrong, and may have been objected to.
+_CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
+_RANK_OF_RULE = {
+    **dict.fromkeys(_UNREAD_TEXT, -2),
+    **dict.fromkeys(_UNREAD_VALUE, -1),
+    **dict.fromkeys(_CONSEQUENCE, 1),
+    "wrong-result": 2,
+}
 
 
 @click.command(short_help="Judge schedules, MSCCL XML files and MSCCL++ plans.")
@@ -277,7 +291,7 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
             click.echo(f"  {note}")
         return
     objections = [Violation(v["where"], v["rule"], v["what"]) for v in result["violations"]]
-    first = min(objections, key=lambda violation: _LESS_TELLING.get(violation.rule, 0))
+    first = min(objections, key=_distance_from_cause)
     others = Counter(violation.rule for violation in objections if violation is not first)
     more = ", ".join(rule if count == 1 else f"{count} x {rule}" for rule, count in sorted(others.items()))
     tail = f" (and {more}; see --verbose)" if others and not verbose else ""
@@ -286,3 +300,11 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
         for objection in objections:
             if objection is not first:
                 click.echo(f"  {objection}")
+
+
+def _distance_from_cause(violation: Violation) -> int:
+    """The smaller, the likelier it is what the others follow from."""
+    if violation.rule == "missing-attribute":
+        # In an algorithm only some runtimes want it, which is the least trouble; other elements are nothing without it.
+        return -1 if violation.where else 3
+    return _RANK_OF_RULE.get(violation.rule, 0)

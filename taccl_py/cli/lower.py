@@ -151,7 +151,7 @@ def _lower_group(group: GroupSchedule, values: dict[str, Any]) -> _Written:
 
     options = replace(make_lowering_options(values), name=values["name"])
     if values["rank"] is None:
-        return _written(lower_group_and_judge(group, options), group.makespan_us, values)
+        return _written(lower_group_and_judge(group, options), group, values)
     program, text = lower_one_rank(group, values["rank"], options)
     return _Written(text, _facts(program, values), _summary(program))
 
@@ -160,12 +160,14 @@ def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
     from taccl_py.pipeline import lower_and_judge
 
     options = replace(make_lowering_options(values), name=values["name"])
-    return _written(lower_and_judge(subject, options), subject.makespan_us, values)
+    return _written(lower_and_judge(subject, options), subject, values)
 
 
-def _written(lowered: Lowered, makespan_us: float, values: dict[str, Any]) -> _Written:
+def _written(lowered: Lowered, subject: Schedule | GroupSchedule, values: dict[str, Any]) -> _Written:
     facts = {"replay_us": lowered.replay.makespan_us, **_facts(lowered.program, values)}
-    replayed = f"replayed {lowered.replay.makespan_us:.6g} (schedule {makespan_us:.6g})"
+    times = (lowered.replay.makespan_us, subject.makespan_us)
+    in_unit = [f"{time:.6g} of its unit" if subject.topology.chunk_costs else format_time(time) for time in times]
+    replayed = f"replayed {in_unit[0]} (schedule {in_unit[1]})"
     return _Written(lowered.text, facts, f"{_summary(lowered.program)}, {replayed}")
 
 

@@ -17,7 +17,7 @@ from taccl_py.topology.catalog import list_topologies, name_of_file
 from taccl_py.topology.difference import TOLERANCE
 from taccl_py.topology.files import topology_to_json
 from taccl_py.topology.machines import SHAPES
-from taccl_py.units import MAX_RANKS, format_ranks
+from taccl_py.units import MAX_RANKS, format_ranks, natural_key
 
 if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
@@ -301,7 +301,7 @@ def _show_ports(topology: Topology) -> None:
             f"{port.beta_us_per_mb:g}",
             _rate(port.beta_us_per_mb, topology.chunk_costs),
         )
-        for i, port in enumerate(topology.ports)
+        for i, port in sorted(enumerate(topology.ports), key=lambda numbered: natural_key(numbered[1].name))
     ]
     if ports:
         print_table(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taccl_py.measure.plan import Plan
 from taccl_py.measure.profiler import Profile
 from taccl_py.report.tables import plain_table
+from taccl_py.units import natural_key
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +54,7 @@ def profile_tables(found: Profile) -> list[Table]:
     tables = [plain_table("Links", ("for example", "links", "alpha us", "beta us/MB", "residual"), rows[:_MOST_ROWS])]
     ports = [
         (one["name"], str(one["links"]), f"{one['alpha_us']:.4g}", f"{one['beta_us_per_mb']:.4g}")
-        for one in record["ports"]
+        for one in sorted(record["ports"], key=lambda port: natural_key(port["name"]))
     ]
     if ports:
         title = f"{len(ports)} ports"

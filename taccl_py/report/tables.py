@@ -9,7 +9,7 @@ from taccl_py.sketch.files import sketch_to_json
 from taccl_py.units import format_count, format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from taccl_py.pipeline import Lowered
     from taccl_py.synthesis.engine import Synthesis
@@ -21,6 +21,10 @@ SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfol
 _OF_FIXED_CHUNKS = ("milp", "cp")
 # Chunks in all messages up to which steps are counted, for which each of them is looked at.
 _MOST_COUNTED = 20_000_000
+# Cells of more characters are texts, which may take several lines.
+_LONGEST_FIGURE = 24
+# Wider than any table.
+_ANY_WIDTH = 100_000
 INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
 
 
@@ -173,11 +177,33 @@ def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_table(table: Table) -> None:
-    """Print a table on stdout, as wide as its content where stdout is not a terminal."""
+    """Print a table on stdout, as wide as its content where stdout is not a terminal.
+
+    On a terminal that is too narrow headers and long texts take several lines; where that is not enough the table is wider than
+    the terminal, for a figure that is cut short is a wrong one.
+    """
     from rich.console import Console
 
     # Names are the user's: what looks like rich's mark-up in them is none.
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console = Console(width=200, highlight=False, markup=False, emoji=False)
+    unlimited = console.options.update(max_width=_ANY_WIDTH)
+    if table.min_width is not None:  # for the sake of the title, which may be broken
+        table.min_width = min(table.min_width, console.width)
+    if console.measure(table, options=unlimited).maximum > console.width:
+        for column in table.columns:
+            _narrow(column)
+        console.width = max(console.width, console.measure(table, options=unlimited).minimum)
     console.print(table)
+
+
+def _narrow(column: Column) -> None:
+    """Let a column's header take several lines, and its cells if they are texts, but not if they are figures or names."""
+    from rich.cells import cell_len
+
+    longest = max((cell_len(str(cell)) for cell in column.cells), default=0)
+    if longest > _LONGEST_FIGURE:
+        column.min_width, column.overflow = _LONGEST_FIGURE, "fold"
+    else:
+        column.width = max(longest, *map(cell_len, [*str(column.header).split(), ""]))

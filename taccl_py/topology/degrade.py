@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from taccl_py.errors import InputError
 from taccl_py.topology.files import require_connected
 from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.units import natural_key
 
 _LINK = re.compile(r"\s*([0-9]{1,9})\s*(->|-|>)\s*([0-9]{1,9})\s*")
 
@@ -209,7 +210,10 @@ def _fitting(topology: Topology, pattern: str, field: str) -> list[int]:
     """Ports whose names fit a pattern."""
     found = [index for index, port in enumerate(topology.ports) if fnmatchcase(port.name, pattern)]
     if not found:
-        names = ", ".join(repr(port.name) for port in topology.ports[:: max(1, len(topology.ports) // 4)][:4])
+        kinds: dict[str, str] = {}  # the first port of each kind: names of one kind differ in their numbers alone
+        for name in sorted((port.name for port in topology.ports), key=natural_key):
+            kinds.setdefault(re.sub(r"[0-9]+", "#", name), name)
+        names = ", ".join(map(repr, list(kinds.values())[:4]))
         hint = f"it has such as {names}" if names else "it has none at all; name links instead"
         raise InputError(f"{topology.name} has no port {pattern!r}; {hint}", field=field)
     return found

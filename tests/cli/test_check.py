@@ -104,6 +104,38 @@ def test_a_file_that_would_stop_at_larger_sizes_says_how_large(taccl, tmp_path):
     assert "0 to 64KiB, safe up to " in taccl("check", str(tmp_path / "one.xml")).out
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ('cnt="1"', 'cnt="abc"', "number-format"),
+        ('cnt="1" ', "", "missing-attribute"),
+        ('send="1"', 'send="99"', "peer-range"),
+        ('send="1"', 'send="x"', "number-format"),
+        ("</algo>", "</algorithm>", "tag-mismatch"),
+        ('type="s"', 'type="send"', "step-type"),
+        ('chan="0"', 'chan="99"', "channel-range"),
+        ('inplace="1" ', "", "missing-attribute"),
+        ('inplace="1" outofplace="1"', 'inplace="x"', "number-format"),
+    ],
+)
+def test_the_cause_is_told_and_not_what_follows_from_it(taccl, tmp_path, old, new, rule):
+    text = ring_allgather(3).text()
+    assert old in text
+    (tmp_path / "one.xml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    ended = taccl("check", "one.xml")
+    assert ended.code == 4
+    assert f"[{rule}]" in ended.out
+
+
+def test_a_text_that_ends_too_early_is_told_before_all_that_is_missing_in_it(taccl, tmp_path):
+    text = ring_allgather(3).text()
+    for length in range(len("<algo "), len(text) - 1, 13):
+        (tmp_path / "one.xml").write_text(text[:length], encoding="utf-8")
+        ended = taccl("check", "one.xml")
+        assert ended.code == 4
+        assert ended.out.startswith("one.xml: bad: line "), ended.out
+
+
 @pytest.mark.usefixtures("some")
 def test_json_says_the_same_of_every_file(taccl):
     ended = taccl("check", GOOD, BAD, MISSING, "--json")

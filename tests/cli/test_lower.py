@@ -175,6 +175,7 @@ def test_lowering_says_how_long_schedule_and_program_take(taccl):
     record = taccl("lower", "schedule.json", "-o", "a.xml", "--json").json
     assert record["makespan_us"] == pytest.approx(11.0)
     assert record["replay_us"] == pytest.approx(11.0)
+    assert "replayed 11 us (schedule 11 us)" in taccl("lower", "schedule.json", "-o", "a.xml").err
 
 
 def test_one_rank_of_a_group_schedule_is_lowered_on_demand(taccl, folder):

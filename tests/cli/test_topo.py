@@ -1,6 +1,7 @@
 """``taccl topo``: topologies listed, shown, written, and read back."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,14 @@ def test_names_of_ports_are_printed_as_they_are(taccl, folder, name):
     ended = taccl("topo", "show", write_json(folder / "machine.json", changed(EXPANDED, "ports.0.name", name)))
     assert ended.code == 0
     assert name in ended.out
+
+
+def test_ports_are_in_the_order_of_their_numbers(taccl):
+    out = taccl("topo", "show", "dgx2", "--nodes", 2).out
+    ports = re.findall(r"node \d+ [\w ]+ (?:in|out)\b", out)
+    assert ports[:3] == ["node 0 ib0 in", "node 0 ib0 out", "node 0 ib1 in"]
+    at = ports.index("node 0 rank 9 nvswitch out")
+    assert ports[at + 1] == "node 0 rank 10 nvswitch in"
 
 
 @pytest.mark.parametrize("name", ["a [bold] machine", "a machine [/b]"])
