@@ -134,7 +134,7 @@ def format_count(number: int, word: str) -> str:
 
 def natural_key(text: str) -> list[str | int]:
     """Key that sorts texts with the numbers in them as numbers: ``rank 2 in``, ``rank 10 in``."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", text)]
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]+)", text))]
 
 
 def algbw_gbps(size_bytes: float, time_us: float) -> float:

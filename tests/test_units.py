@@ -2,7 +2,7 @@
 
 import pytest
 
-from taccl_py.units import format_size, parse_size
+from taccl_py.units import format_size, natural_key, parse_size
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,16 @@ def test_decimal_fractions_of_a_unit_are_exact():
     """4.1 times a million is not a whole number of binary digits."""
     assert parse_size("4.29496GB") == 4294960000
     assert [parse_size(f"{tenths / 1000:.3f}MB") for tenths in range(1, 20000)] == [1000 * k for k in range(1, 20000)]
+
+
+def test_numbers_in_names_sort_as_numbers():
+    names = ["rank 10 in", "rank 2 out", "٣ out", "rank 2 in", "7", "node 1 ib3 in", ""]
+    assert sorted(names, key=natural_key) == [
+        "",
+        "7",
+        "node 1 ib3 in",
+        "rank 2 in",
+        "rank 2 out",
+        "rank 10 in",
+        "٣ out",
+    ]
