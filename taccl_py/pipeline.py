@@ -347,10 +347,14 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
         if order is options.port_order:
             continue
         # Steps that wait for their turn cannot be fused, so there may be no room for them.
-        with suppress(LoweringError, Interrupted):
+        try:
             other, replayed = _lower_once(lowering, order, options)
-            if replayed.makespan_us < timeline.makespan_us:
-                program, timeline, kept = other, replayed, order
+        except LoweringError:
+            continue
+        except Interrupted:
+            break
+        if replayed.makespan_us < timeline.makespan_us:
+            program, timeline, kept = other, replayed, order
     return judged(program, timeline, schedule.collective, replace(options, port_order=kept))
 
 
