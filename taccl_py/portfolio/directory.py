@@ -12,7 +12,7 @@ from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violatio
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES, emit_xml
 from taccl_py.lowering.program import Program
-from taccl_py.portfolio.precedence import already_done, nothing_left
+from taccl_py.portfolio.precedence import share_out
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, RCCL, Runtime
 from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, judge_directory
 
@@ -35,6 +35,42 @@ class Offer:
     program: Program
     source: str
     held: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """Its collective."""
+        return self.program.kind
+
+    @property
+    def min_bytes(self) -> int:
+        """The least of its sizes."""
+        return self.program.min_bytes
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest of its sizes."""
+        return self.program.max_bytes
+
+    @property
+    def content(self) -> Program:
+        """What is to be installed."""
+        return self.program
+
+    @property
+    def holds_a_size(self) -> bool:
+        """Whether its chunks can share out any size in its range."""
+        chunks = self.program.num_chunks_per_loop
+        return self.max_bytes // chunks * chunks >= max(self.min_bytes, 1)
+
+    def competes(self, other: Offer) -> bool:
+        """Whether the other one is for the same calls, were their sizes the same."""
+        one, rival = self.program, other.program
+        shared = (one.in_place and rival.in_place) or (one.out_of_place and rival.out_of_place)
+        return one.kind is rival.kind and len(one.gpus) == len(rival.gpus) and shared
+
+    def within(self, min_bytes: int, max_bytes: int) -> Offer:
+        """The same for other sizes."""
+        return replace(self, program=replace(self.program, min_bytes=min_bytes, max_bytes=max_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +152,7 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     """
     if not offers:
         raise InputError("there is no algorithm to install; name MSCCL XML files or directories with some")
-    taken, notes = _share_out(offers, trim=trim)
+    taken, notes = share_out(offers, trim=trim)
     programs = sorted((offer.program for offer in taken), key=_name)
     if len(programs) > runtime.max_algorithms:
         raise LoweringError(
@@ -135,72 +171,11 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))
 
 
-def _share_out(offers: Sequence[Offer], *, trim: bool) -> tuple[list[Offer], list[str]]:
-    """Parts of all programs that do not compete, and notes; a program that is there already changes nothing."""
-    notes: list[str] = []
-    taken: list[Offer] = []
-    for offer in offers:
-        same = next((other for other in taken if other.program == offer.program), None)
-        if same is not None:
-            notes.append(f"{offer.source} is the same as {same.source}")
-            continue
-        parts = _left_by(offer, taken, trim=trim)
-        if not parts and not offer.held and not any(_same_but_for_sizes(offer, other) for other in taken):
-            rivals = [other for other in taken if _compete(offer.program, other.program)]
-            raise nothing_left(offer.source, held=any(other.held for other in rivals))
-        if parts != [offer.program]:
-            kept = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in parts) or "nothing"
-            notes.append(f"{offer.source} is cut to {kept}")
-        taken += [replace(offer, program=part) for part in parts]
-    return taken, notes
-
-
-def _same_but_for_sizes(offer: Offer, other: Offer) -> bool:
-    """Whether one is the other with other sizes: what an earlier call cut and installed is there, and no news."""
-    one = offer.program
-    return replace(other.program, min_bytes=one.min_bytes, max_bytes=one.max_bytes) == one
-
-
 def _name(program: Program) -> str:
     """File name; names sort by collective, ranks, and size."""
     where = {(True, True): "both", (True, False): "in"}.get((program.in_place, program.out_of_place), "out")
     high = min(program.max_bytes, 10**19 - 1)
     return f"{program.kind}-{len(program.gpus):04d}-{where}-{program.min_bytes:019d}-{high:019d}.xml"
-
-
-def _left_by(offer: Offer, taken: Sequence[Offer], *, trim: bool) -> list[Program]:
-    """Parts of a program's sizes that the ones before it leave."""
-    parts = [offer.program]
-    for other in taken:
-        if not _compete(offer.program, other.program):
-            continue
-        left = [rest for part in parts for rest in _without(part, other.program)]
-        if left != parts and not trim:
-            low = max(offer.program.min_bytes, other.program.min_bytes)
-            high = min(offer.program.max_bytes, other.program.max_bytes)
-            raise already_done(offer.source, offer.program.kind, (low, high), other.source, held=other.held)
-        parts = left
-    return parts
-
-
-def _compete(one: Program, other: Program) -> bool:
-    shared = (one.in_place and other.in_place) or (one.out_of_place and other.out_of_place)
-    return one.kind is other.kind and len(one.gpus) == len(other.gpus) and shared
-
-
-def _without(program: Program, other: Program) -> list[Program]:
-    """Return the program for its sizes below and above those of another one."""
-    below = replace(program, max_bytes=min(program.max_bytes, other.min_bytes - 1))
-    above = replace(program, min_bytes=max(program.min_bytes, other.max_bytes + 1))
-    if below == above == program:
-        return [program]
-    return [part for part in (below, above) if _holds_a_size(part)]
-
-
-def _holds_a_size(program: Program) -> bool:
-    """Whether its chunks can share out any size in its range."""
-    chunks = program.num_chunks_per_loop
-    return program.max_bytes // chunks * chunks >= max(program.min_bytes, 1)
 
 
 def _config(programs: Mapping[str, Program], place: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import canonical_json, parse_json, read_text
-from taccl_py.portfolio.precedence import already_done, nothing_left
+from taccl_py.portfolio.precedence import share_out
 from taccl_py.verify.mscclpp import is_plan, judge_plan
 
 _MOST_DIGITS = 20  # of 2^64 - 1
@@ -54,6 +54,24 @@ class PlanOffer:
     def text(self) -> str:
         """Its JSON with these sizes."""
         return canonical_json({**self.value, "min_message_size": self.min_bytes, "max_message_size": self.max_bytes})
+
+    @property
+    def content(self) -> str:
+        """What is to be installed."""
+        return self.text
+
+    @property
+    def holds_a_size(self) -> bool:
+        """Whether there is any size in its range."""
+        return self.min_bytes <= self.max_bytes
+
+    def competes(self, other: PlanOffer) -> bool:
+        """Whether the other one is for the same calls, were their sizes the same."""
+        return (self.kind, self.num_ranks, self.in_place) == (other.kind, other.num_ranks, other.in_place)
+
+    def within(self, min_bytes: int, max_bytes: int) -> PlanOffer:
+        """The same for other sizes."""
+        return replace(self, min_bytes=min_bytes, max_bytes=max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,51 +125,6 @@ def install_plans(offers: Sequence[PlanOffer], *, trim: bool) -> PlanInstallatio
     """
     if not offers:
         raise InputError("there is no plan to install; name files of taccl lower --to mscclpp-json")
-    taken: list[PlanOffer] = []
-    notes: list[str] = []
-    for offer in offers:
-        same = next((other for other in taken if other.text == offer.text), None)
-        if same is not None:
-            notes.append(f"{offer.source} is the same as {same.source}")
-            continue
-        parts = _left_by(offer, taken, trim=trim)
-        if not parts and not offer.held and not any(_same_but_for_sizes(offer, other) for other in taken):
-            rivals = [other for other in taken if _compete(offer, other)]
-            raise nothing_left(offer.source, held=any(other.held for other in rivals))
-        if parts != [offer]:
-            kept = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in parts) or "nothing"
-            notes.append(f"{offer.source} is cut to {kept}")
-        taken += parts
+    taken, notes = share_out(offers, trim=trim)
     taken.sort(key=lambda offer: offer.file_name)
     return PlanInstallation({offer.file_name: offer.text for offer in taken}, tuple(taken), tuple(notes))
-
-
-def _left_by(offer: PlanOffer, taken: Sequence[PlanOffer], *, trim: bool) -> list[PlanOffer]:
-    """Parts of a plan's sizes that the ones before it leave."""
-    parts = [offer]
-    for other in taken:
-        if not _compete(offer, other):
-            continue
-        low, high = max(offer.min_bytes, other.min_bytes), min(offer.max_bytes, other.max_bytes)
-        if low <= high and not trim:
-            raise already_done(offer.source, offer.kind, (low, high), other.source, held=other.held)
-        parts = [rest for part in parts for rest in _without(part, other)]
-    return parts
-
-
-def _compete(one: PlanOffer, other: PlanOffer) -> bool:
-    return (one.kind, one.num_ranks, one.in_place) == (other.kind, other.num_ranks, other.in_place)
-
-
-def _same_but_for_sizes(offer: PlanOffer, other: PlanOffer) -> bool:
-    """Whether one is the other with other sizes: what an earlier call cut and installed is there, and no news."""
-    return replace(other, min_bytes=offer.min_bytes, max_bytes=offer.max_bytes).text == offer.text
-
-
-def _without(part: PlanOffer, other: PlanOffer) -> list[PlanOffer]:
-    """Return the plan for its sizes below and above those of another one."""
-    below = replace(part, max_bytes=min(part.max_bytes, other.min_bytes - 1))
-    above = replace(part, min_bytes=max(part.min_bytes, other.max_bytes + 1))
-    if below == part or above == part:
-        return [part]
-    return [rest for rest in (below, above) if rest.min_bytes <= rest.max_bytes]
