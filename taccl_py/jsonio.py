@@ -165,22 +165,23 @@ def write_all(texts: Mapping[Path, str]) -> None:
             written.unlink(missing_ok=True)
 
 
-def require_writable(path: Path, folder: Path) -> None:
+def require_writable(path: Path) -> None:
     """Refuse an output for which no file can be made, before there is anything to lose; nothing is left behind.
 
     Parameters
     ----------
     path
-        What was named, for the error.
-    folder
-        Where the files will be.
+        A directory that exists, or a file or a directory to be made; of a pipe or a device nothing is asked.
 
     Raises
     ------
     InputError
-        If a file cannot be made in the folder, or in the nearest one above it that exists.
+        If a file cannot be made there, or in the nearest directory above it that exists.
     """
-    nearest = next((above for above in (folder, *folder.parents) if above.exists()), folder)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return
+    folders = [path, *path.parents] if path.is_dir() else path.parents
+    nearest = next((folder for folder in folders if folder.exists()), path.parent)
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,6 +13,7 @@ import click
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.discover.gpus import AUTO, GpuModel, gpu_names, parse_gpu
 from taccl_py.errors import InputError
+from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import RUNTIMES
@@ -64,13 +66,27 @@ class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-i
 
 
 class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
-    """A file or a directory to write to, which stdout is not."""
+    """A file or a directory to write to, which stdout is not.
+
+    Parameters
+    ----------
+    probed
+        Whether it is refused at once where nothing can be written: not for what may only be read, or is written by one of several
+        processes.
+    """
+
+    def __init__(self, *, probed: bool = True) -> None:
+        super().__init__(path_type=Path)
+        self._probed = probed
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse the dash that means stdout elsewhere."""
+        """Refuse the dash that means stdout elsewhere, and what cannot be written."""
         if str(value) == "-":
             self.fail("- (stdout) is not possible here, name a file or a directory", param, ctx)
-        return super().convert(value, param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self._probed:
+            require_writable(path)
+        return path
 
 
 SIZE = ParsedType("size", int, parse_size)
@@ -81,7 +97,8 @@ GPU: ParsedType[GpuModel | None] = ParsedType("gpu", GpuModel, parse_gpu)
 LINK = ParsedType("link", LinkChoice, parse_link)
 SLOW_LINK = ParsedType("link:part", SlowLink, parse_slow_link)
 SLOW_PORT = ParsedType("port:part", SlowPort, parse_slow_port)
-OUTPUT = OutputType(path_type=Path)
+OUTPUT = OutputType()
+UNPROBED_OUTPUT = OutputType(probed=False)
 
 
 def degradation_options(command: F) -> F:

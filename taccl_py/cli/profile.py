@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from taccl_py.cli.options import OUTPUT, SIZE, echo_json, json_option
+from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, json_option
 from taccl_py.cli.progress import counted_down
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
-from taccl_py.jsonio import canonical_json, write_atomically
+from taccl_py.jsonio import canonical_json, require_writable, write_atomically
 from taccl_py.report.tables import print_table
 from taccl_py.topology.files import topology_to_json
 from taccl_py.units import MAX_RANKS
@@ -86,7 +86,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
     help="Runs of each experiment; the median counts.",
 )
 @click.option(
-    "--record", type=OUTPUT, default=None, help="Keep every result in this file, and go on from what is in it."
+    "--record", type=UNPROBED_OUTPUT, default=None, help="Keep every result in this file, and go on from what is in it."
 )
 @click.option(
     "--against", default="", metavar="TOPOLOGY", help="End with exit code 4 where the machine is worse than this."
@@ -104,7 +104,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
     help="Only print how many experiments a profile takes, and about how long: of a machine like that of --emulate, of an "
     "unknown one with --ranks, or of the processes that were started.",
 )
-@click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
+@click.option("-o", "--output", type=UNPROBED_OUTPUT, default=None, help="Topology file to write.")
 @json_option
 def profile(as_json: bool, output: Path | None, **values: Any) -> int:  # fmt: skip
     """Measure a machine: alpha and beta of its links, and which of them share a port.
@@ -172,10 +172,12 @@ class _Setup:
     folder: str
 
 
-def _prepare(job: Job | None, values: dict[str, Any]) -> _Setup:
+def _prepare(job: Job | None, values: dict[str, Any], output: Path | None) -> _Setup:
     from taccl_py.sketch.machine import load_machine
 
     _refuse_contradictions(job, values)
+    if output is not None:
+        require_writable(output)
     reference = load_machine(values["against"]).topology if values["against"] else None
     if not values["emulate"]:
         return _Setup(None, reference, "")
@@ -218,7 +220,7 @@ def _refuse_contradictions(job: Job | None, values: dict[str, Any]) -> None:
 
 
 def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as_json: bool) -> int:
-    setup = _prepare(job, values) if job is None else job.share(lambda: _prepare(job, values))
+    setup = _prepare(job, values, output) if job is None else job.share(lambda: _prepare(job, values, output))
     if values["ranks"] is not None:
         _show_plan(_plan_unknown(values), as_json=as_json)
         return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from taccl_py.cli.campaign import carry_out_watched, force_options
-from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.cli.options import OUTPUT, UNPROBED_OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError, InvalidArtifact, SynthesisError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def regress() -> None:
 def _common(command: F) -> F:
     decorators = [
         click.argument("suite", type=click.Path(path_type=Path)),
-        click.option("--baseline", type=OUTPUT, default=None, help="Baseline file; default: SUITE with .baseline.json."),
-        click.option("--cache", type=OUTPUT, default=None,
+        click.option("--baseline", type=UNPROBED_OUTPUT, default=None, help="Baseline file; default: SUITE with .baseline.json."),
+        click.option("--cache", type=UNPROBED_OUTPUT, default=None,
                      help="Folder of results: what is in it and up to date is not computed again, even after a kill."),
         force_options,
         json_option,

@@ -28,7 +28,7 @@ from taccl_py.cli.options import (
 )
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
-from taccl_py.jsonio import canonical_json, require_writable, write_all
+from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.runtimes import V100_THREADBLOCKS
 from taccl_py.schedule.files import write_schedule
@@ -358,13 +358,12 @@ def _check_output(output: Path | None) -> None:
     if output is None:
         return
     is_file = output.suffix in (".json", ".xml")
+    if not is_file and output.suffix.lower() in (".json", ".xml"):
+        raise InputError(f"ends in {output.suffix}; write {output.suffix.lower()} for one file", path=str(output))
     if is_file and output.is_dir():
         raise InputError("is a directory; name a file, or a directory without .xml or .json", path=str(output))
     if not is_file and output.exists() and not output.is_dir():
         raise InputError("is a file; name a directory, or a file ending in .xml or .json", path=str(output))
-    if is_file and output.exists() and not output.is_file():
-        return  # a pipe or a device
-    require_writable(output, output.parent if is_file else output)
 
 
 def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, facts: dict[str, Any]) -> list[str]:

@@ -76,6 +76,26 @@ def test_what_cannot_be_written_is_refused_before_any_work(refuse, folder, monke
     refuse(2, [output], "synth", "ring:4", "allgather", "-o", output)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pareto", "ring:4", "allgather", "--sizes", "1KiB:4KiB"],
+        ["synth", "ring:4", "allgather", "--sizes", "1KiB:4KiB"],
+        ["topo", "show", "ring:4"],
+        ["profile", "--emulate", "ring:4"],
+    ],
+)
+def test_every_command_refuses_what_cannot_be_written_before_any_work(refuse, folder, monkeypatch, words):
+    monkeypatch.setattr("taccl_py.sketch.machine.load_machine", lambda *_: pytest.fail("work has begun"))
+    (folder / "file").write_text("mine")
+    refuse(2, ["file/deep/out", "cannot be written"], *words, "-o", "file/deep/out")
+
+
+def test_an_output_in_capitals_is_told_how_it_is_written(refuse, folder):
+    refuse(2, ["o.XML", ".xml"], "synth", "ring:4", "allgather", "-o", "o.XML")
+    assert not (folder / "o.XML").exists()
+
+
 @pytest.mark.parametrize("blocked", ["algorithm.xml", "summary.json"])
 def test_all_files_of_a_directory_are_written_or_none(refuse, folder, blocked):
     (folder / "out" / blocked).mkdir(parents=True)
