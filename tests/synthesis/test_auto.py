@@ -115,7 +115,7 @@ def test_engine_greedy_takes_part_in_broadcast_over_nodes_where_it_is_ahead():
         # By trees 7.67 us, in steps 7.29, by greedy matching 6.73.
         ("dgx1", Kind.BROADCAST, 6.74),
         # By trees 5.97 us, by greedy matching 5.78, in steps 5.41; backwards too.
-        ("hypercube:3", Kind.REDUCE, 5.42),
+        pytest.param("hypercube:3", Kind.REDUCE, 5.42, marks=pytest.mark.slow),
     ],
 )
 def test_middle_sizes_of_one_root_on_a_few_ranks_are_matched_and_sent_in_steps_too(name, kind, most_us):
@@ -125,7 +125,7 @@ def test_middle_sizes_of_one_root_on_a_few_ranks_are_matched_and_sent_in_steps_t
     assert answer.schedule.makespan_us <= most_us
 
 
-@pytest.mark.parametrize("kind", [Kind.SCATTER, Kind.GATHER])
+@pytest.mark.parametrize("kind", [Kind.SCATTER, pytest.param(Kind.GATHER, marks=pytest.mark.slow)])
 def test_what_is_dealt_out_by_one_root_or_collected_goes_in_flows(kind):
     """Two ND A100 v4 nodes, 1 GiB: 4.3 ms by a search for chunks, 3.2 by the flow, where 3.1 are needed."""
     demand = Demand(load_topology("ndv4-x2"), kind, 1 << 30)

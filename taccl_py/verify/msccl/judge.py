@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Kind
@@ -13,7 +14,7 @@ from taccl_py.verify.msccl.geometry import Geometry, Placement, operations_of, s
 from taccl_py.verify.msccl.grammar import Algorithm, parse_algorithm
 from taccl_py.verify.msccl.images import ImageContents, Images, find_images
 from taccl_py.verify.msccl.operations import ALL_RANKS, Plan, make_plan
-from taccl_py.verify.msccl.races import find_races
+from taccl_py.verify.msccl.races import Order, Promises, find_races
 from taccl_py.verify.msccl.rules import (
     check_algorithm,
     check_connections,
@@ -46,8 +47,8 @@ class ProgramFacts:
     min_bytes, max_bytes
         Sizes for which the runtime may select it, both inclusive; ``max_bytes`` None means no limit.
     safe_max_bytes
-        Largest size at which the queues of the runtime are long enough; None means no limit, 0 that no size is safe or
-        that it is not known because the file could not be executed.
+        Largest size at which the queues of the runtime are long enough and all accesses are ordered; None means no limit, 0 that
+        no size is safe or that it is not known because the file could not be executed.
     root
         Root that the program works for (rooted collectives), found by executing it; else None.
     max_threadblocks, max_steps
@@ -156,7 +157,7 @@ def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root
         if algorithm is not None:
             algorithm = replace(algorithm, num_elements=algorithm.num_ranks)
             verdict = _judge(algorithm, runtime, _Asked(kind, root), findings, images)
-            if not verdict.violations:
+            if not verdict.violations and not (verdict.facts is not None and verdict.facts.flags_early):
                 return verdict
     findings = Findings()
     algorithm = parse_algorithm(read_document(text, findings), runtime, findings)
@@ -218,8 +219,11 @@ def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
             findings.violation(circle.where, "fifo-deadlock", what)
     elif single.capacity is None or single.capacity > slots:
         safe_max_bytes = _check_largest_size(case, slots, findings)
-    found_root, flags_early = _check_placements(case, whole, root, findings)
-    return _Run(found_root, safe_max_bytes, single.capacity, flags_early)
+    checked = _check_placements(case, whole, root, findings)
+    if checked.order.fewest_chunks > 1:
+        safe_bytes = _check_split(case, checked.order, findings)
+        safe_max_bytes = safe_bytes if safe_max_bytes is None else min(safe_bytes, safe_max_bytes)
+    return _Run(checked.root, safe_max_bytes, single.capacity, checked.flags_early)
 
 
 def _slots_text(case: _Case) -> str:
@@ -229,17 +233,31 @@ def _slots_text(case: _Case) -> str:
 
 def _check_largest_size(case: _Case, slots: int, findings: Findings) -> int:
     """Largest size for which the runtime's queues are long enough; objects when the file may be used above it."""
-    algorithm, plan = case.algorithm, case.plan
-    chunks = _smallest_safe_split(plan, slots)
+    chunks = _smallest_safe_split(case.plan, slots)
+
+    def reason() -> str:
+        circle = find_circles(case.plan, chunks - 1, slots)[0]
+        return f"{_slots_text(case)}, and {circle.where}: {circle.what}"
+
+    return _limit_size(case, chunks, reason, findings)
+
+
+def _check_split(case: _Case, order: Order, findings: Findings) -> int:
+    """Largest size at which all accesses are ordered; objects when the file may be used above it."""
+    return _limit_size(case, order.fewest_chunks, lambda: order.reason, findings)
+
+
+def _limit_size(case: _Case, chunks: int, reason: Callable[[], str], findings: Findings) -> int:
+    """Largest size at which one operation carries so many chunks; objects when the file may be used above it."""
+    algorithm = case.algorithm
     payload = case.runtime.payload_bytes[algorithm.protocol]
     safe_bytes = size_of_split(algorithm.num_chunks_per_loop, payload, chunks)
     highest = largest_size(algorithm, case.runtime)
     if highest is None or highest > safe_bytes:
-        reasons = [f"{circle.where}: {circle.what}" for circle in find_circles(plan, chunks - 1, slots)]
         allowed = safe_bytes + 1 if case.runtime.max_bytes_exclusive else safe_bytes
         what = (
-            f"maxBytes={algorithm.max_bytes} is too large; at most {allowed}. {_slots_text(case)}, and above {safe_bytes}"
-            f" bytes one operation carries fewer than {chunks} chunks: {'; '.join(reasons[:1])}"
+            f"maxBytes={algorithm.max_bytes} is too large; at most {allowed}. Above {safe_bytes} bytes one operation carries fewer"
+            f" than {chunks} chunks: {reason()}"
         )
         findings.violation("", "max-bytes-unsafe", what)
     return safe_bytes
@@ -259,10 +277,20 @@ def _smallest_safe_split(plan: Plan, slots: int) -> int:
     return safe
 
 
-def _check_placements(
-    case: _Case, whole: Execution, asked_root: int | None, findings: Findings
-) -> tuple[int | None, bool]:
-    """Contents and races for every placement that the file declares; returns the root that was found, and see `flags_early`."""
+_UNSEEN = Order(through_input=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What looking at contents and accesses told: the root that was found, how accesses are ordered, and see `ProgramFacts`."""
+
+    root: int | None = None
+    order: Order = _UNSEEN
+    flags_early: bool = False
+
+
+def _check_placements(case: _Case, whole: Execution, asked_root: int | None, findings: Findings) -> _Checked:
+    """Contents and races for every placement that the file declares."""
     algorithm, geometry, plan = case.algorithm, case.geometry, case.plan
     placements = case.placements
     if geometry.kind is None and True in placements:
@@ -272,7 +300,7 @@ def _check_placements(
             " looked at; name the collective"
         )
     if not placements:
-        return None, False
+        return _Checked()
     unknown = make_setting(algorithm, geometry, Placement(placements[0], None))
     root = find_root(plan, whole.order, unknown, asked_root)
     if asked_root is not None and root is not None and root != asked_root:
@@ -281,21 +309,36 @@ def _check_placements(
     separate = [Findings() for _ in settings]
     for setting, found in zip(settings, separate, strict=True):
         check_contents(plan, whole.order, case.contents(setting, found), found)
-    handovers = find_races(plan, whole.order, settings, separate, messages_order=case.images is None)
-    is_rccl = case.runtime.name == RCCL.name
-    if is_rccl and handovers.through_input:
+    order = find_races(plan, whole.order, settings, separate, Promises(messages=case.images is None))
+    is_racy = any(violation.rule == "race" for found in separate for violation in found.violations())
+    flags_early = not is_racy and _are_flags_early(case, whole, settings, order)
+    if case.runtime.name == RCCL.name:
+        _note_weak_order(order, flags_early, findings)
+    _merge(separate, [setting.placement for setting in settings], findings)
+    return _Checked(root, order, flags_early)
+
+
+def _are_flags_early(case: _Case, whole: Execution, settings: list[Setting], order: Order) -> bool:
+    """Whether there are races once flags of sends say nothing about the sends, as with LL in RCCL."""
+    if case.runtime.name != RCCL.name or case.algorithm.protocol != "LL":
+        return False
+    promises = Promises(messages=case.images is None, flags_of_sends=False)
+    separate = [Findings() for _ in settings]
+    found = find_races(case.plan, whole.order, settings, separate, promises)
+    return found.fewest_chunks > order.fewest_chunks or any(each.violations() for each in separate)
+
+
+def _note_weak_order(order: Order, flags_early: bool, findings: Findings) -> None:
+    if order.through_input:
         findings.note(
             "some steps read from the input buffer what another threadblock wrote there; this runtime orders memory"
             " between threadblocks only for the output and scratch"
         )
-    flags_early = is_rccl and algorithm.protocol == "LL" and handovers.of_sent_cells
     if flags_early:
         findings.note(
-            "some steps wait for a send before they overwrite what it reads; with LL this runtime may raise the flag of a send"
+            "some steps rely on the flag of a send before they overwrite what it reads; with LL this runtime may raise it"
             " before all threads have read it, so use LL128 or Simple"
         )
-    _merge(separate, [setting.placement for setting in settings], findings)
-    return root, flags_early
 
 
 def _placements(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> tuple[bool, ...]:

@@ -10,10 +10,13 @@ matters: a nop without dependency is not counted, and a dependency that a fused 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 
 from taccl_py.collective import Address
+from taccl_py.verify.msccl.geometry import operations_of
 from taccl_py.verify.msccl.grammar import NOP, REDUCE, Algorithm, Dependency, Step, Threadblock
 
 FUSION_LIMIT = 16  # MSCCL_MAX_REDUCE_FUSION
@@ -90,6 +93,11 @@ class Operation:
     waits: tuple[Wait, ...]
     inbound: int | None
     outbound: int | None
+
+    @property
+    def carries(self) -> bool:
+        """Whether it takes messages from a connection, or gives some to one."""
+        return self.inbound is not None or self.outbound is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +223,58 @@ def make_plan(algorithm: Algorithm, wires: Wires = ALL_RANKS) -> Plan:
         senders=tuple(draft.sending[connection] for connection in draft.connections),
         receivers=tuple(draft.receiving[connection] for connection in draft.connections),
     )
+
+
+def split_plan(plan: Plan, chunks: int) -> Plan:
+    """The same plan with an operation for every message of at most `chunks` chunks, in the order in which the kernel moves them.
+
+    Only the first one of a step waits, and only after the last one is the flag raised.
+    """
+    ends = _ends_of_parts(plan, chunks)
+    blocks = tuple(
+        replace(block, operations=tuple(part for each in block.operations for part in _parts(each, chunks, ends)))
+        for block in plan.blocks
+    )
+    return replace(plan, blocks=blocks, operations=tuple(part for block in blocks for part in block.operations))
+
+
+def _parts(operation: Operation, chunks: int, ends: Sequence[int]) -> Iterator[Operation]:
+    step, end = operation.step, ends[operation.index]
+    starts = range(0, step.count, chunks if operation.carries else step.count)
+    for number, start in enumerate(starts):
+        shift = partial(_shifted, by=start)
+        waits = () if number else operation.waits
+        yield replace(
+            operation,
+            index=end - len(starts) + number,
+            step=replace(
+                step,
+                source=shift(step.source),
+                target=shift(step.target),
+                count=min(starts.step, step.count - start),
+            ),
+            chain=tuple(map(shift, operation.chain)),
+            reads=tuple(map(shift, operation.reads)),
+            writes=tuple(map(shift, operation.writes)),
+            waits=tuple(
+                replace(wait, operation=None if wait.operation is None else ends[wait.operation] - 1) for wait in waits
+            ),
+        )
+
+
+def _shifted(address: Address, by: int) -> Address:
+    return replace(address, offset=address.offset + by)
+
+
+def split_order(order: Sequence[int], plan: Plan, chunks: int) -> tuple[int, ...]:
+    """An order of a plan's operations as one of those that `split_plan` makes of them."""
+    ends = _ends_of_parts(plan, chunks)
+    return tuple(part for index in order for part in range(ends[index - 1] if index else 0, ends[index]))
+
+
+def _ends_of_parts(plan: Plan, chunks: int) -> list[int]:
+    """For every operation, the number after that of its last part; parts are numbered along the operations."""
+    return list(accumulate(operations_of(op.step.count, chunks) if op.carries else 1 for op in plan.operations))
 
 
 class _Draft:

@@ -4,6 +4,9 @@ For every operation the set of operations that certainly came before it is kept 
 somebody may still ask for it. A waiting threadblock knows of the first operation whose flag can end its wait and of
 everything before that; a receiver knows of everything before the send. That a sender found room says nothing: no runtime
 promises that the reader's work is visible then. Two accesses to one cell, one of them a write, must be ordered.
+
+A step of several chunks is one message only as long as a message can carry them. Above that size it is several, one after
+another, and the receiver has the first before the sender has read what is in the last.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Address, Buffer
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.verify.msccl.findings import Findings, place
 from taccl_py.verify.msccl.grammar import COPY, SEND
-from taccl_py.verify.msccl.operations import Operation, Plan
+from taccl_py.verify.msccl.operations import Operation, Plan, split_order, split_plan
 from taccl_py.verify.msccl.semantics import Setting
 
 _NOBODY = -1
@@ -34,26 +38,45 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Handovers:
-    """What threadblocks of a GPU leave to each other in ways that not every runtime orders.
+class Promises:
+    """What orders operations of different threadblocks.
+
+    Attributes
+    ----------
+    messages
+        Whether messages do; they cannot where some ranks stand for all.
+    flags_of_sends
+        Whether the flag of a send says that its source has been read.
+    """
+
+    messages: bool
+    flags_of_sends: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What `find_races` saw of accesses that are ordered.
 
     Attributes
     ----------
     through_input
         Whether a step reads from the input buffer what another threadblock wrote there.
-    of_sent_cells
-        Whether a step overwrites what another threadblock sends, and has nothing but the flag of the send to wait for.
+    fewest_chunks
+        Fewest chunks that a message may carry without a race; 1 if any number is good.
+    reason
+        The first race where it carries fewer, else empty.
     """
 
     through_input: bool
-    of_sent_cells: bool
+    fewest_chunks: int = 1
+    reason: str = ""
 
 
 class RaceCheck:
-    """Accesses to all cells in one setting, checked in the order of `find_races`; the attributes are those of `Handovers`."""
+    """Accesses to all cells in one setting, checked in the order of `find_races`; `through_input` as in `Order`."""
 
     def __init__(self, plan: Plan, setting: Setting, findings: Findings) -> None:
-        self.through_input = self.of_sent_cells = False
+        self.through_input = False
         self._plan = plan
         self._setting = setting
         self._findings = findings
@@ -100,10 +123,6 @@ class RaceCheck:
         for reader in sorted({reader for group in set(readers[cells]) for reader in group}):
             if reader != operation.index and reader not in past:
                 self._report(operation, "writes", reader, "reads", address)
-            elif self._plan.operations[reader].step.type == SEND and any(
-                w.operation == reader for w in operation.waits
-            ):
-                self.of_sent_cells = True
         writers[cells] = [operation.index] * operation.step.count
         readers[cells] = [()] * operation.step.count
 
@@ -124,16 +143,12 @@ class RaceCheck:
 
 
 def find_races(
-    plan: Plan,
-    order: Sequence[int],
-    settings: Sequence[Setting],
-    found: Sequence[Findings],
-    *,
-    messages_order: bool = True,
-) -> Handovers:
-    """Object to accesses that nothing orders.
+    plan: Plan, order: Sequence[int], settings: Sequence[Setting], found: Sequence[Findings], promises: Promises
+) -> Order:
+    """Object to accesses that nothing orders when every step is one message; tell from which size on there are more of them.
 
-    Mostly flags alone order what threadblocks of a GPU do, which is soon seen GPU by GPU; only if they do not, messages count too.
+    Mostly flags alone order what threadblocks of a GPU do, which is soon seen GPU by GPU; only if they do not, messages count too,
+    at first as if none carried more than one chunk.
 
     Parameters
     ----------
@@ -141,19 +156,73 @@ def find_races(
         All operations, and an order of them that respects queues and flags.
     settings, found
         Every way to run the program, and where its objections go.
-    messages_order
-        Whether messages count too where flags alone do not order everything; they cannot where some ranks stand for all.
+    promises
+        What orders operations.
     """
-    trials = [Findings() for _ in settings] if messages_order else found
-    checks = [RaceCheck(plan, setting, trial) for setting, trial in zip(settings, trials, strict=True)]
-    _follow_flags(plan, order, checks)
-    if messages_order and any(trial.violations() for trial in trials):
-        checks = [RaceCheck(plan, setting, findings) for setting, findings in zip(settings, found, strict=True)]
-        _follow_all(plan, order, checks)
-    return Handovers(any(check.through_input for check in checks), any(check.of_sent_cells for check in checks))
+    trial = _Trial(settings)
+    _follow_flags(plan, order, trial.checks(plan), promises)
+    if trial.is_racy and promises.messages:
+        trial = _Trial(settings)
+        _follow_all(plan, order, trial.checks(plan), promises, chunks_per_message=1)
+        if trial.is_racy:
+            return _find_split(plan, order, settings, found, promises)
+    return trial.report(found)
 
 
-def _follow_flags(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -> None:
+def _find_split(
+    plan: Plan, order: Sequence[int], settings: Sequence[Setting], found: Sequence[Findings], promises: Promises
+) -> Order:
+    """The same, message by message, for messages of fewer and fewer chunks."""
+    trial = _Trial(settings)
+    _follow_all(plan, order, trial.checks(plan), promises, MAX_COUNT)
+    seen = trial.report(found)
+    if trial.is_racy:
+        return seen
+    tried = plan
+    for chunks in range(max(operation.step.count for operation in plan.operations) - 1, 0, -1):
+        split = split_plan(plan, chunks)
+        if len(split.operations) == len(tried.operations):
+            continue
+        tried, trial = split, _Trial(settings)
+        _follow_all(split, split_order(order, plan, chunks), trial.checks(split), promises, chunks)
+        if trial.is_racy:
+            return Order(seen.through_input, chunks + 1, trial.reason)
+    return seen
+
+
+class _Trial:
+    """Objections in every setting that are not yet anybody's."""
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        self._settings = settings
+        self._found = [Findings() for _ in settings]
+        self._checks: list[RaceCheck] = []
+
+    def checks(self, plan: Plan) -> list[RaceCheck]:
+        """New checks, whose objections are kept here."""
+        self._checks = [
+            RaceCheck(plan, setting, found) for setting, found in zip(self._settings, self._found, strict=True)
+        ]
+        return self._checks
+
+    @property
+    def is_racy(self) -> bool:
+        return any(found.violations() for found in self._found)
+
+    @property
+    def reason(self) -> str:
+        violation = next(each for found in self._found for each in found.violations())
+        return f"{violation.where}: {violation.what}"
+
+    def report(self, found: Sequence[Findings]) -> Order:
+        """Hand the objections over."""
+        for mine, theirs in zip(self._found, found, strict=True):
+            for violation in mine.violations():
+                theirs.violation(violation.where, violation.rule, violation.what)
+        return Order(any(check.through_input for check in self._checks))
+
+
+def _follow_flags(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck], promises: Promises) -> None:
     """Run the checks with what operations of one GPU know of each other by flags and program order."""
     past_of_block = [0] * len(plan.blocks)
     past_of_flag: dict[int, int] = {}
@@ -170,7 +239,7 @@ def _follow_flags(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck])
         past = before | 1 << bit_of[index]
         past_of_block[operation.block] = past
         if index in awaited:
-            past_of_flag[index] = past
+            past_of_flag[index] = past if promises.flags_of_sends or operation.step.type != SEND else before
 
 
 def _bits_in_gpu(plan: Plan) -> list[int]:
@@ -184,13 +253,23 @@ def _bits_in_gpu(plan: Plan) -> list[int]:
     return positions
 
 
-def _follow_all(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -> None:
-    """Run the checks with all that is known, by messages too."""
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What whoever takes the messages of a step knows of before the first one, and when it has them all."""
+
+    at_first: int
+    at_last: int
+
+
+def _follow_all(
+    plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck], promises: Promises, chunks_per_message: int
+) -> None:
+    """Run the checks with all that is known, by messages too; of a step of more chunks the first message tells only what came before."""
     waiters = Counter(wait.operation for operation in plan.operations for wait in set(operation.waits))
     past_of_block = [0] * len(plan.blocks)
     past_of_flag: dict[int, int] = {}
     bit_of = range(len(plan.operations))
-    messages: list[deque[int]] = [deque() for _ in plan.connections]
+    messages: list[deque[_Message]] = [deque() for _ in plan.connections]
     for index in order:
         operation = plan.operations[index]
         before = past_of_block[operation.block]
@@ -200,13 +279,14 @@ def _follow_all(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck]) -
                 waiters[wait.operation] -= 1
                 if not waiters[wait.operation]:
                     del past_of_flag[wait.operation]
-        if operation.inbound is not None:
-            before |= messages[operation.inbound].popleft()
+        message = _Message(0, 0) if operation.inbound is None else messages[operation.inbound].popleft()
+        before |= message.at_first
         for check in checks:
             check.access(operation, Past(before, bit_of))
-        past = before | 1 << index
+        past = before | message.at_last | 1 << index
         past_of_block[operation.block] = past
         if waiters[index]:
-            past_of_flag[index] = past
+            past_of_flag[index] = past if promises.flags_of_sends or operation.step.type != SEND else before
         if operation.outbound is not None:
-            messages[operation.outbound].append(past)
+            at_once = operation.step.count <= chunks_per_message
+            messages[operation.outbound].append(_Message(past if at_once else before, past))

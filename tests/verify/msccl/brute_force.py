@@ -1,7 +1,7 @@
 """A second, naive opinion: run a `File` many times in random interleavings on lists of contributions.
 
 It shares nothing with the judge. Each primitive reads its operands in one move and stores in another, so that other
-threadblocks can come between; a nop blocks where it stands; nothing is fused. A run is bad when it gets stuck, leaves
+threadblocks can come between, and between two primitives of a step; a nop blocks where it stands; nothing is fused. A run is bad when it gets stuck, leaves
 messages behind, or ends with a wrong output.
 """
 
@@ -150,6 +150,7 @@ def primitive(world: World, gpu: int, block: Block, number: int, first: int, cou
         world.cells.update(zip(target, values, strict=True))
     if kind in SENDS:
         outbound.append(values)
+    yield True
 
 
 def add(left: Value, right: Value) -> Value:

@@ -242,6 +242,39 @@ def test_flags_of_ll_sends_come_early_in_rccl(runtime: Runtime, protocol: str, e
     assert any("before all threads have read it" in note for note in verdict.notes) is early
 
 
+@pytest.mark.parametrize("copies_first", [True, False])
+def test_early_flags_of_sends_are_seen_through_other_steps(copies_first: bool) -> None:
+    """The overwriting step waits for nothing itself, or for a threadblock that waited for the send."""
+    file = overwriting_alltoall(proto="LL")
+    for rank, gpu in enumerate(file.gpus):
+        gpu.attributes["s_chunks"] = 1
+        between = step("cpy", f"i{rank}", "s0", after=(0, 0), flag=1)
+        if copies_first:
+            gpu.blocks[1].steps = [between, step("r", f"i{1 - rank}", f"o{1 - rank}")]
+        else:
+            gpu.blocks[2].steps.insert(0, between)
+            gpu.blocks[1].steps = [step("r", f"i{1 - rank}", f"o{1 - rank}", after=(2, 0))]
+    for block in (block for gpu in file.gpus for block in gpu.blocks):
+        for number, each in enumerate(block.steps):
+            each["s"] = number
+    verdict = judge_program(file.text(), RCCL)
+    assert verdict.violations == ()
+    assert verdict.facts is not None
+    assert verdict.facts.flags_early
+
+
+def test_what_the_answer_to_a_send_overwrites_was_sent() -> None:
+    """The peer answers what it was sent, so whoever takes the answer knows that the send has read its source."""
+    file = make_file("allreduce", 2, 1, (1, 1, 1), inplace=1, outofplace=0, proto="LL")
+    add(file, 0, 1, -1, [step("s", "i0", "o0", flag=1)])
+    add(file, 0, -1, 1, [step("r", "i0", "o0", after=(0, 0))])
+    add(file, 1, 0, 0, [step("r", "i0", "s0"), step("re", "s0", "o0"), step("s", "o0", "o0")])
+    verdict = judge_program(file.text(), RCCL)
+    assert verdict.violations == ()
+    assert verdict.facts is not None
+    assert not verdict.facts.flags_early
+
+
 def test_waiting_for_a_later_step_is_no_waiting_for_a_send() -> None:
     file = overwriting_alltoall(proto="LL")
     for gpu in file.gpus:
