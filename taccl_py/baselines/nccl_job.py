@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from taccl_py.baselines.nccl_tuner import Gpu, Graph, Job
 from taccl_py.discover.gpus import GpuModel
 from taccl_py.errors import InputError
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Medium, Topology
 
 # GB/s of one channel that NCCL tries inside a node and between nodes, in its order (``src/graph/search.cc``).
 _INTRA_GBPS: dict[Gpu, tuple[float, ...]] = {
@@ -90,10 +90,10 @@ def job_of(topology: Topology, gpu: Gpu, *, amd_cpu: bool) -> Job:
         graph = Graph(channels, intra_gbps, inter_gbps)
     nvls = None
     local = len(topology.node_ranks[0])
-    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and local > 1 and _all_linked(topology):
+    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and topology.inside is Medium.NVLINK and local > 1 and _all_linked(topology):
         rate = _at_most(_INTRA_GBPS[family], rank_gbps / local)
         nvls = Graph(local, rate, rate if num_nodes == 1 else graph.inter_gbps)
-    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu)
+    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=topology.inside is Medium.NVLINK)
 
 
 def _base(topology: Topology) -> str:

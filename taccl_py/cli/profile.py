@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from taccl_py.measure.plan import Plan
     from taccl_py.measure.processes import Job
     from taccl_py.measure.profiler import Profile
-    from taccl_py.topology.model import Topology
+    from taccl_py.topology.model import Medium, Topology
 
 _SHARED = "machine"
 _LEAST_LARGEST = 4096
@@ -66,6 +66,13 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
     type=click.IntRange(2, MAX_RANKS),
     default=None,
     help="Number of ranks of an unknown machine, for --plan.",
+)
+@click.option(
+    "--inside",
+    type=click.Choice(["nvlink", "pcie", "network"]),
+    default=None,
+    help="What joins the ranks of a node, which is not measured and decides on protocols; nvlink stands for xGMI too. Default: "
+    "that of the emulated machine, else nvlink.",
 )
 @click.option(
     "--largest",
@@ -274,7 +281,7 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
         expected = plan.experiments
     stop = threading.Event()
     with counted_down(stop, expected) as progress:
-        found = _measure(bench, values, stop, progress)
+        found = _measure(bench, values, setup.truth, stop, progress)
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(found.topology)))
         click.echo(f"wrote {output}" + ("" if found.complete else ", of which not all was measured"), err=True)
@@ -307,7 +314,11 @@ def _look_alike_reordered(topology: Topology) -> bool:
 
 
 def _measure(
-    bench: Bench, values: dict[str, Any], stop: threading.Event, progress: Callable[[str, int], None]
+    bench: Bench,
+    values: dict[str, Any],
+    truth: Topology | None,
+    stop: threading.Event,
+    progress: Callable[[str, int], None],
 ) -> Profile:
     from taccl_py.measure.experiment import Counted, Stopped
     from taccl_py.measure.profiler import profile as measure
@@ -320,9 +331,18 @@ def _measure(
         record = Record(values["record"], bench.name, len(bench.node_of))
         counted.known, counted.keep = record.known, record.keep
     try:
-        return measure(counted, all_pairs=values["all_pairs"], largest_bytes=values["largest"])
+        found = measure(counted, all_pairs=values["all_pairs"], largest_bytes=values["largest"])
     except Stopped:
         raise KeyboardInterrupt from None
+    return replace(found, topology=replace(found.topology, inside=_inside(values["inside"], truth)))
+
+
+def _inside(asked: str | None, truth: Topology | None) -> Medium:
+    from taccl_py.topology.model import Medium
+
+    if asked is not None:
+        return Medium(asked)
+    return Medium.NVLINK if truth is None else truth.inside
 
 
 def _require_as_good(reference: Topology, found: Topology, values: dict[str, Any]) -> None:

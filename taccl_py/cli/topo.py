@@ -17,7 +17,7 @@ from taccl_py.topology.catalog import list_topologies, name_of_file
 from taccl_py.topology.difference import TOLERANCE
 from taccl_py.topology.files import topology_to_json
 from taccl_py.topology.machines import SHAPES
-from taccl_py.units import MAX_RANKS, format_ranks, natural_key
+from taccl_py.units import MAX_RANKS, format_count, format_ranks, natural_key
 
 if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
@@ -269,7 +269,10 @@ def align_command(topology: str, output: Path | None, as_json: bool, **values: A
 
 
 def _show(topology: Topology) -> None:
-    click.echo(f"{topology.name}: {topology.num_ranks} ranks in {topology.num_nodes} nodes")
+    from taccl_py.topology.model import Medium
+
+    joined = {Medium.NVLINK: "", Medium.PCIE: ", PCIe inside", Medium.NETWORK: ", a network inside"}[topology.inside]
+    click.echo(f"{topology.name}: {topology.num_ranks} ranks in {format_count(topology.num_nodes, 'node')}{joined}")
     click.echo(f"source: {topology.source}")
     unit = "per chunk" if topology.chunk_costs else "us/MB"
     kinds: dict[tuple[bool, float, float, float], list[int]] = {}

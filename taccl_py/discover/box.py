@@ -19,6 +19,7 @@ from taccl_py.discover.pruning import prune_ports
 from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALPHA_US
 from taccl_py.discover.regular import node_symmetry
 from taccl_py.errors import InputError
+from taccl_py.topology.model import Medium
 from taccl_py.topology.template import Cost, Nic, NodeLink, NodePort, NodeSwitch, NodeTemplate, PortSide, Side
 
 
@@ -126,7 +127,8 @@ def node_of_box(box: Box, name: str, description: str, source: str) -> NodeTempl
         raise InputError("holds no GPU; dump the topology on a node with GPUs, and with all of them in the job")
     ways = {gpu: _ways_from(box, gpu) for gpu in box.gpus}
     nics = _nics(box, ways)
-    links = [*_gpu_links(box), *_pci_links(box, ways)]
+    pci_links = _pci_links(box, ways)
+    links = [*_gpu_links(box), *pci_links]
     ports = tuple(NodePort(wire.name, Cost(0.0, 1000 / wire.gbps)) for wire in box.wires)
     switches: tuple[NodeSwitch, ...] = ()
     if box.switched_gbps:
@@ -134,7 +136,10 @@ def node_of_box(box: Box, name: str, description: str, source: str) -> NodeTempl
         ranks = tuple(rank for rank, gpu in enumerate(box.gpus) if gpu in box.switched_gbps)
         beta = 1000 / min(box.switched_gbps.values())
         switches = (NodeSwitch("nvswitch", ranks, Cost(GPU_LINK_ALPHA_US, beta)),)
-    node = NodeTemplate(name, description, source, len(box.gpus), tuple(links), switches, tuple(nics), ports)
+    inside = Medium.PCIE if pci_links else Medium.NVLINK
+    node = NodeTemplate(
+        name, description, source, len(box.gpus), tuple(links), switches, tuple(nics), ports, inside=inside
+    )
     node = prune_ports(node)
     return replace(node, symmetry=node_symmetry(node))
 

@@ -15,6 +15,7 @@ from taccl_py.lowering.buffers import Geometry
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import LEGACY, LOOP_LIMIT, MAX_COUNT, RCCL, Runtime
 from taccl_py.schedule.ir import Schedule
+from taccl_py.topology.model import Medium, Topology
 from taccl_py.units import BYTES_PER_MB
 
 _WIRE_BYTES = {Protocol.LL: 2.0, Protocol.LL128: 16 / 15, Protocol.SIMPLE: 1.0}
@@ -55,11 +56,12 @@ def choose_protocol(
     LoweringError
         If the one that is asked for hangs.
     """
-    no_simple = schedule.topology.num_nodes > 1 and schedule.collective.kind in (Kind.BROADCAST, Kind.REDUCE)
+    topology = schedule.topology
+    no_simple = _has_network(topology) and schedule.collective.kind in (Kind.BROADCAST, Kind.REDUCE)
     if asked is not None:
         if asked is Protocol.SIMPLE and no_simple:
             raise LoweringError(
-                f"{schedule.collective.kind} over several nodes hangs with protocol Simple: {runtime.title} counts the "
+                f"{schedule.collective.kind} over a network hangs with protocol Simple: {runtime.title} counts the "
                 "operations of its network connections for another pipeline depth than it runs; use LL",
                 runtime=runtime.name,
                 limit="protocol",
@@ -68,12 +70,18 @@ def choose_protocol(
     if schedule.topology.chunk_costs:
         return ProtocolChoice(Protocol.LL if no_simple else Protocol.SIMPLE, asked=False)
     possible = [Protocol.LL]
-    if schedule.topology.num_nodes == 1:
-        possible.append(Protocol.LL128)  # its 128-byte stores must arrive unbroken, which networks do not promise
+    if topology.num_nodes == 1 and topology.inside is Medium.NVLINK:
+        possible.append(
+            Protocol.LL128
+        )  # its 128-byte stores must arrive unbroken, which PCIe and networks do not promise
     if not no_simple:
         possible.append(Protocol.SIMPLE)
     allowed = [protocol for protocol in possible if protocol not in barred] or possible
     return ProtocolChoice(min(allowed, key=lambda p: _total_us(schedule, p)), asked=False)
+
+
+def _has_network(topology: Topology) -> bool:
+    return topology.num_nodes > 1 or topology.inside is Medium.NETWORK
 
 
 def _total_us(schedule: Schedule, protocol: Protocol) -> float:
@@ -82,7 +90,7 @@ def _total_us(schedule: Schedule, protocol: Protocol) -> float:
     total_us = 0.0
     for message in schedule.messages:
         link = topology.links[message.link]
-        near = topology.node_of[link.src] == topology.node_of[link.dst]
+        near = topology.node_of[link.src] == topology.node_of[link.dst] and topology.inside is not Medium.NETWORK
         total_us += (_NEAR_US if near else _FAR_US)[protocol]
         size_bytes = len(message.chunks) * schedule.chunk_bytes
         total_us += _WIRE_BYTES[protocol] * link.beta_us_per_mb * size_bytes / BYTES_PER_MB

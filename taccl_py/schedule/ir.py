@@ -15,6 +15,7 @@ them real steps and keeps them off the critical path where it can.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,9 @@ from operator import attrgetter
 from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
+
+# What moments that are the same can differ by: as a part of themselves, and of the whole plan.
+_ROUNDING, _PLAN_ROUNDING = 1e-9, 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Origin:
     seed
         Random seed.
     status
-        ``optimal``, ``optimal-in-class`` or ``feasible`` (README, "Words").
+        ``optimal``, ``optimal-in-class`` or ``feasible``.
     bound_us, bound_reason
         Best proven lower bound on the time of any schedule for the problem, and what it comes from.
     found_by
@@ -150,16 +154,24 @@ class Schedule:
 
     @cached_property
     def step_of(self) -> tuple[int, ...]:
-        """For every message the length of the longest chain of messages that ends with it, each waiting for the data before."""
-        depth_at: dict[tuple[int, int], int] = {}
+        """For every message the length of the longest chain of messages that ends with it, each carrying what the one before brought.
+
+        What is still under way when a message starts is no part of it: ranks that exchange sums do so in one step.
+        """
+        arrivals: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
         steps = []
         for message in self.messages:
             link = self.topology.links[message.link]
-            depth = 1 + max(depth_at.get((chunk, link.src), 0) for chunk in message.chunks)
-            steps.append(depth)
+            latest_us = message.start_us + rounding_us(message.start_us, self.makespan_us)
+            brought = (
+                step
+                for chunk in message.chunks
+                for end_us, step in arrivals.get((chunk, link.src), ())
+                if end_us <= latest_us
+            )
+            steps.append(1 + max(brought, default=0))
             for chunk in message.chunks:
-                key = (chunk, link.dst)
-                depth_at[key] = max(depth_at.get(key, 0), depth)
+                arrivals[chunk, link.dst].append((message.end_us, steps[-1]))
         return tuple(steps)
 
     @property
@@ -179,6 +191,14 @@ class Schedule:
                 f"{message.start_us:12.4f} {message.end_us:12.4f}  {link.src:3d} -> {link.dst:<3d} {verb} {chunks}"
             )
         return "\n".join(lines) + "\n"
+
+
+def rounding_us(moment_us: float, whole_us: float) -> float:
+    """By how much a moment of a plan that takes `whole_us` can differ from one that is the same.
+
+    Where a plan was turned around in time, moments near 0 are differences of late ones.
+    """
+    return max(_ROUNDING * abs(moment_us), _PLAN_ROUNDING * whole_us)
 
 
 def sort_messages(messages: Iterable[Message]) -> tuple[Message, ...]:

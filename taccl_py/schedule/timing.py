@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Collective
-from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.schedule.ir import Message, Schedule, rounding_us
 from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
-
-# What moments that are the same can differ by: as a part of themselves, and of the whole plan.
-_ROUNDING, _PLAN_ROUNDING = 1e-9, 1e-12
 
 
 def build_schedule(
@@ -97,12 +94,11 @@ def find_deliveries(topology: Topology, drafts: Sequence[Draft]) -> list[set[int
             brings[chunk, dst].append(i)
             if adds and not drafts[i].reduce:
                 stores[chunk, dst].append(i)
-    # Where a plan was turned around in time, moments near 0 are differences of late ones.
-    rounding = _PLAN_ROUNDING * max((abs(draft.end) for draft in drafts), default=0.0)
+    whole_us = max((abs(draft.end) for draft in drafts), default=0.0)
     found = []
     for draft in drafts:
         link = topology.links[draft.link]
-        latest = draft.start + max(_ROUNDING * abs(draft.start), rounding)
+        latest = draft.start + rounding_us(draft.start, whole_us)
         candidates = {j for chunk in draft.chunks for j in brings.get((chunk, link.src), ())}
         if draft.reduce:
             candidates |= {j for chunk in draft.chunks for j in stores.get((chunk, link.dst), ())}

@@ -1,9 +1,9 @@
 """Replay of a schedule at any size: its decisions are kept, its times are computed again.
 
 The decisions of a schedule are the order in which messages take turns on each link and each port, and for each message
-the arrivals that it waits for: those of its chunks at its sender that have happened by its start. With these fixed a
-message starts as soon as all that it waits for is done, so a replay at the schedule's own size is never slower than the
-schedule itself.
+the arrivals that it waits for, as far as they have happened by its start: those of its chunks at its sender, and of what is stored
+at its receiver before it is added there, which it would be lost under. With these fixed a message starts as soon as all that it
+waits for is done, so a replay at the schedule's own size is never slower than the schedule itself.
 
 An arrival that a message does not wait for is no part of what it carries, however early another size makes it happen.
 """
@@ -76,17 +76,19 @@ def decisions(schedule: Schedule) -> tuple[Turn, ...]:
     """
     topology = schedule.topology
     arrived: dict[tuple[int, int], list[int]] = {}
+    stored: dict[tuple[int, int], list[int]] = {}
+    adds = any(message.reduce for message in schedule.messages)
     turns: list[Turn] = []
     for index, message in enumerate(schedule.messages):
         link = topology.links[message.link]
-        waits_for = {
-            other
-            for chunk in message.chunks
-            for other in arrived.get((chunk, link.src), ())
-            if _arrived_by(schedule, other, message.start_us)
-        }
+        before = {other for chunk in message.chunks for other in arrived.get((chunk, link.src), ())}
+        if message.reduce:
+            before |= {other for chunk in message.chunks for other in stored.get((chunk, link.dst), ())}
+        waits_for = {other for other in before if _arrived_by(schedule, other, message.start_us)}
         for chunk in message.chunks:
             arrived.setdefault((chunk, link.dst), []).append(index)
+            if adds and not message.reduce:
+                stored.setdefault((chunk, link.dst), []).append(index)
         size = len(message.chunks)
         resources = tuple(dict.fromkeys(topology.resources_of[message.link]))
         costs = [topology.resource_cost[resource] for resource in resources]

@@ -15,7 +15,7 @@ from typing import Any
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, parse_json, read_json, read_text
-from taccl_py.topology.model import Link, Port, Switch, Topology, missing_node
+from taccl_py.topology.model import Link, Medium, Port, Switch, Topology, missing_node
 from taccl_py.topology.template import (
     MAX_WIDTH,
     Cost,
@@ -149,7 +149,17 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "links": [_link_to_json(link) for link in topology.links],
         "symmetry": [list(image) for image in topology.symmetry],
         "chunk_costs": topology.chunk_costs,
-    } | ({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {})
+        **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
+        **_inside_to_json(topology.inside),
+    }
+
+
+def _inside_to_json(inside: Medium) -> dict[str, str]:
+    return {} if inside is Medium.NVLINK else {"inside": str(inside)}
+
+
+def _inside(fields: Fields) -> Medium:
+    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.NVLINK
 
 
 def _switch_to_json(switch: Switch) -> dict[str, Any]:
@@ -197,9 +207,10 @@ def topology_from_fields(fields: Fields) -> Topology:
     symmetry = _permutations(fields, len(node_of))
     chunk_costs = fields.boolean("chunk_costs", False)
     switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
+    inside = _inside(fields)
     fields.finish()
     topology: Topology = fields.build(
-        "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches)
+        "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches, inside)
     )
     return topology
 
@@ -284,17 +295,18 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     nics = tuple(_nic(item, num_ranks, known) for item in node.objects("nics", []))
     links = _node_links(node, num_ranks, known)
     symmetry = _permutations(node, num_ranks)
+    inside = _inside(node)
     node.finish()
     _check_names(node, ports, switches, nics)
     _check_use(node, ports, links, nics)
     network = _network(fields, bool(nics))
     fields.finish()
-    return NodeTemplate(name, description, source, num_ranks, links, switches, nics, ports, symmetry, network)
+    return NodeTemplate(name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside)
 
 
 def template_to_json(template: NodeTemplate) -> dict[str, Any]:
     """Return the node form of a node, which `template_from_fields` reads back without any change."""
-    node: dict[str, Any] = {"ranks": template.num_ranks}
+    node: dict[str, Any] = {"ranks": template.num_ranks, **_inside_to_json(template.inside)}
     if template.links:
         node["links"] = _node_links_to_json(template.links)
     if template.switches:

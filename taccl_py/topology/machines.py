@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from taccl_py.errors import InputError
 from taccl_py.topology.fabrics import Parts, dragonfly, dragonfly_ranks, fat_tree, fat_tree_ranks, rail_nodes, rotation
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Medium, Topology
 from taccl_py.topology.template import MAX_LINKS, Cost, NodeLink, NodeSwitch, NodeTemplate, instantiate
 from taccl_py.units import MAX_COST_US, MAX_RANKS
 
@@ -122,6 +122,7 @@ def formula_topology(text: str) -> Topology:
             switches=parts.switches,
             ports=parts.ports,
             symmetry=parts.symmetry,
+            inside=Medium.NETWORK if shape in _NETWORKS else Medium.NVLINK,
         )
     )
 
@@ -136,6 +137,7 @@ class _Cluster:
 
 
 _CLUSTERS = {"hpn": _Cluster(8, 200.0, 50.0), "nvl72": _Cluster(72, 900.0, 50.0)}
+_NETWORKS = ("dragonfly", "fattree")  # every rank is a host
 _GRIDS = ("torus", "twisted", "mesh")
 # Their first number counts the ranks; those that follow are distances, or the number of links out.
 _LISTS = ("circulant", "kautz")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from functools import cached_property
 from itertools import starmap
 from operator import attrgetter
@@ -42,6 +43,14 @@ class Port:
     name: str
     alpha_us: float
     beta_us_per_mb: float
+
+
+class Medium(StrEnum):
+    """What messages go over."""
+
+    NVLINK = "nvlink"  # or xGMI, or anything else that stores 128 bytes at once
+    PCIE = "pcie"
+    NETWORK = "network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,8 @@ class Topology:
         a chunk counts as 1 MB, and times are in the profile's own unit.
     switches
         Switches that multicast or reduce. Messages of schedules, and so bounds, do not use it; plans may.
+    inside
+        What joins the ranks of a node. Times are those of links and ports; protocols of runtimes depend on it.
 
     Raises
     ------
@@ -135,6 +146,7 @@ class Topology:
     symmetry: tuple[tuple[int, ...], ...] = ()
     chunk_costs: bool = False
     switches: tuple[Switch, ...] = ()
+    inside: Medium = Medium.NVLINK
 
     def __post_init__(self) -> None:
         """Sort the links and check that everything refers to something."""
@@ -276,8 +288,9 @@ class Topology:
         links = tuple(Link(k.dst, k.src, k.alpha_us, k.beta_us_per_mb, k.latency_us, k.ports[::-1]) for k in self.links)
         switches = tuple(Switch(one.name, one.ranks, one.reduce, one.multicast) for one in self.switches)
         return Topology(
-            self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs, switches
-        )
+            self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs, switches,
+            self.inside,
+        )  # fmt: skip
 
     def reversed_link(self) -> tuple[int, ...]:
         """For every link of this topology, the index of the same link in `reversed`."""
@@ -322,6 +335,7 @@ class Topology:
         return Topology(
             self.name, self.source, tuple(nodes[self.node_of[r]] for r in ranks),
             tuple(self.ports[port] for port in used), links, symmetry, self.chunk_costs, switches,
+            self.inside,
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from taccl_py.errors import InputError
-from taccl_py.topology.model import Link, Port, Switch, Topology
+from taccl_py.topology.model import Link, Medium, Port, Switch, Topology
 
 MAX_LINKS = 5_000_000  # about 2 GB of records; more is a typing error rather than a machine
 MAX_WIDTH = 1024  # parallel links
@@ -176,6 +176,8 @@ class NodeTemplate:
         that would make the NICs others are not used.
     network
         What joins the nodes; of no importance without NICs.
+    inside
+        What joins the ranks of a node, where it is more than one thing the worst.
     """
 
     name: str
@@ -188,6 +190,7 @@ class NodeTemplate:
     ports: tuple[NodePort, ...] = ()
     symmetry: tuple[tuple[int, ...], ...] = ()
     network: Network = Network()
+    inside: Medium = Medium.NVLINK
 
     @property
     def num_local_links(self) -> int:
@@ -319,6 +322,7 @@ def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tupl
         links=tuple(builder.links),
         symmetry=symmetry,
         switches=tuple(builder.switches),
+        inside=max((template.inside for template in templates), key=list(Medium).index),
     )
 
 

@@ -15,6 +15,7 @@ from taccl_py.runtimes import RUNTIMES
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
 from taccl_py.topology.files import read_template, template_to_json
+from taccl_py.topology.model import Medium
 from taccl_py.topology.template import PortSide, Side
 from tests.discover import dumps
 
@@ -95,6 +96,17 @@ def test_gpus_that_nvlink_does_not_join_share_the_way_between_the_cpus(imported)
     # Sending from the second CPU goes against the direction in which the way between the CPUs is written.
     assert nic.via[2][-1] == PortSide("cpu0-cpu1", Side.IN)
     assert nic.cost.beta_us_per_mb == pytest.approx(80)
+
+
+def test_a_node_is_joined_by_pcie_where_some_gpus_have_no_other_way(imported):
+    joined = {name: imported(name).template.inside for name in SERVERS if imported(name).template}
+    assert {name for name, inside in joined.items() if inside is Medium.PCIE} == {
+        "nccl-pcie",
+        "smi-pcie",
+        "nccl-pairs",
+        "rocm-smi",
+    }
+    assert joined["nccl-nvswitch"] is joined["smi-dgx1"] is joined["rccl-mi300x"] is Medium.NVLINK
 
 
 def test_a_box_without_nvlink_has_only_ways_over_pcie(imported):

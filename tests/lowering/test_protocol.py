@@ -8,6 +8,7 @@ from taccl_py.lowering.buffers import Geometry
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, largest_size_bytes, largest_size_with
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
+from taccl_py.topology.model import Medium
 from tests.lowering import cases
 
 
@@ -45,10 +46,30 @@ def test_a_barred_protocol_is_chosen_only_if_there_is_no_other():
 )
 def test_simple_is_never_used_for_broadcast_and_reduce_over_several_nodes(schedule):
     assert chosen(sized(schedule, 1e9)) is Protocol.LL
-    with pytest.raises(LoweringError, match="over several nodes hangs") as caught:
+    with pytest.raises(LoweringError, match="over a network hangs") as caught:
         chosen(schedule, Protocol.SIMPLE)
     assert caught.value.limit == "protocol"
     assert chosen(schedule, Protocol.LL128) is Protocol.LL128
+
+
+def inside(schedule, medium):
+    return replace(schedule, topology=replace(schedule.topology, inside=medium))
+
+
+def test_over_pcie_there_is_no_ll128_which_it_would_break_up():
+    schedule = inside(cases.ring_allgather(4), Medium.PCIE)
+    assert chosen(sized(schedule, 2.7e6)) is Protocol.LL
+    assert chosen(sized(schedule, 2.9e6)) is Protocol.SIMPLE
+    assert chosen(inside(cases.chain_broadcast(3), Medium.PCIE), Protocol.SIMPLE) is Protocol.SIMPLE
+
+
+def test_hosts_of_one_rank_are_joined_by_a_network():
+    assert chosen(sized(inside(cases.ring_allgather(4), Medium.NETWORK), 11.2e6)) is Protocol.LL
+    assert chosen(sized(inside(cases.ring_allgather(4), Medium.NETWORK), 11.4e6)) is Protocol.SIMPLE
+    schedule = inside(cases.chain_broadcast(3), Medium.NETWORK)
+    assert chosen(sized(schedule, 1e9)) is Protocol.LL
+    with pytest.raises(LoweringError, match="over a network hangs"):
+        chosen(schedule, Protocol.SIMPLE)
 
 
 def test_simple_is_used_for_broadcast_on_one_node_when_it_is_asked_for():

@@ -119,6 +119,19 @@ def test_a_message_with_a_sum_waits_for_all_its_parts():
     assert decisions(planner.schedule())[2].waits_for == (0, 1)
 
 
+def test_what_is_added_waits_for_what_is_stored_there_before():
+    """Rank 2 tells rank 1 the value before rank 0's part is added there, which would be lost the other way round."""
+    topology = both_ways((0, 1), (1, 2))
+    links = topology.links_between
+    messages = (
+        Message(links[2, 1][0], (0,), 0.0, 11.0),
+        Message(links[0, 1][0], (0,), 11.0, 22.0, True),
+    )
+    schedule = Schedule(topology, Collective(Kind.REDUCE, 3), MB, messages, ((), (0,), ()))
+    assert [turn.waits_for for turn in decisions(schedule)] == [(), (0,)]
+    assert replay_schedule(schedule, MB).makespan_us == 22.0
+
+
 def test_transfers_say_which_message_they_are():
     schedule = ring_allgather(4)
     timeline = replay_schedule(schedule, 500.0)

@@ -1,0 +1,38 @@
+"""Steps of schedules: longest chains of messages that carry what others brought."""
+
+import pytest
+
+from taccl_py.collective import Collective, Kind
+from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.engine import Demand, Events, Options
+from taccl_py.topology.catalog import load_topology
+from tests.simulate.cases import MB, both_ways, chain_broadcast, ring_allgather
+
+
+def exchange(second_start_us):
+    """Two ranks that add up each other's data; rank 1's message leaves at the time given."""
+    topology = both_ways((0, 1))
+    first, second = topology.links_between[0, 1][0], topology.links_between[1, 0][0]
+    messages = (
+        Message(first, (0,), 0.0, 11.0, True),
+        Message(second, (0,), second_start_us, second_start_us + 11.0, True),
+    )
+    return Schedule(topology, Collective(Kind.ALLREDUCE, 2), MB, messages, ((), ()))
+
+
+@pytest.mark.parametrize(("start_us", "steps"), [(0.0, (1, 1)), (10.9, (1, 1)), (11.0, (1, 2)), (11.0 - 1e-9, (1, 2))])
+def test_what_is_under_way_when_a_message_starts_is_no_step_before_it(start_us, steps):
+    assert exchange(start_us).step_of == steps
+
+
+def test_steps_of_copies_are_their_hops():
+    assert ring_allgather(5).num_steps == 4
+    assert chain_broadcast(4, 2).num_steps == 3
+
+
+@pytest.mark.parametrize(("name", "steps"), [("full:4", 1), ("hypercube:3", 3)])
+def test_sums_that_are_exchanged_take_one_step_each_time(name, steps):
+    """1 KiB: all send to all at once, or along one dimension of the hypercube after the other."""
+    demand = Demand(load_topology(name), Kind.ALLREDUCE, 1024.0)
+    assert load_engine("templates")(demand, Options(), Events()).schedule.num_steps == steps
