@@ -37,6 +37,14 @@ def test_a_record_saves_what_was_measured(taccl, folder):
     assert (folder / "r.jsonl").read_text().splitlines() == lines
 
 
+@pytest.mark.parametrize(
+    ("options", "inside"), [([], "network"), (["--inside", "pcie"], "pcie"), (["--inside", "nvlink"], None)]
+)
+def test_what_joins_the_ranks_is_taken_from_the_emulated_machine_or_said(taccl, folder, options, inside):
+    taccl("profile", "--emulate", "fattree:2", *options, "-o", "mine.json")
+    assert json.loads((folder / "mine.json").read_text("utf-8")).get("inside") == inside
+
+
 def test_the_largest_message_may_be_smaller(taccl, folder):
     """Nothing larger is sent but where the cost of a port is told by messages four times as large."""
     words = ("profile", "--emulate", "switch:4", "--largest", "64KiB", "--record", "r.jsonl", "--json")
