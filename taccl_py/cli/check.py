@@ -68,9 +68,9 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     An MSCCL++ plan is tested against the limits of its runtime and executed symbolically with its signals, semaphores and
     proxies: waits that match no signal, circles, data that are read or overwritten too early, and results.
 
-    A directory is judged file by file and as a whole: files that would stop the runtime's scan, sizes for which two files
-    compete, sizes and placements that it covers, and the memory that its connections take. A folder of JSON files is one of
-    MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are judged.
+    A directory is judged file by file and as a whole: files that would stop the runtime's scan or its initialisation, sizes for
+    which two good files compete, sizes and placements that they cover, and the memory that its connections take. A folder of
+    JSON files is one of MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are judged.
 
     Exit code 0 if all are good, 4 if the judge objects to one, 2 if one cannot be read.
 

@@ -154,6 +154,24 @@ def test_check_names_what_is_wrong_with_a_directory(taccl, folder):
     ]
 
 
+def test_check_tells_of_a_directory_whether_its_bad_files_keep_the_others_from_being_loaded(taccl, folder):
+    (folder / "algos").mkdir()
+    broken = ring_allgather()
+    broken.step(0, 1, 0)["dstoff"] = 1
+    good, wrong = ring_allgather().text(), broken.text()
+    (folder / "algos" / "b.xml").write_text(good, encoding="utf-8")
+    for text, told in (
+        (good.replace(' outofplace="1"', ""), "algos: bad: a.xml: MSCCL executor for NCCL ends its scan at it"),
+        (good.replace(' cnt="1"', "", 1), "algos: bad: a.xml: MSCCL executor for NCCL refuses it"),
+        (wrong, "algos: good: 1 file for executor (1 bad, not counted); allgather of 3"),
+    ):
+        (folder / "algos" / "a.xml").write_text(text, encoding="utf-8")
+        ended = taccl("check", "algos")
+        assert ended.code == 4
+        assert [line.split(": ")[1] for line in ended.out.splitlines()][:2] == ["bad", "good"]
+        assert ended.out.splitlines()[2].startswith(told), ended.out
+
+
 @pytest.mark.usefixtures("plans")
 def test_what_was_asked_for_counts_for_all_files_of_a_directory(taccl):
     for source, folder, runtime in (("algorithm.xml", "algos", "executor"), ("small.json", "cache", "mscclpp")):
