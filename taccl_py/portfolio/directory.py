@@ -104,7 +104,8 @@ def read_directory(path: Path, runtime: Runtime) -> DirectoryContents:
         If the directory cannot be read.
     """
     try:
-        entries = sorted(entry for entry in path.iterdir() if not entry.is_dir())
+        # A scan takes links for files, wherever they lead to, as the one to a folder in each directory that Kubernetes mounts.
+        entries = sorted(entry for entry in path.iterdir() if entry.is_symlink() or not entry.is_dir())
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=str(path)) from None
     files = [DirectoryFile(entry.name, _text(entry)) for entry in entries]

@@ -127,6 +127,9 @@ def test_a_file_of_somebody_else_is_not_touched(refuse, folder):
     (folder / "algos").mkdir()
     (folder / "algos" / "README").write_text("mine", encoding="utf-8")
     refuse(2, ["algos/README", "no algorithm file", "take it away"], "install", "in", "-o", "algos")
+    (folder / "algos" / "README").unlink()
+    (folder / "algos" / "README").symlink_to(folder / "in", target_is_directory=True)
+    refuse(2, ["algos/README", "no algorithm file", "take it away"], "install", "in", "-o", "algos")
 
 
 def test_bad_sources_are_named(refuse, folder):
