@@ -104,8 +104,8 @@ def check_connections(
 
 def largest_size(algorithm: Algorithm, runtime: Runtime) -> int | None:
     """Largest size in bytes for which the runtime selects the file, inclusive; None when there is no limit."""
-    if algorithm.max_bytes == 0 and runtime.max_bytes_zero == "unlimited":
-        return None
+    if algorithm.max_bytes <= 0 and runtime.max_bytes_zero == "unlimited":
+        return None  # compared without a sign, what is negative is larger than any size
     return max(algorithm.max_bytes - 1, 0) if runtime.max_bytes_exclusive else algorithm.max_bytes
 
 
@@ -165,10 +165,12 @@ def _check_placement(algorithm: Algorithm, findings: Findings) -> None:
 
 def _check_sizes(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
     low, high = algorithm.min_bytes, largest_size(algorithm, runtime)
-    if low < 0 and runtime.name != LEGACY.name:
-        findings.note(f"minBytes={low} is negative and means the same as 0")
-    elif low < 0:
-        findings.violation("", "size-range", f"minBytes={low} is negative; the runtime refuses it")
+    for name, value in (("minBytes", low), ("maxBytes", algorithm.max_bytes)):
+        if value < 0:
+            what = f"{name}={value} is negative, which legacy MSCCL refuses and other runtimes take for a huge size; write 0 or more"
+            findings.violation("", "size-range", what)
+    if min(low, algorithm.max_bytes) < 0:
+        return
     if high is None:
         findings.note(f'maxBytes="0" means no limit to {runtime.title}, and never to the legacy runtime')
         return

@@ -222,7 +222,11 @@ ALGO_CASES = [
     Case("size-range", "upside_down", ring_allgather, algo(minBytes=2000, maxBytes=1000)),
     Case("size-range", "no_multiple", ring_allgather, algo(minBytes=4, maxBytes=5)),
     Case("size-range", "never_in_legacy", ring_allgather, algo(maxBytes=0), runtime=LEGACY),
-    Case("size-range", "negative_in_legacy", ring_allgather, algo(minBytes=-1), runtime=LEGACY),
+    *(
+        Case("size-range", f"{name}_negative_in_{runtime.name}", ring_allgather, algo(**{name: -1}), runtime=runtime)
+        for name in ("minBytes", "maxBytes")
+        for runtime in (EXECUTOR, RCCL, LEGACY)
+    ),
     Case("loop-limit", "rounds", ring_allgather, algo(maxBytes=3 * 32768 * 65536 + 3)),
     Case("thread-count", "no_warps", ring_allgather, algo(nthreads=100), runtime=LEGACY),
     Case("thread-count", "odd_slots", ring_allgather, algo(nthreads=256, proto="Simple"), runtime=LEGACY),
@@ -362,6 +366,15 @@ def test_every_mistake_is_named(case: Case) -> None:
     assert found, [str(violation) for violation in verdict.violations]
     if case.where is not None:
         assert case.where in {violation.where for violation in found}, found
+
+
+@pytest.mark.parametrize("runtime", [EXECUTOR, RCCL, LEGACY], ids=lambda runtime: runtime.name)
+def test_a_negative_size_is_objected_to_for_what_it_is_and_nothing_else(runtime: Runtime) -> None:
+    for name in ("minBytes", "maxBytes"):
+        file = direct_alltoall()
+        file.attributes[name] = -3
+        (found,) = judge_program(file.text(), runtime).violations
+        assert found.what.startswith(f"{name}=-3 is negative, which legacy MSCCL refuses and other runtimes take")
 
 
 def test_a_chunk_limit_of_the_judge_itself_is_an_objection() -> None:

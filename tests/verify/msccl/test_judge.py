@@ -348,7 +348,6 @@ HARMLESS: dict[str, Callable[[str], str]] = {
                                                   'type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="99"'),
     "no name": lambda text: text.replace(' name="test"', ""),
     "no upper limit": lambda text: text.replace('maxBytes="1048576"', 'maxBytes="0"'),
-    "negative lower limit": lambda text: text.replace('minBytes="0"', 'minBytes="-5"'),
     "no final line end": lambda text: text.rstrip(),
 }  # fmt: skip
 
