@@ -275,7 +275,8 @@ def _check_threadblock_ids(gpu: Gpu, runtime: Runtime, findings: Findings) -> No
         if tb < 0:
             findings.violation(place(gpu.id, tb), "threadblock-ids", f"id {tb} is negative", fatal=True)
     highest = max(ids)
-    if missing := [tb for tb in range(min(highest, MAX_XML_CHILDREN)) if tb not in ids]:
+    # Ids can be huge; the least one that is missing is at most as large as their number.
+    if missing := [tb for tb in range(min(highest, MAX_XML_CHILDREN + len(ids))) if tb not in ids]:
         what = f"threadblock {listing(missing)} is missing; ids are 0..k-1 without a gap"
         findings.violation(place(gpu.id), "threadblock-ids", what, fatal=True)
     if highest >= runtime.max_threadblocks:

@@ -181,9 +181,13 @@ def _check_dependency(step: Step, where: str, lengths: dict[int, int], target: S
     if owner > MAX_DEPENDENCY_THREADBLOCK:
         what = f"depid={owner}; the runtimes keep it in 8 bits, at most {MAX_DEPENDENCY_THREADBLOCK}"
         findings.violation(where, "dependency-threadblock", what)
-    if owner not in lengths:
-        what = f"depid={owner}: the GPU has threadblocks 0..{len(lengths) - 1}"
+    if owner > max(lengths):
+        what = f"depid={owner}: the last threadblock of the GPU is {max(lengths)}"
         findings.violation(where, "dependency-target", what, fatal=True)
+    elif owner not in lengths:
+        return  # a gap in the ids, which is objected to by itself
+    elif target is None and 0 <= number < lengths[owner]:
+        return  # steps are not numbered as they stand, and that is objected to by itself
     elif target is None:
         what = f"deps={number}: threadblock {owner} has steps 0..{lengths[owner] - 1}"
         findings.violation(where, "dependency-target", what)

@@ -246,6 +246,8 @@ GPU_CASES = [
     Case("threadblock-ids", "twice", ring_allgather, tb(0, 1, id=0), where="gpu 0 tb 0"),
     Case("threadblock-ids", "negative", ring_allgather, tb(0, 1, id=-1), where="gpu 0 tb -1"),
     Case("threadblock-ids", "gap", ring_allgather, tb(0, 1, id=2), where="gpu 0"),
+    Case("threadblock-ids", "gap_after_1024", pair_allreduce, both(lambda file: many_threadblocks(file, 1025),
+         tb(0, 1024, id=1 << 30), at(0, 2, 2, depid=1500)), where="gpu 0"),
     Case("threadblock-limit", "rccl", pair_allreduce, lambda file: many_threadblocks(file, 65), runtime=RCCL),
     Case("resident-threadblocks", "109", pair_allreduce, lambda file: many_threadblocks(file, 109), where="gpu 0"),
     Case("peer-self", "send", ring_allgather, tb(1, 0, send=1), where="gpu 1 tb 0"),
