@@ -10,7 +10,7 @@ from pathlib import Path
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import read_text
-from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES, emit_xml
+from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program
 from taccl_py.portfolio.precedence import share_out
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, RCCL, Runtime
@@ -183,8 +183,8 @@ def _config(programs: Mapping[str, Program], place: str) -> str:
     """Configuration of the legacy runtime, whose ranges and protocols count instead of those of the files."""
     lines = ["<msccl_algos>"]
     for name, program in programs.items():
-        end = "" if program.max_bytes == UNLIMITED_BYTES else f' maxbytes="{program.max_bytes + 1}"'
-        lines.append(f'  <load path="{place}/{name}" minbytes="{program.min_bytes}"{end} proto="{program.protocol}"/>')
+        sizes = f'minbytes="{program.min_bytes}" maxbytes="{program.max_bytes + 1}"'
+        lines.append(f'  <load path="{place}/{name}" {sizes} proto="{program.protocol}"/>')
     return "\n".join([*lines, "</msccl_algos>"]) + "\n"
 
 

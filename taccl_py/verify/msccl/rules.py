@@ -182,10 +182,20 @@ def _check_sizes(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> 
             " the file is never selected"
         )
         findings.violation("", "size-range", what)
+    _check_size_is_counted(algorithm, high, runtime, findings)
     payload = runtime.payload_bytes.get(algorithm.protocol, 0)
     if payload and high > whole * payload * LOOP_LIMIT:
         what = f"maxBytes={algorithm.max_bytes} needs more than {LOOP_LIMIT} rounds; at most {whole * payload * LOOP_LIMIT}"
         findings.violation("", "loop-limit", what)
+
+
+def _check_size_is_counted(algorithm: Algorithm, high: int, runtime: Runtime, findings: Findings) -> None:
+    limit = runtime.max_size_bytes
+    if high > limit:
+        what = (
+            f"maxBytes={algorithm.max_bytes}: {runtime.title} counts bytes or elements in an int, which ends at {limit}"
+        )
+        findings.violation("", "count-limit", f"{what}; write at most {limit + runtime.max_bytes_exclusive}")
 
 
 def _check_threads(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:

@@ -227,6 +227,10 @@ ALGO_CASES = [
         for name in ("minBytes", "maxBytes")
         for runtime in (EXECUTOR, RCCL, LEGACY)
     ),
+    *(
+        Case("count-limit", f"{make.__name__}_in_legacy", make, algo(maxBytes=(1 << 31) + 1), runtime=LEGACY)
+        for make in (ring_allgather, ring_allreduce)
+    ),
     Case("loop-limit", "rounds", ring_allgather, algo(maxBytes=3 * 32768 * 65536 + 3)),
     Case("thread-count", "no_warps", ring_allgather, algo(nthreads=100), runtime=LEGACY),
     Case("thread-count", "odd_slots", ring_allgather, algo(nthreads=256, proto="Simple"), runtime=LEGACY),
@@ -377,6 +381,15 @@ def test_a_negative_size_is_objected_to_for_what_it_is_and_nothing_else(runtime:
         file.attributes[name] = -3
         (found,) = judge_program(file.text(), runtime).violations
         assert found.what.startswith(f"{name}=-3 is negative, which legacy MSCCL refuses and other runtimes take")
+
+
+def test_the_legacy_runtime_counts_up_to_the_largest_int() -> None:
+    file = ring_allgather()
+    file.attributes["maxBytes"] = 1 << 31
+    assert judge_program(file.text(), LEGACY).violations == ()
+    file.attributes["maxBytes"] = (1 << 31) + 1
+    (found,) = judge_program(file.text(), LEGACY).violations
+    assert found.what.endswith("which ends at 2147483647; write at most 2147483648")
 
 
 def test_a_chunk_limit_of_the_judge_itself_is_an_objection() -> None:
