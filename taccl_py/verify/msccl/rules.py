@@ -23,7 +23,7 @@ from taccl_py.verify.msccl.geometry import Geometry, divides_among_ranks, geomet
 from taccl_py.verify.msccl.grammar import Algorithm, Gpu, Threadblock
 from taccl_py.verify.msccl.operations import ALL_RANKS, Connection, Wires
 
-_SIMPLE_THREADS = 544  # threads of a Simple kernel; one warp of them does not copy
+_SIMPLE_THREADS = 512  # threads that copy in Simple; one warp more does not
 _WARP = 32
 _PACK_BYTES = 8
 _BUILT_IN_NAME = "2D"
@@ -107,6 +107,14 @@ def largest_size(algorithm: Algorithm, runtime: Runtime) -> int | None:
     if algorithm.max_bytes <= 0 and runtime.max_bytes_zero == "unlimited":
         return None  # compared without a sign, what is negative is larger than any size
     return max(algorithm.max_bytes - 1, 0) if runtime.max_bytes_exclusive else algorithm.max_bytes
+
+
+def capped_threads(algorithm: Algorithm) -> int | None:
+    """Threads of a block where the file has a cap for them; a warp that does not copy is added to those of Simple."""
+    threads = algorithm.num_threads
+    if not threads or threads < 0:
+        return None
+    return threads + _WARP if algorithm.protocol == "Simple" else threads
 
 
 def _kind_of(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, findings: Findings) -> Kind | None:
@@ -205,10 +213,9 @@ def _check_threads(algorithm: Algorithm, runtime: Runtime, findings: Findings) -
     if threads < 0 or threads % _WARP:
         findings.violation("", "thread-count", f"nthreads={threads} is no multiple of {_WARP}")
         return
-    copying_bytes = (min(threads, _SIMPLE_THREADS) - _WARP) * _PACK_BYTES
     payload = runtime.payload_bytes["Simple"]
-    if algorithm.protocol == "Simple" and (copying_bytes == 0 or payload % copying_bytes):
-        what = f"nthreads={threads}: {threads - _WARP} copying threads do not divide a slot of {payload} bytes; use 544"
+    if algorithm.protocol == "Simple" and payload % (min(threads, _SIMPLE_THREADS) * _PACK_BYTES):
+        what = f"nthreads={threads}: so many copying threads do not divide a slot of {payload} bytes; use {_SIMPLE_THREADS}"
         findings.violation("", "thread-count", what)
 
 

@@ -16,10 +16,12 @@ from taccl_py.verify.msccl.findings import Findings, place
 from taccl_py.verify.msccl.geometry import Geometry
 from taccl_py.verify.msccl.grammar import NOP, Algorithm, Gpu, Step, Threadblock
 from taccl_py.verify.msccl.operations import FusedStep, FusedThreadblock, fuse
+from taccl_py.verify.msccl.rules import capped_threads
 
 
 def check_steps(algorithm: Algorithm, geometry: Geometry | None, runtime: Runtime, findings: Findings) -> None:
     """All rules about steps."""
+    threads = capped_threads(algorithm)
     for gpu in algorithm.gpus:
         lengths = _usable_chunks(gpu, geometry)
         for tb in gpu.threadblocks:
@@ -34,6 +36,7 @@ def check_steps(algorithm: Algorithm, geometry: Geometry | None, runtime: Runtim
                 _check_fused(step, where, runtime, findings)
             fused = fuse(tb)
             _check_nops(gpu, tb, fused, findings)
+            _check_waits(gpu, tb, fused, threads, findings)
             for operation in fused.operations:
                 if len(operation.steps) > 1:
                     _check_chain(gpu, tb, operation, runtime, findings)
@@ -132,6 +135,17 @@ def _check_nops(gpu: Gpu, tb: Threadblock, fused: FusedThreadblock, findings: Fi
                 " refuses that, put the last of them on the step"
             )
             findings.violation(place(gpu.id, tb.id, first.index), "dependency-chain", what)
+
+
+def _check_waits(
+    gpu: Gpu, tb: Threadblock, fused: FusedThreadblock, threads: int | None, findings: Findings
+) -> None:  # fmt: skip
+    """Each dependency of an operation needs a thread; there are enough for all steps of a threadblock where no cap is set."""
+    for operation in fused.operations:
+        waits = len(operation.collected)
+        if threads is not None and waits > threads:
+            what = f"it waits for {waits} steps, each with a thread of its own, and nthreads leaves it {threads}; raise nthreads"
+            findings.violation(place(gpu.id, tb.id, operation.steps[0].index), "dependency-count", what)
 
 
 def _check_chain(gpu: Gpu, tb: Threadblock, operation: FusedStep, runtime: Runtime, findings: Findings) -> None:

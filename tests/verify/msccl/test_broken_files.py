@@ -97,6 +97,18 @@ def long_exchange(num_steps: int, flags: int = 0) -> File:
     return file
 
 
+def many_waits(num_waits: int, **changes: object) -> File:
+    """A sum in which one step of each rank waits for the copies of so many threadblocks."""
+    file = pair_allreduce()
+    file.attributes.update(changes)
+    for rank in range(2):
+        file.gpus[rank].attributes["s_chunks"] = 2 + num_waits
+        for k in range(num_waits):
+            add(file, rank, -1, -1, [step("cpy", "i0", f"s{2 + k}", flag=1)])
+        file.gpus[rank].blocks[2].steps[1:1] = [nop((3 + k, 0)) for k in range(num_waits)]
+    return file
+
+
 def sum_of_parts(num_parts: int) -> File:
     """Rank 0 gets copies of rank 1's only chunk and would add all of them in one chain (wrong, but the chain counts)."""
     file = make_file("reduce", 2, 1, (1, 1, num_parts), nchannels=1)
@@ -233,7 +245,7 @@ ALGO_CASES = [
     ),
     Case("loop-limit", "rounds", ring_allgather, algo(maxBytes=3 * 32768 * 65536 + 3)),
     Case("thread-count", "no_warps", ring_allgather, algo(nthreads=100), runtime=LEGACY),
-    Case("thread-count", "odd_slots", ring_allgather, algo(nthreads=256, proto="Simple"), runtime=LEGACY),
+    Case("thread-count", "odd_slots", ring_allgather, algo(nthreads=288, proto="Simple"), runtime=LEGACY),
 ]
 
 GPU_CASES = [
@@ -305,6 +317,8 @@ STEP_CASES = [
     Case("dependency-unflagged", "hasdep_0", pair_allreduce, at(0, 1, 1, hasdep=0), where="gpu 0 tb 2 step 2"),
     Case("dependency-threadblock", "128", pair_allreduce, both(lambda file: many_threadblocks(file, 130),
          at(0, 2, 2, depid=128, deps=0)), where="gpu 0 tb 2 step 2"),
+    Case("dependency-count", "LL", lambda: many_waits(31), algo(nthreads=32), runtime=LEGACY, where="gpu 1 tb 2 step 33"),
+    Case("dependency-count", "Simple", lambda: many_waits(63, proto="Simple"), algo(nthreads=32), runtime=LEGACY),
     Case("reduce-chain-length", "16", lambda: sum_of_parts(16), where="gpu 0 tb 1 step 1"),
     Case("reduce-chain-length", "17_are_cut_after_16", lambda: sum_of_parts(17), where="gpu 0 tb 1 step 1"),
     Case("reduce-chain-count", "2_then_1", lambda: pairs_allreduce(4), both(algo(nchunksperloop=8),
@@ -381,6 +395,25 @@ def test_a_negative_size_is_objected_to_for_what_it_is_and_nothing_else(runtime:
         file.attributes[name] = -3
         (found,) = judge_program(file.text(), runtime).violations
         assert found.what.startswith(f"{name}=-3 is negative, which legacy MSCCL refuses and other runtimes take")
+
+
+@pytest.mark.parametrize(("protocol", "waits"), [("LL", 30), ("Simple", 62)])
+def test_an_operation_of_the_legacy_runtime_may_wait_for_as_many_steps_as_it_has_threads(
+    protocol: str, waits: int
+) -> None:
+    """Its own dependency and another one are those of the sum; Simple has a warp more than nthreads."""
+    for nthreads in (32, 64):
+        file = many_waits(waits, proto=protocol, nthreads=nthreads)
+        assert judge_program(file.text(), LEGACY).violations == ()
+    assert judge_program(many_waits(waits, proto=protocol).text(), LEGACY).violations == ()
+
+
+@pytest.mark.parametrize("nthreads", [32, 256, 512, 544])
+def test_copying_threads_of_the_legacy_runtime_divide_a_slot(nthreads: int) -> None:
+    """What is more than 512 is not used."""
+    file = ring_allgather()
+    file.attributes.update(proto="Simple", nthreads=nthreads)
+    assert judge_program(file.text(), LEGACY).violations == ()
 
 
 def test_the_legacy_runtime_counts_up_to_the_largest_int() -> None:
