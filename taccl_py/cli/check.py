@@ -14,7 +14,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import parse_json, read_text
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FORMAT
-from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_count, format_size, format_time
 
@@ -232,7 +232,8 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
     parts.append(_sizes(facts))
     divisor = _divisor(facts)
     if divisor > 1:
-        parts.append(f"used for counts that {divisor} divides")
+        in_bytes = runtime.name == LEGACY.name and facts.kind in (Kind.ALLGATHER, Kind.BROADCAST)
+        parts.append(f"used for counts{' of bytes' if in_bytes else ''} that {divisor} divides")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
     if facts.flags_early:
