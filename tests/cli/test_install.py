@@ -238,6 +238,16 @@ def test_plans_for_the_same_sizes_are_refused_or_cut(taccl, plans):
     assert sizes_in(plans / "cache" / "default") == [(1024, 1048576)]
 
 
+def test_of_a_plan_that_is_cut_no_part_stays_that_is_never_run(taccl, plans):
+    """From 65537 to 65551 bytes nothing can be shared out in aligned chunks."""
+    plan = json.loads((plans / "small.json").read_text(encoding="utf-8"))
+    (plans / "more.json").write_text(json.dumps(plan | {"max_message_size": 65551}), encoding="utf-8")
+    ended = taccl("install", "small.json", "more.json", "-o", "cache", "--runtime", "mscclpp", "--trim")
+    assert ended.code == 0, ended.err
+    assert sizes_in(plans / "cache" / "default") == [(1024, 65536)]
+    assert taccl("check", "cache").code == 0
+
+
 def test_plans_that_are_there_already_change_nothing_and_others_are_not_cut_to_nothing(taccl, refuse, plans):
     command = ("install", "small.json", "-o", "cache", "--runtime", "mscclpp")
     assert taccl(*command).code == 0
