@@ -58,6 +58,8 @@ class Runtime:
         Whether ``maxBytes`` itself is outside of the range.
     max_bytes_zero
         What ``maxBytes="0"`` means: ``unlimited`` or ``never``.
+    max_size_bytes
+        Largest size that it can count, also where each element is one byte.
     checks_chunk_counts
         Whether i_chunks and o_chunks must fit nchunksperloop exactly.
     max_algorithms
@@ -78,6 +80,7 @@ class Runtime:
     fifo_slots: dict[str, int]
     max_bytes_exclusive: bool
     max_bytes_zero: str
+    max_size_bytes: int
     checks_chunk_counts: bool
     max_algorithms: int
     connection_bytes: int
@@ -108,6 +111,7 @@ EXECUTOR = Runtime(
     fifo_slots=_FIFO_SLOTS,
     max_bytes_exclusive=False,
     max_bytes_zero="unlimited",
+    max_size_bytes=(1 << 63) - 1,
     checks_chunk_counts=False,
     max_algorithms=1024,  # MSCCL_MAX_NUM_ALGOS
     connection_bytes=_NVIDIA_CONNECTION,
@@ -125,6 +129,7 @@ RCCL = Runtime(
     fifo_slots=_FIFO_SLOTS,
     max_bytes_exclusive=False,
     max_bytes_zero="unlimited",
+    max_size_bytes=(1 << 63) - 1,
     checks_chunk_counts=False,
     max_algorithms=1024,  # MSCCL_MAX_NUM_ALGOS
     connection_bytes=4194304 + 262144 + 458752,
@@ -142,6 +147,7 @@ LEGACY = Runtime(
     fifo_slots=_FIFO_SLOTS,
     max_bytes_exclusive=True,
     max_bytes_zero="never",
+    max_size_bytes=(1 << 31) - 1,  # totalCount is an int, of elements, for AllGather and Broadcast of bytes
     checks_chunk_counts=True,
     max_algorithms=4,  # MSCCL_MAX_NUM_ALGOS
     connection_bytes=_NVIDIA_CONNECTION,

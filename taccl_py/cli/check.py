@@ -14,7 +14,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import parse_json, read_text
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FORMAT
-from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
+from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_count, format_size, format_time
 
@@ -68,9 +68,9 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     An MSCCL++ plan is tested against the limits of its runtime and executed symbolically with its signals, semaphores and
     proxies: waits that match no signal, circles, data that are read or overwritten too early, and results.
 
-    A directory is judged file by file and as a whole: files that would stop the runtime's scan, sizes for which two files
-    compete, sizes and placements that it covers, and the memory that its connections take. A folder of JSON files is one of
-    MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are judged.
+    A directory is judged file by file and as a whole: files that would stop the runtime's scan or its initialisation, sizes for
+    which two good files compete, sizes and placements that they cover, and the memory that its connections take. A folder of
+    JSON files is one of MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are judged.
 
     Exit code 0 if all are good, 4 if the judge objects to one, 2 if one cannot be read.
 
@@ -232,7 +232,8 @@ def _describe(facts: ProgramFacts, runtime: Runtime) -> str:
     parts.append(_sizes(facts))
     divisor = _divisor(facts)
     if divisor > 1:
-        parts.append(f"used for counts that {divisor} divides")
+        in_bytes = runtime.name == LEGACY.name and facts.kind in (Kind.ALLGATHER, Kind.BROADCAST)
+        parts.append(f"used for counts{' of bytes' if in_bytes else ''} that {divisor} divides")
     if facts.root is not None:
         parts.append(f"root {facts.root}")
     if facts.flags_early:

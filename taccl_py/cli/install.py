@@ -115,8 +115,8 @@ def _install_plans(
 
 
 def _files_of_runtimes(output: Path) -> list[Path]:
-    """XML files of the directory, the legacy runtime's configuration too; anything else would stop a scan, or is somebody's."""
-    files = sorted(path for path in output.iterdir() if not path.is_dir())
+    """XML files of the directory, the legacy runtime's configuration too; else a file or link stops a scan, or is somebody's."""
+    files = sorted(path for path in output.iterdir() if path.is_symlink() or not path.is_dir())
     for path in files:
         if path.suffix != ".xml":
             raise InputError("is no algorithm file, and runtimes stop at such files; take it away", path=str(path))

@@ -128,7 +128,8 @@ def _max_bytes(program: Program, chunks: int, runtime: Runtime) -> int:
     """Largest size as written; but no more than the runtime can count, unless it knows a word for no limit."""
     if program.max_bytes == UNLIMITED_BYTES and runtime.max_bytes_zero == "unlimited":
         return program.max_bytes
-    return min(program.max_bytes, LOOP_LIMIT * chunks * runtime.payload_bytes[program.protocol])
+    rounds_bytes = LOOP_LIMIT * chunks * runtime.payload_bytes[program.protocol]
+    return min(program.max_bytes, rounds_bytes, runtime.max_size_bytes)
 
 
 def _take_apart(gpu: Gpu) -> list[_Block]:

@@ -13,7 +13,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import Geometry
 from taccl_py.lowering.program import Protocol
-from taccl_py.runtimes import LEGACY, LOOP_LIMIT, MAX_COUNT, RCCL, Runtime
+from taccl_py.runtimes import LOOP_LIMIT, MAX_COUNT, RCCL, Runtime
 from taccl_py.schedule.ir import Schedule
 from taccl_py.topology.model import Medium, Topology
 from taccl_py.units import BYTES_PER_MB
@@ -23,8 +23,6 @@ _NEAR_US = {Protocol.LL: 0.6, Protocol.LL128: 1.9, Protocol.SIMPLE: 3.4}
 _FAR_US = {Protocol.LL: 2.7, Protocol.LL128: 4.0, Protocol.SIMPLE: 14.0}
 
 _MAX_BYTES = 1 << 40
-_LEGACY_MAX_BYTES = 1 << 32  # scratch is allocated once, for the largest size
-_LEGACY_MAX_COUNT = 1 << 31  # AllGather and Broadcast are counted in bytes, in an int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +103,7 @@ def flag_is_early(runtime: Runtime, protocol: Protocol) -> bool:
 def largest_size_bytes(geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:
     """Largest size, as the runtime counts it, for which its loop and its integers hold; inclusive."""
     limit = geometry.chunks_per_loop * runtime.payload_bytes[protocol] * (LOOP_LIMIT - 1)
-    if runtime.name != LEGACY.name:
-        return min(limit, _MAX_BYTES)
-    counted_in_bytes = geometry.collective.kind in (Kind.ALLGATHER, Kind.BROADCAST)
-    return min(limit, (_LEGACY_MAX_COUNT if counted_in_bytes else _LEGACY_MAX_BYTES) - 1)
+    return min(limit, runtime.max_size_bytes, _MAX_BYTES)
 
 
 def largest_size_with(cells: int, geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import read_text
-from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES, emit_xml
+from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program
 from taccl_py.portfolio.precedence import share_out
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, RCCL, Runtime
@@ -104,7 +104,8 @@ def read_directory(path: Path, runtime: Runtime) -> DirectoryContents:
         If the directory cannot be read.
     """
     try:
-        entries = sorted(entry for entry in path.iterdir() if not entry.is_dir())
+        # A scan takes links for files, wherever they lead to, as the one to a folder in each directory that Kubernetes mounts.
+        entries = sorted(entry for entry in path.iterdir() if entry.is_symlink() or not entry.is_dir())
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=str(path)) from None
     files = [DirectoryFile(entry.name, _text(entry)) for entry in entries]
@@ -182,8 +183,8 @@ def _config(programs: Mapping[str, Program], place: str) -> str:
     """Configuration of the legacy runtime, whose ranges and protocols count instead of those of the files."""
     lines = ["<msccl_algos>"]
     for name, program in programs.items():
-        end = "" if program.max_bytes == UNLIMITED_BYTES else f' maxbytes="{program.max_bytes + 1}"'
-        lines.append(f'  <load path="{place}/{name}" minbytes="{program.min_bytes}"{end} proto="{program.protocol}"/>')
+        sizes = f'minbytes="{program.min_bytes}" maxbytes="{program.max_bytes + 1}"'
+        lines.append(f'  <load path="{place}/{name}" {sizes} proto="{program.protocol}"/>')
     return "\n".join([*lines, "</msccl_algos>"]) + "\n"
 
 

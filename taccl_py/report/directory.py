@@ -10,8 +10,10 @@ from taccl_py.verify.msccl import Covered, DirectoryVerdict
 
 
 def describe_directory(verdict: DirectoryVerdict, runtime: Runtime) -> str:
-    """For what calls a directory has files, and what connections cost."""
-    parts = [f"{format_count(len(verdict.files), 'file')} for {runtime.name}"]
+    """For what calls a directory has good files, and what connections cost."""
+    bad = sum(1 for one in verdict.files.values() if one.violations)
+    told = f" ({bad} bad, not counted)" if bad else ""
+    parts = [f"{format_count(len(verdict.files) - bad, 'file')} for {runtime.name}{told}"]
     texts: dict[tuple[str, str], list[str]] = {}
     for (what, where), ranges in _by_call(verdict.covered).items():
         texts.setdefault((what, ", then ".join(ranges)), []).append(where)

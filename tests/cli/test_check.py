@@ -6,7 +6,7 @@ import pytest
 
 from taccl_py.runtimes import RUNTIMES
 from tests.cli.inputs import changed, write_json
-from tests.verify.msccl.files import RIGHT_FILES, direct_gather, ring_allgather, ring_allreduce
+from tests.verify.msccl.files import RIGHT_FILES, chain_broadcast, direct_gather, ring_allgather, ring_allreduce
 from tests.verify.msccl.test_broken_files import both_send_first
 
 GOOD, BAD, UNREADABLE, MISSING = "good.xml", "bad.xml", "unreadable.json", "missing.xml"
@@ -72,6 +72,16 @@ def test_what_counts_must_be_divisible_by_is_told(taccl, tmp_path, file, words):
     (line,) = taccl("check", str(tmp_path / "one.xml")).out.splitlines()
     assert words in line
     assert ("divides" in line) == ("divides" in words)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [(chain_broadcast(3), "counts of bytes that 2"), (ring_allgather(3, 2), "counts of bytes that 2"), (ring_allreduce(4), "counts that 4")],
+    ids=["broadcast", "allgather", "allreduce"],
+)  # fmt: skip
+def test_what_the_legacy_runtime_counts_in_bytes_is_told_so(taccl, tmp_path, file, words):
+    (tmp_path / "one.xml").write_text(file.text(), encoding="utf-8")
+    assert f", used for {words} divides" in taccl("check", "--runtime", "legacy", str(tmp_path / "one.xml")).out
 
 
 @pytest.mark.parametrize(

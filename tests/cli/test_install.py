@@ -127,6 +127,9 @@ def test_a_file_of_somebody_else_is_not_touched(refuse, folder):
     (folder / "algos").mkdir()
     (folder / "algos" / "README").write_text("mine", encoding="utf-8")
     refuse(2, ["algos/README", "no algorithm file", "take it away"], "install", "in", "-o", "algos")
+    (folder / "algos" / "README").unlink()
+    (folder / "algos" / "README").symlink_to(folder / "in", target_is_directory=True)
+    refuse(2, ["algos/README", "no algorithm file", "take it away"], "install", "in", "-o", "algos")
 
 
 def test_bad_sources_are_named(refuse, folder):
@@ -152,6 +155,24 @@ def test_check_names_what_is_wrong_with_a_directory(taccl, folder):
         (".b.xml.swp", "stray-file"),
         ("b.xml", "overlap"),
     ]
+
+
+def test_check_tells_of_a_directory_whether_its_bad_files_keep_the_others_from_being_loaded(taccl, folder):
+    (folder / "algos").mkdir()
+    broken = ring_allgather()
+    broken.step(0, 1, 0)["dstoff"] = 1
+    good, wrong = ring_allgather().text(), broken.text()
+    (folder / "algos" / "b.xml").write_text(good, encoding="utf-8")
+    for text, told in (
+        (good.replace(' outofplace="1"', ""), "algos: bad: a.xml: MSCCL executor for NCCL ends its scan at it"),
+        (good.replace(' cnt="1"', "", 1), "algos: bad: a.xml: MSCCL executor for NCCL refuses it"),
+        (wrong, "algos: good: 1 file for executor (1 bad, not counted); allgather of 3"),
+    ):
+        (folder / "algos" / "a.xml").write_text(text, encoding="utf-8")
+        ended = taccl("check", "algos")
+        assert ended.code == 4
+        assert [line.split(": ")[1] for line in ended.out.splitlines()][:2] == ["bad", "good"]
+        assert ended.out.splitlines()[2].startswith(told), ended.out
 
 
 @pytest.mark.usefixtures("plans")
@@ -215,6 +236,16 @@ def test_plans_for_the_same_sizes_are_refused_or_cut(taccl, plans):
     assert sizes_in(plans / "cache" / "default") == [(1024, 65536), (65537, 1048576)]
     assert taccl("install", "all.json", "-o", "cache", "--runtime", "mscclpp", "--replace").code == 0
     assert sizes_in(plans / "cache" / "default") == [(1024, 1048576)]
+
+
+def test_of_a_plan_that_is_cut_no_part_stays_that_is_never_run(taccl, plans):
+    """From 65537 to 65551 bytes nothing can be shared out in aligned chunks."""
+    plan = json.loads((plans / "small.json").read_text(encoding="utf-8"))
+    (plans / "more.json").write_text(json.dumps(plan | {"max_message_size": 65551}), encoding="utf-8")
+    ended = taccl("install", "small.json", "more.json", "-o", "cache", "--runtime", "mscclpp", "--trim")
+    assert ended.code == 0, ended.err
+    assert sizes_in(plans / "cache" / "default") == [(1024, 65536)]
+    assert taccl("check", "cache").code == 0
 
 
 def test_plans_that_are_there_already_change_nothing_and_others_are_not_cut_to_nothing(taccl, refuse, plans):

@@ -149,7 +149,7 @@ def test_the_largest_size_is_lowered_to_where_the_program_stops():
 def test_no_limit_becomes_the_largest_that_the_legacy_runtime_can_count():
     file = ring_allreduce()
     file.attributes["maxBytes"] = 0
-    assert converted(file.text(), LEGACY).program.max_bytes == 65536 * 4 * 32768
+    assert converted(file.text(), LEGACY).program.max_bytes == (1 << 31) - 1
     assert converted(file.text(), EXECUTOR).program.max_bytes == (1 << 63) - 1
 
 

@@ -93,11 +93,12 @@ def test_largest_size_keeps_the_loop_within_its_limit():
     assert largest_size_bytes(replace(geometry, instances=3), EXECUTOR, Protocol.SIMPLE) == 1 << 40
 
 
-def test_largest_size_of_legacy_is_what_scratch_and_counts_can_bear():
-    reduction = Geometry(Collective(Kind.ALLREDUCE, 4, 1), 1, exact=True)
-    assert largest_size_bytes(reduction, LEGACY, Protocol.SIMPLE) == (1 << 32) - 1
-    gather = Geometry(Collective(Kind.ALLGATHER, 4, 1), 1, exact=True)
-    assert largest_size_bytes(gather, LEGACY, Protocol.SIMPLE) == (1 << 31) - 1
+@pytest.mark.parametrize("kind", [Kind.ALLREDUCE, Kind.ALLGATHER])
+def test_largest_size_of_legacy_is_what_its_counts_can_bear(kind):
+    """Of elements, which may be bytes; of AllGather always of bytes."""
+    geometry = Geometry(Collective(kind, 4, 1), 1, exact=True)
+    assert largest_size_bytes(geometry, LEGACY, Protocol.SIMPLE) == (1 << 31) - 1
+    assert largest_size_bytes(geometry, LEGACY, Protocol.LL) == (1 << 31) - 1
 
 
 def test_sizes_up_to_which_an_operation_carries_several_cells():

@@ -107,3 +107,12 @@ def test_the_legacy_runtime_loads_what_its_configuration_names(tmp_path):
         "msccl-config.xml",
         "notes.txt",
     ]
+
+
+def test_a_link_to_a_folder_is_a_file_to_a_scan_and_a_folder_is_none(tmp_path):
+    (tmp_path / "..2024").mkdir()
+    (tmp_path / "..2024" / "a.xml").write_text(ring_allgather().text())
+    (tmp_path / "..data").symlink_to("..2024")
+    (tmp_path / "a.xml").symlink_to("..data/a.xml")
+    files = read_directory(tmp_path, EXECUTOR).files
+    assert [(file.name, file.text is None) for file in files] == [("..data", True), ("a.xml", False)]

@@ -20,12 +20,10 @@ from taccl_py.baselines.taccl.contiguity import Timetable
 from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
-from taccl_py.runtimes import MAX_COUNT
+from taccl_py.runtimes import LEGACY, MAX_COUNT
 from taccl_py.topology.model import Topology
 
 _SAME_TIME_US = 1e-9
-# Its files say nothing of sizes.
-_LARGEST_BYTES = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def build_program(topology: Topology, collective: Collective, sends: Sequence[Se
         in_place=not alltoall,
         out_of_place=alltoall,
         min_bytes=0,
-        max_bytes=_LARGEST_BYTES,
+        max_bytes=LEGACY.max_size_bytes,  # its files say nothing of sizes
         gpus=tuple(gpus),
     )
 

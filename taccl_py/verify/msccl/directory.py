@@ -2,7 +2,8 @@
 
 The modern runtimes scan all files of the directory, whatever their names (``src/misc/msccl/msccl_lifecycle.cc``): the executor in
 the order of their paths, RCCL in the order in which the file system gives them. The first file that fits a call is taken. A
-file that is no algorithm stops the scan. All files for the communicator's number of ranks get connections, used or not.
+file whose first element does not say what it is for stops the scan. All files for the communicator's number of ranks are loaded
+when it is made, which fails where a rank's part of one is refused; all get connections, used or not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from taccl_py.runtimes import LEGACY, Runtime
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.grammar import parse_algorithm
 from taccl_py.verify.msccl.judge import ProgramFacts, ProgramVerdict, judge_program
+from taccl_py.verify.msccl.scan import find_scan_fault
 from taccl_py.verify.msccl.text import read_document
+
+# What the modern runtimes' own parser objects to as well, in any file and always; it does not know the other rules, or not all of
+# what they say.
+REFUSED = frozenset({
+    "attribute-quotes", "buffer-name", "closing-tag", "comment-start", "dependency-chain", "has-dependent", "missing-attribute",
+    "missing-peer", "node-limit", "peer-self", "protocol", "scratch-count", "step-type", "tag-blanks", "tag-mismatch",
+    "tag-name-length", "text-between-elements", "text-declaration", "threadblock-ids", "threadblock-limit", "unexpected-end",
+    "unterminated-element",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class DirectoryVerdict:
     violations
         Objections to the directory as a whole.
     covered
-        What calls there are files for, sorted.
+        What calls there are good files for, sorted; none where nothing of the directory is loaded.
     connections
         Most connections that one rank receives from, for each number of ranks.
     connection_bytes
@@ -68,32 +79,46 @@ def judge_directory(
     files: Sequence[DirectoryFile], runtime: Runtime, *, kind: Kind | None = None, root: int | None = None
 ) -> DirectoryVerdict:
     """Judge all files of a directory, and what they are together; `kind` and `root` as for one file."""
+    legacy = runtime.name == LEGACY.name
     findings = Findings()
     verdicts: dict[str, ProgramVerdict] = {}
     for file in sorted(files, key=lambda one: one.name):
-        verdict = None if file.text is None else judge_program(file.text, runtime, kind=kind or file.kind, root=root)
-        if verdict is None or verdict.facts is None:
-            stops = (
-                "is named in vain" if runtime.name == LEGACY.name else "ends the scan, so that no later file is seen"
-            )
-            findings.violation(file.name, "stray-file", f"it is no algorithm file and {stops}; take it away")
-        else:
-            verdicts[file.name] = verdict
+        if file.text is None or "<algo" not in file.text:
+            stops = "is named in vain" if legacy else "ends the scan, so that no later file is seen"
+            what = f"it is no algorithm file and {stops}; take it away"
+            findings.violation(file.name, "stray-file", what, fatal=not legacy)
+            continue
+        verdict = judge_program(file.text, runtime, kind=kind or file.kind, root=root)
+        verdicts[file.name] = verdict
+        if not legacy:
+            _check_loading(file.name, file.text, verdict, runtime, findings)
     facts = {name: verdict.facts for name, verdict in verdicts.items() if verdict.facts is not None}
     if len(facts) > runtime.max_algorithms:
         what = (
             f"there are {len(facts)} files, and {runtime.title} loads at most {runtime.max_algorithms}; take some away"
         )
         findings.violation("", "too-many-files", what)
-    _check_overlaps(facts, runtime, findings)
+    good = {name: each for name, each in facts.items() if not verdicts[name].violations}
+    _check_overlaps(good, runtime, findings)
     connections = _connections([file for file in files if file.name in facts], runtime)
     return DirectoryVerdict(
         files=verdicts,
         violations=findings.violations(),
-        covered=_covered(facts),
+        covered=() if findings.broken else _covered(good),
         connections=connections,
         connection_bytes=max(connections.values(), default=0) * runtime.connection_bytes,
     )
+
+
+def _check_loading(name: str, text: str, verdict: ProgramVerdict, runtime: Runtime, findings: Findings) -> None:
+    """Object to a file that keeps a modern runtime from loading the others too."""
+    fault = find_scan_fault(text, runtime)
+    if fault is not None:
+        what = f"{runtime.title} ends its scan at it and sees no later file: {fault}"
+        findings.violation(name, "scan-end", what, fatal=True)
+    elif any(violation.rule in REFUSED for violation in verdict.violations):
+        what = f"{runtime.title} refuses it when it makes a communicator of so many ranks, so that none can be made"
+        findings.violation(name, "init-failure", f"{what}; correct it or take it away", fatal=True)
 
 
 def _check_overlaps(facts: dict[str, ProgramFacts], runtime: Runtime, findings: Findings) -> None:

@@ -23,7 +23,7 @@ from taccl_py.verify.msccl.geometry import Geometry, divides_among_ranks, geomet
 from taccl_py.verify.msccl.grammar import Algorithm, Gpu, Threadblock
 from taccl_py.verify.msccl.operations import ALL_RANKS, Connection, Wires
 
-_SIMPLE_THREADS = 544  # threads of a Simple kernel; one warp of them does not copy
+_SIMPLE_THREADS = 512  # threads that copy in Simple; one warp more does not
 _WARP = 32
 _PACK_BYTES = 8
 _BUILT_IN_NAME = "2D"
@@ -104,9 +104,17 @@ def check_connections(
 
 def largest_size(algorithm: Algorithm, runtime: Runtime) -> int | None:
     """Largest size in bytes for which the runtime selects the file, inclusive; None when there is no limit."""
-    if algorithm.max_bytes == 0 and runtime.max_bytes_zero == "unlimited":
-        return None
+    if algorithm.max_bytes <= 0 and runtime.max_bytes_zero == "unlimited":
+        return None  # compared without a sign, what is negative is larger than any size
     return max(algorithm.max_bytes - 1, 0) if runtime.max_bytes_exclusive else algorithm.max_bytes
+
+
+def capped_threads(algorithm: Algorithm) -> int | None:
+    """Threads of a block where the file has a cap for them; a warp that does not copy is added to those of Simple."""
+    threads = algorithm.num_threads
+    if not threads or threads < 0:
+        return None
+    return threads + _WARP if algorithm.protocol == "Simple" else threads
 
 
 def _kind_of(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, findings: Findings) -> Kind | None:
@@ -165,10 +173,12 @@ def _check_placement(algorithm: Algorithm, findings: Findings) -> None:
 
 def _check_sizes(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
     low, high = algorithm.min_bytes, largest_size(algorithm, runtime)
-    if low < 0 and runtime.name != LEGACY.name:
-        findings.note(f"minBytes={low} is negative and means the same as 0")
-    elif low < 0:
-        findings.violation("", "size-range", f"minBytes={low} is negative; the runtime refuses it")
+    for name, value in (("minBytes", low), ("maxBytes", algorithm.max_bytes)):
+        if value < 0:
+            what = f"{name}={value} is negative, which legacy MSCCL refuses and other runtimes take for a huge size; write 0 or more"
+            findings.violation("", "size-range", what)
+    if min(low, algorithm.max_bytes) < 0:
+        return
     if high is None:
         findings.note(f'maxBytes="0" means no limit to {runtime.title}, and never to the legacy runtime')
         return
@@ -180,10 +190,20 @@ def _check_sizes(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> 
             " the file is never selected"
         )
         findings.violation("", "size-range", what)
+    _check_size_is_counted(algorithm, high, runtime, findings)
     payload = runtime.payload_bytes.get(algorithm.protocol, 0)
     if payload and high > whole * payload * LOOP_LIMIT:
         what = f"maxBytes={algorithm.max_bytes} needs more than {LOOP_LIMIT} rounds; at most {whole * payload * LOOP_LIMIT}"
         findings.violation("", "loop-limit", what)
+
+
+def _check_size_is_counted(algorithm: Algorithm, high: int, runtime: Runtime, findings: Findings) -> None:
+    limit = runtime.max_size_bytes
+    if high > limit:
+        what = (
+            f"maxBytes={algorithm.max_bytes}: {runtime.title} counts bytes or elements in an int, which ends at {limit}"
+        )
+        findings.violation("", "count-limit", f"{what}; write at most {limit + runtime.max_bytes_exclusive}")
 
 
 def _check_threads(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
@@ -193,10 +213,9 @@ def _check_threads(algorithm: Algorithm, runtime: Runtime, findings: Findings) -
     if threads < 0 or threads % _WARP:
         findings.violation("", "thread-count", f"nthreads={threads} is no multiple of {_WARP}")
         return
-    copying_bytes = (min(threads, _SIMPLE_THREADS) - _WARP) * _PACK_BYTES
     payload = runtime.payload_bytes["Simple"]
-    if algorithm.protocol == "Simple" and (copying_bytes == 0 or payload % copying_bytes):
-        what = f"nthreads={threads}: {threads - _WARP} copying threads do not divide a slot of {payload} bytes; use 544"
+    if algorithm.protocol == "Simple" and payload % (min(threads, _SIMPLE_THREADS) * _PACK_BYTES):
+        what = f"nthreads={threads}: so many copying threads do not divide a slot of {payload} bytes; use {_SIMPLE_THREADS}"
         findings.violation("", "thread-count", what)
 
 
@@ -273,7 +292,8 @@ def _check_threadblock_ids(gpu: Gpu, runtime: Runtime, findings: Findings) -> No
         if tb < 0:
             findings.violation(place(gpu.id, tb), "threadblock-ids", f"id {tb} is negative", fatal=True)
     highest = max(ids)
-    if missing := [tb for tb in range(min(highest, MAX_XML_CHILDREN)) if tb not in ids]:
+    # Ids can be huge; the least one that is missing is at most as large as their number.
+    if missing := [tb for tb in range(min(highest, MAX_XML_CHILDREN + len(ids))) if tb not in ids]:
         what = f"threadblock {listing(missing)} is missing; ids are 0..k-1 without a gap"
         findings.violation(place(gpu.id), "threadblock-ids", what, fatal=True)
     if highest >= runtime.max_threadblocks:

@@ -16,10 +16,12 @@ from taccl_py.verify.msccl.findings import Findings, place
 from taccl_py.verify.msccl.geometry import Geometry
 from taccl_py.verify.msccl.grammar import NOP, Algorithm, Gpu, Step, Threadblock
 from taccl_py.verify.msccl.operations import FusedStep, FusedThreadblock, fuse
+from taccl_py.verify.msccl.rules import capped_threads
 
 
 def check_steps(algorithm: Algorithm, geometry: Geometry | None, runtime: Runtime, findings: Findings) -> None:
     """All rules about steps."""
+    threads = capped_threads(algorithm)
     for gpu in algorithm.gpus:
         lengths = _usable_chunks(gpu, geometry)
         for tb in gpu.threadblocks:
@@ -34,6 +36,7 @@ def check_steps(algorithm: Algorithm, geometry: Geometry | None, runtime: Runtim
                 _check_fused(step, where, runtime, findings)
             fused = fuse(tb)
             _check_nops(gpu, tb, fused, findings)
+            _check_waits(gpu, tb, fused, threads, findings)
             for operation in fused.operations:
                 if len(operation.steps) > 1:
                     _check_chain(gpu, tb, operation, runtime, findings)
@@ -134,6 +137,17 @@ def _check_nops(gpu: Gpu, tb: Threadblock, fused: FusedThreadblock, findings: Fi
             findings.violation(place(gpu.id, tb.id, first.index), "dependency-chain", what)
 
 
+def _check_waits(
+    gpu: Gpu, tb: Threadblock, fused: FusedThreadblock, threads: int | None, findings: Findings
+) -> None:  # fmt: skip
+    """Each dependency of an operation needs a thread; there are enough for all steps of a threadblock where no cap is set."""
+    for operation in fused.operations:
+        waits = len(operation.collected)
+        if threads is not None and waits > threads:
+            what = f"it waits for {waits} steps, each with a thread of its own, and nthreads leaves it {threads}; raise nthreads"
+            findings.violation(place(gpu.id, tb.id, operation.steps[0].index), "dependency-count", what)
+
+
 def _check_chain(gpu: Gpu, tb: Threadblock, operation: FusedStep, runtime: Runtime, findings: Findings) -> None:
     first, last = operation.steps[0], operation.steps[-1]
     where = place(gpu.id, tb.id, first.index)
@@ -181,9 +195,13 @@ def _check_dependency(step: Step, where: str, lengths: dict[int, int], target: S
     if owner > MAX_DEPENDENCY_THREADBLOCK:
         what = f"depid={owner}; the runtimes keep it in 8 bits, at most {MAX_DEPENDENCY_THREADBLOCK}"
         findings.violation(where, "dependency-threadblock", what)
-    if owner not in lengths:
-        what = f"depid={owner}: the GPU has threadblocks 0..{len(lengths) - 1}"
+    if owner > max(lengths):
+        what = f"depid={owner}: the last threadblock of the GPU is {max(lengths)}"
         findings.violation(where, "dependency-target", what, fatal=True)
+    elif owner not in lengths:
+        return  # a gap in the ids, which is objected to by itself
+    elif target is None and 0 <= number < lengths[owner]:
+        return  # steps are not numbered as they stand, and that is objected to by itself
     elif target is None:
         what = f"deps={number}: threadblock {owner} has steps 0..{lengths[owner] - 1}"
         findings.violation(where, "dependency-target", what)

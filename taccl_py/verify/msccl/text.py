@@ -96,6 +96,16 @@ def read_document(text: str, findings: Findings) -> Document:
     return Document(tuple(loader.roots), loader.first)
 
 
+def read_first(text: str, findings: Findings) -> Element | None:
+    """First tag of a text, of whatever name, where all after it may be anything; None where there is none that can be read."""
+    try:
+        tag = _Reader(text.partition("\0")[0], findings).next_tag()
+    except _Unreadable as stop:
+        findings.violation(f"line {stop.line}", stop.rule, stop.what, fatal=True)
+        return None
+    return None if tag is None else Element(tag.name, tag.line, tag.attributes)
+
+
 class _Loader:
     """Builds the tree of the elements that have a meaning and skips the others, as the runtimes do."""
 

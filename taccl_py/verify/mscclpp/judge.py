@@ -13,7 +13,7 @@ from taccl_py.verify.msccl.geometry import Geometry, Placement, Region, lay_out
 from taccl_py.verify.msccl.semantics import Contents, Setting, best_root, check_results
 from taccl_py.verify.mscclpp.grammar import Plan, read_plan_text
 from taccl_py.verify.mscclpp.network import Network
-from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owners_of
+from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owners_of, size_unit_bytes
 from taccl_py.verify.mscclpp.run import Run
 
 MAX_CELLS = 1 << 21  # chunks of all buffers of all ranks that the judge is ready to follow
@@ -36,7 +36,7 @@ class PlanFacts:
     min_bytes, max_bytes
         Sizes for which the runtime may select it, both inclusive.
     unit_bytes
-        Of what a size must be a multiple for the runtime to run it: of its aligned chunks.
+        Of what a size, counted as those, must be a multiple for the runtime to run it: of its aligned chunks.
     root
         Root that it works for (rooted collectives), found by executing it; else None.
     max_threadblocks, max_operations, max_channels
@@ -99,11 +99,16 @@ def judge_plan(text: str, path: str, *, kind: Kind | None = None, root: int | No
 
 def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
     try:
-        return parse_kind(plan.collective)
+        kind = parse_kind(plan.collective)
     except InputError:
         what = f"there is no collective {quoted(plan.collective)}, so the result cannot be judged; correct it"
         findings.violation("", "collective", what)
         return None
+    spelled = MSCCLPP.collectives[kind]
+    if plan.collective != spelled:
+        what = f"{MSCCLPP.title} knows no collective {quoted(plan.collective)}, as it compares every letter; write {spelled}"
+        findings.violation("", "collective", what)
+    return kind
 
 
 def _is_small_enough(plan: Plan, findings: Findings) -> bool:
@@ -193,7 +198,7 @@ def _facts(plan: Plan, kind: Kind | None, root: int | None) -> PlanFacts:
         in_place=plan.in_place,
         min_bytes=plan.min_bytes,
         max_bytes=plan.max_bytes,
-        unit_bytes=plan.alignment_bytes * max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus),
+        unit_bytes=size_unit_bytes(plan),
         root=root,
         max_threadblocks=max(len(gpu.blocks) for gpu in plan.gpus),
         max_operations=max((len(block.operations) for gpu in plan.gpus for block in gpu.blocks), default=0),

@@ -82,9 +82,6 @@ def check_plan(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
     """Test the plan as a whole, and every GPU, threadblock and operation."""
     if plan.protocol != "Simple":
         findings.violation("", "not-judged", "packets (LL) are not judged; use protocol Simple", fatal=True)
-    if plan.min_bytes > plan.max_bytes:
-        what = f"min_message_size {plan.min_bytes} is more than max_message_size {plan.max_bytes}; no size is between"
-        findings.violation("", "size-range", what)
     if plan.alignment_bytes % runtime.alignment_bytes:
         what = f"buffer_alignment {plan.alignment_bytes} is no multiple of {runtime.alignment_bytes}; write such a multiple"
         findings.violation("", "alignment", what)
@@ -105,14 +102,24 @@ def check_plan(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
         _check_gpu(plan, gpu, runtime, findings)
 
 
+def size_unit_bytes(plan: Plan) -> int:
+    """Of what a size is a multiple, as the runtime counts it, in which all chunks are equal and aligned."""
+    first = plan.gpus[0]
+    return plan.alignment_bytes * (first.output_chunks if plan.collective == Kind.ALLGATHER else first.input_chunks)
+
+
 def _check_sizes(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
-    """Object to sizes for which offsets or scratch are too small; a plan may leave the largest size open."""
+    """Object to a range without a size, and to sizes for which offsets or scratch are too small; the largest may be left open."""
+    unit = size_unit_bytes(plan)
+    largest = plan.max_bytes // unit * unit
+    if largest < max(plan.min_bytes, 1):
+        what = f"from min_message_size {plan.min_bytes} to max_message_size {plan.max_bytes} there is no multiple of {unit} bytes"
+        findings.violation("", "size-range", f"{what}, so that the plan is never run; write a wider range")
+        return
     if plan.max_bytes == UNLIMITED_BYTES:
         return
-    counted = plan.gpus[0].output_chunks if plan.collective == Kind.ALLGATHER else plan.gpus[0].input_chunks
+    counted = unit // plan.alignment_bytes
     longest = max(max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in plan.gpus)
-    unit = plan.alignment_bytes * counted
-    largest = plan.max_bytes // unit * unit
     if largest // counted * longest > runtime.max_offset_bytes:
         what = f"at {largest} bytes a buffer has {largest // counted * longest}, and offsets only reach {runtime.max_offset_bytes}"
         findings.violation("", "offset-overflow", f"{what}; lower max_message_size")

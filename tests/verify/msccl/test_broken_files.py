@@ -97,6 +97,18 @@ def long_exchange(num_steps: int, flags: int = 0) -> File:
     return file
 
 
+def many_waits(num_waits: int, **changes: object) -> File:
+    """A sum in which one step of each rank waits for the copies of so many threadblocks."""
+    file = pair_allreduce()
+    file.attributes.update(changes)
+    for rank in range(2):
+        file.gpus[rank].attributes["s_chunks"] = 2 + num_waits
+        for k in range(num_waits):
+            add(file, rank, -1, -1, [step("cpy", "i0", f"s{2 + k}", flag=1)])
+        file.gpus[rank].blocks[2].steps[1:1] = [nop((3 + k, 0)) for k in range(num_waits)]
+    return file
+
+
 def sum_of_parts(num_parts: int) -> File:
     """Rank 0 gets copies of rank 1's only chunk and would add all of them in one chain (wrong, but the chain counts)."""
     file = make_file("reduce", 2, 1, (1, 1, num_parts), nchannels=1)
@@ -222,10 +234,18 @@ ALGO_CASES = [
     Case("size-range", "upside_down", ring_allgather, algo(minBytes=2000, maxBytes=1000)),
     Case("size-range", "no_multiple", ring_allgather, algo(minBytes=4, maxBytes=5)),
     Case("size-range", "never_in_legacy", ring_allgather, algo(maxBytes=0), runtime=LEGACY),
-    Case("size-range", "negative_in_legacy", ring_allgather, algo(minBytes=-1), runtime=LEGACY),
+    *(
+        Case("size-range", f"{name}_negative_in_{runtime.name}", ring_allgather, algo(**{name: -1}), runtime=runtime)
+        for name in ("minBytes", "maxBytes")
+        for runtime in (EXECUTOR, RCCL, LEGACY)
+    ),
+    *(
+        Case("count-limit", f"{make.__name__}_in_legacy", make, algo(maxBytes=(1 << 31) + 1), runtime=LEGACY)
+        for make in (ring_allgather, ring_allreduce)
+    ),
     Case("loop-limit", "rounds", ring_allgather, algo(maxBytes=3 * 32768 * 65536 + 3)),
     Case("thread-count", "no_warps", ring_allgather, algo(nthreads=100), runtime=LEGACY),
-    Case("thread-count", "odd_slots", ring_allgather, algo(nthreads=256, proto="Simple"), runtime=LEGACY),
+    Case("thread-count", "odd_slots", ring_allgather, algo(nthreads=288, proto="Simple"), runtime=LEGACY),
 ]
 
 GPU_CASES = [
@@ -242,6 +262,8 @@ GPU_CASES = [
     Case("threadblock-ids", "twice", ring_allgather, tb(0, 1, id=0), where="gpu 0 tb 0"),
     Case("threadblock-ids", "negative", ring_allgather, tb(0, 1, id=-1), where="gpu 0 tb -1"),
     Case("threadblock-ids", "gap", ring_allgather, tb(0, 1, id=2), where="gpu 0"),
+    Case("threadblock-ids", "gap_after_1024", pair_allreduce, both(lambda file: many_threadblocks(file, 1025),
+         tb(0, 1024, id=1 << 30), at(0, 2, 2, depid=1500)), where="gpu 0"),
     Case("threadblock-limit", "rccl", pair_allreduce, lambda file: many_threadblocks(file, 65), runtime=RCCL),
     Case("resident-threadblocks", "109", pair_allreduce, lambda file: many_threadblocks(file, 109), where="gpu 0"),
     Case("peer-self", "send", ring_allgather, tb(1, 0, send=1), where="gpu 1 tb 0"),
@@ -295,6 +317,8 @@ STEP_CASES = [
     Case("dependency-unflagged", "hasdep_0", pair_allreduce, at(0, 1, 1, hasdep=0), where="gpu 0 tb 2 step 2"),
     Case("dependency-threadblock", "128", pair_allreduce, both(lambda file: many_threadblocks(file, 130),
          at(0, 2, 2, depid=128, deps=0)), where="gpu 0 tb 2 step 2"),
+    Case("dependency-count", "LL", lambda: many_waits(31), algo(nthreads=32), runtime=LEGACY, where="gpu 1 tb 2 step 33"),
+    Case("dependency-count", "Simple", lambda: many_waits(63, proto="Simple"), algo(nthreads=32), runtime=LEGACY),
     Case("reduce-chain-length", "16", lambda: sum_of_parts(16), where="gpu 0 tb 1 step 1"),
     Case("reduce-chain-length", "17_are_cut_after_16", lambda: sum_of_parts(17), where="gpu 0 tb 1 step 1"),
     Case("reduce-chain-count", "2_then_1", lambda: pairs_allreduce(4), both(algo(nchunksperloop=8),
@@ -362,6 +386,43 @@ def test_every_mistake_is_named(case: Case) -> None:
     assert found, [str(violation) for violation in verdict.violations]
     if case.where is not None:
         assert case.where in {violation.where for violation in found}, found
+
+
+@pytest.mark.parametrize("runtime", [EXECUTOR, RCCL, LEGACY], ids=lambda runtime: runtime.name)
+def test_a_negative_size_is_objected_to_for_what_it_is_and_nothing_else(runtime: Runtime) -> None:
+    for name in ("minBytes", "maxBytes"):
+        file = direct_alltoall()
+        file.attributes[name] = -3
+        (found,) = judge_program(file.text(), runtime).violations
+        assert found.what.startswith(f"{name}=-3 is negative, which legacy MSCCL refuses and other runtimes take")
+
+
+@pytest.mark.parametrize(("protocol", "waits"), [("LL", 30), ("Simple", 62)])
+def test_an_operation_of_the_legacy_runtime_may_wait_for_as_many_steps_as_it_has_threads(
+    protocol: str, waits: int
+) -> None:
+    """Its own dependency and another one are those of the sum; Simple has a warp more than nthreads."""
+    for nthreads in (32, 64):
+        file = many_waits(waits, proto=protocol, nthreads=nthreads)
+        assert judge_program(file.text(), LEGACY).violations == ()
+    assert judge_program(many_waits(waits, proto=protocol).text(), LEGACY).violations == ()
+
+
+@pytest.mark.parametrize("nthreads", [32, 256, 512, 544])
+def test_copying_threads_of_the_legacy_runtime_divide_a_slot(nthreads: int) -> None:
+    """What is more than 512 is not used."""
+    file = ring_allgather()
+    file.attributes.update(proto="Simple", nthreads=nthreads)
+    assert judge_program(file.text(), LEGACY).violations == ()
+
+
+def test_the_legacy_runtime_counts_up_to_the_largest_int() -> None:
+    file = ring_allgather()
+    file.attributes["maxBytes"] = 1 << 31
+    assert judge_program(file.text(), LEGACY).violations == ()
+    file.attributes["maxBytes"] = (1 << 31) + 1
+    (found,) = judge_program(file.text(), LEGACY).violations
+    assert found.what.endswith("which ends at 2147483647; write at most 2147483648")
 
 
 def test_a_chunk_limit_of_the_judge_itself_is_an_objection() -> None:

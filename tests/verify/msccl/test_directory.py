@@ -5,7 +5,9 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.verify.msccl import Covered, DirectoryFile, judge_directory
+from taccl_py.verify.msccl.directory import REFUSED
 from tests.verify.msccl.files import direct_alltoall, ring_allgather, ring_allreduce
+from tests.verify.msccl.test_broken_files import CASES
 
 MIB = 1 << 20
 
@@ -72,6 +74,78 @@ def test_a_file_that_is_no_algorithm_stops_the_scan(text):
     assert found(verdict) == [("README", "stray-file")]
     assert "ends the scan" in verdict.violations[0].what
     assert list(verdict.files) == ["a"]
+
+
+def edited(old, new, count=1):
+    text = ranged(64, 1024)
+    assert old in text
+    return text.replace(old, new, count)
+
+
+def without(name):
+    file = ring_allreduce()
+    del file.attributes[name]
+    return file.text()
+
+
+ENDING = {
+    "no outofplace": (without("outofplace"), "attribute 'outofplace' is missing in its first element; add it"),
+    "no minBytes": (without("minBytes"), "attribute 'minBytes' is missing"),
+    "no ngpus": (without("ngpus"), "attribute 'ngpus' is missing"),
+    "another element first": ("<meta/>\n" + ranged(64, 1024), "attribute 'nchannels' is missing"),
+    "legacy spelling": (edited("allreduce", "reduce_scatter"), "coll='reduce_scatter' is no collective that it knows; use"),
+    "declaration": ('<?xml version="1.0"?>\n' + ranged(64, 1024), "no runtime reads '<?xml ...?>'; remove it"),
+    "TAB": ("\t" + ranged(64, 1024), "a TAB stands between elements"),
+    "cut": (ranged(64, 1024)[:50], "the text ends inside a tag"),
+    "17 attributes": (edited("<algo", "<algo" + " a=\"0\"" * 16), "attribute 'nchannels' is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a", "c"])
+@pytest.mark.parametrize("runtime", [EXECUTOR, RCCL], ids=lambda runtime: runtime.name)
+@pytest.mark.parametrize(("text", "words"), ENDING.values(), ids=list(ENDING))
+def test_a_file_whose_first_element_cannot_be_used_ends_the_scan(text, words, runtime, name):
+    """Where later files are not seen, and earlier ones are no longer where they are looked for, nothing is covered."""
+    verdict = judge(runtime, b=ranged(64, 1024, direct_alltoall), **{name: text})
+    assert found(verdict) == [(name, "scan-end")]
+    assert f"{runtime.title} ends its scan at it and sees no later file: {words}" in verdict.violations[0].what
+    assert verdict.files[name].violations
+    assert verdict.covered == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (edited('coll="allreduce"', 'coll="alltoallv"'), None),
+        (edited('name="test"', f'name="{"x" * 64}"'), None),
+        (edited('dstoff="2"', 'dstoff="1"'), None),
+        (edited("</algo>", "</plan>"), "init-failure"),
+        (edited(' cnt="1"', ""), "init-failure"),
+        (edited(' proto="LL"', ""), "init-failure"),
+        (edited('proto="LL"', 'proto="ll"'), "init-failure"),
+        (edited('type="rrs"', 'type="x"'), "init-failure"),
+        (edited("  <gpu", "\t<gpu"), "init-failure"),
+    ],
+    ids=["unknown", "name", "result", "end", "cnt", "no proto", "proto", "type", "TAB"],
+)
+def test_a_bad_file_after_whose_first_element_the_scan_goes_on_is_not_counted(text, rule):
+    """What a rank refuses of its part is noticed when the communicator is made."""
+    verdict = judge(a=text, b=ranged(512, 4096))
+    assert [one[1] for one in found(verdict)] == ([] if rule is None else [rule])
+    assert all("so that none can be made; correct it" in one.what for one in verdict.violations)
+    sizes = {(one.low_bytes, one.high_bytes) for one in verdict.covered}
+    assert sizes == ({(512, 4096)} if rule is None else set())
+
+
+def test_what_the_parser_refuses_is_called_by_names_of_rules():
+    assert {case.rule for case in CASES} >= REFUSED
+
+
+def test_the_legacy_runtime_scans_nothing():
+    verdict = judge(LEGACY, a=without("coll"), b=ranged(64, 1024, outofplace=0), c=edited("</algo>", "</plan>"))
+    assert found(verdict) == []
+    assert [bool(verdict.files[name].violations) for name in "abc"] == [True, False, True]
+    assert [one.high_bytes for one in verdict.covered] == [1023]
 
 
 def test_the_legacy_runtime_loads_four_files():

@@ -381,7 +381,6 @@ HARMLESS: dict[str, Callable[[str], str]] = {
                                                   'type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="99"'),
     "no name": lambda text: text.replace(' name="test"', ""),
     "no upper limit": lambda text: text.replace('maxBytes="1048576"', 'maxBytes="0"'),
-    "negative lower limit": lambda text: text.replace('minBytes="0"', 'minBytes="-5"'),
     "no final line end": lambda text: text.rstrip(),
 }  # fmt: skip
 
@@ -443,3 +442,23 @@ def test_a_broken_broadcast_still_has_the_root_of_most_of_its_result() -> None:
     assert {violation.rule for violation in verdict.violations} == {"wrong-result"}
     assert verdict.facts is not None
     assert verdict.facts.root == 2
+
+
+def test_a_gap_in_the_threadblocks_is_told_once_and_not_by_who_waits_for_what_is_missing() -> None:
+    file = pair_allreduce()
+    file.gpus[0].blocks[1].attributes["id"] = 3
+    found = judge_program(file.text(), EXECUTOR).violations
+    assert [(one.where, one.rule) for one in found] == [("gpu 0", "threadblock-ids")]
+    file.step(0, 2, 2).update(depid=4)
+    found = judge_program(file.text(), EXECUTOR).violations
+    assert [one.what for one in found if one.rule == "dependency-target"] == [
+        "depid=4: the last threadblock of the GPU is 3"
+    ]
+
+
+def test_steps_that_are_numbered_wrongly_are_told_and_not_who_waits_for_the_right_number() -> None:
+    file = pair_allreduce()
+    file.step(0, 1, 1)["s"] = 2
+    rules = {one.rule for one in judge_program(file.text(), EXECUTOR).violations}
+    assert "step-number" in rules
+    assert "dependency-target" not in rules

@@ -114,8 +114,12 @@ BROKEN_ALLGATHER = {
     "an operation that is not judged": (replace(1, {"name": "gstorepkt"}), "not-judged"),
     "packets": (put_all("protocol", "LL"), "not-judged"),
     "no such collective": (put_all("collective", "allgrope"), "collective"),
+    "a collective that only people read so": (put_all("collective", "AllGather"), "collective"),
+    "a collective of another runtime": (put_all("collective", "all_gather"), "collective"),
     "another collective": (put_all("collective", "alltoall"), "chunk-counts"),
     "sizes upside down": (lambda v: v.update(min_message_size=64, max_message_size=32), "size-range"),
+    "sizes between two multiples of 32": (lambda v: v.update(min_message_size=33, max_message_size=63), "size-range"),
+    "no size but 0": (put_all("max_message_size", 31), "size-range"),
     "sizes too large": (put_all("max_message_size", 1 << 40), "offset-overflow"),
     "chunks that are not aligned": (put_all("buffer_alignment", 24), "alignment"),
     "no threads": (put_all("num_threads_per_block", 0), "thread-count"),
@@ -148,6 +152,24 @@ BROKEN_ALLGATHER = {
 def test_a_broken_plan_is_refused_by_name(name):
     change, rule = BROKEN_ALLGATHER[name]
     assert rule in rules(changed(two_allgather(), change))
+
+
+@pytest.mark.parametrize("spelled", ["AllGather", "all-gather", "all_gather", "ALLGATHER"])
+def test_a_collective_is_spelled_as_the_runtime_compares_it(spelled):
+    (found,) = verdict(two_allgather() | {"collective": spelled}).violations
+    assert found.what.endswith("as it compares every letter; write allgather")
+
+
+@pytest.mark.parametrize(("least", "most"), [(32, 32), (33, 64), (0, 32), (1, 63), (0, (1 << 64) - 1)])
+def test_a_range_with_one_size_of_whole_aligned_chunks_is_enough(least, most):
+    """Two chunks of output with 16 bytes each."""
+    assert verdict(two_allgather() | {"min_message_size": least, "max_message_size": most}).violations == ()
+
+
+def test_a_size_is_counted_as_the_runtime_does_it():
+    facts = verdict(two_allgather()).facts
+    assert facts.unit_bytes == 2 * 16
+    assert verdict(two_allgather() | {"collective": "gather"}).facts.unit_bytes == 16
 
 
 # Operations of two_allgather_by_proxy: 0 rlxsignal, 1 rlxwait, 2 nop, 3 pws, 4 flush, 5 wait, 6 nop.
