@@ -12,7 +12,7 @@ import click
 from taccl_py.cli.options import KIND, echo_json, json_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.jsonio import parse_json, read_text
+from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FORMAT
 from taccl_py.runtimes import MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
@@ -116,9 +116,10 @@ def _judge_json(path: Path, text: str, kind: Kind | None, root: int | None) -> d
     from taccl_py.verify.any_size import judge_any
     from taccl_py.verify.mscclpp import is_plan, judge_plan
 
-    if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):
+    stated = format_of(text, str(path))
+    if stated in INDEX_FORMATS:
         return _result(path, (), "a summary, nothing to judge", ())
-    if f'"format": "{GROUP_FORMAT}"' in text[:200]:
+    if stated == GROUP_FORMAT:
         return _judge_group(path, text, kind, root)
     if is_plan(parse_json(text, str(path))):
         plan = judge_plan(text, str(path), kind=kind, root=root)
@@ -162,11 +163,12 @@ def _judge_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | N
 
 def _answer_in(path: Path) -> list[Path]:
     """Files to judge of a folder that taccl synth wrote, as its summary says; empty if it is something else."""
+    summary = path / "summary.json"
     try:
-        summary = read_text(path / "summary.json")
+        stated = format_of(read_text(summary), str(summary))
     except InputError:
         return []
-    if f'"format": "{SUMMARY_FORMAT}"' not in summary[:200]:
+    if stated != SUMMARY_FORMAT:
         return []
     return [file for file in (path / "schedule.json", path / "algorithm.xml") if file.is_file()]
 

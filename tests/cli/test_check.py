@@ -239,6 +239,14 @@ def test_a_summary_is_nothing_to_judge(taccl):
     assert "summary" in ended.out.splitlines()[2]
 
 
+def test_a_summary_is_known_in_every_form_of_json(taccl, folder):
+    taccl("synth", "ring:4", "allgather", "-o", "out")
+    path = folder / "out" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":"), sort_keys=True))
+    assert taccl("check", "out/summary.json").out == "out/summary.json: good: a summary, nothing to judge\n"
+    assert taccl("check", "out").code == 0
+
+
 def test_a_schedule_is_known_by_its_text_and_not_only_by_its_name(taccl, folder, made):
     (folder / "schedule").write_text("\n  " + made["schedule.json"], encoding="utf-8")
     (folder / "algorithm").write_text(made["algorithm.xml"], encoding="utf-8")
