@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from taccl_py.errors import InputError
 
 # First characters of texts of these forms.
 _BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
+# Files of ours say first what they are, so that large ones need not be read twice.
+_FORMAT_FIRST = re.compile(r'\s*\{\s*"format"\s*:\s*"([^"\\]*)"')
 
 
 def read_text(path: Path) -> str:
@@ -94,6 +97,21 @@ def parse_json(text: str, path: str) -> Any:
 def read_json(path: Path) -> Any:
     """Value of a JSON file, read strictly."""
     return parse_json(read_text(path), str(path))
+
+
+def format_of(text: str, path: str) -> str | None:
+    """What a file of ours says that it is, wherever it stands in it; None of all others, XML among them.
+
+    Raises
+    ------
+    InputError
+        If the text seems to be a JSON object and is not strict JSON.
+    """
+    first = _FORMAT_FIRST.match(text)
+    if first is not None:
+        return first[1]
+    found = parse_json(text, path).get("format") if text.lstrip()[:1] == "{" else None
+    return found if isinstance(found, str) else None
 
 
 def canonical_json(value: Any) -> str:

@@ -104,13 +104,17 @@ def read_baseline(path: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for name in instances.names():
         entry = instances.object(name)
-        values: dict[str, Any] = {
-            metric.value: (entry.integer if metric.is_count else entry.number)(metric.value) for metric in Metric
-        }
+        values: dict[str, Any] = {metric.value: _value(entry, metric) for metric in Metric}
         values |= {key: entry.text(key) for key in ("status", "protocol", "xml_sha256")}
         entry.finish()
         found[name] = values
     return found
+
+
+def _value(entry: Fields, metric: Metric) -> float | None:
+    if metric is Metric.STEPS and entry.raw(metric.value) is None:
+        return None
+    return entry.integer(metric.value) if metric.is_count else entry.number(metric.value)
 
 
 def write_baseline(path: Path, outcomes: Sequence[Outcome], others: dict[str, dict[str, Any]]) -> None:

@@ -34,9 +34,12 @@ class Metric(StrEnum):
         """By how much it may get worse, as a part of what it was, unless a suite says otherwise."""
         return 0.0 if self.is_count else 0.001
 
-    def worsening(self, before: float, now: float) -> float:
-        """Relative change for the worse; negative if it got better. A bound gets worse by going down."""
-        if before == now:
+    def worsening(self, before: float | None, now: float | None) -> float:
+        """Relative change for the worse; negative if it got better. A bound gets worse by going down.
+
+        Nothing has changed where one of them is None, as steps of millions of messages are not counted.
+        """
+        if before is None or now is None or before == now:
             return 0.0
         change = (now - before) / abs(before) if before else float("inf")
         return -change if self is Metric.BOUND else change
@@ -48,5 +51,5 @@ def measured(record: dict[str, Any]) -> dict[str, Any]:
     return found | {"status": record["status"], "protocol": record["protocol"], "xml_sha256": record["xml_sha256"]}
 
 
-def _rounded(value: float) -> float | int:
-    return value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
+def _rounded(value: float | None) -> float | int | None:
+    return value if value is None or isinstance(value, int) else float(f"{value:.{_DIGITS}g}")

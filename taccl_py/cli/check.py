@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import click
 from taccl_py.cli.options import KIND, echo_json, json_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.jsonio import parse_json, read_text
+from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FORMAT
 from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
@@ -83,7 +84,7 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     asked = {"kind": hints["collective"], "root": hints["root"]}
     results: list[dict[str, Any]] = []
     for path in files:
-        if path.is_dir():
+        if os.path.isdir(path):  # where nobody may look, the file cannot be read
             results += _judge_folder(path, RUNTIMES[runtime], **asked)
         else:
             results.append(_judge(path, RUNTIMES[runtime], **asked))
@@ -109,16 +110,17 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
             facts += _describe_structure(path, text, runtime)
         return _result(path, verdict.violations, facts, verdict.notes)
     except InputError as error:
-        return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
+        return _unread(path, error)
 
 
 def _judge_json(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
     from taccl_py.verify.any_size import judge_any
     from taccl_py.verify.mscclpp import is_plan, judge_plan
 
-    if any(f'"format": "{name}"' in text[:200] for name in INDEX_FORMATS):
+    stated = format_of(text, str(path))
+    if stated in INDEX_FORMATS:
         return _result(path, (), "a summary, nothing to judge", ())
-    if f'"format": "{GROUP_FORMAT}"' in text[:200]:
+    if stated == GROUP_FORMAT:
         return _judge_group(path, text, kind, root)
     if is_plan(parse_json(text, str(path))):
         plan = judge_plan(text, str(path), kind=kind, root=root)
@@ -156,17 +158,21 @@ def _judge_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | N
     answer = _answer_in(path)
     if answer:
         return [_judge(file, runtime, kind, root) for file in answer]
-    plans = _plans_in(path)
-    return _judge_plans(plans, kind, root) if plans else _judge_directory(path, runtime, kind, root)
+    try:
+        plans = _plans_in(path)
+        return _judge_plans(plans, kind, root) if plans else _judge_directory(path, runtime, kind, root)
+    except InputError as error:
+        return [_unread(path, error)]
 
 
 def _answer_in(path: Path) -> list[Path]:
     """Files to judge of a folder that taccl synth wrote, as its summary says; empty if it is something else."""
+    summary = path / "summary.json"
     try:
-        summary = read_text(path / "summary.json")
+        stated = format_of(read_text(summary), str(summary))
     except InputError:
         return []
-    if f'"format": "{SUMMARY_FORMAT}"' not in summary[:200]:
+    if stated != SUMMARY_FORMAT:
         return []
     return [file for file in (path / "schedule.json", path / "algorithm.xml") if file.is_file()]
 
@@ -179,8 +185,7 @@ def _judge_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int 
 
     contents = read_directory(path, runtime)
     if not contents.files and not contents.violations:
-        error = InputError("holds no files for a runtime to load; name a directory that does", path=str(path))
-        return [_result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}]
+        raise InputError("holds no files for a runtime to load; name a directory that does", path=str(path))
     verdict = judge_directory(contents.files, runtime, kind=kind, root=root)
     results = [
         _result(path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes)
@@ -193,7 +198,10 @@ def _judge_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int 
 def _plans_in(path: Path) -> list[Path]:
     """Files of a folder of MSCCL++ plans, or of a cache directory with one; empty if it is something else."""
     folder = path / PLAN_FOLDER if (path / PLAN_FOLDER).is_dir() else path
-    files = sorted(file for file in folder.iterdir() if file.is_file())
+    try:
+        files = sorted(file for file in folder.iterdir() if file.is_file())
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=str(folder)) from None
     return files if files and all(file.suffix == ".json" for file in files) else []
 
 
@@ -201,11 +209,19 @@ def _judge_plans(files: list[Path], kind: Kind | None, root: int | None) -> list
     from taccl_py.verify.mscclpp import judge_plan_folder
 
     folder = files[0].parent
-    verdict = judge_plan_folder({file.name: read_text(file) for file in files}, kind=kind, root=root)
+    texts: dict[str, str] = {}
+    unread = []
+    for file in files:
+        try:
+            texts[file.name] = read_text(file)
+        except InputError as error:
+            unread.append(_unread(file, error))
+    verdict = judge_plan_folder(texts, kind=kind, root=root)
     results = [
         _result(folder / name, one.violations, _describe_plan(one.facts), ()) for name, one in verdict.files.items()
     ]
-    return [*results, _result(folder, verdict.violations, f"{format_count(len(files), 'plan')} for {MSCCLPP.name}", ())]
+    facts = f"{format_count(len(texts), 'plan')} for {MSCCLPP.name}"
+    return [*unread, *results, _result(folder, verdict.violations, facts, ())]
 
 
 def _is_json(path: Path, text: str) -> bool:
@@ -222,6 +238,10 @@ def _result(path: Path, violations: tuple[Violation, ...], facts: str, notes: tu
         "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
         "notes": list(notes),
     }
+
+
+def _unread(path: Path, error: InputError) -> dict[str, Any]:
+    return _result(path, (), "", ()) | {"good": False, "exit_code": error.exit_code, "error": str(error)}
 
 
 def _describe(facts: ProgramFacts, runtime: Runtime) -> str:

@@ -17,7 +17,7 @@ from taccl_py.cli.options import (
     require_room_for_json,
 )
 from taccl_py.errors import InputError, InvalidArtifact
-from taccl_py.jsonio import read_text, write_atomically
+from taccl_py.jsonio import format_of, read_text, write_atomically
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.schedule.ir import Schedule
@@ -101,7 +101,7 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
         )
     text = read_text(schedule)
     subject: Schedule | GroupSchedule
-    if f'"format": "{GROUP_FORMAT}"' in text[:200]:
+    if format_of(text, str(schedule)) == GROUP_FORMAT:
         subject = _read_group(text, schedule, target, values)
         written = _lower_group(subject, values)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ from taccl_py.jsonio import canonical_json, read_json, write_all
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Request
 from taccl_py.portfolio.build import Member, Portfolio, synthesize_portfolio
+from taccl_py.portfolio.directory import calls_name
 from taccl_py.report.portfolio import portfolio_record, portfolio_tables
 from taccl_py.report.tables import PORTFOLIO_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
-from taccl_py.units import SizeRange, format_size, format_time
+from taccl_py.units import SizeRange, format_ranks, format_size, format_time
 
 # Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
 _NOTES = "taccl"
 # Engines run in as many processes as there are processors, up to this number, as each takes some hundred megabytes.
 _MOST_WORKERS = 4
+# Characters of a list of ranks in a file's name; of a longer one there is a digest.
+_LONGEST_RANKS = 40
 
 
 def synth_portfolio(
@@ -37,12 +41,13 @@ def synth_portfolio(
     with watched(request.options.limits.stop) as events:
         workers = max(request.options.limits.workers, min(_MOST_WORKERS, os.cpu_count() or 1))
         portfolio = synthesize_portfolio(request, sizes, options, workers, events)
-        names = [_name(portfolio, member) for member in portfolio.members] if output is not None else []
+        stem = _stem(portfolio, request, options)
+        names = [_name(stem, member) for member in portfolio.members] if output is not None else []
         result = portfolio_record(portfolio, names)
         events.stage("plans by switch")
         _add_switch_times(result, portfolio)
     if output is not None:
-        summary = output / _NOTES / f"{_stem(portfolio)}-summary.json"
+        summary = output / _NOTES / f"{stem}-summary.json"
         stale = _written_before(summary) - set(names)
         write_all(_texts(output, portfolio, names) | {summary: canonical_json({"format": PORTFOLIO_FORMAT, **result})})
         for name in stale:
@@ -84,18 +89,28 @@ def _faster_by_switch(result: dict[str, Any]) -> str:
 
 
 def _written_before(summary: Path) -> set[str]:
-    """Files of an earlier portfolio for the same machine and collective, whose size ranges would overlap the new ones."""
+    """Files of an earlier portfolio of the same stem, whose size ranges would overlap the new ones."""
     return set(read_json(summary).get("files", ())) if summary.is_file() else set()
 
 
-def _stem(portfolio: Portfolio) -> str:
+def _stem(portfolio: Portfolio, request: Request, options: LoweringOptions) -> str:
+    """What all names begin with: the calls that the files are for, the runtime, the machine, and ranks and root if they are not all and 0.
+
+    One directory may hold the files of several portfolios, and only those of the same stem replace each other.
+    """
     machine = "".join(c if c.isalnum() or c in "._-" else "-" for c in portfolio.demand.topology.name)
-    return f"{portfolio.demand.kind}-{machine}"
+    parts = [calls_name(portfolio.members[0].lowered.program), options.runtime.name, machine]
+    if request.ranks is not None:
+        ranks = format_ranks(request.ranks).replace(",", "_")
+        parts.append("ranks-" + (ranks if len(ranks) <= _LONGEST_RANKS else sha256(ranks.encode()).hexdigest()[:16]))
+    if request.root:
+        parts.append(f"root-{request.root}")
+    return "-".join(parts)
 
 
-def _name(portfolio: Portfolio, member: Member) -> str:
+def _name(stem: str, member: Member) -> str:
     """File name of a member; names sort by size."""
-    return f"{_stem(portfolio)}-{member.min_bytes:013d}-{member.max_bytes:013d}.xml"
+    return f"{stem}-{member.min_bytes:013d}-{member.max_bytes:013d}.xml"
 
 
 def _texts(output: Path, portfolio: Portfolio, names: Sequence[str]) -> dict[Path, str]:

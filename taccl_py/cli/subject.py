@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from taccl_py.errors import InputError, InvalidArtifact, Violation
-from taccl_py.jsonio import parse_json, read_text
+from taccl_py.jsonio import format_of, parse_json, read_text
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import BYTES_PER_MB, parse_size
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_HEAD = 200  # characters in which files of ours tell what they are; all others are read twice
 
 # Options about the machine, which a schedule carries itself.
 _MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances")
@@ -105,7 +103,7 @@ def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_mach
 
     text = read_text(file)
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
-        if '"format"' not in text[:_HEAD] and is_plan(parse_json(text, str(file))):
+        if format_of(text, str(file)) is None and is_plan(parse_json(text, str(file))):
             return _load_plan(file, text, values, judged=judged, needs_machine=needs_machine)
         return _load_schedule(file, text, judged=judged)
     if needs_machine and not values["topology"]:

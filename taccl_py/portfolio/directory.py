@@ -172,11 +172,16 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))
 
 
+def calls_name(program: Program) -> str:
+    """What calls a program is for, their sizes aside: collective, number of ranks, placement. Names of files begin with it."""
+    where = {(True, True): "both", (True, False): "in"}.get((program.in_place, program.out_of_place), "out")
+    return f"{program.kind}-{len(program.gpus):04d}-{where}"
+
+
 def _name(program: Program) -> str:
     """File name; names sort by collective, ranks, and size."""
-    where = {(True, True): "both", (True, False): "in"}.get((program.in_place, program.out_of_place), "out")
     high = min(program.max_bytes, 10**19 - 1)
-    return f"{program.kind}-{len(program.gpus):04d}-{where}-{program.min_bytes:019d}-{high:019d}.xml"
+    return f"{calls_name(program)}-{program.min_bytes:019d}-{high:019d}.xml"
 
 
 def _config(programs: Mapping[str, Program], place: str) -> str:

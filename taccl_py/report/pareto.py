@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taccl_py.collective import Kind
 from taccl_py.report.tables import plain_table
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.pareto import Front, Point
-from taccl_py.units import SizeRange, format_size, format_time
+from taccl_py.units import SizeRange, format_count, format_size, format_time
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _SIZE_FACTOR = 4
+# What the algorithms of a front consist of, where another algorithm may be better than all of them.
+_HALVES = {Kind.ALLREDUCE: (Kind.REDUCESCATTER, Kind.ALLGATHER)}
 
 
 def front_record(demand: Demand, front: Front, sizes: SizeRange | None) -> dict[str, Any]:
     """Return the JSON object of a front; keys are stable. Times are microseconds, sizes bytes.
+
+    ``fewest_steps`` and ``least_rounds_per_chunk`` hold for every algorithm, and a point is optimal that reaches them. What is
+    ``proved`` of a point holds for algorithms that are ``halves``, one after the other, if there are some.
 
     Parameters
     ----------
@@ -33,6 +39,7 @@ def front_record(demand: Demand, front: Front, sizes: SizeRange | None) -> dict[
         "topology": demand.topology.name,
         "num_ranks": demand.topology.num_ranks,
         "root": demand.root,
+        "halves": [str(half) for half in _HALVES.get(demand.kind, ())],
         "fewest_steps": front.fewest_steps,
         "least_rounds_per_chunk": str(front.least_rounds_per_chunk),
         "round_us_per_mb": front.round_us_per_mb,
@@ -64,8 +71,11 @@ def _point(point: Point, front: Front) -> dict[str, Any]:
 
 def front_tables(result: dict[str, Any]) -> list[Table]:
     """Tables of a record: the points, and the time of each at some sizes."""
-    what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks: "
-    what += f"at least {result['fewest_steps']} steps, at least {result['least_rounds_per_chunk']} rounds per chunk"
+    what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks"
+    what += f": at least {format_count(result['fewest_steps'], 'step')}"
+    what += f", at least {result['least_rounds_per_chunk']} rounds per chunk"
+    if result["halves"]:
+        what += f"\nfront of {' followed by '.join(result['halves'])} only"
     points = [
         [
             f"({p['chunks']}, {p['steps']}, {p['rounds']})", p["rounds_per_chunk"],

@@ -4,6 +4,10 @@ The cost model is SCCL's (Cai et al., PPoPP'21): an algorithm with C chunks per 
 ``S * alpha + R / C * L * beta``. For each number of steps the least R / C is searched, in order of R / C; whatever is skipped on the
 way was proved impossible, or is named as open. A bound on the bandwidth of any algorithm ends the walk.
 
+AllReduce is, as in SCCL, a ReduceScatter followed by an AllGather of as many steps and rounds, and its points are the best of those.
+Another AllReduce may be better, such as an exchange of everything in one step, so the limits of the front are not twice those of the
+halves: they are those of every AllReduce.
+
 Questions are asked of the symmetric quotient first, where "yes" is quick; "no" is asked again without symmetry, so that it is a
 proof for all algorithms.
 """
@@ -65,7 +69,8 @@ class Point:
     schedule
         The algorithm.
     proved
-        Whether all shapes with as many steps and a smaller R / C (within the walk's limits) are impossible.
+        Whether all shapes with as many steps and a smaller R / C (within the walk's limits) are impossible; of AllReduce those
+        of ReduceScatter followed by AllGather.
     open_shapes
         Those that are neither proved possible nor impossible.
     """
@@ -85,9 +90,9 @@ class Front:
     points
         By rising number of steps and falling R / C.
     fewest_steps
-        No algorithm has fewer.
+        No algorithm has fewer, no AllReduce either that is no ReduceScatter followed by AllGather.
     least_rounds_per_chunk
-        No algorithm has a smaller R / C, whatever its steps.
+        No algorithm has a smaller R / C, whatever its steps; the same holds for AllReduce.
     round_us_per_mb
         L * beta: microseconds of a round for a chunk of one megabyte.
     """
@@ -127,7 +132,7 @@ class WalkLimits:
 def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Events) -> Front:
     """Enumerate the front of a collective.
 
-    The front of AllReduce is that of ReduceScatter followed by AllGather: both have S steps and R rounds, AllReduce 2S and 2R.
+    That of AllReduce is of ReduceScatter followed by AllGather: both have S steps and R rounds, AllReduce 2S and 2R.
 
     Raises
     ------
@@ -137,30 +142,47 @@ def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Event
     asking = _Asking(demand, limits)
     points: list[Point] = []
     events.stage("bound")
-    least = asking.least_rounds_per_chunk()
-    for steps in range(asking.fewest_steps(), walk.max_steps + 1):
+    least = _least_rounds_per_chunk(asking.demand)
+    for steps in range(_fewest_steps(asking.demand), walk.max_steps + 1):
         best = points[-1].shape.rounds_per_chunk if points else None
         if best == least or asking.over:
             break
         point = _best_with(asking, _shapes(steps, walk, least, best), events)
         if point is not None:
             points.append(point)
-    times = 2 if demand.kind is Kind.ALLREDUCE else 1
-    return Front(
-        tuple(_times(point, times) for point in points),
-        asking.fewest_steps() * times,
-        least * times,
-        asking.round_us_per_mb,
-    )
+    if demand.kind is not Kind.ALLREDUCE:
+        return Front(tuple(points), _fewest_steps(asking.demand), least, asking.round_us_per_mb)
+    # What one rank has reaches all others here too, though perhaps over links that a sketch leaves to one half only.
+    steps = _fewest_steps(replace(asking.demand, sketch=None))
+    return Front(tuple(map(_twice, points)), steps, _least_rounds_per_chunk(demand), asking.round_us_per_mb)
 
 
-def _times(point: Point, times: int) -> Point:
-    """The point of so many halves in a row."""
+def _twice(point: Point) -> Point:
+    """The point of AllReduce of one half's."""
 
     def longer(shape: Shape) -> Shape:
-        return Shape(shape.chunks, shape.steps * times, shape.rounds * times)
+        return Shape(shape.chunks, 2 * shape.steps, 2 * shape.rounds)
 
     return replace(point, shape=longer(point.shape), open_shapes=tuple(map(longer, point.open_shapes)))
+
+
+def _least_rounds_per_chunk(demand: Demand) -> Fraction:
+    """Bandwidth bound of every algorithm."""
+    topology = _rounds_only(demand.topology)
+    size_bytes = float(BYTES_PER_MB * demand.collective(1).chunks_per_size)
+    bound = demand_bound(topology, demand.kind, demand.root, size_bytes)
+    # It is the ratio of two small whole numbers, found in floating point.
+    return Fraction(bound.time_us * (1 - _WHOLE / 100)).limit_denominator(_LARGEST_DENOMINATOR)
+
+
+def _fewest_steps(demand: Demand) -> int:
+    """Steps without which some wanted rank cannot be reached; the collective is a routed one."""
+    collective = demand.collective(1)
+    problem = Problem.build(demand.topology, collective, demand.sketch, demand.chunk_bytes(collective))
+    # A symmetry that takes a way to another one into the same rank leaves both out.
+    quotient = Quotient.of(problem.without_symmetry())
+    hops = fewest_hops(quotient)
+    return max(hops[state] for state in range(quotient.num_states) if quotient.required[state])
 
 
 def _shapes(steps: int, walk: WalkLimits, least: Fraction, best: Fraction | None) -> Iterator[Shape]:
@@ -199,7 +221,15 @@ class _Answer:
 
 
 class _Asking:
-    """Questions about one collective on one machine."""
+    """Questions about one collective on one machine.
+
+    Attributes
+    ----------
+    demand
+        The routed collective that is asked for: its dual for ReduceScatter and Reduce, the second half for AllReduce.
+    round_us_per_mb
+        See `Front`.
+    """
 
     def __init__(self, demand: Demand, limits: Limits) -> None:
         self._wanted = demand
@@ -210,7 +240,7 @@ class _Asking:
             sketch = None if sketch is None else sketch.for_sums(machine)
         elif kind is Kind.ALLREDUCE:
             kind = Kind.ALLGATHER
-        self._demand = replace(demand, topology=machine, kind=kind, sketch=sketch)
+        self.demand = replace(demand, topology=machine, kind=kind, sketch=sketch)
         self.round_us_per_mb = _capacities(machine)[0]
         self._limits, self._deadline = limits, Deadline(limits.seconds)
 
@@ -219,33 +249,17 @@ class _Asking:
         """Whether time is up or the user said stop."""
         return self._deadline.left <= 0 or self._limits.stop.is_set()
 
-    def least_rounds_per_chunk(self) -> Fraction:
-        """Bandwidth bound of every algorithm."""
-        demand = self._demand
-        topology = _rounds_only(demand.topology, self.round_us_per_mb)
-        size_bytes = float(BYTES_PER_MB * demand.collective(1).chunks_per_size)
-        bound = demand_bound(topology, demand.kind, demand.root, size_bytes)
-        # It is the ratio of two small whole numbers, found in floating point.
-        return Fraction(bound.time_us * (1 - _WHOLE / 100)).limit_denominator(_LARGEST_DENOMINATOR)
-
-    def fewest_steps(self) -> int:
-        """Steps without which some wanted rank cannot be reached."""
-        # A symmetry that takes a way to another one into the same rank leaves both out.
-        quotient = Quotient.of(self._problem(1, self._demand.topology).without_symmetry())
-        hops = fewest_hops(quotient)
-        return max(hops[state] for state in range(quotient.num_states) if quotient.required[state])
-
     def ask(self, shape: Shape) -> _Answer:
         """Whether there is an algorithm of this shape."""
-        answer = self._ask_on(self._demand.topology, shape)
+        answer = self._ask_on(self.demand.topology, shape)
         if answer.schedule is None:
             return answer
         if self._wanted.kind is not Kind.ALLREDUCE:
-            routed = self._demand.kind is self._wanted.kind
+            routed = self.demand.kind is self._wanted.kind
             return answer if routed else _Answer(combining(answer.schedule, self._wanted.topology), impossible=False)
         other = mirrored(answer.schedule)
         if other is None:
-            reverse = self._ask_on(self._demand.topology.reversed(), shape)
+            reverse = self._ask_on(self.demand.topology.reversed(), shape)
             if reverse.schedule is None:
                 return reverse
             other = reverse.schedule
@@ -261,12 +275,12 @@ class _Asking:
                 return _Answer(lift(quotient, plan), impossible=False)
         return _Answer(None, outcome.status is Status.INFEASIBLE)
 
-    def _problem(self, chunks: int, topology: Topology, most_hops: int | None = None) -> Problem:
-        collective = self._demand.collective(chunks)
-        sketch = self._demand.sketch
-        if sketch is not None and topology is not self._demand.topology:
+    def _problem(self, chunks: int, topology: Topology, most_hops: int) -> Problem:
+        collective = self.demand.collective(chunks)
+        sketch = self.demand.sketch
+        if sketch is not None and topology is not self.demand.topology:
             sketch = sketch.for_sums(topology)
-        return Problem.build(topology, collective, sketch, self._demand.chunk_bytes(collective), most_hops)
+        return Problem.build(topology, collective, sketch, self.demand.chunk_bytes(collective), most_hops)
 
     def _capacity_of(self, topology: Topology, quotient: Quotient) -> list[int]:
         """Chunks a round of every resource orbit."""
@@ -293,8 +307,9 @@ def _capacities(topology: Topology) -> tuple[float, list[int]]:
     return slowest, [round(ratio) for ratio in ratios]
 
 
-def _rounds_only(topology: Topology, round_us_per_mb: float) -> Topology:
+def _rounds_only(topology: Topology) -> Topology:
     """The machine without alpha and latency, a round of one megabyte taking one microsecond."""
+    round_us_per_mb, _ = _capacities(topology)
     links = tuple(
         replace(k, alpha_us=0.0, latency_us=0.0, beta_us_per_mb=max(k.beta_us_per_mb / round_us_per_mb, 1e-9))
         for k in topology.links

@@ -49,6 +49,34 @@ def test_every_file_gets_a_line_and_the_worst_one_the_exit_code(taccl, names, co
         assert line.startswith(f"{name}: {word}: ")
 
 
+def test_a_plan_that_cannot_be_read_hides_no_other_file(taccl, files):
+    (files / "plans").mkdir()
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plans/b.json").code == 0
+    (files / "plans" / "a.json").write_bytes(b"\xff")
+    ended = taccl("check", "schedule.json", "plans")
+    assert (ended.code, ended.err) == (2, "")
+    assert [line.split(": ")[:2] for line in ended.out.splitlines()] == [
+        ["schedule.json", "good"], ["plans/a.json", "bad"], ["plans/b.json", "good"], ["plans", "good"]
+    ]  # fmt: skip
+    assert "plans/a.json: bad: is not UTF-8 text (byte 0)" in ended.out
+    assert "plans: good: 1 plan for mscclpp" in ended.out
+
+
+def test_a_folder_that_cannot_be_listed_hides_no_other_file(taccl, files, monkeypatch):
+    def denied(_folder):
+        raise PermissionError(13, "Permission denied")
+
+    (files / "closed").mkdir()
+    long = "x" * 300
+    monkeypatch.setattr("pathlib.Path.iterdir", denied)
+    ended = taccl("check", "closed", long, "schedule.json")
+    assert (ended.code, ended.err) == (2, "")
+    lines = ended.out.splitlines()
+    assert lines[0] == "closed: bad: cannot be read: Permission denied"
+    assert lines[1] == f"{long}: bad: cannot be read: File name too long"
+    assert lines[2].startswith("schedule.json: good: ")
+
+
 @pytest.mark.usefixtures("some")
 def test_a_good_file_is_described(taccl):
     schedule, program = taccl("check", "schedule.json", GOOD).out.splitlines()
@@ -247,6 +275,14 @@ def test_a_summary_is_nothing_to_judge(taccl):
     ended = taccl("check", "out/schedule.json", "out/algorithm.xml", "out/summary.json")
     assert ended.code == 0
     assert "summary" in ended.out.splitlines()[2]
+
+
+def test_a_summary_is_known_in_every_form_of_json(taccl, folder):
+    taccl("synth", "ring:4", "allgather", "-o", "out")
+    path = folder / "out" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":"), sort_keys=True))
+    assert taccl("check", "out/summary.json").out == "out/summary.json: good: a summary, nothing to judge\n"
+    assert taccl("check", "out").code == 0
 
 
 def test_a_schedule_is_known_by_its_text_and_not_only_by_its_name(taccl, folder, made):

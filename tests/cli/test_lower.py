@@ -191,6 +191,16 @@ def test_one_rank_of_a_group_schedule_is_lowered_on_demand(taccl, folder):
     assert len(part) < len(whole) / 8
 
 
+@pytest.mark.parametrize("form", [{"separators": (",", ":")}, {"sort_keys": True}, {"indent": 9}], ids=str)
+def test_a_group_schedule_is_known_in_every_form_of_json(taccl, folder, form):
+    assert taccl("replicate", "ring:4", "allgather", "-o", "group.json").code == 0
+    value = json.loads((folder / "group.json").read_text())
+    (folder / "other.json").write_text(json.dumps(value, **form))
+    assert [taccl("lower", f"{name}.json", "-o", f"{name}.xml").code for name in ("group", "other")] == [0, 0]
+    assert (folder / "other.xml").read_text() == (folder / "group.xml").read_text()
+    assert taccl("check", "other.json").out.startswith("other.json: good: allgather group schedule")
+
+
 def test_one_rank_needs_a_group_schedule_that_has_it(taccl):
     assert taccl("replicate", "ring:4", "allgather", "-o", "group.json").code == 0
     ended = taccl("lower", "group.json", "--rank", "4", "-o", "x.xml")

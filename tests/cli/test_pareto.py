@@ -18,6 +18,7 @@ def test_the_front_of_the_dgx1_is_printed(taccl, front):
     assert record["points"][0]["latency_optimal"]
     assert record["points"][1]["bandwidth_optimal"]
     assert record["least_rounds_per_chunk"] == "7/6"
+    assert record["halves"] == []
 
 
 def test_small_sizes_go_to_few_steps_and_large_ones_to_little_traffic(taccl, front):
@@ -31,6 +32,17 @@ def test_the_table_says_what_is_proved(taccl, front):
     assert ended.code == 0
     assert "(2, 2, 3)" in ended.out
     assert "7/6" in ended.out
+
+
+def test_limits_of_allreduce_count_those_that_are_no_reducescatter_followed_by_allgather(taccl):
+    asked = ("pareto", "full:4", "allreduce", "--max-chunks", "1")
+    record = taccl(*asked, "--json").json
+    assert record["halves"] == ["reducescatter", "allgather"]
+    assert (record["fewest_steps"], record["least_rounds_per_chunk"]) == (1, "2")
+    (point,) = record["points"]
+    assert (point["steps"], point["latency_optimal"], point["bandwidth_optimal"]) == (2, False, True)
+    out = " ".join(taccl(*asked).out.split())
+    assert "at least 1 step, at least 2 rounds per chunk front of reducescatter followed by allgather only" in out
 
 
 def test_schedules_are_written_and_good(taccl, front, folder):

@@ -25,7 +25,7 @@ def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "algos"
     with pytest.raises(SystemExit, match="0"):
         main(["synth", "ring:4", "allgather", *RANGE, "-o", str(out)])
-    return out, json.loads((out / "taccl" / "allgather-ring-4-summary.json").read_text())
+    return out, json.loads((out / "taccl" / "allgather-0004-both-executor-ring-4-summary.json").read_text())
 
 
 def test_files_are_for_disjoint_sizes_that_leave_nothing_out(made):
@@ -91,9 +91,50 @@ def test_made_again_the_files_replace_the_old_ones(taccl, folder):
     for sizes in ("1KiB:1MiB", "1KiB:2MiB"):
         ended = taccl("synth", "ring:4", "allgather", "--sizes", sizes, "-o", "algos", "--time-limit", "3")
         assert ended.code == 0, ended
-    record = json.loads((folder / "algos/taccl/allgather-ring-4-summary.json").read_text())
+    record = json.loads((folder / "algos/taccl/allgather-0004-both-executor-ring-4-summary.json").read_text())
     assert sorted(path.name for path in (folder / "algos").glob("*.xml")) == record["files"]
     assert record["ranges"][-1]["max_bytes"] == 2 << 20
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (("--ranks", "0,1"), ("--ranks", "1,0"), ("--ranks", "0,2")),
+        (("--placement", "in"), ("--placement", "out")),
+        (("--runtime", "legacy"), ("--runtime", "rccl")),
+    ],
+    ids=lambda others: others[0][0],
+)
+def test_files_for_other_calls_are_left_alone(taccl, folder, others):
+    asked = ("synth", "full:4", "broadcast", "--sizes", "1KiB:1KiB", "--time-limit", "1", "-o", "pf")
+    held: dict[str, str] = {}
+    for words in ((), *others, ("--root", "1")):
+        assert taccl(*asked, *words).code == 0
+        now = {path.name: path.read_text() for path in (folder / "pf").glob("**/*.*")}
+        assert held.items() <= now.items()
+        # A program, its schedule and a summary.
+        assert len(now) == len(held) + 3
+        held = now
+
+
+def test_many_ranks_in_no_order_make_no_name_too_long(taccl, folder):
+    ranks = ",".join(map(str, range(0, 128, 2)))
+    asked = (
+        "synth",
+        "full:256",
+        "broadcast",
+        "--ranks",
+        ranks,
+        "--sizes",
+        "1KiB:1KiB",
+        "--time-limit",
+        "1",
+        "-o",
+        "pf",
+    )
+    ended = taccl(*asked)
+    assert ended.code == 0, ended
+    assert max(len(path.name) for path in (folder / "pf/taccl").iterdir()) < 150
 
 
 def test_the_same_is_printed_as_json(taccl):
@@ -113,7 +154,7 @@ def test_sizes_between_those_of_calls_join_the_next_file(taccl, folder):
     """A Gather of 8 ranks has whole bytes of each rank; LL128 is given up at 6599993 bytes, where no call is before 6600000."""
     ended = taccl("synth", "dgx1", "gather", "--sizes", "6599990:6600010", "--time-limit", "1", "-o", "all")
     assert ended.code == 0, ended
-    ranges = json.loads((folder / "all/taccl/gather-dgx1-summary.json").read_text())["ranges"]
+    ranges = json.loads((folder / "all/taccl/gather-0008-both-executor-dgx1-summary.json").read_text())["ranges"]
     assert [each["min_bytes"] for each in ranges[1:]] == [each["max_bytes"] + 1 for each in ranges[:-1]]
     assert (ranges[0]["min_bytes"], ranges[-1]["max_bytes"]) == (6599990, 6600010)
     for path in (folder / "all").glob("*.xml"):

@@ -125,6 +125,17 @@ def test_accepting_some_instances_leaves_the_text_of_the_others_as_it_was(taccl,
     assert path.read_text() == before
 
 
+def test_steps_that_are_not_counted_are_not_compared(taccl, suite, monkeypatch):
+    only = ("suite.toml", "--only", "allgather 1MB templates", "--workers", 1)
+    monkeypatch.setattr("taccl_py.report.tables._MOST_COUNTED", 0)
+    assert taccl("regress", "check", *only).code == 0
+    assert taccl("regress", "accept", *only).code == 0
+    instances = json.loads((suite / "suite.baseline.json").read_text())["instances"]
+    assert instances["ring:4 allgather 1MB templates"]["steps"] is None
+    assert taccl("regress", "check", *only).code == 0
+    assert "not counted" in taccl("sweep", *only, "-o", "results").out
+
+
 def test_instances_that_only_one_of_both_knows_fail(taccl, suite):
     path = suite / "suite.baseline.json"
     value = json.loads(path.read_text())

@@ -64,6 +64,34 @@ def test_broadcast_on_the_dgx1_reaches_sccls_points(dgx1):
     assert Shape(13, 4, 4) in shapes(front)
 
 
+@pytest.mark.parametrize(
+    ("machine", "steps", "rounds_per_chunk"),
+    [
+        # Everyone can send its whole buffer to everyone in one step.
+        ("full:4", 1, 2),
+        # A line of three: all of its buffer leaves each end, where AllGather leaves out the receiver's own third.
+        ("mesh:3", 2, 3),
+        ("mesh:3x3", 4, 6),
+    ],
+)
+def test_limits_of_allreduce_are_those_of_every_allreduce(machine, steps, rounds_per_chunk):
+    topology = formula_topology(machine)
+    front = front_of(topology, Kind.ALLREDUCE, 1)
+    half = front_of(topology, Kind.ALLGATHER, 1)
+    assert (front.fewest_steps, front.least_rounds_per_chunk) == (steps, rounds_per_chunk)
+    assert shapes(front) == [Shape(s.chunks, 2 * s.steps, 2 * s.rounds) for s in shapes(half)]
+
+
+def test_allreduce_may_leave_the_ways_that_a_sketch_gives_to_one_half():
+    """The sketch's way from 0 to 3 has three hops; that of the sums, which go backwards, has one."""
+    ring = formula_topology("ring:4")
+    sketch = Sketch("one way", links={r: ((r + 1) % 4,) for r in range(4)})
+    demand = Demand(ring, Kind.ALLREDUCE, 8e6, 0, sketch)
+    front = pareto_front(demand, WalkLimits(1, 3, 0), Limits(seconds=60.0), Events())
+    assert shapes(front) == [Shape(1, 6, 6)]
+    assert front.fewest_steps == 2
+
+
 def test_a_ring_needs_half_its_length_in_steps():
     """AllGather on a ring of 8: each rank receives 7 chunks over 2 links; (2, 4, 7) has fewest steps and least traffic."""
     front = front_of(formula_topology("ring:8"), Kind.ALLGATHER, 2)
