@@ -50,6 +50,8 @@ class Runtime:
         Whether the fused receive operations (rcs, rrs, rrc, rrcs) can run.
     collectives
         Spelling of each collective that it can select.
+    uncalled
+        Those of them for which its library has no call, so that a file for one is loaded and never selected.
     payload_bytes
         Bytes that one FIFO operation carries, for each protocol.
     fifo_slots
@@ -76,6 +78,7 @@ class Runtime:
     max_steps: int
     fused: bool
     collectives: dict[Kind, str]
+    uncalled: frozenset[Kind]
     payload_bytes: dict[str, int]
     fifo_slots: dict[str, int]
     max_bytes_exclusive: bool
@@ -107,6 +110,7 @@ EXECUTOR = Runtime(
     max_steps=64,
     fused=True,
     collectives=_MODERN,
+    uncalled=frozenset({Kind.GATHER, Kind.SCATTER}),  # RCCL has ncclGather and ncclScatter
     payload_bytes=_NVIDIA_PAYLOAD,
     fifo_slots=_FIFO_SLOTS,
     max_bytes_exclusive=False,
@@ -125,6 +129,7 @@ RCCL = Runtime(
     max_steps=64,
     fused=False,
     collectives=_MODERN,
+    uncalled=frozenset(),
     payload_bytes={"Simple": 2097152, "LL": 16384, "LL128": 50176},
     fifo_slots=_FIFO_SLOTS,
     max_bytes_exclusive=False,
@@ -143,6 +148,7 @@ LEGACY = Runtime(
     max_steps=256,
     fused=True,
     collectives={**_COMMON, Kind.REDUCESCATTER: "reduce_scatter", Kind.GATHER: CUSTOM, Kind.SCATTER: CUSTOM},
+    uncalled=frozenset(),
     payload_bytes=_NVIDIA_PAYLOAD,
     fifo_slots=_FIFO_SLOTS,
     max_bytes_exclusive=True,

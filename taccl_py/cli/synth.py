@@ -30,7 +30,7 @@ from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
-from taccl_py.runtimes import V100_THREADBLOCKS
+from taccl_py.runtimes import V100_THREADBLOCKS, Runtime
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
@@ -191,7 +191,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         return
     print_table(summary_table(result))
     slow = _slow_replay(synthesis, lowered, options.instances, cut_short=stop.is_set()) if lowered is not None else ""
-    warnings = _warnings(lowered) if lowered is not None else []
+    warnings = _warnings(lowered, options.runtime) if lowered is not None else []
     for note in (slow, _faster_by_switch(result), *warnings):
         if note:
             click.echo(note, err=True)
@@ -334,10 +334,14 @@ def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int, *, cut_
     )
 
 
-def _warnings(lowered: Lowered) -> list[str]:
-    """Notes for people about what the judge cannot object to, as it depends on the GPU, or on luck."""
+def _warnings(lowered: Lowered, runtime: Runtime) -> list[str]:
+    """Notes for people about what the judge cannot object to, as it depends on the caller, on the GPU, or on luck."""
     facts = lowered.verdict.facts
     found = []
+    if lowered.program.kind in runtime.uncalled:
+        found.append(
+            f"note: {runtime.title} has no call for {lowered.program.kind}, so it loads the XML and never selects it; see --runtime"
+        )
     if facts is not None and facts.flags_early:
         found.append(
             "note: with LL this runtime may overwrite what is still being sent; use --protocol LL128 or Simple, or leave it out"

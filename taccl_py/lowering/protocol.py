@@ -69,9 +69,8 @@ def choose_protocol(
         return ProtocolChoice(Protocol.LL if no_simple else Protocol.SIMPLE, asked=False)
     possible = [Protocol.LL]
     if topology.num_nodes == 1 and topology.inside is Medium.NVLINK:
-        possible.append(
-            Protocol.LL128
-        )  # its 128-byte stores must arrive unbroken, which PCIe and networks do not promise
+        # Its 128-byte stores must arrive unbroken, which PCIe and networks do not promise.
+        possible.append(Protocol.LL128)
     if not no_simple:
         possible.append(Protocol.SIMPLE)
     allowed = [protocol for protocol in possible if protocol not in barred] or possible

@@ -328,6 +328,13 @@ def test_the_winner_of_a_race_is_named(taccl, folder):
     assert "is a race" not in alone.out
 
 
+def test_a_collective_that_the_runtimes_library_does_not_call_is_said(taccl):
+    """RCCL has ncclGather, which looks for XML; the executor's NCCL has none."""
+    words = ("synth", "full:4", "gather", "--engine", "templates", "--size", "64KiB")
+    assert "has no call for gather, so it loads the XML and never selects it" in taccl(*words).err
+    assert "has no call" not in taccl(*words, "--runtime", "rccl").err
+
+
 def test_what_depends_on_the_gpu_or_on_luck_is_told(taccl):
     row = (
         "synth",

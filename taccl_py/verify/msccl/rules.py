@@ -61,6 +61,7 @@ def find_geometry(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, fin
 def check_algorithm(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
     """Rules about the attributes of ``algo``."""
     _check_name(algorithm, runtime, findings)
+    _check_call(algorithm, runtime, findings)
     _check_protocol(algorithm, runtime, findings)
     _check_channel_count(algorithm, runtime, findings)
     _check_placement(algorithm, findings)
@@ -127,6 +128,13 @@ def _kind_of(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, findings
     elif kind is not None and kind is not found:
         findings.violation("", "collective", f"the file is for {found}, and {kind} was asked for")
     return found
+
+
+def _check_call(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+    if algorithm.collective in {runtime.collectives[kind] for kind in runtime.uncalled}:
+        findings.note(
+            f"{runtime.title} has no call for {algorithm.collective}, so it loads the file and never selects it"
+        )
 
 
 def _check_name(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:

@@ -462,3 +462,9 @@ def test_steps_that_are_numbered_wrongly_are_told_and_not_who_waits_for_the_righ
     rules = {one.rule for one in judge_program(file.text(), EXECUTOR).violations}
     assert "step-number" in rules
     assert "dependency-target" not in rules
+
+
+@pytest.mark.parametrize(("runtime", "told"), [(EXECUTOR, True), (RCCL, False)])
+def test_what_no_call_of_the_library_selects_is_noted(runtime: Runtime, told: bool) -> None:
+    file = make_file("gather", 2, 1, (1, 2, 0), inplace=0, outofplace=1)
+    assert any("has no call for gather" in note for note in judge_program(file.text(), runtime).notes) is told
