@@ -17,7 +17,7 @@ from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.synthesis.bounds import Bound, DemandBounds, helpful_switches
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB
+from taccl_py.units import BYTES_PER_MB, relative_gap
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
 # Ranks up to which a search asks by itself what switches could do.
@@ -50,7 +50,7 @@ class SwitchPlan:
     @property
     def gap(self) -> float:
         """Relative distance from the bound."""
-        return max(0.0, self.replay.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+        return relative_gap(self.replay.makespan_us, self.bound.time_us)
 
     @property
     def unit_bytes(self) -> int:

@@ -37,7 +37,7 @@ from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.degrade import Degradation, degraded
-from taccl_py.units import format_ranks, parse_size
+from taccl_py.units import format_ranks, parse_size, relative_gap
 from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.group import judge_group
 from taccl_py.verify.msccl import ProgramVerdict, judge_program
@@ -197,7 +197,7 @@ class GroupSynthesis:
     @property
     def gap(self) -> float:
         """Relative distance from the bound."""
-        return max(0.0, self.schedule.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+        return relative_gap(self.schedule.makespan_us, self.bound.time_us)
 
 
 def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
