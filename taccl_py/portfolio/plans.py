@@ -28,6 +28,8 @@ class PlanOffer:
         For which calls it is.
     min_bytes, max_bytes
         Sizes for which it is to be used, both inclusive.
+    unit_bytes
+        Of what a size must be a multiple for the runtime to run it.
     source
         The file it comes from.
     held
@@ -40,6 +42,7 @@ class PlanOffer:
     in_place: bool
     min_bytes: int
     max_bytes: int
+    unit_bytes: int
     source: str
     held: bool = False
 
@@ -62,8 +65,8 @@ class PlanOffer:
 
     @property
     def holds_a_size(self) -> bool:
-        """Whether there is any size in its range."""
-        return self.min_bytes <= self.max_bytes
+        """Whether the runtime runs it at any size in its range."""
+        return self.max_bytes // self.unit_bytes * self.unit_bytes >= max(self.min_bytes, 1)
 
     def competes(self, other: PlanOffer) -> bool:
         """Whether the other one is for the same calls, were their sizes the same."""
@@ -104,7 +107,7 @@ def read_plan_offer(path: Path, *, held: bool = False) -> PlanOffer:
         raise ValueError("the judge accepted a plan for no collective")
     value = parse_json(text, str(path))
     return PlanOffer(
-        value, facts.kind, facts.num_ranks, facts.in_place, facts.min_bytes, facts.max_bytes, str(path), held
+        value, facts.kind, facts.num_ranks, facts.in_place, facts.min_bytes, facts.max_bytes, facts.unit_bytes, str(path), held
     )  # fmt: skip
 
 
