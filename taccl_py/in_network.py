@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import chain, permutations
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LoweringError
@@ -17,7 +17,7 @@ from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.synthesis.bounds import Bound, DemandBounds, helpful_switches
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB
+from taccl_py.units import BYTES_PER_MB, relative_gap
 
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
 # Ranks up to which a search asks by itself what switches could do.
@@ -50,7 +50,7 @@ class SwitchPlan:
     @property
     def gap(self) -> float:
         """Relative distance from the bound."""
-        return max(0.0, self.replay.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+        return relative_gap(self.replay.makespan_us, self.bound.time_us)
 
     @property
     def unit_bytes(self) -> int:
@@ -121,9 +121,9 @@ def switch_times_us(topology: Topology, kind: Kind, root: int, sizes: Sequence[f
     schedule = Schedule(topology, collective, float(BYTES_PER_MB), (), ((),) * topology.num_ranks)
     best = [math.inf] * len(sizes)
     try:
-        for rails in _rails(schedule):
+        for cuts in _cuts_by_rails(schedule, PlanOptions(switch=True)):
             before = [math.inf] * len(sizes)
-            for cut in _cuts(schedule, PlanOptions(switch=True, rails=rails)):
+            for cut in cuts:
                 times = [cut.time_us(schedule, size) for size in sizes]
                 whole = [time if cut.divides(size) else math.inf for time, size in zip(times, sizes, strict=True)]
                 best = [min(pair) for pair in zip(best, whole, strict=True)]
@@ -158,6 +158,22 @@ def _rails(schedule: Schedule) -> tuple[Rails, ...]:
     return tuple(Rails) if several else (Rails.DIRECT,)
 
 
+def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterator[_Cut]]:
+    """Cuts for each way between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
+    failures: list[LoweringError] = []
+    ways = _rails(schedule)
+    for rails in ways:
+        cuts = _cuts(schedule, replace(options, rails=rails))
+        try:
+            first = next(cuts)
+        except LoweringError as error:
+            failures.append(error)
+        else:
+            yield chain([first], cuts)
+    if len(failures) == len(ways):
+        raise failures[0]
+
+
 def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_Cut]:
     """Plans by more and more owners and then of more and more pieces, until a limit of the runtime is reached."""
     kind, several = schedule.collective.kind, needs_rails(schedule)
@@ -185,9 +201,9 @@ def _fastest_cut(schedule: Schedule, options: PlanOptions, size_bytes: float) ->
     """
     best: tuple[bool, float] = (True, math.inf)
     chosen = options
-    for rails in _rails(schedule):
+    for cuts in _cuts_by_rails(schedule, options):
         before_us = math.inf
-        for cut in _cuts(schedule, replace(options, rails=rails)):
+        for cut in cuts:
             time_us = cut.time_us(schedule, size_bytes)
             worth = (not cut.divides(size_bytes), time_us)
             if worth < best:

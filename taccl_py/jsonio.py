@@ -156,14 +156,15 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write several text files, all or none: every one is complete under another name before the first gets its own.
+    """Write several text files: every one is complete under another name before the first gets its own.
 
-    A device or a pipe, such as /dev/null, stays what it is, and takes its text when all files are complete.
+    So if one cannot be written, as on a full disk, none of them is there. Only if a name cannot be given in the end, do those before
+    it have theirs already. A device or a pipe, such as /dev/null, stays what it is, and takes its text when all files are complete.
 
     Raises
     ------
     InputError
-        If a file cannot be written; none of them is there then.
+        If a file cannot be written.
     """
     temporary: dict[Path, Path] = {}
     streams = [path for path in texts if path.exists() and not path.is_file() and not path.is_dir()]

@@ -18,7 +18,7 @@ from taccl_py.lowering.limits import require_limits
 from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOrder
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
-from taccl_py.lowering.parts import alone, find_peers, join_ranks, lower_ranks, require_agreement
+from taccl_py.lowering.parts import alone, find_peers, join_ranks, lower_patterns, lower_ranks, require_agreement
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
@@ -37,7 +37,7 @@ from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.degrade import Degradation, degraded
-from taccl_py.units import format_ranks, parse_size
+from taccl_py.units import format_ranks, parse_size, relative_gap
 from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.group import judge_group
 from taccl_py.verify.msccl import ProgramVerdict, judge_program
@@ -197,7 +197,7 @@ class GroupSynthesis:
     @property
     def gap(self) -> float:
         """Relative distance from the bound."""
-        return max(0.0, self.schedule.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+        return relative_gap(self.schedule.makespan_us, self.bound.time_us)
 
 
 def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
@@ -391,7 +391,8 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
 
 def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
     programs: list[Program] = []
-    for rank, program in enumerate(lower_ranks(schedule, options, range(schedule.topology.num_ranks))):
+    patterns = lower_patterns(schedule, options)
+    for rank, program in enumerate(lower_ranks(schedule, patterns, range(schedule.topology.num_ranks))):
         gpu = program.gpus[rank]
         # At once, as those that do not agree with the first ranks need not be waited for.
         require_agreement(gpu, {peer: programs[peer].gpus[peer] for peer in find_peers(gpu) if peer < rank}, options)
@@ -405,7 +406,7 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowere
     slots = options.runtime.fifo_slots[program.protocol]
     size = schedule.chunk_bytes / options.instances
     replay = replay_program(program, schedule.topology, size, fifo_slots=slots)
-    return Lowered(program, text, verdict, replay, options.port_order)
+    return Lowered(program, text, verdict, replay, patterns.options.port_order)
 
 
 def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions) -> tuple[Program, str]:
@@ -423,9 +424,10 @@ def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions)
         whole = lower_group_and_judge(schedule, options).program
         program = alone(whole, whole.gpus[rank])
         return program, emit_xml(program, options.runtime)
-    (program,) = lower_ranks(schedule, options, [rank])
+    patterns = lower_patterns(schedule, options)
+    (program,) = lower_ranks(schedule, patterns, [rank])
     gpu, peers = program.gpus[rank], find_peers(program.gpus[rank])
-    others = lower_ranks(schedule, replace(options, protocol=program.protocol), peers)
+    others = lower_ranks(schedule, patterns, peers)
     require_agreement(gpu, {peer: other.gpus[peer] for peer, other in zip(peers, others, strict=True)}, options)
     return program, emit_xml(program, options.runtime)
 

@@ -14,7 +14,7 @@ from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.together import Member, makespan_us, orders, together_bound
 from taccl_py.topology.model import Topology
-from taccl_py.units import format_ranks
+from taccl_py.units import format_ranks, relative_gap
 from taccl_py.verify.together import Part, judge_together
 
 
@@ -47,7 +47,7 @@ class GroupsSynthesis:
     @property
     def gap(self) -> float:
         """Relative distance from the bound."""
-        return max(0.0, self.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+        return relative_gap(self.makespan_us, self.bound.time_us)
 
 
 def synthesize_groups(request: Request, groups: Sequence[tuple[int, ...]], events: Events) -> GroupsSynthesis:

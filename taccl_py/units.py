@@ -127,6 +127,11 @@ def format_gap(gap: float) -> str:
     return f"{100 * gap:.2f} %"
 
 
+def relative_gap(time_us: float, bound_us: float) -> float:
+    """Relative distance of a time from a lower bound, at least 0; 0 too where the bound says nothing."""
+    return max(0.0, time_us / bound_us - 1) if bound_us > 0 else 0.0
+
+
 def format_count(number: int, word: str) -> str:
     """Return a number of things, of which a word with a plural in s names one: ``1 channel``, ``2 channels``."""
     return f"{number} {word}{'' if number == 1 else 's'}"

@@ -1,11 +1,13 @@
 """Plans by switch beside the bound: known times on one ND H100 v5 node, and no plan below what is proved."""
 
+import json
+
 import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.in_network import lower_by_switch, switch_times_us
-from taccl_py.lowering.mscclpp import PlanOptions, Rails
+from taccl_py.lowering.mscclpp import PlanOptions, Rails, lower_plan
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
@@ -108,6 +110,38 @@ def test_times_asked_for_many_sizes_at_once_are_those_of_the_plans(machine, kind
 def test_where_there_is_no_plan_for_a_size_there_is_no_time(machine, kind, size_bytes):
     """The machine has no such switch, the collective no such plan, the size no whole chunks, or there are too many ranks to ask."""
     assert switch_times_us(load_topology(machine), Kind(kind), 0, [size_bytes]) == [None]
+
+
+@pytest.mark.parametrize("refused", [*Rails, None])
+def test_a_way_between_nodes_that_does_not_fit_leaves_the_other_one(monkeypatch, refused):
+    """As where a root would need port channels to more than 16 other nodes at once."""
+
+    def lowered(schedule, options):
+        if refused in (None, options.rails):
+            raise LoweringError(f"{options.rails} does not fit", runtime="mscclpp", limit="port channels")
+        return lower_plan(schedule, options)
+
+    monkeypatch.setattr("taccl_py.in_network.lower_plan", lowered)
+    schedule, sizes = wanted("ndv5-x3", "broadcast", chunk_bytes=1 << 20), [1 << 20]
+    if refused is None:
+        with pytest.raises(LoweringError, match="direct does not fit"):
+            lower_by_switch(schedule, PlanOptions())
+        assert switch_times_us(schedule.topology, Kind.BROADCAST, 0, sizes) == [None]
+        return
+    found = lower_by_switch(schedule, PlanOptions())
+    assert found.options.rails is not refused
+    assert switch_times_us(schedule.topology, Kind.BROADCAST, 0, sizes) == [found.replay.makespan_us]
+
+
+def test_a_root_with_more_other_nodes_than_it_has_port_channels_relays(tmp_path):
+    switch = {"name": "nv", "ranks": "all", "alpha_us": 0.3, "bandwidth_gbps": 450, "multicast": True}
+    nics = [{"name": f"ib{r}", "ranks": [r], "alpha_us": 2.6, "bandwidth_gbps": 50} for r in range(2)]
+    node = {"ranks": 2, "switches": [switch], "nics": nics}
+    value = {"format": "taccl-topology", "version": 1, "name": "many", "description": "made up", "source": "made up"}
+    (tmp_path / "many.json").write_text(json.dumps(value | {"node": node, "network": {"reach": "rail"}}))
+    topology = load_topology(str(tmp_path / "many.json"), 18)
+    schedule = Schedule(topology, Collective(Kind.BROADCAST, 36), float(1 << 20), (), ((),) * 36)
+    assert lower_by_switch(schedule, PlanOptions()).options.rails is Rails.RELAYED
 
 
 def test_limits_of_the_smallest_cut_are_told():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from taccl_py.units import format_size, natural_key, parse_size
+from taccl_py.units import format_size, natural_key, parse_size, relative_gap
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,10 @@ def test_numbers_in_names_sort_as_numbers():
         "rank 10 in",
         "٣ out",
     ]
+
+
+@pytest.mark.parametrize(
+    ("time_us", "bound_us", "gap"), [(3.0, 2.0, 0.5), (2.0, 2.0, 0.0), (1.9999, 2.0, 0.0), (3.0, 0.0, 0.0)]
+)
+def test_a_gap_is_never_below_zero_and_none_without_a_bound(time_us, bound_us, gap):
+    assert relative_gap(time_us, bound_us) == gap

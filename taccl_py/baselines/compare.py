@@ -23,7 +23,7 @@ from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology
-from taccl_py.units import SizeRange
+from taccl_py.units import SizeRange, relative_gap
 from taccl_py.verify.msccl import judge_program
 
 # More chunks, which its users also try, take long; instances cut them as well.
@@ -95,8 +95,8 @@ class ComparedSize:
 
     @property
     def gap(self) -> float:
-        """Relative distance of our schedule from the bound."""
-        return max(0.0, self.ours_us / self.bound_us - 1) if self.bound_us > 0 else 0.0
+        """Relative distance of our program's replay from the bound."""
+        return relative_gap(self.ours_us, self.bound_us)
 
     @property
     def best(self) -> BaselineTime | None:

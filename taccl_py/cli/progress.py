@@ -13,7 +13,7 @@ from taccl_py.cli.interrupt import interrupts_stop
 from taccl_py.jsonio import write_atomically
 from taccl_py.report.progress import ProgressPoint, progress_text
 from taccl_py.synthesis.engine import Events
-from taccl_py.units import format_gap, format_time
+from taccl_py.units import format_gap, format_time, relative_gap
 
 
 class LiveEvents(Events):
@@ -48,7 +48,7 @@ class LiveEvents(Events):
         if self._bound is not None:
             parts.append(f"bound {format_time(self._bound)}")
             if self._incumbent is not None and self._bound > 0:
-                parts.append(f"gap {format_gap(max(0.0, self._incumbent / self._bound - 1))}")
+                parts.append(f"gap {format_gap(relative_gap(self._incumbent, self._bound))}")
         if self._stop.is_set():
             parts.append("ending with what there is (Ctrl-C: at once)")
         return "  ".join(parts)

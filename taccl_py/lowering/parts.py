@@ -28,44 +28,16 @@ from taccl_py.schedule.group import GroupSchedule
 _MOST_ROUNDS = 4
 
 
-def lower_ranks(schedule: GroupSchedule, options: LoweringOptions, ranks: Iterable[int]) -> Iterator[Program]:
-    """Programs of some ranks, one after the other; in each of them the other ranks' GPUs do nothing.
-
-    Parameters
-    ----------
-    schedule
-        A group schedule to which the judge does not object.
-    options
-        The runtime and the user's wishes.
-    ranks
-        Which ranks.
-
-    Raises
-    ------
-    LoweringError
-        If a limit of the runtime cannot be kept.
-    InputError
-        If an option is impossible, or the schedule is not valid.
-    """
-    patterns = _lower_patterns(schedule, options)
-    images = _images(schedule, options, [program.gpus[root] for root, program in patterns.programs.items()])
-    for rank in ranks:
-        if images is None:
-            yield _lower_one(schedule, patterns, rank)
-        else:
-            yield alone(patterns.programs[schedule.root_of(rank)], images.of(rank))
-
-
 @dataclass(frozen=True, slots=True)
-class _Patterns:
-    """Programs of the roots, and what they have in common with those of all ranks.
+class Patterns:
+    """Programs of the roots of a group schedule, and what they have in common with those of all ranks.
 
     Attributes
     ----------
     programs
         By root.
     options
-        With the protocol and the order at ports.
+        With the protocol and the order at ports that were chosen.
     roles, spread
         What sends and receives over every orbit of links, and how many channels those have that need more than one for each instance.
     """
@@ -76,22 +48,60 @@ class _Patterns:
     spread: Mapping[int, int]
 
 
-def _lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> _Patterns:
-    """Programs of the roots, with their sends in turn if there are ports and room for the steps that wait."""
+def lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> Patterns:
+    """Programs of the roots, with their sends in turn if there are ports and room for the steps that wait.
+
+    Parameters
+    ----------
+    schedule
+        A group schedule to which the judge does not object.
+    options
+        The runtime and the user's wishes.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InputError
+        If an option is impossible, or the schedule is not valid.
+    """
     if schedule.topology.ports and options.port_order is PortOrder.FREE:
         with suppress(LoweringError):
             return _lower_roots(schedule, replace(options, port_order=PortOrder.SENDS))
     return _lower_roots(schedule, options)
 
 
-def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> _Patterns:
+def lower_ranks(schedule: GroupSchedule, patterns: Patterns, ranks: Iterable[int]) -> Iterator[Program]:
+    """Programs of some ranks, one after the other; in each of them the other ranks' GPUs do nothing.
+
+    Parameters
+    ----------
+    schedule, patterns
+        A group schedule and its patterns.
+    ranks
+        Which ranks.
+
+    Raises
+    ------
+    LoweringError, InputError
+        See `lower_patterns`.
+    """
+    images = _images(schedule, patterns)
+    for rank in ranks:
+        if images is None:
+            yield _lower_one(schedule, patterns, rank)
+        else:
+            yield alone(patterns.programs[schedule.root_of(rank)], images.of(rank))
+
+
+def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> Patterns:
     """Programs of the roots; all use the protocol that the first one chose, and both ends of a link as many channels."""
     links = schedule.topology.links
     orbits = set(schedule.orbit_of({message.link for message in schedule.base}).values())
     roles = {orbit: Roles(links[orbit].src, schedule.root_of(links[orbit].dst)) for orbit in orbits}
     spread: dict[int, int] = {}
     for _ in range(_MOST_ROUNDS):
-        found = _Patterns({}, options, roles, spread)
+        found = Patterns({}, options, roles, spread)
         for root in schedule.roots:
             program = found.programs[root] = _lower_one(schedule, found, root)
             found = replace(found, options=replace(options, protocol=program.protocol))
@@ -102,7 +112,7 @@ def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> _Patterns
     return found
 
 
-def _channels_needed(schedule: GroupSchedule, patterns: _Patterns) -> dict[int, int]:
+def _channels_needed(schedule: GroupSchedule, patterns: Patterns) -> dict[int, int]:
     """Channels for each instance of every orbit of links."""
     topology, needed = schedule.topology, dict[int, int]()
     for root, program in patterns.programs.items():
@@ -119,19 +129,17 @@ def _channels_needed(schedule: GroupSchedule, patterns: _Patterns) -> dict[int, 
     return needed
 
 
-def _images(schedule: GroupSchedule, options: LoweringOptions, patterns: Sequence[Gpu]) -> Images | None:
+def _images(schedule: GroupSchedule, patterns: Patterns) -> Images | None:
     """Images of the roots' programs, or None if they would not be whole or would not fit together."""
-    images = Images(schedule, patterns, options.instances)
+    roots = [program.gpus[root] for root, program in patterns.programs.items()]
+    images = Images(schedule, roots, patterns.options.instances)
     if not images.are_whole:
         return None
-    agree = all(
-        find_disagreement(pattern, {peer: images.of(peer) for peer in find_peers(pattern)}) is None
-        for pattern in patterns
-    )
+    agree = all(find_disagreement(gpu, {peer: images.of(peer) for peer in find_peers(gpu)}) is None for gpu in roots)
     return images if agree else None
 
 
-def _lower_one(schedule: GroupSchedule, patterns: _Patterns, rank: int) -> Program:
+def _lower_one(schedule: GroupSchedule, patterns: Patterns, rank: int) -> Program:
     part = schedule.part(rank)
     orbits = Orbits(schedule.orbit_of({m.link for m in part.messages}), patterns.roles, patterns.spread)
     program = lower_rank(part, Subject(rank, orbits), patterns.options)

@@ -22,7 +22,7 @@ from taccl_py.solvers.limits import Deadline, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
-from taccl_py.units import SizeRange
+from taccl_py.units import SizeRange, relative_gap
 
 # Sizes at which engines run are this far apart at most.
 _PROBE_FACTOR = 2.0
@@ -92,7 +92,7 @@ class SizeRow:
     @property
     def gap(self) -> float:
         """Relative distance from the bound."""
-        return max(0.0, self.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+        return relative_gap(self.makespan_us, self.bound.time_us)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
-from taccl_py.units import SizeRange, algbw_gbps, format_size
+from taccl_py.units import SizeRange, algbw_gbps, format_size, relative_gap
 
 # Sizes of a sweep are this far apart at most.
 _STEP = 2.0
@@ -126,7 +126,7 @@ class SizePoint:
     @property
     def gap(self) -> float | None:
         """Relative distance from the bound."""
-        return self.time_us / self.bound_us - 1 if self.bound_us else None
+        return relative_gap(self.time_us, self.bound_us) if self.bound_us else None
 
 
 @dataclass(frozen=True)

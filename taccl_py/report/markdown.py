@@ -30,7 +30,7 @@ def _sweep(sweep: SizeSweep) -> list[str]:
         if not at_size:
             continue
         time_us, name, point = min(at_size, key=lambda found: found[:2])
-        gap = "" if point.gap is None else format_gap(max(0.0, point.gap))
+        gap = "" if point.gap is None else format_gap(point.gap)
         row = [format_size(bound.size_bytes), format_time(time_us), format_rate(point.busbw_gbps)]
         rows.append([*row, format_time(bound.time_us), gap, name])
     return _table(("size", "fastest", "busbw", "bound", "gap", "algorithm"), rows)

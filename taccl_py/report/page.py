@@ -20,7 +20,7 @@ from taccl_py.report.figures import (
 )
 from taccl_py.report.items import Item, SizeSweep, title_of
 from taccl_py.report.view import program_record, schedule_record
-from taccl_py.units import format_gap, format_rate, format_size, format_time
+from taccl_py.units import format_gap, format_rate, format_size, format_time, relative_gap
 
 _MOST_ROWS = 24
 _STYLE = """
@@ -129,7 +129,7 @@ def summary_cells(item: Item) -> list[str]:
         title_of(item),
         time(schedule.makespan_us),
         time(bound_us) if bound_us else "",
-        format_gap(max(0.0, schedule.makespan_us / bound_us - 1)) if bound_us else "",
+        format_gap(relative_gap(schedule.makespan_us, bound_us)) if bound_us else "",
         format_rate(schedule.algbw_gbps) if schedule.algbw_gbps is not None else "",
         format_rate(schedule.busbw_gbps) if schedule.busbw_gbps is not None else "",
         str(schedule.num_steps),

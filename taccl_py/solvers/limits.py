@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+_T = TypeVar("_T")
 # Whether time is up or the user wants an end.
 Over = Callable[[], bool]
 # For how long after the time limit other ways to lower what was found are tried: a part of it, and so many seconds at least.
@@ -70,6 +72,14 @@ class Limits:
 def never() -> bool:
     """No end, an `Over`."""
     return False
+
+
+def until(over: Over, found: Iterable[_T]) -> Iterator[_T]:
+    """What is found before time is over, one at least."""
+    for each in found:
+        yield each
+        if over():
+            break
 
 
 class Deadline:

@@ -12,7 +12,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
-from taccl_py.units import BYTES_PER_MB
+from taccl_py.units import BYTES_PER_MB, relative_gap
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.bounds import Bound
@@ -144,7 +144,7 @@ class Synthesis:
     @property
     def gap(self) -> float:
         """Relative distance from the bound."""
-        return max(0.0, self.schedule.makespan_us / self.bound.time_us - 1) if self.bound.time_us > 0 else 0.0
+        return relative_gap(self.schedule.makespan_us, self.bound.time_us)
 
 
 class Engine(Protocol):

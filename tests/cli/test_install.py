@@ -248,6 +248,18 @@ def test_of_a_plan_that_is_cut_no_part_stays_that_is_never_run(taccl, plans):
     assert taccl("check", "cache").code == 0
 
 
+def test_a_plan_is_cut_to_nothing_if_it_is_left_no_size_that_the_runtime_runs(taccl, refuse, plans):
+    """The runtime runs an AllGather of 4 ranks at multiples of four aligned chunks, and 65537 is none."""
+    for name, most in (("odd", 65537), ("whole", 65536 + 64)):
+        plan = json.loads((plans / "small.json").read_text(encoding="utf-8"))
+        text = json.dumps(plan | {"name": name, "max_message_size": most})
+        (plans / f"{name}.json").write_text(text, encoding="utf-8")
+    command = ("install", "small.json", "-o", "cache", "--runtime", "mscclpp", "--trim")
+    refuse(2, ["odd.json", "cut to nothing"], *command, "odd.json")
+    assert taccl(*command, "whole.json").code == 0
+    assert sizes_in(plans / "cache" / "default") == [(1024, 65536), (65537, 65600)]
+
+
 def test_plans_that_are_there_already_change_nothing_and_others_are_not_cut_to_nothing(taccl, refuse, plans):
     command = ("install", "small.json", "-o", "cache", "--runtime", "mscclpp")
     assert taccl(*command).code == 0

@@ -9,7 +9,7 @@ from taccl_py.errors import LoweringError
 from taccl_py.lowering import parts
 from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
-from taccl_py.lowering.parts import find_disagreement, find_peers, lower_ranks
+from taccl_py.lowering.parts import find_disagreement, find_peers, lower_patterns, lower_ranks
 from taccl_py.pipeline import Request, lower_group_and_judge, lower_one_rank, synthesize_group
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
@@ -36,7 +36,9 @@ def test_the_judge_accepts_what_was_lowered_rank_by_rank(machine, kind):
 @pytest.mark.parametrize(("machine", "size_bytes"), [("hpn:3", 1 << 26), ("switch:6", 1 << 20)])
 def test_where_ports_are_shared_the_xml_takes_as_long_as_the_schedule(machine, size_bytes, kind):
     schedule = group(machine, kind, size_bytes)
-    assert lower_group_and_judge(schedule, OPTIONS).replay.makespan_us == pytest.approx(schedule.makespan_us)
+    lowered = lower_group_and_judge(schedule, OPTIONS)
+    assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
+    assert lowered.port_order is PortOrder.SENDS
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,9 @@ def test_links_that_are_images_of_each_other_get_as_many_channels():
 def test_without_room_for_turns_messages_pass_ports_as_they_come(monkeypatch):
     schedule = group("hpn:2", Kind.ALLREDUCE)
     monkeypatch.setattr("taccl_py.lowering.parts._lower_one", _refuses_turns(parts._lower_one))
-    assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
+    lowered = lower_group_and_judge(schedule, OPTIONS)
+    assert lowered.verdict.violations == ()
+    assert lowered.port_order is PortOrder.FREE
 
 
 def _refuses_turns(lower_one):
@@ -110,13 +114,16 @@ def test_every_runtime_is_served(runtime):
 
 def test_rank_0_is_lowered_as_among_all_the_others():
     schedule = group("torus:4x4", Kind.ALLGATHER)
-    assert next(lower_ranks(schedule, OPTIONS, [0])).gpus[0] == lower(schedule.expanded(), OPTIONS).gpus[0]
+    assert (
+        next(lower_ranks(schedule, lower_patterns(schedule, OPTIONS), [0])).gpus[0]
+        == lower(schedule.expanded(), OPTIONS).gpus[0]
+    )
 
 
 def test_ranks_do_what_rank_0_does_with_names_moved():
     """On a ring of 4 everyone sends to the next rank and to the one before, and rank 3 has shares 3, 0, 1, 2 for 0, 1, 2, 3."""
     schedule = group("ring:4", Kind.ALLGATHER, chunks=2)
-    programs = list(lower_ranks(schedule, replace(OPTIONS, instances=2), range(4)))
+    programs = list(lower_ranks(schedule, lower_patterns(schedule, replace(OPTIONS, instances=2)), range(4)))
     assert [gpu.rank for gpu in programs[3].gpus if gpu.threadblocks] == [3]
     for first, last in zip(programs[0].gpus[0].threadblocks, programs[3].gpus[3].threadblocks, strict=True):
         assert (last.channel, len(last.steps)) == (first.channel, len(first.steps))
@@ -132,7 +139,7 @@ def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself(mo
     """In AllToAll by rails all that a rank has for a node is one step of several shares, and ranks of a node are rotated too."""
     monkeypatch.setattr("taccl_py.synthesis.matching.replicate.delegated", lambda _demand: None)
     schedule = group("hpn:3", Kind.ALLTOALL)
-    (program,) = lower_ranks(schedule, OPTIONS, [0])
+    (program,) = lower_ranks(schedule, lower_patterns(schedule, OPTIONS), [0])
     assert any(step.count > 1 for tb in program.gpus[0].threadblocks for step in tb.steps)
     assert not Images(schedule, [program.gpus[0]], 1).are_whole
     assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
@@ -142,7 +149,9 @@ def test_where_neighbours_stay_together_other_ranks_are_images():
     """By delegates AllToAll is rotated by whole nodes, and no step goes from one node's shares to the next one's."""
     schedule = group("hpn:9", Kind.ALLTOALL, 1 << 14)
     assert len(schedule.roots) == 8
-    patterns = [next(lower_ranks(schedule, OPTIONS, [root])).gpus[root] for root in schedule.roots]
+    patterns = [
+        next(lower_ranks(schedule, lower_patterns(schedule, OPTIONS), [root])).gpus[root] for root in schedule.roots
+    ]
     assert any(
         step.count > 1 and step.src.buffer is Buffer.INPUT for tb in patterns[0].threadblocks for step in tb.steps
     )
@@ -158,7 +167,10 @@ def test_ranks_of_different_roles_agree_on_channels(monkeypatch):
     options = LoweringOptions(replace(EXECUTOR, max_steps=20))
 
     def disagreement():
-        gpus = [program.gpus[rank] for rank, program in enumerate(lower_ranks(schedule, options, range(8)))]
+        gpus = [
+            program.gpus[rank]
+            for rank, program in enumerate(lower_ranks(schedule, lower_patterns(schedule, options), range(8)))
+        ]
         return find_disagreement(gpus[0], {peer: gpus[peer] for peer in find_peers(gpus[0]) if peer < 8})
 
     assert disagreement() is None
@@ -170,7 +182,10 @@ def test_ranks_of_different_roles_agree_on_which_channels(monkeypatch):
     """Three peers go on a channel, and which of them do a rank that only knows its own links cannot tell."""
     monkeypatch.setattr("taccl_py.lowering.channels.MAX_PEERS_PER_CHANNEL", 3)
     schedule = group("hpn:9", Kind.ALLTOALL, 1 << 14)
-    gpus = [program.gpus[rank] for rank, program in enumerate(lower_ranks(schedule, OPTIONS, range(72)))]
+    gpus = [
+        program.gpus[rank]
+        for rank, program in enumerate(lower_ranks(schedule, lower_patterns(schedule, OPTIONS), range(72)))
+    ]
     assert {tb.channel for tb in gpus[0].threadblocks} == {0, 1}
     assert all(
         find_disagreement(gpus[root], {peer: gpus[peer] for peer in find_peers(gpus[root])}) is None
@@ -187,7 +202,10 @@ def test_a_part_is_what_a_rank_sends_and_receives():
 
 def test_sides_that_do_not_agree_are_found():
     schedule = group("ring:4", Kind.ALLGATHER)
-    gpus = [program.gpus[rank] for rank, program in enumerate(lower_ranks(schedule, OPTIONS, range(4)))]
+    gpus = [
+        program.gpus[rank]
+        for rank, program in enumerate(lower_ranks(schedule, lower_patterns(schedule, OPTIONS), range(4)))
+    ]
     assert find_peers(gpus[0]) == [1, 3]
     assert find_disagreement(gpus[0], {1: gpus[1], 3: gpus[3]}) is None
     shorter = replace(gpus[1], threadblocks=tuple(replace(tb, steps=tb.steps[:-1]) for tb in gpus[1].threadblocks))

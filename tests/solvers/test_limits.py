@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from taccl_py.solvers.limits import Deadline, Limits, never, run_interruptibly
+from taccl_py.solvers.limits import Deadline, Limits, never, run_interruptibly, until
 from tests.patience import ends_within
 
 
@@ -104,3 +104,10 @@ def test_grace_is_on_top_of_the_time_but_the_user_need_not_wait_for_it():
 
 def test_never_is_not_now():
     assert not never()
+
+
+def test_one_thing_is_found_even_after_the_end_and_nothing_is_looked_for_then():
+    looked = iter(range(5))
+    assert list(until(lambda: True, looked)) == [0]
+    assert next(looked) == 1
+    assert list(until(never, looked)) == [2, 3, 4]

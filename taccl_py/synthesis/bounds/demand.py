@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError
-from taccl_py.solvers.limits import Limits, Over, never
+from taccl_py.solvers.limits import Limits, Over, never, until
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_times
 from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, crossings
@@ -44,7 +43,6 @@ from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Switch, Topology
 from taccl_py.units import format_ranks
 
-_Found = TypeVar("_Found")
 # Data flows from the root, or to it.
 _FROM_ROOT = frozenset({Kind.BROADCAST, Kind.SCATTER})
 _TO_ROOT = frozenset({Kind.GATHER, Kind.REDUCE})
@@ -157,13 +155,13 @@ class DemandBounds:
         limits = limits or Limits(seconds=_SECONDS)
         machine = _Machine(topology, kind, root)
         latency = machine.latency()  # first: the others take it for granted that there are ways
-        charges = tuple(_until(over, machine.charges(limits)))
-        spread = best_of(_until(over, machine.spread()))
+        charges = tuple(until(over, machine.charges(limits)))
+        spread = best_of(until(over, machine.spread()))
         found = DemandBounds(latency, spread, charges)
         cluster = Cluster.of(machine.net) if kind in _SPREADING and not over() else None
         if cluster is not None:
-            crossing = tuple(_until(over, machine.crossings(cluster)))
-            found = replace(found, crossings=crossing, handouts=tuple(_until(over, machine.handouts(cluster))))
+            crossing = tuple(until(over, machine.crossings(cluster)))
+            found = replace(found, crossings=crossing, handouts=tuple(until(over, machine.handouts(cluster))))
         if relays_from is None or over():
             return found
         relays = relay_bound(topology, kind, found.at(relays_from, over=over).time_us, limits)
@@ -246,15 +244,7 @@ def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks
     machine = _Machine(topology, kind, 0)
     cluster = Cluster.of(machine.net)
     crossings = machine.crossings(cluster) if cluster is not None else iter(())
-    return best_of(c.at(size_bytes, most_chunks) for c in _until(over, crossings))
-
-
-def _until(over: Over, found: Iterator[_Found]) -> Iterator[_Found]:
-    """What is found before time is over, one at least."""
-    for each in found:
-        yield each
-        if over():
-            break
+    return best_of(c.at(size_bytes, most_chunks) for c in until(over, crossings))
 
 
 class _Machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -11,7 +11,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.layout import Draft, Scratch, choose_scratch, contiguous_runs
 from taccl_py.schedule.timing import dispatch_drafts, time_drafts
-from taccl_py.solvers.limits import Over, never
+from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
 from taccl_py.synthesis.templates.moves import Plan, as_drafts
@@ -34,24 +34,16 @@ def fitted(demand: Demand, plan: Plan, over: Over = never) -> Schedule | None:
     packed = [part for draft in drafts for part in packed_parts(draft, chunk_bytes)]
     blocks = _Blocks.of(collective, [*whole, *packed])
     timed_of = partial(_timed, topology, collective, chunk_bytes, blocks)
-    found = list(_until(over, timed_of(whole)))
+    found = list(until(over, timed_of(whole)))
     if collective.reduces and len(found[0].drafts) > len(whole) and not over():
         # Sums that do not lie together can be packed, or moved to scratch for good, for copies that others need not.
-        copying = list(_until(over, chain(timed_of(packed), timed_of(whole, as_named=True))))
+        copying = list(until(over, chain(timed_of(packed), timed_of(whole, as_named=True))))
         least_us = min(timed.end_us for timed in found) * WORTH_COPIES
         found += [timed for timed in copying if timed.end_us < least_us]
     for timed in sorted(found, key=lambda timed: timed.end_us):
         if demand.kind is not Kind.ALLREDUCE or add_up(topology, timed.messages, blocks.wanted(collective)):
             return Schedule(topology, collective, chunk_bytes, *blocks.fine(timed))
     return None
-
-
-def _until(over: Over, found: Iterable[_Timed]) -> Iterator[_Timed]:
-    """What is found before time is over, one at least."""
-    for each in found:
-        yield each
-        if over():
-            break
 
 
 @dataclass(frozen=True)

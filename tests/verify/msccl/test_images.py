@@ -10,7 +10,7 @@ from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.lowering.images import Images as Copies
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
-from taccl_py.lowering.parts import join_ranks, lower_ranks
+from taccl_py.lowering.parts import join_ranks, lower_patterns, lower_ranks
 from taccl_py.pipeline import Request, synthesize_group
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
@@ -27,7 +27,7 @@ def lowered(machine, kind, chunks=1, runtime=EXECUTOR):
     request = Request(machine, kind, size_bytes=1 << 20, chunks_per_rank=chunks, engine="replicate")
     schedule = synthesize_group(request, Events()).schedule
     ranks = range(schedule.topology.num_ranks)
-    return schedule, join_ranks(list(lower_ranks(schedule, LoweringOptions(runtime), ranks)))
+    return schedule, join_ranks(list(lower_ranks(schedule, lower_patterns(schedule, LoweringOptions(runtime)), ranks)))
 
 
 def with_pattern(schedule, program, pattern):
@@ -122,7 +122,9 @@ def rotated(nodes, ranks=8):
     request = Request(f"hpn:{nodes}", Kind.ALLTOALL, size_bytes=1 << 14, engine="replicate")
     schedule = synthesize_group(request, Events()).schedule
     assert schedule.roots == tuple(range(ranks))
-    return schedule, join_ranks(list(lower_ranks(schedule, LoweringOptions(EXECUTOR), range(nodes * ranks))))
+    return schedule, join_ranks(
+        list(lower_ranks(schedule, lower_patterns(schedule, LoweringOptions(EXECUTOR)), range(nodes * ranks)))
+    )
 
 
 def test_one_rank_of_each_role_stands_for_those_of_other_nodes(monkeypatch):
