@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError, Interrupted, InvalidArtifact, LimitReached, LoweringError
-from taccl_py.lowering.convert import ConvertOptions, conversions, convert
-from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.limits import require_limits
-from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOrder
+from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.parts import alone, find_peers, join_ranks, lower_patterns, lower_ranks, require_agreement
-from taccl_py.lowering.program import Program, Protocol
+from taccl_py.lowering.program import Program
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
@@ -409,6 +407,18 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowere
     return Lowered(program, text, verdict, replay, patterns.options.port_order)
 
 
+def judged_where_safe(program: Program, runtime: Runtime) -> tuple[Program, str, ProgramVerdict]:
+    """The program for sizes at which it does not stop, if there are any, its text, and what the judge says of that."""
+    text = emit_xml(program, runtime)
+    verdict = judge_program(text, runtime, kind=program.kind)
+    safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
+    if {violation.rule for violation in verdict.violations} != {"max-bytes-unsafe"} or not safe:
+        return program, text, verdict
+    program = replace(program, max_bytes=safe)
+    text = emit_xml(program, runtime)
+    return program, text, judge_program(text, runtime, kind=program.kind)
+
+
 def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions) -> tuple[Program, str]:
     """Program and text of one rank of a group schedule; the other ranks' GPUs are empty, and no rank looks at others' anyway.
 
@@ -449,94 +459,6 @@ def lower_plan_and_judge(schedule: Schedule, options: PlanOptions) -> LoweredPla
     if verdict.violations:
         raise InvalidArtifact("plan.json", verdict.violations)
     return lowered
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """A file of any tool, made ready for a runtime, to which the judge does not object.
-
-    Attributes
-    ----------
-    program, text
-        The program and its XML.
-    verdict
-        What the judge found.
-    notes
-        What was changed, one clause each.
-    """
-
-    program: Program
-    text: str
-    verdict: ProgramVerdict
-    notes: tuple[str, ...]
-
-
-def convert_and_judge(
-    text: str,
-    path: str,
-    runtime: Runtime,
-    *,
-    kind: Kind | None = None,
-    placement: Placement | None = None,
-    origin: Runtime | None = None,
-) -> Conversion:
-    """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
-
-    Parameters
-    ----------
-    text, path
-        The file.
-    runtime
-        Where it is to run.
-    kind
-        Collective of a file that does not say it.
-    placement
-        How the user's buffers may lie; None: as the file says, and both if it is a legacy file (which can only say one) and
-        right for both.
-    origin
-        For which runtime it was written, if that is known.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    LoweringError
-        If a limit of the runtime cannot be kept.
-    InvalidArtifact
-        If the judge objects, whatever is tried.
-    """
-    file = read_foreign(text, path, kind=kind, origin=origin)
-    refusal: InvalidArtifact | LoweringError | None = None
-    for options in conversions(file, runtime, placement):
-        try:
-            return _convert_once(file, path, options)
-        except (InvalidArtifact, LoweringError) as error:
-            refusal = refusal or error
-    raise refusal or ValueError("there is no way to convert a file")
-
-
-def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conversion:
-    try:
-        program, notes = convert(file, options), [*file.notes]
-    except InputError as error:
-        raise InputError(error.what, path=path) from None
-    for _ in range(2):
-        text = emit_xml(program, options.runtime)
-        verdict = judge_program(text, options.runtime, kind=program.kind)
-        safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
-        if {violation.rule for violation in verdict.violations} != {"max-bytes-unsafe"} or not safe:
-            break
-        program = replace(program, max_bytes=safe)
-        notes.append(f"maxBytes is now {safe}, above which the program would stop")
-    if verdict.violations:
-        raise InvalidArtifact(f"{path}, converted", verdict.violations)
-    if verdict.facts is not None and verdict.facts.flags_early and program.kind not in (Kind.BROADCAST, Kind.REDUCE):
-        # Simple is the one that is right over all networks, but for these two.
-        found = _convert_once(replace(file, program=replace(file.program, protocol=Protocol.SIMPLE)), path, options)
-        early = "the protocol is now Simple: with LL this runtime may overwrite what is still being sent"
-        return replace(found, notes=(*found.notes, early))
-    notes += ["rrc adds to what lies at its destination, as TACCL means it"] * options.adds_to_target
-    return Conversion(program, text, verdict, tuple(notes))
 
 
 def lower_best(
