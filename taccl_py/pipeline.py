@@ -53,6 +53,8 @@ _SOON_S = 2.0
 _AT_BOUND = 1 + 1e-6
 # A replay within this factor of the schedule's time keeps its promise.
 _KEPT_PROMISE = 1.01
+# Objections that ranks wait for each other, which none of them sees while it is lowered by itself.
+_NEVER_ENDS = frozenset({"deadlock", "fifo-deadlock"})
 # What to try then; sums conflict where they arrive, so ordering only the sends does not help them.
 _PORT_ORDERS = {False: (PortOrder.SENDS, PortOrder.BOTH), True: (PortOrder.BOTH,)}
 
@@ -375,13 +377,13 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
     Raises
     ------
     LoweringError
-        If a limit of the runtime cannot be kept.
+        If a limit of the runtime cannot be kept, or ranks that were lowered one by one would wait for each other for ever.
     InvalidArtifact
-        If the judge objects to the text.
+        If the judge objects to the text for another reason.
     """
     try:
         return _lower_by_ranks(schedule, options)
-    except (LoweringError, InvalidArtifact):
+    except LoweringError:
         if len(schedule.roots) == 1 or schedule.num_messages > MOST_WHOLE:
             raise
         return lower_and_judge(schedule.expanded(), options)
@@ -395,10 +397,19 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowere
         # At once, as those that do not agree with the first ranks need not be waited for.
         require_agreement(gpu, {peer: programs[peer].gpus[peer] for peer in find_peers(gpu) if peer < rank}, options)
         programs.append(program)
-    program = join_ranks(programs)
-    require_limits(program, options.runtime)
-    text = emit_xml(program, options.runtime)
-    verdict = judge_program(text, options.runtime, kind=schedule.kind)
+    joined = join_ranks(programs)
+    require_limits(joined, options.runtime)
+    # Up to which size ranks do not stop is seen of all of them only.
+    program, text, verdict = judged_where_safe(joined, options.runtime)
+    made_for = 0 if schedule.topology.chunk_costs else schedule.chunk_bytes * joined.num_chunks_per_loop
+    wanted = options.max_bytes or max(options.min_bytes, int(made_for / options.instances))
+    rules = {violation.rule for violation in verdict.violations}
+    if program.max_bytes < min(wanted, joined.max_bytes) or (rules and rules <= _NEVER_ENDS):
+        raise LoweringError(
+            "lowered one by one, ranks would wait for each other for ever; use taccl synth, which lowers all at once",
+            runtime=options.runtime.name,
+            limit="max_bytes",
+        )
     if verdict.violations:
         raise InvalidArtifact("algorithm.xml", verdict.violations)
     slots = options.runtime.fifo_slots[program.protocol]
