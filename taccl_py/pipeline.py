@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError, Interrupted, InvalidArtifact, LimitReached, LoweringError
-from taccl_py.lowering.convert import ConvertOptions, conversions, convert
-from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.limits import require_limits
-from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOrder
+from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.parts import alone, find_peers, join_ranks, lower_patterns, lower_ranks, require_agreement
-from taccl_py.lowering.program import Program, Protocol
+from taccl_py.lowering.program import Program
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
@@ -55,6 +53,8 @@ _SOON_S = 2.0
 _AT_BOUND = 1 + 1e-6
 # A replay within this factor of the schedule's time keeps its promise.
 _KEPT_PROMISE = 1.01
+# Objections that ranks wait for each other, which none of them sees while it is lowered by itself.
+_NEVER_ENDS = frozenset({"deadlock", "fifo-deadlock"})
 # What to try then; sums conflict where they arrive, so ordering only the sends does not help them.
 _PORT_ORDERS = {False: (PortOrder.SENDS, PortOrder.BOTH), True: (PortOrder.BOTH,)}
 
@@ -377,13 +377,13 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
     Raises
     ------
     LoweringError
-        If a limit of the runtime cannot be kept.
+        If a limit of the runtime cannot be kept, or ranks that were lowered one by one would wait for each other for ever.
     InvalidArtifact
-        If the judge objects to the text.
+        If the judge objects to the text for another reason.
     """
     try:
         return _lower_by_ranks(schedule, options)
-    except (LoweringError, InvalidArtifact):
+    except LoweringError:
         if len(schedule.roots) == 1 or schedule.num_messages > MOST_WHOLE:
             raise
         return lower_and_judge(schedule.expanded(), options)
@@ -397,16 +397,37 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowere
         # At once, as those that do not agree with the first ranks need not be waited for.
         require_agreement(gpu, {peer: programs[peer].gpus[peer] for peer in find_peers(gpu) if peer < rank}, options)
         programs.append(program)
-    program = join_ranks(programs)
-    require_limits(program, options.runtime)
-    text = emit_xml(program, options.runtime)
-    verdict = judge_program(text, options.runtime, kind=schedule.kind)
+    joined = join_ranks(programs)
+    require_limits(joined, options.runtime)
+    # Up to which size ranks do not stop is seen of all of them only.
+    program, text, verdict = judged_where_safe(joined, options.runtime)
+    made_for = 0 if schedule.topology.chunk_costs else schedule.chunk_bytes * joined.num_chunks_per_loop
+    wanted = options.max_bytes or max(options.min_bytes, int(made_for / options.instances))
+    rules = {violation.rule for violation in verdict.violations}
+    if program.max_bytes < min(wanted, joined.max_bytes) or (rules and rules <= _NEVER_ENDS):
+        raise LoweringError(
+            "lowered one by one, ranks would wait for each other for ever; use taccl synth, which lowers all at once",
+            runtime=options.runtime.name,
+            limit="max_bytes",
+        )
     if verdict.violations:
         raise InvalidArtifact("algorithm.xml", verdict.violations)
     slots = options.runtime.fifo_slots[program.protocol]
     size = schedule.chunk_bytes / options.instances
     replay = replay_program(program, schedule.topology, size, fifo_slots=slots)
     return Lowered(program, text, verdict, replay, patterns.options.port_order)
+
+
+def judged_where_safe(program: Program, runtime: Runtime) -> tuple[Program, str, ProgramVerdict]:
+    """The program for sizes at which it does not stop, if there are any, its text, and what the judge says of that."""
+    text = emit_xml(program, runtime)
+    verdict = judge_program(text, runtime, kind=program.kind)
+    safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
+    if {violation.rule for violation in verdict.violations} != {"max-bytes-unsafe"} or not safe:
+        return program, text, verdict
+    program = replace(program, max_bytes=safe)
+    text = emit_xml(program, runtime)
+    return program, text, judge_program(text, runtime, kind=program.kind)
 
 
 def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions) -> tuple[Program, str]:
@@ -449,94 +470,6 @@ def lower_plan_and_judge(schedule: Schedule, options: PlanOptions) -> LoweredPla
     if verdict.violations:
         raise InvalidArtifact("plan.json", verdict.violations)
     return lowered
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """A file of any tool, made ready for a runtime, to which the judge does not object.
-
-    Attributes
-    ----------
-    program, text
-        The program and its XML.
-    verdict
-        What the judge found.
-    notes
-        What was changed, one clause each.
-    """
-
-    program: Program
-    text: str
-    verdict: ProgramVerdict
-    notes: tuple[str, ...]
-
-
-def convert_and_judge(
-    text: str,
-    path: str,
-    runtime: Runtime,
-    *,
-    kind: Kind | None = None,
-    placement: Placement | None = None,
-    origin: Runtime | None = None,
-) -> Conversion:
-    """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
-
-    Parameters
-    ----------
-    text, path
-        The file.
-    runtime
-        Where it is to run.
-    kind
-        Collective of a file that does not say it.
-    placement
-        How the user's buffers may lie; None: as the file says, and both if it is a legacy file (which can only say one) and
-        right for both.
-    origin
-        For which runtime it was written, if that is known.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    LoweringError
-        If a limit of the runtime cannot be kept.
-    InvalidArtifact
-        If the judge objects, whatever is tried.
-    """
-    file = read_foreign(text, path, kind=kind, origin=origin)
-    refusal: InvalidArtifact | LoweringError | None = None
-    for options in conversions(file, runtime, placement):
-        try:
-            return _convert_once(file, path, options)
-        except (InvalidArtifact, LoweringError) as error:
-            refusal = refusal or error
-    raise refusal or ValueError("there is no way to convert a file")
-
-
-def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conversion:
-    try:
-        program, notes = convert(file, options), [*file.notes]
-    except InputError as error:
-        raise InputError(error.what, path=path) from None
-    for _ in range(2):
-        text = emit_xml(program, options.runtime)
-        verdict = judge_program(text, options.runtime, kind=program.kind)
-        safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
-        if {violation.rule for violation in verdict.violations} != {"max-bytes-unsafe"} or not safe:
-            break
-        program = replace(program, max_bytes=safe)
-        notes.append(f"maxBytes is now {safe}, above which the program would stop")
-    if verdict.violations:
-        raise InvalidArtifact(f"{path}, converted", verdict.violations)
-    if verdict.facts is not None and verdict.facts.flags_early and program.kind not in (Kind.BROADCAST, Kind.REDUCE):
-        # Simple is the one that is right over all networks, but for these two.
-        found = _convert_once(replace(file, program=replace(file.program, protocol=Protocol.SIMPLE)), path, options)
-        early = "the protocol is now Simple: with LL this runtime may overwrite what is still being sent"
-        return replace(found, notes=(*found.notes, early))
-    notes += ["rrc adds to what lies at its destination, as TACCL means it"] * options.adds_to_target
-    return Conversion(program, text, verdict, tuple(notes))
 
 
 def lower_best(

@@ -54,7 +54,7 @@ def convert_command(
       taccl convert old.xml --runtime executor -o new.xml
       taccl convert out/algorithm.xml --runtime rccl -o rccl.xml
     """
-    from taccl_py.pipeline import convert_and_judge
+    from taccl_py.conversion import convert_and_judge
 
     require_room_for_json(output, as_json=as_json)
     wanted = None if placement == _DECLARED else Placement(placement)

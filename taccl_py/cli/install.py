@@ -138,7 +138,7 @@ def _files(sources: Sequence[Path]) -> list[Path]:
 
 
 def _offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, held: bool = False) -> Offer:
-    from taccl_py.pipeline import convert_and_judge
+    from taccl_py.conversion import convert_and_judge
     from taccl_py.portfolio.directory import Offer
 
     text = read_text(path)

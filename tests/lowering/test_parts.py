@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Buffer, Kind
-from taccl_py.errors import LoweringError
+from taccl_py.errors import InvalidArtifact, LoweringError, Violation
 from taccl_py.lowering import parts
 from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
@@ -14,6 +14,7 @@ from taccl_py.pipeline import Request, lower_group_and_judge, lower_one_rank, sy
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.synthesis.engine import Events
+from taccl_py.verify.msccl import ProgramVerdict
 
 OPTIONS = LoweringOptions(EXECUTOR)
 
@@ -62,6 +63,31 @@ def test_a_small_schedule_whose_roles_do_not_fit_together_is_lowered_as_a_whole(
         lower_group_and_judge(schedule, OPTIONS)
 
 
+def test_up_to_which_size_ranks_do_not_stop_is_seen_of_all_of_them(monkeypatch):
+    """Delegates in two nodes send to each other before they receive, and connections hold two operations of Simple."""
+    schedule = group_of_nodes("dgx2", 2, Kind.ALLTOALL, 1 << 24)
+    monkeypatch.setattr("taccl_py.pipeline.lower_and_judge", lambda *_: pytest.fail("lowered as a whole"))
+    lowered = lower_group_and_judge(schedule, OPTIONS)
+    assert (lowered.program.max_bytes, lowered.verdict.violations) == (1 << 25, ())
+    monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
+    with pytest.raises(LoweringError, match="would wait for each other for ever; use taccl synth"):
+        lower_group_and_judge(schedule, replace(OPTIONS, max_bytes=1 << 26))
+
+
+@pytest.mark.parametrize(("rule", "error"), [("race", InvalidArtifact), ("fifo-deadlock", LoweringError)])
+def test_an_objection_is_raised_unless_ranks_that_were_lowered_alone_wait_for_each_other(monkeypatch, rule, error):
+    schedule = group("dgx1", Kind.ALLGATHER)
+    verdict = ProgramVerdict(None, (Violation("gpu 0", rule, "made up"),), ())
+    monkeypatch.setattr("taccl_py.pipeline.judge_program", lambda *_, **__: verdict)
+    whole = []
+    monkeypatch.setattr("taccl_py.pipeline.lower_and_judge", lambda *_: whole.append(1))
+    if error is LoweringError:
+        assert (lower_group_and_judge(schedule, OPTIONS), whole) == (None, [1])
+        monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
+    with pytest.raises(error):
+        lower_group_and_judge(schedule, OPTIONS)
+
+
 def test_a_rank_of_what_is_lowered_as_a_whole_is_a_part_of_that(monkeypatch):
     schedule = group("dgx1", Kind.ALLGATHER)
     by_ranks = lower_group_and_judge(schedule, OPTIONS).program
@@ -102,8 +128,8 @@ def _refuses_turns(lower_one):
     return lowered
 
 
-def group_of_nodes(machine, nodes, kind):
-    request = Request(machine, kind, nodes=nodes, size_bytes=1 << 20, chunks_per_rank=1, engine="replicate")
+def group_of_nodes(machine, nodes, kind, size_bytes=1 << 20):
+    request = Request(machine, kind, nodes=nodes, size_bytes=size_bytes, chunks_per_rank=1, engine="replicate")
     return synthesize_group(request, Events()).schedule
 
 

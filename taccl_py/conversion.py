@@ -1,0 +1,99 @@
+"""Algorithm files of any tool, made ready for a runtime and judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError
+from taccl_py.lowering.convert import ConvertOptions, conversions, convert
+from taccl_py.lowering.foreign import ForeignFile, read_foreign
+from taccl_py.lowering.lower import Placement
+from taccl_py.lowering.program import Program, Protocol
+from taccl_py.pipeline import judged_where_safe
+from taccl_py.runtimes import Runtime
+from taccl_py.verify.msccl import ProgramVerdict
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A file of any tool, made ready for a runtime, to which the judge does not object.
+
+    Attributes
+    ----------
+    program, text
+        The program and its XML.
+    verdict
+        What the judge found.
+    notes
+        What was changed, one clause each.
+    """
+
+    program: Program
+    text: str
+    verdict: ProgramVerdict
+    notes: tuple[str, ...]
+
+
+def convert_and_judge(
+    text: str,
+    path: str,
+    runtime: Runtime,
+    *,
+    kind: Kind | None = None,
+    placement: Placement | None = None,
+    origin: Runtime | None = None,
+) -> Conversion:
+    """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
+
+    Parameters
+    ----------
+    text, path
+        The file.
+    runtime
+        Where it is to run.
+    kind
+        Collective of a file that does not say it.
+    placement
+        How the user's buffers may lie; None: as the file says, and both if it is a legacy file (which can only say one) and
+        right for both.
+    origin
+        For which runtime it was written, if that is known.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InvalidArtifact
+        If the judge objects, whatever is tried.
+    """
+    file = read_foreign(text, path, kind=kind, origin=origin)
+    refusal: InvalidArtifact | LoweringError | None = None
+    for options in conversions(file, runtime, placement):
+        try:
+            return _convert_once(file, path, options)
+        except (InvalidArtifact, LoweringError) as error:
+            refusal = refusal or error
+    raise refusal or ValueError("there is no way to convert a file")
+
+
+def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conversion:
+    try:
+        program, notes = convert(file, options), [*file.notes]
+    except InputError as error:
+        raise InputError(error.what, path=path) from None
+    max_bytes = program.max_bytes
+    program, text, verdict = judged_where_safe(program, options.runtime)
+    if program.max_bytes != max_bytes:
+        notes.append(f"maxBytes is now {program.max_bytes}, above which the program would stop")
+    if verdict.violations:
+        raise InvalidArtifact(f"{path}, converted", verdict.violations)
+    if verdict.facts is not None and verdict.facts.flags_early and program.kind not in (Kind.BROADCAST, Kind.REDUCE):
+        # Simple is the one that is right over all networks, but for these two.
+        found = _convert_once(replace(file, program=replace(file.program, protocol=Protocol.SIMPLE)), path, options)
+        early = "the protocol is now Simple: with LL this runtime may overwrite what is still being sent"
+        return replace(found, notes=(*found.notes, early))
+    notes += ["rrc adds to what lies at its destination, as TACCL means it"] * options.adds_to_target
+    return Conversion(program, text, verdict, tuple(notes))
