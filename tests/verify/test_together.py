@@ -37,7 +37,7 @@ NDV2_HALVES = ((0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind is Kind.ALLREDUCE else ()) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind is Kind.ALLGATHER else pytest.mark.slow) for kind in KINDS]
 )
 def test_groups_that_share_nics_take_no_longer_than_in_turn_and_are_right(kind):
     machine = load_topology("ndv2", 2)

@@ -100,7 +100,7 @@ def test_more_data_never_lowers_it():
         assert times == sorted(times)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([*EVERYONE, Kind.BROADCAST, Kind.REDUCE]),
@@ -115,7 +115,7 @@ def test_no_template_on_joined_nodes_is_faster(seed, kind, size_bytes):
         assert bound_us <= named.schedule.makespan_us * (1 + 1e-9), named.name
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from([Kind.ALLGATHER, Kind.BROADCAST]), st.sampled_from([1.0, MB]))
 def test_nothing_at_all_is_faster_on_two_small_nodes(seed, kind, chunk_bytes):
     """Every order of messages with any chunks together is tried."""
@@ -130,7 +130,7 @@ def test_nothing_at_all_is_faster_on_two_small_nodes(seed, kind, chunk_bytes):
         assert demand_bound(topology, kind, 0, size_bytes).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from(EVERYONE), st.sampled_from([1.0, MB / 10]))
 def test_no_template_is_faster_than_the_bound_for_its_longest_message(seed, kind, size_bytes):
     rng = random.Random(seed)

@@ -205,7 +205,7 @@ def crossing_messages(schedule, chunk):
     return [each[2:] for each in sorted(found)]
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32))
 def test_until_the_first_node_has_a_sum_all_others_have_sent_and_afterwards_all_others_receive(seed):
     rng = random.Random(seed)
@@ -320,7 +320,7 @@ def test_no_order_of_messages_of_a_broadcast_is_faster(seed, chunks, chunk_bytes
         assert demand_bound(topology, Kind.BROADCAST, collective.root, size_bytes).time_us <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), st.sampled_from(KINDS))
 def test_no_template_on_rails_is_faster(seed, kind):
     rng = random.Random(seed)

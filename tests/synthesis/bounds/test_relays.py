@@ -68,7 +68,7 @@ def bound_us(topology, kind):
     return relay_bound(topology, kind, 0.0, LIMITS).time_us
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_nothing_at_all_is_faster_on_two_small_nodes(seed):
     """Every order of messages with any chunks together is tried."""
@@ -80,7 +80,7 @@ def test_nothing_at_all_is_faster_on_two_small_nodes(seed):
         assert bound_us(topology, Kind.ALLGATHER) <= best_us * (1 + 1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from(EVERYONE))
 def test_no_template_on_joined_nodes_is_faster(seed, kind):
     rng = random.Random(seed)
