@@ -100,8 +100,8 @@ def test_made_again_the_files_replace_the_old_ones(taccl, folder):
     "others",
     [
         (("--ranks", "0,1"), ("--ranks", "1,0"), ("--ranks", "0,2")),
-        (("--placement", "in"), ("--placement", "out")),
-        (("--runtime", "legacy"), ("--runtime", "rccl")),
+        pytest.param((("--placement", "in"), ("--placement", "out")), marks=pytest.mark.slow),
+        pytest.param((("--runtime", "legacy"), ("--runtime", "rccl")), marks=pytest.mark.slow),
     ],
     ids=lambda others: others[0][0],
 )
