@@ -49,8 +49,6 @@ _SUGGEST_SECONDS = 7.0
 _REPLAY_TOLERANCE = 0.002
 # What may be done another time after an interrupt.
 _SOON_S = 2.0
-# A schedule this near to the bound is called optimal.
-_AT_BOUND = 1 + 1e-6
 # A replay within this factor of the schedule's time keeps its promise.
 _KEPT_PROMISE = 1.01
 # Objections that ranks wait for each other, which none of them sees while it is lowered by itself.
@@ -224,8 +222,7 @@ def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
         raise LimitReached(
             f"{demand.topology.name} has no commuting symmetries that take every rank, link and port to others; use taccl synth"
         )
-    optimal = schedule.makespan_us <= bound.time_us * _AT_BOUND
-    status = str(Proof.OPTIMAL if optimal else Proof.FEASIBLE)
+    status = str(Proof.of(schedule.makespan_us, bound))
     origin = Origin("replicate", "none", "", request.options.limits.seed, status, bound.time_us, bound.reason)
     schedule = replace(schedule, origin=origin)
     with _timed(seconds, "judge", events):

@@ -356,13 +356,12 @@ def _last_with(schedule: Schedule, protocol: Protocol, low: int, high: int, opti
 
 def _with_origin(member: Member, demand: Demand, request: Request, bound: Bound) -> Member:
     """The member with its provenance; the bound is for its largest size."""
-    proven = member.schedule.makespan_us <= bound.time_us * (1 + 1e-9)
     origin = Origin(
         engine=member.candidate.engine,
         solver=member.candidate.solver,
         sketch=demand.sketch.name if demand.sketch else "",
         seed=request.options.limits.seed,
-        status=str(Proof.OPTIMAL if proven else Proof.FEASIBLE),
+        status=str(Proof.of(member.schedule.makespan_us, bound)),
         bound_us=bound.time_us,
         bound_reason=bound.reason,
     )

@@ -25,7 +25,6 @@ from taccl_py.topology.translations import translations_of
 _CLOSE = 0.01
 # The engine for nodes; it also takes time for bounds, which hold however data is cut.
 _HIERARCHY = "hierarchy"
-_TOLERANCE = 1e-9
 # What is soon done goes first, in this process: other processes are not started for what it answers.
 _QUICK = ("templates",)
 # How many other schedules are kept, and how much slower they may be.
@@ -245,7 +244,7 @@ def _or_template(answer: Synthesis, demand: Demand, options: Options) -> Synthes
         return answer
     if schedule.makespan_us >= answer.schedule.makespan_us:
         return answer
-    proof = Proof.OPTIMAL if schedule.makespan_us <= answer.bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    proof = Proof.of(schedule.makespan_us, answer.bound)
     return replace(answer, schedule=schedule, proof=proof, solver="none", runners_up=(answer.schedule,))
 
 
@@ -258,5 +257,5 @@ def _joined(answers: list[Synthesis], bound: Bound, seconds: float) -> Synthesis
         :_MOST_RUNNERS_UP
     ]
     near += [answer.schedule for answer in answers[1:] if not any(answer.schedule is other for other in near)]
-    proof = Proof.OPTIMAL if fastest_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    proof = Proof.of(fastest_us, bound)
     return Synthesis(best.schedule, bound, proof, best.solver, {"race": seconds}, tuple(near))

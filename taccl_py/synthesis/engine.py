@@ -78,6 +78,11 @@ class Proof(StrEnum):
     IN_CLASS = "optimal-in-class"
     FEASIBLE = "feasible"
 
+    @classmethod
+    def of(cls, time_us: float, bound: Bound) -> Proof:
+        """What a bound alone proves of a schedule that takes so long."""
+        return cls.OPTIMAL if bound.is_reached_by(time_us) else cls.FEASIBLE
+
 
 @dataclass(frozen=True)
 class Options:

@@ -8,9 +8,6 @@ from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import message_bound
 from taccl_py.synthesis.engine import Proof, Synthesis
 
-# A schedule this near to the bound is optimal; the rest is floating point.
-_AT_BOUND = 1 + 1e-6
-
 
 def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = never) -> Synthesis:
     """Return the answer with the bound for messages of so many chunks, if its own messages are such and that is the better bound.
@@ -24,7 +21,7 @@ def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = nev
     bound = message_bound(schedule.topology, schedule.collective.kind, schedule.size_bytes, most_chunks, over)
     if bound.time_us <= synthesis.bound.time_us:
         return synthesis
-    proof = Proof.OPTIMAL if schedule.makespan_us <= bound.time_us * _AT_BOUND else synthesis.proof
+    proof = Proof.OPTIMAL if bound.is_reached_by(schedule.makespan_us) else synthesis.proof
     if schedule.origin is not None:
         origin = replace(schedule.origin, status=str(proof), bound_us=bound.time_us, bound_reason=bound.reason)
         schedule = schedule.with_origin(origin)

@@ -94,8 +94,9 @@ def _synthesize(demand: Demand, options: Options, events: Events, solver: str, s
     else:
         found = run.routed(topology, sketch, collective, "")
     best, *runners_up = found.schedules
-    optimal = best.makespan_us <= found.bound.time_us * (1 + TOLERANCE)
-    proof = Proof.OPTIMAL if optimal else Proof.IN_CLASS if found.in_class else Proof.FEASIBLE
+    proof = Proof.of(best.makespan_us, found.bound)
+    if found.in_class and proof is Proof.FEASIBLE:
+        proof = Proof.IN_CLASS
     return Synthesis(best, found.bound, proof, solver, run.stage_seconds, tuple(runners_up))
 
 

@@ -12,8 +12,6 @@ from taccl_py.schedule.transform import combining
 from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.known import known_bound
 
-_TOLERANCE = 1e-9
-
 
 def reduce_by_broadcast(engine: Engine, demand: Demand, options: Options, events: Events) -> Synthesis:
     """The answer for a Reduce of an engine that knows Broadcast.
@@ -29,6 +27,5 @@ def reduce_by_broadcast(engine: Engine, demand: Demand, options: Options, events
     answer = engine(there, replace(options, bound=bound), events)
     found = [combining(spread, demand.topology) for spread in (answer.schedule, *answer.runners_up)]
     best, *others = sorted(found, key=lambda schedule: schedule.makespan_us)
-    at_bound = best.makespan_us <= answer.bound.time_us * (1 + _TOLERANCE)
-    proof = Proof.OPTIMAL if at_bound else Proof.FEASIBLE
+    proof = Proof.of(best.makespan_us, answer.bound)
     return replace(answer, schedule=best, proof=proof, runners_up=tuple(others))

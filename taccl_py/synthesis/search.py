@@ -20,7 +20,7 @@ from taccl_py.synthesis.plan import Plan, lift, on_grid, plan_end
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
 
-# A schedule this close to its bound is optimal; the rest is floating point.
+# Times this close are equal; the rest is floating point.
 TOLERANCE = 1e-9
 # The grid resolves times up to this multiple of the bound; greedy schedules of small sizes can be far above it.
 _HORIZON = 200.0
@@ -96,7 +96,7 @@ class Search:
     @property
     def is_optimal(self) -> bool:
         """Whether the incumbent equals the bound."""
-        return self.best is not None and self.best.makespan_us <= self.bound.time_us * (1 + TOLERANCE)
+        return self.best is not None and self.bound.is_reached_by(self.best.makespan_us)
 
     @property
     def lower(self) -> int:

@@ -17,8 +17,6 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.pareto import WalkLimits, pareto_front
 
-_TOLERANCE = 1e-9
-
 
 def synthesize_steps(demand: Demand, options: Options, events: Events) -> Synthesis:
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`.
@@ -42,9 +40,8 @@ def synthesize_steps(demand: Demand, options: Options, events: Events) -> Synthe
         raise LimitReached("no schedule was found in steps; give more time with --time-limit or use another --engine")
     events.incumbent(schedules[0].makespan_us)
     bound = known_bound(demand, options)
-    optimal = schedules[0].makespan_us <= bound.time_us * (1 + _TOLERANCE)
     seconds = {"front": time.monotonic() - begun}
-    proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
+    proof = Proof.of(schedules[0].makespan_us, bound)
     return Synthesis(schedules[0], bound, proof, CP_SAT, seconds, tuple(schedules[1:]))
 
 

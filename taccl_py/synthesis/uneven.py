@@ -38,7 +38,6 @@ _MOST_PAIRS = 300_000
 _MOST_CHUNKS, _STEP = 16384, 1.5
 # What sizes or finer chunks must gain, for a count that more chunks divide is rarer.
 _WORTH = 1e-3
-_TOLERANCE = 1e-9
 # How much slower than the best one others may be.
 _RUNNER_UP = 1.25
 
@@ -80,10 +79,7 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
     nearly = min(even, key=lambda each: each.makespan_us, default=best)
     if nearly.makespan_us <= best.makespan_us * (1 + _WORTH):
         best, others = nearly, [each for each in (best, *others) if each is not nearly]
-    if best is answer.schedule:
-        proof = answer.proof
-    else:
-        proof = Proof.OPTIMAL if best.makespan_us <= answer.bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    proof = answer.proof if best is answer.schedule else Proof.of(best.makespan_us, answer.bound)
     near = tuple(each for each in others if each.makespan_us <= best.makespan_us * _RUNNER_UP)
     return replace(answer, schedule=best, proof=proof, runners_up=near)
 

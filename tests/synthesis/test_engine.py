@@ -26,3 +26,11 @@ def test_engines_are_found_by_name():
     assert load_engine("milp") is synthesize_milp
     with pytest.raises(InputError, match="milp"):
         load_engine("magic")
+
+
+@pytest.mark.parametrize(
+    ("time_us", "proof"),
+    [(10.0, Proof.OPTIMAL), (10.000009, Proof.OPTIMAL), (10.00002, Proof.FEASIBLE), (20.0, Proof.FEASIBLE)],
+)
+def test_a_schedule_at_its_bound_is_optimal_whoever_found_it(time_us, proof):
+    assert Proof.of(time_us, Bound(10.0, "by hand")) is proof

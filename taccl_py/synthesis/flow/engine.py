@@ -67,7 +67,7 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
     if not run.answers:
         raise LimitReached("no schedule was found; give more time with --time-limit")
     best, *others = sorted(run.answers, key=lambda schedule: schedule.makespan_us)
-    proof = Proof.OPTIMAL if best.makespan_us <= run.bound.time_us * (1 + TOLERANCE) else Proof.FEASIBLE
+    proof = Proof.of(best.makespan_us, run.bound)
     near = tuple(other for other in others if other.makespan_us <= best.makespan_us * _RUNNER_UP)
     answer = Synthesis(best, run.bound, proof, "highs, cp-sat", run.stage_seconds, near)
     return fit_to_size(answer, demand, options.limits.within(run.deadline.left))

@@ -14,7 +14,7 @@ from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import relay_bound
-from taccl_py.synthesis.bounds.bound import Bound, best_of
+from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.ways import Way, ways
@@ -22,7 +22,6 @@ from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.uneven import fit_to_size
 
-_TOLERANCE = 1e-9
 # Answers this close to the bound leave nothing to prove.
 _CLOSE = 0.01
 # Deliveries of chunks after which nothing more is written out, and most ways that are.
@@ -60,7 +59,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     work = 0
     for way in _promising(demand, options.limits.within(_TO_ESTIMATE * deadline.left)):
         best_us = min((schedule.makespan_us for schedule in found), default=float("inf"))
-        done = best_us <= bound.time_us * (1 + _TOLERANCE) or over()
+        done = bound.is_reached_by(best_us) or over()
         if found and (done or way.estimate_us > _HOPELESS * best_us or (work > _WORK)):
             break
         plan = way.plan()
@@ -90,12 +89,8 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     passed_on = [each for each in found if demand.kind in ROOTED and len(each.messages) > _MANY_MESSAGES]
     fewer = [each for each in near[_MOST_RUNNERS_UP:] if passed_on and len(each.messages) <= _MANY_MESSAGES]
     runners_up = (*near[:_MOST_RUNNERS_UP], *fewer[:_MOST_FEWER])
-    answer = Synthesis(best, bound, _proof(best, bound), "none", seconds, runners_up)
+    answer = Synthesis(best, bound, Proof.of(best.makespan_us, bound), "none", seconds, runners_up)
     return fit_to_size(answer, demand, options.limits.within(deadline.left), sized=passed_on)
-
-
-def _proof(schedule: Schedule, bound: Bound) -> Proof:
-    return Proof.OPTIMAL if schedule.makespan_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
 
 
 def _check(demand: Demand) -> None:

@@ -119,8 +119,7 @@ class _Run:
                 best = reordered(best)
         if best is None:
             raise LimitReached("no schedule was found; give more time with --time-limit")
-        optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
-        proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
+        proof = Proof.of(best.makespan_us, self.bound)
         return Synthesis(best, self.bound, proof, "none", self.stage_seconds, self._runners_up(best))
 
     def _runners_up(self, best: Schedule) -> tuple[Schedule, ...]:
@@ -151,7 +150,7 @@ class _Run:
         # Where blocks can go together there may be something better than chunk by chunk.
         alone = self.demand.topology.num_nodes == 1
         one_by_one_us = self._one_by_one_us(found.collective.chunks_per_rank) if alone else 0.0
-        return found.makespan_us <= max(self.bound.time_us, one_by_one_us) * (1 + _TOLERANCE)
+        return self.bound.is_reached_by(found.makespan_us) or found.makespan_us <= one_by_one_us * (1 + _TOLERANCE)
 
     def _one_by_one_us(self, chunks_per_rank: int) -> float:
         """Time that messages of one chunk take at least."""
@@ -170,7 +169,7 @@ class _Run:
 
     def _may_be_resized(self, found: Schedule) -> bool:
         """Whether chunks of unequal size may make something else the better one, as where ranks differ."""
-        return self._has_roles and found.makespan_us > self.bound.time_us * (1 + _TOLERANCE)
+        return self._has_roles and not self.bound.is_reached_by(found.makespan_us)
 
     def _replicated(self) -> Schedule | None:
         """Schedule of one root with its translations, if there are some."""

@@ -15,7 +15,6 @@ from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.synthesis.uneven import fit_to_size
 
 SOLVER = "none"
-_TOLERANCE = 1e-9
 # How many other schedules are kept, and how much slower they may be.
 _MOST_RUNNERS_UP, _RUNNER_UP = 8, 1.25
 # Chunks that arrive somewhere, up to which a template of more than one chunk a rank takes seconds: time is looked at between two.
@@ -55,7 +54,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
         )
     near = [schedule for schedule in found if schedule.makespan_us <= fastest_us * _RUNNER_UP]
     best, *others = sorted(near, key=lambda schedule: schedule.makespan_us)
-    proof = Proof.OPTIMAL if fastest_us <= bound.time_us * (1 + _TOLERANCE) else Proof.FEASIBLE
+    proof = Proof.of(fastest_us, bound)
     seconds = {"templates": time.monotonic() - begun}
     answer = Synthesis(best, bound, proof, SOLVER, seconds, tuple(others[:_MOST_RUNNERS_UP]))
     return fit_to_size(answer, demand, options.limits.within(deadline.left))

@@ -150,8 +150,7 @@ class _Run:
         with self.work.stage("schedule"):
             schedules = [self._schedule(chosen, choice, turned=turned) for choice in choices]
             best, *others = schedules
-        optimal = best.makespan_us <= self.bound.time_us * (1 + _TOLERANCE)
-        proof = Proof.OPTIMAL if optimal else Proof.FEASIBLE
+        proof = Proof.of(best.makespan_us, self.bound)
         solver = "highs" if "packing" in self.work.stage_seconds else "none"
         answer = Synthesis(best, self.bound, proof, solver, self.work.stage_seconds, tuple(others))
         with self.work.stage("chunks"):
