@@ -7,7 +7,8 @@ then, and reaches in time at most ``out(T - arrival)`` ranks of B from its recei
 together must serve ``|O| |B|`` pairs. By time T a port that they share lets through few of them, at least its alpha apart, and
 each takes longer by beta for what it carries: pairs are served byte by byte, so a message that serves p pairs carries at least
 p times the bytes of a pair. Of m messages through a port the first one starts at some s, the last one leaves some r of the time
-behind it, and all of them with their alphas and bytes lie between s and T - r, whatever s and r are.
+behind it, and all of them with their alphas and bytes lie between s and T - r, whatever s and r are. More than a few messages are
+only counted, with their alphas and bytes.
 
 In an AllToAll, where every pair's data is its own, what a message carries for others than its sender and receiver takes time at
 these, too (`taccl_py.synthesis.bounds.ends`); that is counted where a port has time for one message only.
@@ -132,10 +133,10 @@ class Crossing:
         per_pair_us = gate.beta_us_per_mb * load.pair_mb
         by_bytes = (time_us - gate.alpha_us) / per_pair_us if per_pair_us > 0 else math.inf
         most = math.floor(window_us / gate.alpha_us * (1 + _PRECISION)) + 1 if gate.alpha_us > 0 else math.inf
-        if most <= _MOST_MESSAGES:
-            served = max(self._in_turn(gate, number, time_us, load) for number in range(1, int(most) + 1))
-        else:
-            served = most * min(load.most_pairs, self._by_one(0.0, window_us, window_us))
+        closely = range(1, int(min(most, _MOST_MESSAGES)) + 1)
+        served = max(self._in_turn(gate, number, time_us, load) for number in closely)
+        if most > _MOST_MESSAGES:
+            served = max(served, self._many(gate, most, time_us, load))
         return min(served, by_bytes, self.pairs)
 
     def _in_turn(self, gate: Gate, number: int, time_us: float, load: _Load) -> float:
@@ -164,6 +165,18 @@ class Crossing:
                 served = np.minimum(served, self.ends.most_pairs(start, left, room_us, pair))
         fits = start_us + left_us + (number - 1) * alpha_us <= window_us * (1 + _PRECISION)
         return float(np.where(fits, served, 0.0).max(initial=0.0))
+
+    def _many(self, gate: Gate, most: float, time_us: float, load: _Load) -> float:
+        """Most pairs of more messages than are looked at closely, and up to so many: all pay alpha, and their bytes pass in what is left."""
+        window_us = time_us - gate.least_us
+        each = min(load.most_pairs, self._by_one(0.0, window_us, window_us))
+        per_pair_us = gate.beta_us_per_mb * load.pair_mb
+        if gate.alpha_us <= 0 or per_pair_us <= 0:
+            return most * each
+        # More messages serve more, and leave less time for bytes: the best number is where both are the same.
+        even = time_us / (gate.alpha_us + each * per_pair_us)
+        numbers = {min(max(number, _MOST_MESSAGES + 1), most) for number in (math.floor(even), math.floor(even) + 1)}
+        return max(min(number * each, (time_us - number * gate.alpha_us) / per_pair_us) for number in numbers)
 
     def _by_one(self, first_us: float, last_us: float, window_us: float) -> float:
         """Most pairs of one message that starts between two times and can tell others as long as a window lasts."""

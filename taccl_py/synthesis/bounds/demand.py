@@ -50,6 +50,8 @@ _TO_ROOT = frozenset({Kind.GATHER, Kind.REDUCE})
 _BACKWARDS = frozenset({Kind.REDUCESCATTER, Kind.REDUCE, Kind.SCATTER})
 # Everyone wants, or has, something of everyone, or all of one.
 _SPREADING = frozenset(Kind) - {Kind.GATHER, Kind.SCATTER}
+# Bandwidth is the reason of a bound that exceeds it no more than so.
+_PLAIN = 1 + 1e-3
 _SECONDS = 10.0
 # What is quickly found is found, whatever the time limit is.
 _LEAST_SECONDS = 1.0
@@ -68,8 +70,9 @@ class SizeBounds:
 
     @property
     def best(self) -> Bound:
-        """Best of all."""
-        return best_of([self.latency, self.spread, self.bandwidth, self.crossing])
+        """Best of all, for the plainest reason that explains nearly all of it: of large sizes bandwidth does, and alphas add a little."""
+        best = best_of([self.latency, self.spread, self.bandwidth, self.crossing])
+        return replace(best, reason=self.bandwidth.reason) if best.time_us <= self.bandwidth.time_us * _PLAIN else best
 
 
 @dataclass(frozen=True)

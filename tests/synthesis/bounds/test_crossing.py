@@ -11,7 +11,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds, demand_bound, message_bound
-from taccl_py.synthesis.bounds.crossing import Cluster
+from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, Gate
 from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.milp import synthesize_milp
@@ -72,6 +72,22 @@ def test_three_messages_are_needed_where_two_cannot_hold_the_chunks():
     assert bound.reason.endswith("with at most 71 chunks in each")
     assert bound.time_us == message_bound(load_topology("ndv2-x4"), Kind.ALLTOALL, 1024.0, 71).time_us
     assert bounds.crossing(1024.0, most_chunks=192) == bounds.crossing(1024.0)
+
+
+def test_alphas_of_many_messages_and_all_bytes_follow_each_other():
+    """In AllToAll 4032 pairs cross through 8 NICs, 71 in a message: one NIC takes 8 messages of 2.6 us and 504 pairs of 2 KiB."""
+    topology = load_topology("hpn:64")
+    bound = message_bound(topology, Kind.ALLTOALL, 2.0**20, 71)
+    bytes_us = 504 * 2048 * 20e-6
+    assert bound.time_us == pytest.approx(8 * 2.6 + bytes_us)
+    # There is time for more messages than are looked at one by one; more are no help.
+    larger = message_bound(topology, Kind.ALLTOALL, 2.0**23, 71)
+    assert larger.time_us == pytest.approx(8 * 2.6 + 8 * bytes_us)
+    # By hand: 64 pairs through one port, 4 in a message, are 16 messages of 1 us; each pair is 1 MB.
+    free = Crossing(((Gate(1.0, 0.0, 1.0), 1),), (0.0,) * 8, (0.0,) * 8, 64, 1 / 64, 1, "by hand")
+    assert free.at(64e6, most_chunks=4).time_us == pytest.approx(16.0)
+    heavy = replace(free, gates=((Gate(1.0, 0.5, 1.0), 1),))
+    assert heavy.at(64e6, most_chunks=4).time_us == pytest.approx(16.0 + 64 * 0.5)
 
 
 def test_a_sum_is_one_chunk_however_many_add_to_it():
