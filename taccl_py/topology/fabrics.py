@@ -31,7 +31,7 @@ from taccl_py.topology.template import (
     Side,
 )
 
-_NVSWITCH_ALPHA_US, _NIC_ALPHA_US = 0.3, 2.6
+NVSWITCH_ALPHA_US, NIC_ALPHA_US = 0.3, 2.6
 _GBPS_US_PER_MB = 1000.0
 
 
@@ -134,7 +134,15 @@ def _switched(
     return Parts(num_ranks, tuple(links), symmetry=symmetry, ports=ports)
 
 
-def rail_nodes(name: str, ranks: int, nvlink_gbps: float, nic_gbps: float, planes: int = 1) -> NodeTemplate:
+def rail_nodes(
+    name: str,
+    ranks: int,
+    nvlink_gbps: float,
+    nic_gbps: float,
+    planes: int = 1,
+    nvlink_alpha_us: float = NVSWITCH_ALPHA_US,
+    nic_alpha_us: float = NIC_ALPHA_US,
+) -> NodeTemplate:
     """One node of a rail-optimised cluster: ranks on a switch, each with NICs that reach only its own number elsewhere.
 
     Parameters
@@ -147,18 +155,20 @@ def rail_nodes(name: str, ranks: int, nvlink_gbps: float, nic_gbps: float, plane
         Bandwidth of a rank on the switch and to the network, in each direction.
     planes
         Networks without a way between them; a rank has a NIC on each, and its bandwidth is dealt out to them.
+    nvlink_alpha_us, nic_alpha_us
+        Time of the smallest message on the switch and over a NIC.
     """
     nics = tuple(
         Nic(
             f"nic{rank}" if planes == 1 else f"nic{rank} plane {plane}",
             (rank,),
-            Cost(_NIC_ALPHA_US, _GBPS_US_PER_MB * planes / nic_gbps),
+            Cost(nic_alpha_us, _GBPS_US_PER_MB * planes / nic_gbps),
             plane=str(plane) if planes > 1 else "",
         )
         for rank in range(ranks)
         for plane in range(planes)
     )
-    switch = NodeSwitch("nvswitch", tuple(range(ranks)), Cost(_NVSWITCH_ALPHA_US, _GBPS_US_PER_MB / nvlink_gbps))
+    switch = NodeSwitch("nvswitch", tuple(range(ranks)), Cost(nvlink_alpha_us, _GBPS_US_PER_MB / nvlink_gbps))
     return NodeTemplate(
         name=name,
         description=f"{ranks} GPUs on NVSwitch, rails of {nic_gbps:g} GB/s",

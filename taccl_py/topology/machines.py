@@ -2,7 +2,8 @@
 
 A formula is a shape, a colon, its size, and options after commas: ``ring:8,alpha_us=0.7,beta_us_per_mb=40``. All links of
 a machine are alike and go both ways; the whole machine is one node. Ranks of a torus or a mesh are numbered row by row,
-the last coordinate first. Clusters (``hpn``, ``nvl72``) are sized by their number of nodes and have costs of their own.
+the last coordinate first. Clusters (``hpn``, ``nvl72``) are sized by their number of nodes and have costs of their own, which
+options replace: ``hpn:64,nic_gbps=25,nic_alpha_us=3.1``.
 
 A twisted torus (Camara et al., "Twisted torus topologies for enhanced interconnection networks", IEEE TPDS 2010; the k x k x 2k
 slices of TPU v4, Jouppi et al., ISCA 2023) is one whose last side is twice as long as the others, and where going around
@@ -16,11 +17,21 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from taccl_py.errors import InputError
-from taccl_py.topology.fabrics import Parts, dragonfly, dragonfly_ranks, fat_tree, fat_tree_ranks, rail_nodes, rotation
+from taccl_py.topology.fabrics import (
+    NIC_ALPHA_US,
+    NVSWITCH_ALPHA_US,
+    Parts,
+    dragonfly,
+    dragonfly_ranks,
+    fat_tree,
+    fat_tree_ranks,
+    rail_nodes,
+    rotation,
+)
 from taccl_py.topology.model import Medium, Topology
 from taccl_py.topology.template import MAX_LINKS, Cost, NodeLink, NodeSwitch, NodeTemplate, instantiate
 from taccl_py.units import MAX_COST_US, MAX_RANKS
@@ -29,6 +40,7 @@ DEFAULT_ALPHA_US = 0.5
 DEFAULT_BETA_US_PER_MB = 20.0  # 50 GB/s
 
 _OPTIONS = ("alpha_us", "beta_us_per_mb")
+_CLUSTER_OPTIONS = ("planes", "nvlink_alpha_us", "nvlink_gbps", "nic_alpha_us", "nic_gbps")
 _LOOKS_LIKE_FORMULA = re.compile(r"[A-Za-z][A-Za-z0-9]*:[^/\\]*")
 _MAX_PLANES = 16
 
@@ -69,7 +81,7 @@ SHAPES = (
     ),
     Shape("fattree", "fattree:4", "three levels of switches with so many ports, ways by the receiver's number"),
     Shape("hpn", "hpn:2", "so many nodes of 8 H800, 400 Gb/s rails; hpn:2,planes=2 tells the two ports of NICs apart"),
-    Shape("nvl72", "nvl72:1", "so many racks of 72 GPUs (GB200) on NVSwitch, 400 Gb/s rails; planes as in hpn"),
+    Shape("nvl72", "nvl72:1", "so many racks of 72 GPUs (GB200) on NVSwitch, 400 Gb/s rails; options as in hpn"),
 )
 _NAMES = tuple(shape.name for shape in SHAPES)
 _EXAMPLES = ", ".join(shape.example for shape in SHAPES)
@@ -88,7 +100,8 @@ def formula_topology(text: str) -> Topology:
     Parameters
     ----------
     text
-        The formula, for example ``torus:4x4x4,alpha_us=0.7``. Without options alpha is 0.5 us and beta 20 us/MB (50 GB/s).
+        The formula, for example ``torus:4x4x4,alpha_us=0.7``. Without options alpha is 0.5 us and beta 20 us/MB (50 GB/s). Of a
+        cluster NVLink and NICs have an alpha (us) and a bandwidth (GB/s in each direction of a rank), and NICs so many planes.
 
     Raises
     ------
@@ -104,12 +117,7 @@ def formula_topology(text: str) -> Topology:
         raise InputError(f"{text!r} has no known shape; {hint}write for example {_EXAMPLES}")
     sides = _sides(shape, size.strip(), text)
     if shape in _CLUSTERS:
-        cluster = _CLUSTERS[shape]
-        planes = _planes(options, text)
-        name = shape if planes == 1 else f"{shape}-{planes}-planes"
-        return instantiate(
-            rail_nodes(name, cluster.ranks_per_node, cluster.nvlink_gbps, cluster.nic_gbps, planes), sides[0]
-        )
+        return instantiate(_cluster_node(shape, options, text), sides[0])
     parts = _PARTS[shape](sides, _cost(options, text))
     description = next(item.description for item in SHAPES if item.name == shape)
     return instantiate(
@@ -214,13 +222,42 @@ def _check_size(shape: str, sides: Sequence[int], text: str) -> None:
 
 
 def _cost(options: Sequence[str], text: str) -> Cost:
+    found = _numbers(options, _OPTIONS, text)
+    cost = Cost(found.get("alpha_us", DEFAULT_ALPHA_US), found.get("beta_us_per_mb", DEFAULT_BETA_US_PER_MB))
+    if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
+        raise InputError(f"{text!r}: alpha and beta are both 0; give the links a cost")
+    return cost
+
+
+def _cluster_node(shape: str, options: Sequence[str], text: str) -> NodeTemplate:
+    """One node of a cluster, with the costs that the formula gives in place of its own."""
+    cluster, found = _CLUSTERS[shape], _numbers(options, _CLUSTER_OPTIONS, text)
+    planes = found.pop("planes", 1)
+    if planes not in range(1, _MAX_PLANES + 1):
+        raise InputError(f"{text!r}: found planes={planes:g}, a whole number from 1 to {_MAX_PLANES} is needed")
+    for key in ("nvlink_gbps", "nic_gbps"):
+        if found.get(key) == 0:
+            raise InputError(f"{text!r}: found {key}=0, a bandwidth above 0 is needed")
+    node = rail_nodes(
+        shape if planes == 1 else f"{shape}-{planes:g}-planes",
+        cluster.ranks_per_node,
+        found.get("nvlink_gbps", cluster.nvlink_gbps),
+        found.get("nic_gbps", cluster.nic_gbps),
+        int(planes),
+        found.get("nvlink_alpha_us", NVSWITCH_ALPHA_US),
+        found.get("nic_alpha_us", NIC_ALPHA_US),
+    )
+    return replace(node, source=f"{node.source}; {', '.join(found)} of the formula {text}") if found else node
+
+
+def _numbers(options: Sequence[str], allowed: Sequence[str], text: str) -> dict[str, float]:
+    """Options of a formula by their names, each a number that is not negative."""
     found: dict[str, float] = {}
     for option in options:
         key, equals, value = (part.strip() for part in option.partition("="))
-        if not equals or key not in _OPTIONS:
-            raise InputError(
-                f"{text!r}: {option.strip()!r} is not an option; write {' or '.join(_OPTIONS)}, = and a number"
-            )
+        if not equals or key not in allowed:
+            names = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 2 else " or ".join(allowed)
+            raise InputError(f"{text!r}: {option.strip()!r} is not an option; write {names}, = and a number")
         if key in found:
             raise InputError(f"{text!r}: {key} stands twice; keep one of them")
         try:
@@ -229,24 +266,7 @@ def _cost(options: Sequence[str], text: str) -> Cost:
             raise InputError(f"{text!r}: {value!r} is not a number; write for example {key}=0.7") from None
         if not 0 <= found[key] <= MAX_COST_US:
             raise InputError(f"{text!r}: found {key}={value}, a number from 0 to {MAX_COST_US:g} is needed")
-    cost = Cost(found.get("alpha_us", DEFAULT_ALPHA_US), found.get("beta_us_per_mb", DEFAULT_BETA_US_PER_MB))
-    if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
-        raise InputError(f"{text!r}: alpha and beta are both 0; give the links a cost")
-    return cost
-
-
-def _planes(options: Sequence[str], text: str) -> int:
-    """Number of planes of a cluster, whose costs are its own."""
-    planes = 1
-    for option in options:
-        key, _, value = (part.strip() for part in option.partition("="))
-        if key != "planes" or not re.fullmatch(r"[0-9]{1,3}", value) or not 1 <= int(value) <= _MAX_PLANES:
-            raise InputError(
-                f"{text!r}: {option.strip()!r} is not an option of a cluster; write planes= and a number from 1 to "
-                f"{_MAX_PLANES}, or a topology file for other costs"
-            )
-        planes = int(value)
-    return planes
+    return found
 
 
 def _grid_ranks(sides: Sequence[int]) -> Iterator[tuple[int, ...]]:

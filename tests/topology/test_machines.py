@@ -170,6 +170,16 @@ def test_rails_join_only_equal_numbers_and_planes_share_a_rail() -> None:
     assert not set(two.links[lanes[0]].ports) & set(two.links[lanes[1]].ports)
 
 
+def test_costs_of_a_cluster_can_be_given() -> None:
+    topology = formula_topology("hpn:2,planes=2,nvlink_alpha_us=0.5,nvlink_gbps=400,nic_alpha_us=3.1,nic_gbps=25")
+    inside = topology.links[topology.links_between[0, 1][0]]
+    across = topology.links[topology.links_between[0, 8][0]]
+    assert (inside.alpha_us, inside.beta_us_per_mb) == (0.5, 2.5)
+    assert (across.alpha_us, across.beta_us_per_mb) == (3.1, 80.0)
+    assert "hpn:2,planes=2,nvlink_alpha_us=0.5" in topology.source
+    assert "of the formula" not in formula_topology("hpn:2,planes=2").source
+
+
 def test_rack_has_72_gpus_on_one_switch() -> None:
     topology = formula_topology("nvl72:1")
     assert (topology.num_ranks, topology.num_nodes, len(topology.ports)) == (72, 1, 144)
@@ -249,8 +259,16 @@ def test_grid_links_change_one_coordinate_by_one(sides: list[int], closed: bool)
         ("fattree:0", "found 0, a fattree has at least 2 ports"),
         ("dragonfly:9", "more than 5000000 links"),
         ("hpn:0", "found 0, a hpn has at least 1 nodes"),
-        ("hpn:2,alpha_us=1", "'alpha_us=1' is not an option of a cluster; write planes="),
-        ("hpn:2,planes=99", "a number from 1 to 16"),
+        (
+            "hpn:2,alpha_us=1",
+            "'alpha_us=1' is not an option; write planes, nvlink_alpha_us, nvlink_gbps, nic_alpha_us or nic_gbps, =",
+        ),
+        ("ring:8,nic_gbps=1", "'nic_gbps=1' is not an option; write alpha_us or beta_us_per_mb, = and a number"),
+        ("hpn:2,planes=99", "found planes=99, a whole number from 1 to 16 is needed"),
+        ("hpn:2,planes=1.5", "found planes=1.5, a whole number from 1 to 16 is needed"),
+        ("hpn:2,planes=2,planes=2", "planes stands twice"),
+        ("hpn:2,nic_gbps=0", "found nic_gbps=0, a bandwidth above 0 is needed"),
+        ("nvl72:1,nvlink_gbps=fast", "'fast' is not a number"),
         ("nvl72:1000", "have 77040000 links, more than 5000000; use fewer nodes"),
     ],
 )
