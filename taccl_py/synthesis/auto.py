@@ -53,8 +53,10 @@ _FEW_RANKS = 128
 
 
 def first_runs(demand: Demand) -> list[Run]:
-    """Runs that find the best answer for most sizes."""
-    return [*searching_runs(demand), *constructive_runs(demand), *quick_runs(demand)]
+    """Runs that find the best answer for most sizes; on few processors the last ones may not be begun."""
+    leading = leading_runs(demand)
+    others = [*searching_runs(demand), *constructive_runs(demand), *quick_runs(demand)]
+    return [*leading, *(run for run in others if run not in leading)]
 
 
 def searching_runs(demand: Demand) -> list[Run]:
@@ -107,9 +109,13 @@ def _has_hierarchy(demand: Demand) -> bool:
 
 
 def left_out_runs(demand: Demand) -> list[Run]:
-    """Runs that take long on so many ranks, and are for where engine hierarchy finds nothing."""
-    rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE)
-    if rooted or not _has_hierarchy(demand) or demand.topology.num_ranks <= _FEW_RANKS:
+    """Runs that take long on so many ranks, or are no better than engine hierarchy, and are for where that finds nothing."""
+    if not _has_hierarchy(demand):
+        return []
+    rooted, ranks = demand.kind in (Kind.BROADCAST, Kind.REDUCE), demand.topology.num_ranks
+    if rooted and _is_passed_on(demand) and ranks < _GREEDY_RANKS.stop:
+        return [Run(engine, demand) for engine in ("trees", "greedy")]
+    if rooted or ranks <= _FEW_RANKS:
         return []
     engines = ("templates",) if demand.kind is Kind.ALLTOALL else ("templates", "trees")
     return [Run(engine, demand) for engine in engines]
@@ -131,7 +137,7 @@ def _is_for_greedy(demand: Demand) -> bool:
     """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth; and, but for AllToAll, on one node of fewer ranks whose links differ, and between few nodes inside which not all ranks
+    bandwidth, and in AllToAll, whose ways it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links differ, and between few nodes inside which not all ranks
     are linked.
     """
     topology = demand.topology
@@ -141,7 +147,7 @@ def _is_for_greedy(demand: Demand) -> bool:
         return demand.kind is not Kind.ALLTOALL
     if topology.num_nodes == 1 and topology.num_ranks in _UNEVEN_RANKS:
         return len({link.beta_us_per_mb for link in topology.links}) > 1 and demand.kind is not Kind.ALLTOALL
-    is_quick = topology.num_nodes == 1 or demand.kind is Kind.ALLREDUCE
+    is_quick = topology.num_nodes == 1 or demand.kind in (Kind.ALLREDUCE, Kind.ALLTOALL)
     found = translations_of(topology)
     return topology.num_ranks in _GREEDY_RANKS and is_quick and (found is None or not found.is_regular)
 
@@ -212,7 +218,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         left = replace(options, limits=limits.within(limits.seconds - (time.monotonic() - begun)))
         with Racer(left, limits.seconds / 2, limits.workers).running() as racer:
             if not has_closed_the_gap(racer, [run for run in runs if run not in quick]):
-                left_out = [] if _HIERARCHY in answering else left_out_runs(demand)
+                left_out = [] if _HIERARCHY in answering else [run for run in left_out_runs(demand) if run not in runs]
                 has_closed_the_gap(racer, [*left_out, *second_runs(demand)])
     if not answers and DIED in reasons:
         raise LimitReached(f"no engine has an answer: {DIED}; ask for fewer chunks")

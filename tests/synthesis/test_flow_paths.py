@@ -67,3 +67,10 @@ def test_a_pair_without_a_path_is_named():
     problem.permitted[2] = False
     with pytest.raises(LimitReached, match="chunk 2"):
         find_pairs(problem, CommodityFlow.unknown(problem.topology))
+
+
+def test_who_is_told_to_stop_looks_for_no_more_paths():
+    """A race whose time was over waited half a minute for the paths of 25440 pairs, and ended the process then."""
+    problem = problem_of(ring(3), Kind.ALLTOALL)
+    with pytest.raises(LimitReached, match="--time-limit"):
+        find_pairs(problem, CommodityFlow.unknown(problem.topology), lambda: True)

@@ -42,6 +42,8 @@ _MOST_ENTRIES = 200_000_000
 _MOST_MESSAGES = 60_000
 # How much slower than the best schedule others may be that are kept.
 _RUNNER_UP = 1.12
+# A first answer that takes no longer is waited for by who says stop.
+_SOON_SECONDS = 5.0
 # Schedules this close to the bound need no larger messages.
 _CLOSE = 1.01
 
@@ -86,7 +88,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.limits = self.options.limits
-        self.deadline = Deadline(self.limits.seconds)
+        self.deadline, self.soon = Deadline(self.limits.seconds), Deadline(_SOON_SECONDS)
 
     def search(self) -> None:
         """Try all ways that are permitted, then fewer of them for a better order or larger messages."""
@@ -109,6 +111,10 @@ class _Run:
     @property
     def _over(self) -> bool:
         return self.limits.stop.is_set() or self.deadline.left <= 0
+
+    def _is_in_vain(self) -> bool:
+        """Whether the user said stop, or a race is over, and a first answer is not soon there."""
+        return self.limits.stop.is_set() and not self.answers and not self.soon.left
 
     @property
     def _is_close(self) -> bool:
@@ -140,7 +146,7 @@ class _Run:
     def _route(self, problem: Problem, flow: CommodityFlow | None) -> None:
         """Offer schedules of a problem in parts, those of the least load first."""
         with self._stage("parts"):
-            pairs = find_pairs(problem, flow or CommodityFlow.unknown(problem.topology))
+            pairs = find_pairs(problem, flow or CommodityFlow.unknown(problem.topology), self._is_in_vain)
             routings = self._routings(problem, pairs)
         best: Schedule | None = None
         for routing in sorted(routings, key=lambda r: (r.load_us, r.parts))[:_MOST_ORDERED]:

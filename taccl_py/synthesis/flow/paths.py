@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,13 +58,15 @@ class Pair:
     paths: tuple[Path, ...]
 
 
-def find_pairs(problem: Problem, flow: CommodityFlow) -> tuple[Pair, ...]:
+def find_pairs(
+    problem: Problem, flow: CommodityFlow, told_to_stop: Callable[[], bool] = lambda: False
+) -> tuple[Pair, ...]:
     """Every orbit of chunks that have to move, with its paths.
 
     Raises
     ------
     LimitReached
-        If a pair has no path, which a search without symmetry may still find.
+        If a pair has no path, which a search without symmetry may still find; or if told to stop.
     """
     collective, graph = problem.collective, _Graph.of(problem.topology)
     label = orbit_labels(collective.num_chunks, [g.chunk for g in problem.generators])
@@ -82,6 +84,8 @@ def find_pairs(problem: Problem, flow: CommodityFlow) -> tuple[Pair, ...]:
     length = _lengths(problem, flow)
     pairs = []
     for chunk in chunks:
+        if told_to_stop():
+            raise LimitReached("the search was ended before every pair had a path; give more time with --time-limit")
         found = {path.links: path for path in shares.get(chunk, ())}
         for links in _cheapest(problem, graph, length, chunk):
             found.setdefault(links, Path(links, 0.0))

@@ -1,7 +1,8 @@
 """A machine as nodes with lanes: the ranks that carry data between nodes, equally many in every node.
 
 Ranks of a node that share the ports to the other nodes are one lane, and the first of them carries for all. Where nodes differ,
-the smallest one's number of lanes counts, and the other ranks' data goes over their lanes.
+the smallest one's number of lanes counts, and the other ranks' data goes over their lanes. Where each rank reaches only one of every
+other node (rails), these are a lane, and a rail that some node has lost is none.
 """
 
 from __future__ import annotations
@@ -47,17 +48,18 @@ class Cluster:
             return None
         gates, owner = _gates(topology), _port_nodes(topology)
         groups = [_lanes(topology, gates, owner, ranks) for ranks in nodes]
-        width = min(len(group) for group in groups)
+        joined = _joined(site, groups)
+        width = len(joined)
         if not width:
             return None
-        carriers = tuple(tuple(ranks[0] for ranks in group[:width]) for group in groups)
+        carriers = tuple(tuple(lane[node][0] for lane in joined) for node in range(len(nodes)))
         lane_of = [0] * topology.num_ranks
-        for group in groups:
-            for lane, ranks in enumerate(group):
+        for node, group in enumerate(groups):
+            lanes = [lane[node] for lane in joined]
+            for lane, ranks in enumerate([*lanes, *(ranks for ranks in group if ranks not in lanes)]):
                 for rank in ranks:
                     lane_of[rank] = lane % width
-        cluster = Cluster(site, nodes, carriers, tuple(lane_of))
-        return cluster if cluster._is_joined() and _whole(site) else None
+        return Cluster(site, nodes, carriers, tuple(lane_of)) if _whole(site) else None
 
     @property
     def width(self) -> int:
@@ -106,17 +108,6 @@ class Cluster:
                 costs = (topology.resource_cost[resource] for resource in topology.resources_of[index])
                 found[inside].update(_Cost(*cost, link.latency_us) for cost in costs)
         return {inside: _highest(costs) for inside, costs in found.items()}
-
-    def _is_joined(self) -> bool:
-        """Whether every carrier is linked to those of its lane in all other nodes."""
-        linked = self.site.linked
-        return all(
-            linked(one[lane], other[lane])
-            for one in self.carriers
-            for other in self.carriers
-            if one is not other
-            for lane in range(self.width)
-        )
 
 
 class _Cost(NamedTuple):
@@ -176,6 +167,33 @@ def _lanes(
         if lanes:
             lanes[number % len(lanes)].append(rank)
     return [tuple(lane) for lane in lanes]
+
+
+def _joined(site: Site, groups: Sequence[Sequence[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:
+    """Lanes: for each a group of every node, of which the first ranks are all linked; those at one place where these are."""
+    fewest = min(groups, key=len)
+    left = [list(enumerate(node)) for node in groups]
+    found = []
+    for place, lane in enumerate(fewest):
+        chosen: list[tuple[int, tuple[int, ...]]] = []
+        ends = [lane[0]]
+        for node, free in zip(groups, left, strict=True):
+            likely = [(place, lane)] if node is fewest else sorted(free, key=lambda item: item[0] != place)
+            group = next((item for item in likely if all(_are_linked(site, item[1][0], end) for end in ends)), None)
+            if group is None:
+                break
+            chosen.append(group)
+            ends.append(group[1][0])
+        else:
+            found.append([ranks for _, ranks in chosen])
+            for free, item in zip(left, chosen, strict=True):
+                free.remove(item)
+    return found
+
+
+def _are_linked(site: Site, one: int, other: int) -> bool:
+    """Whether two ranks are linked in both directions, or are one."""
+    return one == other or (site.linked(one, other) and site.linked(other, one))
 
 
 def _whole(site: Site) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from taccl_py.synthesis.hierarchy.cluster import Cluster
 from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import Degradation, LinkChoice, degraded
 from taccl_py.topology.model import Link, Port, Topology
 
 
@@ -54,5 +55,24 @@ def test_one_node_or_nodes_in_pieces_or_lanes_without_links_are_no_cluster():
     assert cluster_of(machine((0, 0, 1, 1), both)) is not None
     in_pieces = tuple(link for link in both if {link.src, link.dst} != {0, 1})
     assert cluster_of(machine((0, 0, 1, 1), in_pieces)) is None
+    one_way = tuple(link for link in both if (link.src, link.dst) not in ((0, 2), (0, 3), (2, 1), (3, 1)))
+    assert cluster_of(machine((0, 0, 1, 1), one_way)) is None
+
+
+def test_ranks_that_count_rails_differently_are_lanes():
+    both = tuple(Link(a, b, 1.0, 1.0) for a in range(4) for b in range(4) if a != b)
     crosswise = tuple(link for link in both if {link.src, link.dst} not in ({0, 2}, {1, 3}))
-    assert cluster_of(machine((0, 0, 1, 1), crosswise)) is None
+    assert cluster_of(machine((0, 0, 1, 1), crosswise)).carriers == ((0, 1), (3, 2))
+
+
+def test_rails_that_nodes_have_lost_are_no_lanes_and_the_others_remain():
+    """Nodes 1 and 2 have lost NICs of their own; the first seven, or six, ranks of each node are not on the same rails."""
+    lost = ("node 1 nic2 *", "node 2 nic5 *")
+    cluster = cluster_of(degraded(load_topology("hpn:4"), Degradation(missing_ports=lost)))
+    assert cluster.carriers == tuple(tuple(8 * node + rail for rail in (0, 1, 3, 4, 6, 7)) for node in range(4))
+    assert not cluster.is_even
+
+
+def test_where_all_reach_all_one_missing_link_costs_no_lane():
+    cluster = cluster_of(degraded(load_topology("ndv4-x3"), Degradation(missing=(LinkChoice(0, 8),))))
+    assert cluster.carriers == ((0, 1, *range(2, 8)), (9, 8, *range(10, 16)), tuple(range(16, 24)))

@@ -17,6 +17,7 @@ from taccl_py.synthesis.hierarchy.ways import ways
 from taccl_py.synthesis.templates.engine import synthesize_templates
 from taccl_py.synthesis.trees.engine import synthesize_trees
 from taccl_py.topology.catalog import load_topology
+from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.verify.schedule import judge_schedule
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE, Kind.ALLTOALL)
@@ -58,6 +59,22 @@ def test_uneven_nodes_are_served(ranks, kind):
 def test_shared_nics_full_meshes_and_sparse_nodes_are_served(machine, kind):
     schedule = solved(load_topology(machine, 2), kind, 256 << 10)
     assert judge_schedule(schedule) == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nodes_that_have_lost_a_rail_are_served_over_the_others(kind):
+    """Two nodes without a NIC each, of different rails: two are left for all."""
+    lost = Degradation(missing_ports=("node 1 nic2 *", "node 2 nic1 out"))
+    topology = degraded(load_topology("hpn:3").subset([8 * n + rank for n in range(3) for rank in range(4)]), lost)
+    assert judge_schedule(solved(topology, kind, MIB)) == ()
+
+
+def test_broadcast_goes_on_over_the_rails_that_are_left():
+    """By templates, rank after rank, it takes 2.15 times the bound (and on six nodes, 1 GiB, 3.5 times)."""
+    topology = degraded(load_topology("hpn:3"), Degradation(missing_ports=("node 1 nic2 *",)))
+    found = synthesize_hierarchy(Demand(topology, Kind.BROADCAST, 64.0 * MIB, root=13), OPTIONS, Events())
+    assert judge_schedule(found.schedule) == ()
+    assert found.gap < 0.4
 
 
 def test_allgather_of_two_nodes_crosses_once_and_doubles():
