@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,12 @@ from taccl_py.topology.model import Topology
 
 Mask = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
+# Of every chunk at every rank and on every link; sums of several fit.
+Hops = NDArray[np.int32]
 
-UNREACHED = np.int64(1 << 40)
+_T = TypeVar("_T", bound=np.generic)
+
+UNREACHED = np.int32(1 << 28)
 # Pairs of chunk and link up to which chunks for one rank may go any way, and up to which they may make a detour.
 _MOST_FREE, _MOST_DETOURS = 1_000, 12_000
 
@@ -63,29 +68,42 @@ class Reach:
         dst = np.array([link.dst for link in topology.links], dtype=np.int64)
         return Reach(topology, collective, source, wanted, src, dst)
 
-    def hops_from_source(self, allowed: Mask) -> IntArray:
+    def hops_from_source(self, allowed: Mask) -> Hops:
         """Fewest links from the source of a chunk to a rank over allowed links, [chunk, rank]."""
         start = np.zeros_like(self.wanted)
         start[np.arange(len(self.source)), self.source] = True
         return self._hops(start, allowed, self.src, self.dst)
 
-    def hops_to_wanted(self, allowed: Mask) -> IntArray:
+    def hops_to_wanted(self, allowed: Mask) -> Hops:
         """Fewest links from a rank to a rank that wants the chunk, [chunk, rank]."""
         return self._hops(self.wanted, allowed, self.dst, self.src)
 
+    def at_start(self, of_rank: NDArray[_T]) -> NDArray[_T]:
+        """Values at the ranks that links lead from, [chunk, link]."""
+        return np.take(of_rank, self.src, axis=1)
+
+    def at_end(self, of_rank: NDArray[_T]) -> NDArray[_T]:
+        """Values at the ranks that links lead to, [chunk, link]."""
+        return np.take(of_rank, self.dst, axis=1)
+
     @staticmethod
-    def _hops(start: Mask, allowed: Mask, tail: IntArray, head: IntArray) -> IntArray:
-        hops: IntArray = np.where(start, 0, UNREACHED)
-        front: Mask = start.copy()
+    def _hops(start: Mask, allowed: Mask, tail: IntArray, head: IntArray) -> Hops:
+        # What is said of all chunks at once lies together: [rank, chunk] and [link, chunk].
+        front: Mask = np.ascontiguousarray(start.T)
+        usable = np.ascontiguousarray(allowed.T)
+        hops: Hops = np.where(front, np.int32(0), UNREACHED)
+        into = [np.flatnonzero(head == rank) for rank in range(len(front))]
         step = 0
         while bool(front.any()):
             step += 1
-            reached = np.zeros_like(start)
-            for link in np.flatnonzero((allowed & front[:, tail]).any(axis=0)):
-                reached[:, head[link]] |= front[:, tail[link]] & allowed[:, link]
+            reached = np.zeros_like(front)
+            has_some: Mask = np.asarray(front.any(axis=1), dtype=bool)
+            for rank, links in enumerate(into):
+                for link in links[has_some[tail[links]]].tolist():
+                    reached[rank] |= front[tail[link]] & usable[link]
             front = np.asarray(reached & (hops == UNREACHED), dtype=bool)
             hops[front] = step
-        return hops
+        return np.ascontiguousarray(hops.T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +154,18 @@ def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None,
         _require_reached(reach, hops, restriction)
     permitted = allowed
     onward = reach.hops_to_wanted(allowed)
-    allowed = allowed & (hops[:, reach.src] < UNREACHED) & (onward[:, reach.dst] < UNREACHED)
+    allowed = allowed & reach.at_start(hops < UNREACHED)
+    allowed &= reach.at_end(onward < UNREACHED)
     allowed[np.flatnonzero(~reach.wanted.any(axis=1))] = False
-    through = hops[:, reach.src] + 1 + onward[:, reach.dst]
+    through = reach.at_start(hops + 1)
+    through += reach.at_end(onward)
     if most_hops is not None:
         return Ways(permitted, allowed & (through <= most_hops), narrowed=False)
     kept = allowed & _short_enough(reach, allowed, hops, through)
     return Ways(permitted, kept, bool((kept != allowed).any()))
 
 
-def _short_enough(reach: Reach, allowed: Mask, hops: IntArray, through: IntArray) -> Mask:
+def _short_enough(reach: Reach, allowed: Mask, hops: Hops, through: Hops) -> Mask:
     """Links on ways that are short enough, for chunks wanted by one rank: the more hops the fewer choices there are."""
     single = (reach.wanted.sum(axis=1) == 1)[:, None]
     if int((allowed & single).sum()) <= _MOST_FREE:
@@ -215,7 +235,7 @@ def _straight(reach: Reach, node: IntArray) -> Mask:
     return np.asarray(inside | (leaves_own & enters_wanted))
 
 
-def _require_reached(reach: Reach, hops: IntArray, restriction: Restriction | None) -> None:
+def _require_reached(reach: Reach, hops: Hops, restriction: Restriction | None) -> None:
     missing = np.argwhere(reach.wanted & (hops == UNREACHED))
     if not len(missing):
         return
