@@ -85,7 +85,7 @@ def _synthesize(demand: Demand, options: Options, events: Events, solver: str, s
     topology, sketch = demand.topology, demand.sketch
     collective = demand.collective(demand.chunks_per_rank or 1)
     _require_room(collective, topology)
-    run = _Run(topology, sketch, demand.chunk_bytes(collective), solver, stages, options, events)
+    run = _Run(demand, demand.chunk_bytes(collective), solver, stages, options, events)
     dual = collective.dual()
     if collective.kind is Kind.ALLREDUCE:
         found = run.allreduce(Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank))
@@ -135,15 +135,14 @@ class _Run:
 
     def __init__(
         self,
-        topology: Topology,
-        sketch: Sketch | None,
+        demand: Demand,
         chunk_bytes: float,
         solver: str,
         stages: tuple[_Stage, ...],
         options: Options,
         events: Events,
     ) -> None:
-        self.topology, self.sketch, self.chunk_bytes = topology, sketch, chunk_bytes
+        self.demand, self.topology, self.sketch, self.chunk_bytes = demand, demand.topology, demand.sketch, chunk_bytes
         self.solver, self.stages, self.options, self.events = solver, stages, options, events
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
@@ -201,7 +200,9 @@ class _Run:
         return _Found((search.best, *search.runners_up), bound, search.proven)
 
     def _bound(self, problem: Problem) -> Bound:
-        return best_bound(problem, self.options.limits.within(self.deadline.left / 4))
+        is_asked = problem.topology is self.topology and problem.collective.kind is self.demand.kind
+        known = self.options.bound if is_asked else None
+        return best_bound(problem, self.options.limits.within(self.deadline.left / 4), known)
 
     def _begin(self, problem: Problem, bound: Bound) -> Search:
         search = Search.of(Quotient.of(problem), bound, self.options.limits, self.deadline, self.events)
