@@ -140,15 +140,7 @@ def synthesize_portfolio(
     TacclError
         Input and synthesis errors; LoweringError if for some sizes no algorithm can be lowered.
     """
-    low, high = sizes.low_bytes, sizes.high_bytes
-    demand = make_demand(replace(request, size_bytes=None))
-    if demand.topology.chunk_costs:
-        raise InputError(
-            f"{demand.topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --sizes out",
-            path="command line",
-            field="--sizes",
-        )
-    demand = replace(demand, size_bytes=float(high))
+    low, demand = sizes.low_bytes, range_demand(request, sizes)
     limits = request.options.limits
     deadline, over, stopped = Deadline(limits.seconds), limits.to_lower(), limits.stop.is_set
     events.stage("bounds")
@@ -169,6 +161,24 @@ def synthesize_portfolio(
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
+
+
+def range_demand(request: Request, sizes: SizeRange) -> Demand:
+    """What is asked for, at the largest size of a range.
+
+    Raises
+    ------
+    TacclError
+        Input errors, costs for chunks of one size among them.
+    """
+    demand = make_demand(replace(request, size_bytes=None))
+    if demand.topology.chunk_costs:
+        raise InputError(
+            f"{demand.topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --sizes out",
+            path="command line",
+            field="--sizes",
+        )
+    return replace(demand, size_bytes=float(sizes.high_bytes))
 
 
 @dataclass(frozen=True)
