@@ -273,7 +273,7 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions,
     called = -(-max(1, low) // divisor) * divisor
     if called > high:
         raise no_call(low, high, divisor, options.runtime)
-    protocol = options.protocol or choose_protocol(at_size(schedule, called), None, options.runtime).protocol
+    protocol = options.protocol or _protocol_at(schedule, called, options)
     if options.protocol is None:
         high = _last_with(schedule, protocol, called, high, options)
     best: Member | None = None
@@ -350,11 +350,17 @@ def _instances(schedule: Schedule, options: LoweringOptions) -> list[int]:
     return [1, 2, _MOST_INSTANCES]
 
 
+def _protocol_at(schedule: Schedule, size: int, options: LoweringOptions) -> Protocol:
+    """The best protocol for a size; when messages are sent, which it does not depend on, is not found anew for it."""
+    sized = replace(schedule, chunk_bytes=schedule.collective.chunk_bytes(size))
+    return choose_protocol(sized, None, options.runtime).protocol
+
+
 def _last_with(schedule: Schedule, protocol: Protocol, low: int, high: int, options: LoweringOptions) -> int:
     """Largest size up to `high` for which the protocol is still the choice; the choice changes at most from small to large."""
 
     def kept(size: int) -> bool:
-        return choose_protocol(at_size(schedule, size), None, options.runtime).protocol is protocol
+        return _protocol_at(schedule, size, options) is protocol
 
     if kept(high):
         return high
