@@ -12,15 +12,15 @@ from taccl_py.baselines.nccl_graph import Graphs
 from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of
 from taccl_py.baselines.nccl_tuner import Algorithm, Choice, Gpu, Job, choose, predictions
 from taccl_py.baselines.taccl.method import KINDS, Effort, run_taccl, sketches_for
-from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.errors import InputError, Interrupted, InvalidArtifact
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.pipeline import Request, require_valid
-from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
+from taccl_py.portfolio.build import Portfolio, range_demand, synthesize_portfolio
 from taccl_py.runtimes import LEGACY
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
 from taccl_py.sketch.machine import load_machine
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Deadline, Limits, Over
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology
 from taccl_py.units import SizeRange, relative_gap
@@ -159,19 +159,22 @@ def compare_sizes(
     Raises
     ------
     TacclError
-        Input and synthesis errors; InvalidArtifact if the judge objects to a baseline, which is an error of ours.
+        Input and synthesis errors; Interrupted before there is anything to compare with; InvalidArtifact if the judge objects to a
+        baseline, which is an error of ours.
     """
     if with_taccl:
         _require_taccl(request)
-    portfolio = synthesize_portfolio(request, sizes, options, request.options.limits.workers, events)
-    demand = portfolio.demand
+    limits = request.options.limits
+    demand = range_demand(request, sizes)
+    # First, as ours can be compared with nothing else, however early the user ends their search.
     events.stage("baselines")
-    timed = _timed(demand, sizes)
+    timed = _timed(demand, sizes, limits.stop.is_set)
+    portfolio = synthesize_portfolio(request, sizes, options, limits.workers, events)
     job = _job(demand.topology, tuned)
     taccl: dict[int, tuple[BaselineTime, ...]] = {}
     if with_taccl:
         events.stage("TACCL")
-        taccl = _taccl(demand, [row.size_bytes for row in portfolio.rows], request.options.limits)
+        taccl = _taccl(demand, [row.size_bytes for row in portfolio.rows], limits)
     rows = [
         ComparedSize(
             size_bytes=row.size_bytes,
@@ -187,14 +190,16 @@ def compare_sizes(
     return Comparison(portfolio, job, tuple(rows))
 
 
-def _timed(demand: Demand, sizes: SizeRange) -> list[_Timed]:
-    """Judged variants of all baselines with their times."""
+def _timed(demand: Demand, sizes: SizeRange, stopped: Over) -> list[_Timed]:
+    """Judged variants of all baselines with their times, or Interrupted if the user does not wait for all."""
     # An order that suits small messages need not suit large ones, so baselines are planned for both and for between.
     planned = {sizes.low_bytes, round(math.sqrt(sizes.low_bytes * sizes.high_bytes)), sizes.high_bytes}
     made = (baselines_of(demand.topology, demand.kind, demand.root, size) for size in sorted(planned))
     found = []
     for baseline in chain.from_iterable(made):
         for variant in baseline.variants:
+            if stopped():
+                raise Interrupted("interrupted before there was an answer")
             require_valid(variant.schedule, f"baseline {baseline.family} ({variant.name})")
             curve = cost_curve(variant.schedule, sizes.low_bytes, sizes.high_bytes)
             found.append(_Timed(baseline.family, variant.name, curve))
@@ -225,12 +230,12 @@ def _require_taccl(request: Request) -> None:
 
 
 def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[int, tuple[BaselineTime, ...]]:
-    """The fastest program of TACCL at every size for which there was time, the first one in any case, if there is any."""
+    """The fastest program of TACCL at every size for which there was time, the first one in any case but the user's end, if any."""
     sketches = (demand.sketch,) if demand.sketch is not None else sketches_for(demand.topology)
     found: dict[int, tuple[BaselineTime, ...]] = {}
     deadline = Deadline(limits.seconds)
     for place, size in enumerate(sizes_bytes):
-        if place and deadline.left <= 0:
+        if (place and deadline.left <= 0) or limits.stop.is_set():
             break
         share = limits.within(deadline.left / (len(sizes_bytes) - place))
         attempts = list(run_taccl(demand.topology, demand.kind, size, sketches, _TACCL_EFFORT, share))

@@ -25,6 +25,8 @@ from taccl_py.synthesis.engine import Events
 # Searches end by their own limits long before; an answer that the clock has ended would not be the same everywhere.
 GUARD_SECONDS = 3600.0
 _POLL_SECONDS = 0.2
+# What is not finished at an interrupt has no result, so it is only waited for as long as a result that is finished takes to be written.
+_WRITING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -130,23 +132,29 @@ def _in_turn(
     with start_workers(min(workers, len(todo))) as processes:
         futures: dict[Future[Outcome], int] = {processes.submit(_compute_here, cases[i], store): i for i in todo}
         pending = set(futures)
+        stopped_at: float | None = None
         while pending:
             ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
             if stop.is_set():
                 processes.stop()
                 pending -= {future for future in pending if future.cancel()}
+                stopped_at = stopped_at or time.monotonic()
+                if time.monotonic() - stopped_at > _WRITING_SECONDS:
+                    processes.abandon()
             for future in sorted(ready, key=futures.__getitem__):
-                yield futures[future], _result(future, cases[futures[future]])
+                yield futures[future], _result(future, cases[futures[future]], stop)
         for future, index in futures.items():
             if future.cancelled():
                 yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
 
 
-def _result(future: Future[Outcome], case: Case) -> Outcome:
-    """A process' outcome, or that it died, which takes all that were waiting for it along."""
+def _result(future: Future[Outcome], case: Case, stop: threading.Event) -> Outcome:
+    """A process' outcome, or that it was given up, or died, which takes all that were waiting for it along."""
     try:
         return future.result()
     except BrokenProcessPool:
+        if stop.is_set():
+            return Outcome(case, case.key(), None, "interrupted")
         return Outcome(
             case, case.key(), None, "a process died before it was finished; use fewer --workers if memory is short"
         )
@@ -207,6 +215,8 @@ def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Ou
     limits = Limits(seconds=GUARD_SECONDS, workers=1, seed=case.seed, stop=stop)
     try:
         synthesis = synthesize(case.request(limits), Events())
+        if stop.is_set():
+            return Outcome(case, key, None, "interrupted")
         synthesis, lowered = lower_best(synthesis, LoweringOptions(RUNTIMES[case.runtime]))
     except TacclError as error:
         return Outcome(case, key, None, str(error), computed=True)

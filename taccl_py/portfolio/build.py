@@ -140,15 +140,7 @@ def synthesize_portfolio(
     TacclError
         Input and synthesis errors; LoweringError if for some sizes no algorithm can be lowered.
     """
-    low, high = sizes.low_bytes, sizes.high_bytes
-    demand = make_demand(replace(request, size_bytes=None))
-    if demand.topology.chunk_costs:
-        raise InputError(
-            f"{demand.topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --sizes out",
-            path="command line",
-            field="--sizes",
-        )
-    demand = replace(demand, size_bytes=float(high))
+    low, demand = sizes.low_bytes, range_demand(request, sizes)
     limits = request.options.limits
     deadline, over, stopped = Deadline(limits.seconds), limits.to_lower(), limits.stop.is_set
     events.stage("bounds")
@@ -169,6 +161,24 @@ def synthesize_portfolio(
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
     return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
+
+
+def range_demand(request: Request, sizes: SizeRange) -> Demand:
+    """What is asked for, at the largest size of a range.
+
+    Raises
+    ------
+    TacclError
+        Input errors, costs for chunks of one size among them.
+    """
+    demand = make_demand(replace(request, size_bytes=None))
+    if demand.topology.chunk_costs:
+        raise InputError(
+            f"{demand.topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --sizes out",
+            path="command line",
+            field="--sizes",
+        )
+    return replace(demand, size_bytes=float(sizes.high_bytes))
 
 
 @dataclass(frozen=True)
@@ -263,7 +273,7 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions,
     called = -(-max(1, low) // divisor) * divisor
     if called > high:
         raise no_call(low, high, divisor, options.runtime)
-    protocol = options.protocol or choose_protocol(at_size(schedule, called), None, options.runtime).protocol
+    protocol = options.protocol or _protocol_at(schedule, called, options)
     if options.protocol is None:
         high = _last_with(schedule, protocol, called, high, options)
     best: Member | None = None
@@ -340,11 +350,17 @@ def _instances(schedule: Schedule, options: LoweringOptions) -> list[int]:
     return [1, 2, _MOST_INSTANCES]
 
 
+def _protocol_at(schedule: Schedule, size: int, options: LoweringOptions) -> Protocol:
+    """The best protocol for a size; when messages are sent, which it does not depend on, is not found anew for it."""
+    sized = replace(schedule, chunk_bytes=schedule.collective.chunk_bytes(size))
+    return choose_protocol(sized, None, options.runtime).protocol
+
+
 def _last_with(schedule: Schedule, protocol: Protocol, low: int, high: int, options: LoweringOptions) -> int:
     """Largest size up to `high` for which the protocol is still the choice; the choice changes at most from small to large."""
 
     def kept(size: int) -> bool:
-        return choose_protocol(at_size(schedule, size), None, options.runtime).protocol is protocol
+        return _protocol_at(schedule, size, options) is protocol
 
     if kept(high):
         return high

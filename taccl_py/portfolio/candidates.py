@@ -90,6 +90,8 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     fewer = [*probes[:-1:_EVERY], probes[-1]]
 
     def race(runs: Callable[[Demand], Iterable[Run]], at: Iterable[Probe]) -> None:
+        if racer.over:  # what runs there are takes a search too
+            return
         asked = [replace(run, bound=probe.bound) for probe in at for run in runs(probe.demand)]
         found.add(racer.race_for(_Examination(low, high), asked, events))
 

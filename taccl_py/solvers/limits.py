@@ -11,7 +11,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 # Whether time is up or the user wants an end.
 Over = Callable[[], bool]
-# For how long after the time limit other ways to lower what was found are tried: a part of it, and so many seconds at least.
+# How long after a time limit what is under way may take to come to its end: a part of it, and so many seconds at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.25, 2.0
 
 
@@ -46,9 +46,14 @@ class Limits:
         """Return the same limits with less time and the given amount of work."""
         return replace(self, seconds=max(0.05, min(self.seconds, seconds)), work=work)
 
+    @property
+    def grace_seconds(self) -> float:
+        """How long what is under way may take to come to its end; the user who wants one does not wait for more than the least."""
+        return _LEAST_GRACE_SECONDS if self.stop.is_set() else max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds)
+
     def to_lower(self) -> Over:
         """When to look for nothing that is better to lower any more, counted from the beginning of the search."""
-        return self.countdown(grace_seconds=max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds))
+        return self.countdown(grace_seconds=self.grace_seconds)
 
     def countdown(self, *, least_seconds: float = 0.0, grace_seconds: float = 0.0) -> Over:
         """Whether time is up, counted from now on, or the user wants an end.

@@ -46,9 +46,12 @@ class Workers:
         try:
             return self.pool.submit(function, *given, **named)
         except self.lost as error:
-            found: Future[_Result] = Future()
-            found.set_exception(error)
-            return found
+            lost = error
+        except RuntimeError as error:  # of a pool that was given up
+            lost = self.lost[0](str(error))
+        found: Future[_Result] = Future()
+        found.set_exception(lost)
+        return found
 
     def stop(self) -> None:
         """Tell all processes to come to an end, by setting `STOP` there; may be said more than once."""
@@ -83,10 +86,16 @@ def start_workers(number: int) -> Iterator[Workers]:
     # Not an event: setting one waits for its sleepers, and those that were killed never answer.
     listens, ends = context.Pipe(duplex=False)
     with ProcessPoolExecutor(number, context, _prepare, (listens,)) as pool:
-        try:
-            yield Workers(pool, ends.close, _kill=_kill_all)
-        except KeyboardInterrupt:
+
+        def abandon() -> None:
+            # Cancelled calls are taken out first: the pool's thread, which tells all calls that they are lost, fails at theirs.
+            pool.shutdown(wait=False, cancel_futures=True)
             _kill_all()
+
+        try:
+            yield Workers(pool, ends.close, _kill=abandon)
+        except KeyboardInterrupt:
+            abandon()
             raise
         finally:
             ends.close()

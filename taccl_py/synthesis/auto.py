@@ -25,8 +25,10 @@ from taccl_py.topology.translations import translations_of
 _CLOSE = 0.01
 # The engine for nodes; it also takes time for bounds, which hold however data is cut.
 _HIERARCHY = "hierarchy"
-# What is soon done goes first, in this process: other processes are not started for what it answers.
+# What is soon done goes first, in this process: other processes are not started for what it answers, nor for so few seconds as they
+# take to start.
 _QUICK = ("templates",)
+_WORTH_PROCESSES = 1.0
 # How many other schedules are kept, and how much slower they may be.
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
 # The linear model of one chunk has about this many pairs of chunk and link for each that is solved in a second.
@@ -137,8 +139,8 @@ def _is_for_greedy(demand: Demand) -> bool:
     """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
-    bandwidth, and in AllToAll, whose ways it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links differ, and between few nodes inside which not all ranks
-    are linked.
+    bandwidth, and in AllToAll, whose ways it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links
+    differ, and between few nodes inside which not all ranks are linked.
     """
     topology = demand.topology
     if topology.chunk_costs or demand.sketch is not None:
@@ -212,14 +214,20 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
             events.incumbent(answers[0].schedule.makespan_us)
         return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE)
 
-    runs = first_runs(demand)
-    quick = [run for run in runs if run.engine in _QUICK]
-    if not has_closed_the_gap(Racer(options, limits.seconds / 2, 1), quick):
+    def race_for_the_rest(runs: list[Run]) -> None:
         left = replace(options, limits=limits.within(limits.seconds - (time.monotonic() - begun)))
-        with Racer(left, limits.seconds / 2, limits.workers).running() as racer:
-            if not has_closed_the_gap(racer, [run for run in runs if run not in quick]):
-                left_out = [] if _HIERARCHY in answering else [run for run in left_out_runs(demand) if run not in runs]
+        workers = limits.workers
+        if answers and left.limits.seconds < _WORTH_PROCESSES:
+            runs, workers = [run for run in runs if run in leading_runs(demand)], 1
+        with Racer(left, limits.seconds / 2, workers, has_answer=bool(answers)).running() as racer:
+            if not has_closed_the_gap(racer, runs) and not racer.over:
+                left_out = [] if _HIERARCHY in answering else [run for run in left_out_runs(demand) if run not in first]
                 has_closed_the_gap(racer, [*left_out, *second_runs(demand)])
+
+    first = first_runs(demand)
+    quick = [run for run in first if run.engine in _QUICK]
+    if not has_closed_the_gap(Racer(options, limits.seconds / 2, 1), quick):
+        race_for_the_rest([run for run in first if run not in quick])
     if not answers and DIED in reasons:
         raise LimitReached(f"no engine has an answer: {DIED}; ask for fewer chunks")
     if not answers:

@@ -6,13 +6,14 @@ that has no answer (an engine that cannot serve the demand, no way through a ske
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Deadline, Limits
@@ -23,7 +24,8 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.uneven import fit_to_size
 
 _POLL_SECONDS = 0.1
-# What does not end so long after it should have, or as long again as it had, is given up.
+# Without any answer, what does not end so long after it should have, or as long again as it had, is given up. Otherwise there is less to
+# lose, and the limits' grace is enough.
 _PATIENCE_SECONDS = 30.0
 _NO_TIME = "no time was left"
 DIED = "a process of the race died, perhaps for want of memory, or was given up as it did not end in time"
@@ -66,7 +68,7 @@ class Outcome:
 class Racer:
     """Carries out runs on several processes, which live as long as this object's context."""
 
-    def __init__(self, options: Options, seconds_per_run: float, workers: int) -> None:
+    def __init__(self, options: Options, seconds_per_run: float, workers: int, *, has_answer: bool = False) -> None:
         """Prepare.
 
         Parameters
@@ -77,7 +79,10 @@ class Racer:
             Most seconds for one run.
         workers
             Processes; 1 runs everything in this one.
+        has_answer
+            Whether there is an answer already, so that what does not end in time is soon given up.
         """
+        self._has_answer = has_answer
         self._options, self._seconds, self._workers = options, seconds_per_run, workers
         self._deadline = Deadline(options.limits.seconds)
         self._processes: Workers | None = None
@@ -99,7 +104,7 @@ class Racer:
     def within(self, seconds: float) -> Racer:
         """Return one with the same processes and another time limit, which is counted from now on."""
         options = replace(self._options, limits=self._options.limits.within(seconds))
-        found = Racer(options, self._seconds, self._workers)
+        found = Racer(options, self._seconds, self._workers, has_answer=self._has_answer)
         found._processes = self._processes
         return found
 
@@ -142,19 +147,33 @@ class Racer:
         seconds = min(self._seconds, self._deadline.left)
         return _answer(run, replace(self._options, limits=self._options.limits.within(seconds)))
 
-    def _await(self, processes: Workers, futures: Sequence[Future[_Result]], events: Events) -> None:
+    def _await(self, processes: Workers, futures: Sequence[Future[_Carried[_Result]]], events: Events) -> None:
         """Wait for all; when time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon."""
         pending = set(futures)
-        patience: Deadline | None = None
+        over_since: float | None = None
         while pending:
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures)} runs")
-            _, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
+            ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
+            self._has_answer |= any(future.exception() is None and future.result().is_answer for future in ready)
             if self.over:
                 processes.stop()
                 pending = {future for future in pending if not future.cancel()}
-                patience = patience or Deadline(max(_PATIENCE_SECONDS, self._seconds))
-                if not patience.left:
+                over_since = over_since or time.monotonic()
+                if time.monotonic() - over_since > self._patience_seconds:
                     processes.abandon()
+
+    @property
+    def _patience_seconds(self) -> float:
+        limits = self._options.limits
+        return limits.grace_seconds if self._has_answer else max(_PATIENCE_SECONDS, self._seconds)
+
+
+@dataclass(frozen=True)
+class _Carried(Generic[_Result]):
+    """What was made of an outcome, and whether that was an answer."""
+
+    result: _Result
+    is_answer: bool
 
 
 @dataclass(frozen=True)
@@ -182,17 +201,18 @@ def _as_it_is(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _result(use: Callable[[Outcome], _Result], run: Run, future: Future[_Result]) -> _Result:
+def _result(use: Callable[[Outcome], _Result], run: Run, future: Future[_Carried[_Result]]) -> _Result:
     if not future.done() or future.cancelled():
         return use(Outcome(run, None, _NO_TIME))
     try:
-        return future.result()
+        return future.result().result
     except BrokenProcessPool:
         return use(Outcome(run, None, DIED))
 
 
-def _carry_out(run: Run, settings: _Settings, use: Callable[[Outcome], _Result]) -> _Result:
-    return use(_answer(run, settings.options()))
+def _carry_out(run: Run, settings: _Settings, use: Callable[[Outcome], _Result]) -> _Carried[_Result]:
+    outcome = _answer(run, settings.options())
+    return _Carried(use(outcome), outcome.synthesis is not None)
 
 
 def _answer(run: Run, options: Options) -> Outcome:

@@ -15,6 +15,8 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
 
 _DIGITS = 6
+# Rows for who waits for whom of which a program is built in a second, about; where there are more, it is not begun.
+_ROWS_A_SECOND = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     PackageMissing
         If highspy is not installed.
     """
+    if sum(map(len, chains.brought_by)) > limits.seconds * _ROWS_A_SECOND:
+        return None
     num_pieces = sum(len(share) for share in chains.shares)
     end = num_pieces + len(chains.pieces)
     # Times in units of the order of a message's, so that all figures are of one order.

@@ -22,7 +22,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order, plan_us
 from taccl_py.schedule.transform import drafts_of
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Deadline, Limits, Over, never
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sizes import Chains, Cost, Sizes, Turn, apportion, best_sizes, undominated
 from taccl_py.synthesis.sums import adds_up
@@ -74,7 +74,7 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
         found = found if faster is None else [*found, faster]
     # An answer that cannot be cut so stays; better one that serves other sizes only than none.
     fastest = min(given, key=lambda each: each.makespan_us)
-    found = found or [_equal_cut(fastest, counts) or fastest]
+    found = found or [_equal_cut(fastest, counts, limits.within(deadline.left)) or fastest]
     best, *others = sorted(found, key=lambda each: (each.makespan_us, each.collective.chunks_per_rank))
     nearly = min(even, key=lambda each: each.makespan_us, default=best)
     if nearly.makespan_us <= best.makespan_us * (1 + _WORTH):
@@ -135,10 +135,12 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     return None if best is schedule else best
 
 
-def _equal_cut(schedule: Schedule, counts: Sequence[int]) -> Schedule | None:
+def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule | None:
     """The same plan with chunks as equal as one of the counts allows."""
     equal = Sizes((1.0,) * schedule.collective.num_chunks, 0.0)
-    return _best_cut(schedule, drafts_of(schedule), _shares(schedule.collective), equal, counts, None)
+    return _best_cut(
+        schedule, drafts_of(schedule), _shares(schedule.collective), equal, counts, None, limits.countdown()
+    )
 
 
 def _best_cut(
@@ -148,12 +150,22 @@ def _best_cut(
     found: Sizes,
     counts: Sequence[int],
     best: Schedule | None,
+    over: Over = never,
 ) -> Schedule | None:
-    """The best so far, or a faster cut with chunks of the found sizes: the fewest chunks that are about as good as any number."""
+    """The best so far, or a faster cut with chunks of the found sizes: the fewest chunks that are about as good as any number.
+
+    Where time is over, the fewest chunks have to do, or the next ones.
+    """
     if best is not None and found.time_us > best.makespan_us * (1 - _WORTH):
         return best
-    cuts = [_Cut.of(schedule, shares, found, count) for count in _spread(schedule.collective.chunks_per_rank, counts)]
-    times_us = [cut.time_us(schedule, drafts) for cut in cuts]
+    cuts, times_us = [], list[float]()
+    for count in _spread(schedule.collective.chunks_per_rank, counts):
+        cut = _Cut.of(schedule, shares, found, count)
+        cuts.append(cut)
+        times_us.append(cut.time_us(schedule, drafts))
+        # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
+        if (over() and len(cuts) > 1) or (cut.is_split(drafts) and times_us[-1] > min(times_us) * _RUNNER_UP):
+            break
     limit_us = min(times_us, default=math.inf) * (1 + _WORTH)
     for cut, time_us in zip(cuts, times_us, strict=True):
         if time_us <= limit_us and (best is None or time_us < best.makespan_us * (1 - _WORTH)):
@@ -239,6 +251,10 @@ class _Cut:
                 parts.append(draft)
                 sizes_bytes.append(chunk_bytes * min(MAX_COUNT, units - first))
         return plan_us(schedule.topology, sizes_bytes, parts)
+
+    def is_split(self, drafts: Sequence[Draft]) -> bool:
+        """Whether some message becomes several, as it would have too many chunks."""
+        return any(sum(self.units[chunk] for chunk in draft.chunks) > MAX_COUNT for draft in drafts)
 
     def schedule(self, schedule: Schedule, drafts: Sequence[Draft]) -> Schedule | None:
         """The plan so cut; None if sums come out wrong."""

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from taccl_py.campaign import case as case_module
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import Kept, Store, digest
-from taccl_py.campaign.work import Force, carry_out
+from taccl_py.campaign.work import Force, carry_out, compute
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.runtimes import RUNTIMES
@@ -127,3 +128,26 @@ def test_a_folder_has_one_writer_and_what_a_killed_one_left_is_cleared_away(tmp_
             pass
     with store.locked():
         pass
+
+
+def test_what_does_not_end_at_an_interrupt_is_not_waited_for(monkeypatch):
+    """It would have no result anyway."""
+    monkeypatch.setattr("taccl_py.campaign.work._compute_here", _sleep)
+    monkeypatch.setattr("taccl_py.campaign.work._WRITING_SECONDS", 0.1)
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    begun = time.monotonic()
+    outcomes = carry_out(CASES, None, Force(2), stop, lambda _: None)
+    assert [outcome.error for outcome in outcomes] == ["interrupted"] * len(CASES)
+    assert time.monotonic() - begun < 100
+
+
+def _sleep(_case, _store):
+    time.sleep(200)
+
+
+def test_what_was_found_until_an_interrupt_is_not_lowered(monkeypatch):
+    stop = threading.Event()
+    monkeypatch.setattr("taccl_py.campaign.work.synthesize", lambda *_: stop.set())
+    monkeypatch.setattr("taccl_py.campaign.work.lower_best", None)
+    assert compute(CASES[0], None, stop).error == "interrupted"

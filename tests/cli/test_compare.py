@@ -1,11 +1,20 @@
 """``taccl compare``: one row a size, in the table as in JSON."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from taccl_py.baselines import compare
+from taccl_py.collective import Kind
+from taccl_py.errors import Interrupted
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import Request
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Events, Options
+from taccl_py.units import SizeRange
 from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
 
 SMALL = ("compare", "ring:4,alpha_us=1,beta_us_per_mb=10", "allgather", "--sizes", "4KB:4MB", "--time-limit", 3)
@@ -101,3 +110,15 @@ def test_sizes_for_which_taccl_had_no_time_are_told(taccl, monkeypatch):
 def test_a_graph_dump_that_is_none_is_refused(refuse, folder):
     (folder / "dump.xml").write_text("<system/>")
     refuse(2, ["dump.xml", "NCCL_GRAPH_DUMP_FILE"], "compare", "ring:4", "allgather", "--nccl-graph", "dump.xml")
+
+
+def test_the_users_end_is_heard_before_anything_is_searched(monkeypatch):
+    """Baselines of 16 ranks take ten seconds; after the search they would be waited for, so they come first."""
+    monkeypatch.setattr(compare, "synthesize_portfolio", None)
+    stop = threading.Event()
+    stop.set()
+    request = Request("ring:4", Kind.ALLGATHER, engine="auto", options=Options(limits=Limits(stop=stop)))
+    with pytest.raises(Interrupted):
+        compare.compare_sizes(
+            request, SizeRange(1024, 1024), LoweringOptions(RUNTIMES["executor"]), compare.Tuned(), Events()
+        )

@@ -19,6 +19,8 @@ from taccl_py.units import BYTES_PER_MB
 class Silent:
     """A racer whose runs find nothing, but are noted."""
 
+    over = False
+
     def __init__(self):
         self.rounds = []
 
@@ -64,6 +66,8 @@ class Timed:
 
 class Told:
     """A racer that finds what it is told, by engine and size, in us for a MB; runs are noted."""
+
+    over = False
 
     def __init__(self, us_per_mb):
         self.us_per_mb, self.runs = us_per_mb, []
@@ -125,3 +129,14 @@ def test_a_quick_engine_is_not_asked_between_sizes_that_are_near_to_each_other_a
     race_candidates(probes, racer, Events())
     asked = {engine: sorted(sizes.index(size) for e, size in racer.runs if e == engine) for engine in racer.us_per_mb}
     assert asked == {"templates": [0, 1, 2, 3, 4, 5, 6, 8, 16], "hierarchy": [*range(17)]}
+
+
+def test_when_time_is_up_it_is_not_found_out_what_else_could_run(monkeypatch):
+    """To find sketches for narrower searches takes half a second and more."""
+    demand = Demand(load_topology("ndv4-x2"), Kind.ALLREDUCE, 1e6)
+    racer = Silent()
+    racer.over = True
+    for name in ("quick_runs", "constructive_runs", "searching_runs", "second_runs"):
+        monkeypatch.setattr(candidates, name, None)
+    assert race_candidates([Probe(demand, Bound(1.0, "any"))], racer, Events()) == []
+    assert racer.rounds == []

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
@@ -49,6 +50,22 @@ def test_processes_end_when_one_of_them_has_died():
             workers.submit(os._exit, 1).result()
         with pytest.raises(BrokenProcessPool):
             slow.result()
+
+
+def test_processes_are_given_up_though_calls_were_cancelled_before():
+    """An exception in the pool's thread would be one of the test."""
+    with ends_within(20), start_workers(2) as workers:
+        assert workers.submit(abs, -3).result() == 3
+        calls = [workers.submit(time.sleep, HANGS_SECONDS) for _ in range(8)]
+        while not calls[0].running():
+            time.sleep(0.01)
+        assert calls[-1].cancel()
+        workers.abandon()
+        for call in calls:
+            with pytest.raises((BrokenProcessPool, CancelledError)):
+                call.result()
+        with pytest.raises(BrokenProcessPool):
+            workers.submit(abs, -3).result()
 
 
 KILLED = """

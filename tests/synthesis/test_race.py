@@ -9,7 +9,7 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.race import Racer, Run
+from taccl_py.synthesis.race import Racer, Run, _carry_out
 from taccl_py.topology.machines import formula_topology
 
 RING, FULL = formula_topology("ring:4"), formula_topology("full:4")
@@ -91,3 +91,25 @@ def _sleep(_run, _settings, _use):
 def test_nothing_is_given_to_processes_when_time_is_up():
     with Racer(Options(limits=Limits(seconds=0.0)), 30.0, 2).running() as racer:
         assert {outcome.reason for outcome in racer.race(runs(), Events())} == {"no time was left"}
+
+
+def test_where_there_is_an_answer_what_does_not_end_in_time_is_soon_given_up(monkeypatch):
+    """Half a minute is for a race that has none: the user who wants an end waits for two seconds, or as many as are set here."""
+    monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _sleep_unless_quick)
+    monkeypatch.setattr("taccl_py.synthesis.race._PATIENCE_SECONDS", 100.0)
+    monkeypatch.setattr("taccl_py.solvers.limits._LEAST_GRACE_SECONDS", 0.2)
+    begun = time.monotonic()
+    with Racer(Options(limits=Limits(seconds=10.0)), 10.0, 2).running() as racer:
+        slow, quick = racer.race(
+            [Run(name, Demand(RING, Kind.ALLGATHER, 1e6)) for name in ("milp", "templates")], Events()
+        )
+    assert slow.synthesis is None
+    assert "given up" in slow.reason
+    assert quick.synthesis is not None
+    assert time.monotonic() - begun < 90
+
+
+def _sleep_unless_quick(run, settings, use):
+    if run.engine != "templates":
+        time.sleep(200)
+    return _carry_out(run, settings, use)

@@ -29,3 +29,9 @@ def test_costs_that_others_exceed_do_not_count():
 def test_whole_parts_go_to_the_largest_remainders():
     assert apportion([1.5, 1.0, 0.5], 4) == [2, 1, 1]
     assert apportion([2.0, 1.0, 0.0], 8) == [5, 3, 0]
+
+
+def test_a_program_that_would_take_longer_to_build_than_there_is_time_is_not_begun(monkeypatch):
+    monkeypatch.setattr("taccl_py.synthesis.sizes.Rows", None)
+    costs = [[Cost(1.0, 10.0)]] * 2
+    assert best_sizes(Chains([range(1)], [[0], [0]], costs, [[], [0]], [], 20.0), Limits(seconds=0.0)) is None

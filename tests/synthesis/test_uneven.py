@@ -10,6 +10,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.layout import Draft
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis import uneven
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -175,3 +176,29 @@ def test_other_sizes_of_chunks_leave_schedules_right_and_no_slower(case, chunks)
             assert not judge_schedule(found)
             least_us = demand_bound(case.topology, case.kind, case.root, case.size_bytes).time_us
             assert found.makespan_us >= least_us * (1 - 1e-9)
+
+
+def counts_tried(monkeypatch, schedule, size_bytes, limits):
+    """Numbers of chunks that a schedule is timed with where it is cut to serve a size."""
+    tried = []
+    timed = uneven._Cut.time_us
+    monkeypatch.setattr(
+        uneven._Cut, "time_us", lambda cut, *plan: tried.append(cut.chunks_per_rank) or timed(cut, *plan)
+    )
+    found = fit_to_size(answer(schedule), Demand(schedule.topology, Kind.BROADCAST, size_bytes), limits)
+    assert found.schedule.collective.chunks_per_rank in tried
+    return tried
+
+
+def test_when_time_is_up_few_chunks_have_to_do(monkeypatch):
+    stopped = Limits()
+    stopped.stop.set()
+    schedule = replace(two_lanes(3), chunk_bytes=(1 << 20) / 3)
+    assert counts_tried(monkeypatch, schedule, 1 << 20, stopped) == [4, 8]
+
+
+def test_chunks_that_only_make_more_messages_are_not_made_finer_still(monkeypatch):
+    """16384 chunks would be possible; the more messages they have to be, the more often these pay alpha."""
+    monkeypatch.setattr(uneven, "recut", lambda *_: None)
+    tried = counts_tried(monkeypatch, replace(two_lanes(3), chunk_bytes=65536.0 / 3), 65536, LIMITS)
+    assert 64 < max(tried) < 16384

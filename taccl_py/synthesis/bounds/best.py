@@ -12,13 +12,23 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.model import Topology
 
 
-def best_bound(problem: Problem, limits: Limits) -> Bound:
-    """Best lower bound for the schedules of a problem, of those for its chunks and those for every algorithm."""
-    collective = problem.collective
+def best_bound(problem: Problem, limits: Limits, known: Bound | None = None) -> Bound:
+    """Best lower bound for the schedules of a problem, of those for its chunks and those for every algorithm.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    limits
+        Time; what is proved by then is returned.
+    known
+        Bound that holds for every algorithm, if there is one already.
+    """
+    collective, over = problem.collective, limits.countdown()
     size_bytes = problem.chunk_bytes * collective.chunks_per_size
     chunked = flow_bound(problem, limits)
-    free = demand_bound(problem.topology, collective.kind, collective.root, size_bytes, limits)
-    return best_of(bound for bound in (lower_bound(problem, limits.stop), chunked, free) if bound is not None)
+    free = known or demand_bound(problem.topology, collective.kind, collective.root, size_bytes, limits)
+    return best_of(bound for bound in (lower_bound(problem, over), chunked, free) if bound is not None)
 
 
 def allreduce_bound(topology: Topology, gather: Collective, chunk_bytes: float, limits: Limits | None = None) -> Bound:

@@ -13,13 +13,14 @@ All of them hold for every schedule of the same chunks under the same restrictio
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
+from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.net import Net, Orbits
 from taccl_py.synthesis.problem import Problem
@@ -30,23 +31,19 @@ from taccl_py.units import BYTES_PER_MB
 _RELATIVE_PRECISION = 1e-12
 
 
-def lower_bound(problem: Problem, stop: threading.Event | None = None) -> Bound:
+def lower_bound(problem: Problem, over: Over = never) -> Bound:
     """Best of the bounds described in the module's text.
 
     Parameters
     ----------
     problem
         The problem.
-    stop
-        The user's interrupt, after which no more cuts are tried.
+    over
+        Whether time is up; then no more cuts are tried.
     """
     distances = _Distances(problem)
-    bounds = [_latency(problem, distances)]
-    for inside, name in _sides(problem):
-        if stop is not None and stop.is_set():
-            break
-        bounds.append(_cut(problem, distances, inside, name))
-    return best_of(bounds)
+    cuts = (_cut(problem, distances, inside, name) for inside, name in _sides(problem))
+    return best_of(until(over, chain([_latency(problem, distances)], cuts)))
 
 
 class _Distances:

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Rotation, Sketch
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.bounds import allreduce_bound, flow_bound, lower_bound, quickest
+from taccl_py.synthesis.bounds import Bound, allreduce_bound, best_bound, flow_bound, lower_bound, quickest
 from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
@@ -202,3 +202,23 @@ def test_no_schedule_is_faster_than_the_bound_where_links_have_different_latency
 @given(node_problems())
 def test_no_schedule_that_keeps_a_sketch_is_faster_than_the_bound(drawn):
     assert drawn.collective.num_chunks > 4 or is_below_everything(drawn)
+
+
+def test_when_time_is_up_no_more_cuts_are_tried():
+    """The distance of the farthest rank of a ring is 3 messages of one chunk, and 6 chunks have to get into every rank."""
+    problem = problem_of(ring(4), Kind.ALLGATHER, chunks=2)
+    assert lower_bound(problem, lambda: True).time_us < lower_bound(problem).time_us
+
+
+def test_the_best_bound_takes_no_more_time_than_it_has(monkeypatch):
+    def more(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("taccl_py.synthesis.bounds.chunked._cut", more)
+    assert best_bound(problem_of(ring(4), Kind.ALLGATHER), Limits(seconds=0.0)).time_us > 0
+
+
+def test_a_bound_that_is_known_is_not_looked_for_again(monkeypatch):
+    monkeypatch.setattr("taccl_py.synthesis.bounds.best.demand_bound", None)
+    known = Bound(1e9, "known")
+    assert best_bound(problem_of(ring(4), Kind.ALLGATHER), Limits(), known) == known
