@@ -21,6 +21,7 @@ from taccl_py.lowering.program import Program
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
+from taccl_py.schedule.recognize import as_group
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.sketch.machine import load_machine
@@ -47,6 +48,8 @@ AUTO_SKETCH = "auto"
 _SUGGEST_SECONDS = 7.0
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
+# Chunks that all messages carry together, beyond which ranks are lowered one by one where they are symmetric: all at once take seconds.
+_MANY_MOVES = 20_000
 # What may be done another time after an interrupt.
 _SOON_S = 2.0
 # A replay within this factor of the schedule's time keeps its promise.
@@ -325,6 +328,8 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     behind it, programs that enforce the order, without fused steps, are tried: the order is worth up to a quarter of the time, and
     takes no longer than the first program did. If the user wants an end, they are tried where that was soon done.
 
+    A large schedule that is symmetric is lowered as a group schedule, rank by rank, if that keeps its promise.
+
     Raises
     ------
     LoweringError
@@ -332,6 +337,10 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     InvalidArtifact
         If the judge objects to the text, or it does not read back as the program.
     """
+    if sum(len(message.chunks) for message in schedule.messages) > _MANY_MOVES:
+        lowered = _lower_as_group(schedule, options)
+        if lowered is not None:
+            return lowered
     begun = time.monotonic()
     lowering = Lowering(schedule, options)
     kept = options.port_order
@@ -353,6 +362,18 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
         if replayed.makespan_us < timeline.makespan_us:
             program, timeline, kept = other, replayed, order
     return judged(program, timeline, schedule.collective, replace(options, port_order=kept))
+
+
+def _lower_as_group(schedule: Schedule, options: LoweringOptions) -> Lowered | None:
+    """A symmetric schedule, lowered rank by rank; None if it is not symmetric, or ranks do not fit together, or wait too long."""
+    group = as_group(schedule)
+    if group is None:
+        return None
+    try:
+        lowered = _lower_by_ranks(group, options, group.seams)
+    except (LoweringError, InvalidArtifact):
+        return None  # ranks that are lowered all at once know more of each other
+    return lowered if lowered.replay.makespan_us <= schedule.makespan_us * (1 + _REPLAY_TOLERANCE) else None
 
 
 def judged(program: Program, replay: Timeline, collective: Collective, options: LoweringOptions) -> Lowered:
@@ -386,9 +407,9 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
         return lower_and_judge(schedule.expanded(), options)
 
 
-def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
+def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, seams: frozenset[int] = frozenset()) -> Lowered:
     programs: list[Program] = []
-    patterns = lower_patterns(schedule, options)
+    patterns = lower_patterns(schedule, options, seams)
     for rank, program in enumerate(lower_ranks(schedule, patterns, range(schedule.topology.num_ranks))):
         gpu = program.gpus[rank]
         # At once, as those that do not agree with the first ranks need not be waited for.
@@ -478,6 +499,8 @@ def lower_best(
     one for messages that a step can carry. Where time is over, no other schedule is tried, unless a limit of the runtime cannot be
     kept.
     """
+    # Lowering may use up the time in which the bound is found.
+    bounded = bounded_by_messages(synthesis, MAX_COUNT, over)
     best, lowered, others = _first_lowered(synthesis, options, stopped)
     for schedule in others:
         promised_us = min(best.schedule.makespan_us * _KEPT_PROMISE, schedule.makespan_us)
@@ -488,7 +511,7 @@ def lower_best(
             candidate = lower_and_judge(schedule, options, stopped)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
                 best, lowered = _chosen_instead(synthesis, schedule), candidate
-    return bounded_by_messages(best, MAX_COUNT, over), lowered
+    return bounded if best is synthesis else bounded_by_messages(best, MAX_COUNT, over), lowered
 
 
 def _first_lowered(

@@ -6,7 +6,7 @@ import pytest
 
 from taccl_py import pipeline
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError, InvalidArtifact, LoweringError
+from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
 from taccl_py.pipeline import Request, lower_and_judge, lower_best, make_demand, synthesize
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
@@ -337,3 +337,47 @@ def test_choosing_among_runners_up_never_makes_the_xml_slower():
     assert lowered.replay.makespan_us <= lower_and_judge(found.schedule, options).replay.makespan_us
     assert judge_schedule(synthesis.schedule) == ()
     assert synthesis.schedule is found.schedule or synthesis.proof is Proof.FEASIBLE
+
+
+def symmetric():
+    """AllToAll of three nodes of eight ranks by delegates, who put chunks together that are neighbours in their scratch."""
+    request = Request("hpn:3", Kind.ALLTOALL, size_bytes=MB, engine="hierarchy", options=SHORT)
+    return synthesize(request, Events()).schedule
+
+
+def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
+    schedule = symmetric()
+    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
+    monkeypatch.setattr(pipeline, "Lowering", lambda *_: pytest.fail("all ranks at once"))
+    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    assert lowered.verdict.violations == ()
+    assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
+    assert lowered.program.num_channels == whole.program.num_channels
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        LoweringError("no room", runtime="executor", limit="max_steps"),
+        InvalidArtifact("algorithm.xml", (Violation("", "race", "a race"),)),
+    ],
+)
+def test_ranks_that_do_not_fit_together_are_lowered_all_at_once(monkeypatch, problem):
+    def refuse(*_):
+        raise problem
+
+    schedule = symmetric()
+    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
+    monkeypatch.setattr(pipeline, "_lower_by_ranks", refuse)
+    assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text
+
+
+def test_what_takes_longer_rank_by_rank_is_lowered_all_at_once(monkeypatch):
+    schedule = symmetric()
+    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    slow = replace(whole, replay=replace(whole.replay, makespan_us=schedule.makespan_us * 1.01), text="slow")
+    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
+    monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: slow)
+    assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text

@@ -14,7 +14,7 @@ from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import Geometry
 from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.survey import START, Survey, Use, Way
+from taccl_py.lowering.survey import START, PlacementRules, Survey, Use, Way, spans_seam
 from taccl_py.schedule.ir import Schedule
 
 
@@ -28,10 +28,13 @@ class Homes:
         Home of each chunk that has one.
     scratch_chunks
         Scratch cells given out.
+    seams
+        See `taccl_py.lowering.survey.PlacementRules`.
     """
 
     address_of: tuple[dict[int, Address], ...]
     scratch_chunks: tuple[int, ...]
+    seams: frozenset[int] = frozenset()
 
     def cells(self, rank: int, chunks: tuple[int, ...], message: int) -> Cells:
         """Return the homes of a message's chunks as one run of cells.
@@ -57,10 +60,10 @@ class Homes:
             home = homes[chunk]
             if home.offset != first.offset + step or home.buffer is not first.buffer:
                 return None
-        return Cells(first.buffer, first.offset, len(chunks))
+        return None if spans_seam(first, len(chunks), self.seams) else Cells(first.buffer, first.offset, len(chunks))
 
 
-def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, *, aliased: bool) -> Homes:
+def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, rules: PlacementRules) -> Homes:
     """Give every chunk that needs one its home.
 
     Raises
@@ -82,13 +85,13 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, *, alia
         for chunk in strays:
             homes[chunk] = Address(Buffer.SCRATCH, used)
             used += 1
-        early = _early_chunks(schedule, survey, geometry, rank, homes, uses) if aliased else set()
+        early = _early_chunks(schedule, survey, geometry, rank, homes, uses) if rules.aliased else set()
         for chunk in sorted(early, key=lambda c: homes[c]):
             homes[chunk] = Address(Buffer.SCRATCH, used)
             used += 1
         address_of.append(homes)
         scratch_chunks.append(used)
-    return Homes(tuple(address_of), tuple(scratch_chunks))
+    return Homes(tuple(address_of), tuple(scratch_chunks), rules.seams)
 
 
 def _listed_home(schedule: Schedule, chunk: int, rank: int) -> Address:

@@ -109,10 +109,13 @@ class Subject:
         The rank.
     orbits
         What has the same channels as its links.
+    seams
+        See `taccl_py.lowering.survey.PlacementRules`.
     """
 
     rank: int
     orbits: Orbits
+    seams: frozenset[int] = frozenset()
 
     @property
     def decisions(self) -> Decisions:
@@ -315,8 +318,9 @@ def _placed(case: _Case, staged: frozenset[int]) -> _Placed:
     options, geometry = case.options, case.geometry
     aliased = case.flags.in_place
     identical = options.placement is Placement.IN_PLACE
-    rank = case.subject.rank if case.subject is not None else None
-    rules = PlacementRules(aliased, identical, options.runtime.fused, staged, rank)
+    rules = PlacementRules(aliased, identical, options.runtime.fused, staged)
+    if case.subject is not None:
+        rules = replace(rules, subject=case.subject.rank, seams=case.subject.seams)
     actions = place_messages(case.schedule, case.events, geometry, rules)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
     work = sequence_actions(work, Memory(work.actions, geometry, aliased=aliased))

@@ -40,15 +40,18 @@ class Patterns:
         With the protocol and the order at ports that were chosen.
     roles, spread
         What sends and receives over every orbit of links, and how many channels those have that need more than one for each instance.
+    seams
+        Where chunks are not neighbours, as they are not in some image; empty if each rank's program may use those that it has.
     """
 
     programs: dict[int, Program]
     options: LoweringOptions
     roles: Mapping[int, Roles]
     spread: Mapping[int, int]
+    seams: frozenset[int] = frozenset()
 
 
-def lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> Patterns:
+def lower_patterns(schedule: GroupSchedule, options: LoweringOptions, seams: frozenset[int] = frozenset()) -> Patterns:
     """Programs of the roots, with their sends in turn if there are ports and room for the steps that wait.
 
     Parameters
@@ -57,6 +60,8 @@ def lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> Pattern
         A group schedule to which the judge does not object.
     options
         The runtime and the user's wishes.
+    seams
+        Where chunks shall not count as neighbours: `GroupSchedule.seams` makes sure that images are whole, and costs some copies.
 
     Raises
     ------
@@ -67,8 +72,8 @@ def lower_patterns(schedule: GroupSchedule, options: LoweringOptions) -> Pattern
     """
     if schedule.topology.ports and options.port_order is PortOrder.FREE:
         with suppress(LoweringError):
-            return _lower_roots(schedule, replace(options, port_order=PortOrder.SENDS))
-    return _lower_roots(schedule, options)
+            return _lower_roots(schedule, replace(options, port_order=PortOrder.SENDS), seams)
+    return _lower_roots(schedule, options, seams)
 
 
 def lower_ranks(schedule: GroupSchedule, patterns: Patterns, ranks: Iterable[int]) -> Iterator[Program]:
@@ -94,14 +99,14 @@ def lower_ranks(schedule: GroupSchedule, patterns: Patterns, ranks: Iterable[int
             yield alone(patterns.programs[schedule.root_of(rank)], images.of(rank))
 
 
-def _lower_roots(schedule: GroupSchedule, options: LoweringOptions) -> Patterns:
+def _lower_roots(schedule: GroupSchedule, options: LoweringOptions, seams: frozenset[int]) -> Patterns:
     """Programs of the roots; all use the protocol that the first one chose, and both ends of a link as many channels."""
     links = schedule.topology.links
     orbits = set(schedule.orbit_of({message.link for message in schedule.base}).values())
     roles = {orbit: Roles(links[orbit].src, schedule.root_of(links[orbit].dst)) for orbit in orbits}
     spread: dict[int, int] = {}
     for _ in range(_MOST_ROUNDS):
-        found = Patterns({}, options, roles, spread)
+        found = Patterns({}, options, roles, spread, seams)
         for root in schedule.roots:
             program = found.programs[root] = _lower_one(schedule, found, root)
             found = replace(found, options=replace(options, protocol=program.protocol))
@@ -142,7 +147,7 @@ def _images(schedule: GroupSchedule, patterns: Patterns) -> Images | None:
 def _lower_one(schedule: GroupSchedule, patterns: Patterns, rank: int) -> Program:
     part = schedule.part(rank)
     orbits = Orbits(schedule.orbit_of({m.link for m in part.messages}), patterns.roles, patterns.spread)
-    program = lower_rank(part, Subject(rank, orbits), patterns.options)
+    program = lower_rank(part, Subject(rank, orbits, patterns.seams), patterns.options)
     return alone(program, program.gpus[rank])
 
 

@@ -18,7 +18,7 @@ from taccl_py.lowering.cells import Cells
 from taccl_py.lowering.homes import Homes, assign_homes
 from taccl_py.lowering.order import Event
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.survey import START, PlacementRules, Survey, Use, Way, survey_messages
+from taccl_py.lowering.survey import START, PlacementRules, Survey, Use, Way, spans_seam, survey_messages
 from taccl_py.schedule.ir import Schedule
 
 _DURING, _AFTER = 1, 2
@@ -52,7 +52,7 @@ def place_messages(
         If the schedule sends what a rank does not hold, leaves out a wanted chunk, or has no place for a chunk.
     """
     survey = survey_messages(schedule, events, rules)
-    homes = assign_homes(schedule, survey, geometry, aliased=rules.aliased)
+    homes = assign_homes(schedule, survey, geometry, rules)
     writer = _Writer(schedule, events, homes, rules)
     for use in survey.uses:
         writer.add_use(use)
@@ -114,7 +114,7 @@ class _Writer:
         if use.way is Way.ADD_APART:
             spare = self._spare_cells(use)
             self._add(now, Action(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
-            for run in _runs(self._kept(use, spare, use.chunks)):
+            for run in _runs(self._kept(use, spare, use.chunks), self._rules.seams):
                 self._add(now, Action(0, use.rank, Op.REDUCE, run.source, run.target))
             return
         home = self._home_cells(use)
@@ -136,7 +136,7 @@ class _Writer:
 
     def add_copies(self, rank: int, copies: Iterable[_Copy], beside: int) -> None:
         """Add local copies, neighbours together."""
-        for run in _runs(copies):
+        for run in _runs(copies, self._rules.seams):
             moment = _Moment(run.after, _AFTER)
             self._add(moment, Action(0, rank, Op.COPY, run.source, run.target, beside=beside))
 
@@ -249,11 +249,11 @@ class _Run:
     after: int
 
 
-def _runs(copies: Iterable[_Copy]) -> Iterator[_Run]:
+def _runs(copies: Iterable[_Copy], seams: frozenset[int]) -> Iterator[_Run]:
     """Join copies of neighbouring chunks; what is not there yet does not hold up what is."""
     run: list[_Copy] = []
     for copy in copies:
-        if run and not _follows(run[-1], copy):
+        if run and not _follows(run[-1], copy, seams):
             yield _joined(run)
             run = []
         run.append(copy)
@@ -261,7 +261,9 @@ def _runs(copies: Iterable[_Copy]) -> Iterator[_Run]:
         yield _joined(run)
 
 
-def _follows(before: _Copy, copy: _Copy) -> bool:
+def _follows(before: _Copy, copy: _Copy, seams: frozenset[int]) -> bool:
+    if spans_seam(before.source, 2, seams) or spans_seam(before.target, 2, seams):
+        return False
     source = Address(before.source.buffer, before.source.offset + 1)
     target = Address(before.target.buffer, before.target.offset + 1)
     return before.after == copy.after and copy.source == source and copy.target == target

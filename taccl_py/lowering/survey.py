@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import pairwise
 
-from taccl_py.collective import Buffer
+from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InputError
 from taccl_py.lowering.actions import NONE
 from taccl_py.lowering.order import Event
@@ -96,6 +96,8 @@ class PlacementRules:
     subject
         The only rank that counts, of whose messages alone the schedule consists: the others hold what they send, and what becomes
         of what they get is not looked at. None if all count.
+    seams
+        Offsets of input and output whose chunk is no neighbour of the next one, as it is not in the images of the subject's program.
     """
 
     aliased: bool
@@ -103,6 +105,7 @@ class PlacementRules:
     fused: bool
     staged: frozenset[int] = frozenset()
     subject: int | None = None
+    seams: frozenset[int] = frozenset()
 
     def counts(self, rank: int) -> bool:
         """Whether all that a rank sends and gets is in the schedule."""
@@ -129,6 +132,13 @@ class Survey:
     last_arrival: tuple[dict[int, int], ...]
     last_read: tuple[dict[int, int], ...]
     fetched: tuple[frozenset[int], ...]
+
+
+def spans_seam(first: Address, count: int, seams: frozenset[int]) -> bool:
+    """Whether there is a seam between chunks that follow each other from an address on."""
+    if first.buffer is Buffer.SCRATCH or not seams:
+        return False
+    return any(offset in seams for offset in range(first.offset, first.offset + count - 1))
 
 
 def survey_messages(schedule: Schedule, events: tuple[Event, ...], rules: PlacementRules) -> Survey:
@@ -258,7 +268,7 @@ class _Surveyor:
             address = collective.input_address(chunk, rank)
             if chunk in arrived or address is None or address.offset != first.offset + step:
                 return False
-        return True
+        return not spans_seam(first, len(chunks), self._rules.seams)
 
     def _require_held(self, message: int, rank: int, chunks: tuple[int, ...]) -> None:
         collective = self._schedule.collective
@@ -285,7 +295,8 @@ class _Surveyor:
     def _together(self, rank: int, chunks: tuple[int, ...]) -> bool:
         """Whether the schedule keeps the chunks one after the other."""
         places = [self._schedule.address(chunk, rank) for chunk in chunks]
-        return all(
+        first = places[0]
+        return (first is None or not spans_seam(first, len(chunks), self._rules.seams)) and all(
             one is not None and two is not None and one.buffer is two.buffer and two.offset == one.offset + 1
             for one, two in pairwise(places)
         )

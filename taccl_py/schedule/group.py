@@ -50,6 +50,8 @@ class GroupSchedule:
         that they have in the collective.
     origin
         Provenance, or None.
+    scratch
+        Of every root, the chunks that it only relays, in the order in which it keeps them; by number if it is left out, as in files.
     """
 
     topology: Topology
@@ -59,6 +61,7 @@ class GroupSchedule:
     generators: tuple[tuple[int, ...], ...]
     base: tuple[Message, ...]
     origin: Origin | None = None
+    scratch: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Put the messages into their one order."""
@@ -137,8 +140,7 @@ class GroupSchedule:
 
     def _images(self, pinned: IntArray, far: IntArray, rank: int, *, sender: bool) -> tuple[Message, ...]:
         """Images of the base under the translations that take each message's `pinned` end, if it has that role, to `rank`."""
-        topology, size, carried = self.topology, self.topology.num_ranks, self._translations.carried
-        role = self._translations.role
+        topology, carried, role = self.topology, self._translations.carried, self._translations.role
         here = np.flatnonzero(role[pinned] == role[rank]).tolist()
         base = [self.base[number] for number in here]
         pinned, far = pinned[here], far[here]
@@ -146,12 +148,7 @@ class GroupSchedule:
         most = max((len(message.chunks) for message in base), default=0)
         # Rows of messages with fewer chunks than others are filled with their last one.
         rows = [message.chunks + message.chunks[-1:] * (most - len(message.chunks)) for message in base]
-        share = np.array(rows, dtype=np.int64).reshape(len(rows), most) // k
-        if self.kind is Kind.ALLTOALL:
-            sources, targets = (carried(pinned[:, None], rank, part) for part in (share // size, share % size))
-            moved = sources * size + targets
-        else:
-            moved = carried(pinned[:, None], rank, share)
+        moved = self._moved(np.array(rows, dtype=np.int64).reshape(len(rows), most) // k, pinned[:, None], rank)
         found = []
         for message, peer, shares in zip(base, carried(pinned, rank, far).tolist(), moved.tolist(), strict=True):
             chunks = tuple(part * k + chunk % k for part, chunk in zip(shares, message.chunks, strict=False))
@@ -161,6 +158,13 @@ class GroupSchedule:
                 raise InputError(f"a translation of link {message.link} does not exist; check the schedule")
             found.append(Message(lanes[lane], chunks, message.start_us, message.end_us, message.reduce, message.packed))
         return sort_messages(found)
+
+    def _moved(self, shares: IntArray, start: IntArray | int, end: int) -> IntArray:
+        """Where shares go (what one rank has for another one, in AllToAll) under the translations that take `start` to `end`."""
+        carried, size = self._translations.carried, self.topology.num_ranks
+        if self.kind is not Kind.ALLTOALL:
+            return carried(start, end, shares)
+        return carried(start, end, shares // size) * size + carried(start, end, shares % size)
 
     def messages(self) -> Iterator[Message]:
         """Every message of the whole schedule, sender by sender."""
@@ -186,6 +190,12 @@ class GroupSchedule:
             torn[:-1] |= np.diff(np.array(generator)) != 1
         # What one rank of a role comes to when it is taken on, the others come to as well.
         return ~np.isin(role, role[torn])
+
+    @property
+    def seams(self) -> frozenset[int]:
+        """Last chunks of shares whose rank some translation parts from the next one; with `stay_neighbours`, where ranges may not go on."""
+        ends = (np.flatnonzero(~self._followed) + 1) * self.chunks_per_rank - 1
+        return frozenset(ends.tolist())
 
     def orbit_of(self, links: Collection[int]) -> dict[int, int]:
         """Number of the orbit of each link: which one it is, among those of the roots, when its sender is taken to its root."""
@@ -235,4 +245,13 @@ class GroupSchedule:
                 relayed[link.dst].update(c for c in message.chunks if c // self.chunks_per_rank % size != link.dst)
                 if self.kind is Kind.ALLTOALL:
                     relayed[link.src].update(c for c in message.chunks if c // self.chunks_per_rank // size != link.src)
-        return tuple(tuple(sorted(chunks)) for chunks in relayed)
+        return tuple(tuple(self._in_order(rank, chunks)) for rank, chunks in enumerate(relayed))
+
+    def _in_order(self, rank: int, chunks: set[int]) -> list[int]:
+        """Chunks in the order in which a rank keeps them in scratch."""
+        if not self.scratch or not chunks:
+            return sorted(chunks)
+        role, k = int(self._translations.role[rank]), self.chunks_per_rank
+        kept = np.array(self.scratch[role], dtype=np.int64)
+        there = self._moved(kept // k, self.roots[role], rank) * k + kept % k
+        return [chunk for chunk in there.tolist() if chunk in chunks]

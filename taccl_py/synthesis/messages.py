@@ -12,10 +12,14 @@ from taccl_py.synthesis.engine import Proof, Synthesis
 def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = never) -> Synthesis:
     """Return the answer with the bound for messages of so many chunks, if its own messages are such and that is the better bound.
 
-    Where time is over, it may be a weaker one.
+    Only messages between nodes count. Where time is over, it may be a weaker one.
     """
     schedule = synthesis.schedule
-    longest = max((len(message.chunks) for message in schedule.messages), default=0)
+    links, node_of = schedule.topology.links, schedule.topology.node_of
+    longest = max(
+        (len(m.chunks) for m in schedule.messages if node_of[links[m.link].src] != node_of[links[m.link].dst]),
+        default=0,
+    )
     if schedule.size_bytes is None or longest > most_chunks:
         return synthesis
     bound = message_bound(schedule.topology, schedule.collective.kind, schedule.size_bytes, most_chunks, over)

@@ -9,12 +9,13 @@ from taccl_py.errors import InvalidArtifact, LoweringError, Violation
 from taccl_py.lowering import parts
 from taccl_py.lowering.images import Images
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
-from taccl_py.lowering.parts import find_disagreement, find_peers, lower_patterns, lower_ranks
+from taccl_py.lowering.msccl_xml import emit_xml
+from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_patterns, lower_ranks
 from taccl_py.pipeline import Request, lower_group_and_judge, lower_one_rank, synthesize_group
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.synthesis.engine import Events
-from taccl_py.verify.msccl import ProgramVerdict
+from taccl_py.verify.msccl import ProgramVerdict, judge_program
 
 OPTIONS = LoweringOptions(EXECUTOR)
 
@@ -169,6 +170,27 @@ def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself(mo
     assert any(step.count > 1 for tb in program.gpus[0].threadblocks for step in tb.steps)
     assert not Images(schedule, [program.gpus[0]], 1).are_whole
     assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("machine", "kind"), [("hpn:3", Kind.ALLTOALL), ("ring:6", Kind.ALLGATHER)])
+def test_with_seams_no_step_is_torn_apart(monkeypatch, machine, kind):
+    monkeypatch.setattr("taccl_py.synthesis.matching.replicate.delegated", lambda _demand: None)
+    schedule = group(machine, kind)
+    patterns = lower_patterns(schedule, OPTIONS, schedule.seams)
+    images = Images(schedule, [patterns.programs[root].gpus[root] for root in schedule.roots], 1)
+    assert images.are_whole
+    programs = list(lower_ranks(schedule, patterns, range(schedule.topology.num_ranks)))
+    assert [program.gpus[rank] for rank, program in enumerate(programs)] == [
+        images.of(rank) for rank in range(schedule.topology.num_ranks)
+    ]
+    joined = join_ranks(programs)
+    assert judge_program(emit_xml(joined, EXECUTOR), EXECUTOR, kind=kind).violations == ()
+
+
+def test_seams_are_where_a_translation_parts_neighbours():
+    """Nodes of 8 ranks are rotated as a whole, or their ranks as well; of each share the last chunk is before the seam."""
+    assert group("hpn:9", Kind.ALLTOALL, 1 << 14).seams == {8 * node + 7 for node in range(9)}
+    assert group("ring:4", Kind.ALLGATHER, chunks=2).seams == {1, 3, 5, 7}
 
 
 def test_where_neighbours_stay_together_other_ranks_are_images():

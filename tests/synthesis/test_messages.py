@@ -46,3 +46,14 @@ def test_what_carries_more_than_the_limit_keeps_its_bound():
 def test_a_better_bound_is_kept():
     found = replace(best_template(per_node=2), bound=Bound(22.0, "somebody knew"))
     assert bounded_by_messages(found, 4) is found
+
+
+def test_only_messages_between_nodes_are_limited():
+    """Inside the nodes more may go together: nothing there says how many messages a NIC needs."""
+    found = best_template(per_node=2)
+    links, node_of = found.schedule.topology.links, found.schedule.topology.node_of
+    first = found.schedule.messages[0]
+    assert node_of[links[first.link].src] == node_of[links[first.link].dst]
+    longer = replace(first, chunks=tuple(range(6)))
+    schedule = replace(found.schedule, messages=(longer, *found.schedule.messages[1:]))
+    assert bounded_by_messages(replace(found, schedule=schedule), 4).bound.time_us == pytest.approx(21.0)
