@@ -25,7 +25,7 @@ from taccl_py.synthesis.uneven import fit_to_size
 # Answers this close to the bound leave nothing to prove.
 _CLOSE = 0.01
 # Deliveries of chunks after which nothing more is written out, and most ways that are.
-_WORK, _MOST = 200_000, 16
+_WORK, _MOST = 300_000, 16
 # Ways that should take so many times longer than the best one found are not written out.
 _HOPELESS = 1.3
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12

@@ -7,6 +7,9 @@ part that all lanes bring, third, while what came in the second round is handed 
 
 How much comes in which way is balanced: the third messages and the handing out end together. What goes together lies together, in
 the order of the ring, so that sums backwards can do the same.
+
+Runtimes carry so many chunks in a message, and every share is one, so that handing out may take more messages than the plan has. There
+is another plan for that, which is as slow as its program; the first one is for what has no such limit.
 """
 
 from __future__ import annotations
@@ -63,28 +66,34 @@ class Triples:
         When all should be done.
     is_third_last
         Whether the third round is not done before.
+    most
+        Shares in a message, at most; None if any number goes together.
     """
 
     second: tuple[Part, ...]
     third: Part
     end_us: float
     is_third_last: bool
+    most: int | None = None
 
     @property
     def name(self) -> str:
         """For people."""
         sizes = [part.size for part in self.second]
-        return f"three rounds, {min(sizes)} to {max(sizes)} shares in the second and {self.third.size} in the third"
+        limit = f", {self.most} in a message" if self.most is not None else ""
+        return (
+            f"three rounds, {min(sizes)} to {max(sizes)} shares in the second and {self.third.size} in the third{limit}"
+        )
 
     @staticmethod
-    def of(cluster: Cluster, share_bytes: float) -> Triples | None:
-        """The best ones; None where nodes are too few or too many, or not of the sort."""
+    def of(cluster: Cluster, share_bytes: float, most: int | None = None) -> Triples | None:
+        """The best ones with so many shares in a message; None where nodes are too few or too many, or not of the sort."""
         width, nodes = cluster.width, len(cluster.nodes)
         if not cluster.is_even or not cluster.site.linked_inside_nodes or width < 2 or width & (width - 1):
             return None
         if nodes < width + 2:
             return None
-        return _Clock.of(cluster, share_bytes).best()
+        return _Clock.of(cluster, share_bytes, most).best()
 
 
 @dataclass(frozen=True)
@@ -96,9 +105,11 @@ class _Clock:
     width, left
         Lanes of a node, and shares that are left for the second and third rounds.
     inside_us, lane_us
-        Times of messages of 0, 1, 2, ... shares.
+        Times of 0, 1, 2, ... shares.
     doubled_us
         When lanes have their own node's shares and those of one side.
+    most
+        See `Triples`.
     """
 
     width: int
@@ -106,18 +117,24 @@ class _Clock:
     inside_us: tuple[float, ...]
     lane_us: tuple[float, ...]
     doubled_us: float
+    most: int | None
 
     @staticmethod
-    def of(cluster: Cluster, share_bytes: float) -> _Clock:
+    def of(cluster: Cluster, share_bytes: float, most: int | None) -> _Clock:
         """Look at a cluster."""
         width = cluster.width
         total = width * len(cluster.nodes)
-        inside_us = tuple(cluster.node_us(share_bytes * number) for number in range(total + 1))
-        lane_us = tuple(cluster.lane_us(share_bytes * number) for number in range(total + 1))
+        inside_us, lane_us = (
+            tuple(
+                message_us(share_bytes * number) + (_messages(number, most) - 1) * message_us(0.0)
+                for number in range(total + 1)
+            )
+            for message_us in (cluster.node_us, cluster.lane_us)
+        )
         steps = [1 << step for step in range(width.bit_length() - 1)]
         first_us = sum(inside_us[number] for number in steps) + lane_us[width]
         doubled_us = first_us + sum(inside_us[width * number] for number in steps[:-1])
-        return _Clock(width, total - width * (width + 1), inside_us, lane_us, doubled_us)
+        return _Clock(width, total - width * (width + 1), inside_us, lane_us, doubled_us, most)
 
     @property
     def stock(self) -> int:
@@ -162,7 +179,7 @@ class _Clock:
         told_us = self.doubled_us + (self.inside_us[max(others)] if max(others) else 0.0)
         start_us = max(high_us, told_us + self.inside_us[self.side - min(others)])
         ends = [start_us + self.lane_us[third] if third else 0.0, start_us + self._handed_us(second)]
-        return Triples(second, Part(first, first + third, ahead, 0), max(ends), ends[0] >= ends[1])
+        return Triples(second, Part(first, first + third, ahead, 0), max(ends), ends[0] >= ends[1], self.most)
 
     def _handed_us(self, parts: Sequence[Part]) -> float:
         """Time in which the second round is handed out."""
@@ -206,10 +223,15 @@ class _Clock:
 
 def triple_moves(cluster: Cluster, triples: Triples, share_bytes: float, numbering: Numbering) -> Moves:
     """Moves of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_moves`."""
-    writer = _Writer(cluster, triples, _Clock.of(cluster, share_bytes), numbering)
+    writer = _Writer(cluster, triples, _Clock.of(cluster, share_bytes, triples.most), numbering)
     for node in range(len(cluster.nodes)):
         writer.write(node)
     return tuple(sorted(writer.moves, key=lambda move: move.start))
+
+
+def _messages(shares: int, most: int | None) -> int:
+    """Messages that so many shares need."""
+    return 1 if most is None else max(1, -(-shares // most))
 
 
 class _Writer:
@@ -252,8 +274,10 @@ class _Writer:
         )
 
     def _add(self, src: int, dst: int, chunks: tuple[int, ...], start: float, end: float) -> None:
-        if chunks:
-            self.moves.append(Move(src, dst, chunks, start, end))
+        number = _messages(len(chunks), self._triples.most)
+        for part in range(number if chunks else 0):
+            low, high = (len(chunks) * place // number for place in (part, part + 1))
+            self.moves.append(Move(src, dst, chunks[low:high], start, end))
 
     def _near(self, lane: int) -> tuple[int, int]:
         """Shares that a lane brings in the first round."""

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 
 from taccl_py.collective import Kind
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
@@ -205,18 +206,21 @@ def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
 
 def _triples(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
     """AllGather in three messages of every lane, ReduceScatter as that backwards, AllReduce as both."""
-    share_bytes = demand.chunk_bytes(demand.collective(1))
-    triples = Triples.of(forth, share_bytes) if demand.chunks_per_rank in (None, 1) else None
-    if triples is None:
+    if demand.chunks_per_rank not in (None, 1):
         return
+    share_bytes = demand.chunk_bytes(demand.collective(1))
 
-    def moves(cluster: Cluster) -> Moves:
-        return triple_moves(cluster, triples, share_bytes, by_share((1,)))
+    def write(triples: Triples) -> Plan | None:
+        def moves(cluster: Cluster) -> Moves:
+            return triple_moves(cluster, triples, share_bytes, by_share((1,)))
 
-    def write() -> Plan | None:
         return _gathered(demand, triples.name, 1, moves, forth, back)
 
-    yield Way((1 + (demand.kind is Kind.ALLREDUCE)) * triples.end_us, write)
+    free, limited = (Triples.of(forth, share_bytes, most) for most in (None, MAX_COUNT))
+    for triples in (free, limited):
+        # Where so little goes together both are the same.
+        if triples is not None and (triples is free or free is None or triples.end_us > free.end_us):
+            yield Way((1 + (demand.kind is Kind.ALLREDUCE)) * triples.end_us, partial(write, triples))
 
 
 def _exchanges(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:

@@ -70,6 +70,24 @@ def test_the_third_round_and_the_handing_out_end_together():
     assert triples.end_us == pytest.approx(doubled_us + last_us + third_us, rel=0.01)
 
 
+def test_with_so_many_shares_in_a_message_more_comes_in_the_third_round():
+    """What is handed out (48 shares, 96 and 192) takes 6 messages inside the nodes instead of 3."""
+    topology = formula_topology("hpn:64")
+    free, limited = (Triples.of(cluster_of(topology), SHARE, most) for most in (None, 71))
+    assert free.end_us < limited.end_us < free.end_us + 3 * 0.3
+    assert limited.third.size > free.third.size
+    moves = triple_moves(cluster_of(topology), limited, SHARE, by_share((1,)))
+    assert max(len(move.chunks) for move in moves) <= 71
+    schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), Plan(limited.name, 1, moves))
+    assert judge_schedule(schedule) == ()
+    assert schedule.makespan_us <= limited.end_us * (1 + 1e-6)
+
+
+def test_a_limit_that_nothing_reaches_changes_nothing():
+    free, limited = (Triples.of(cluster_of(rails(4, 9)), SHARE, most) for most in (None, 71))
+    assert (limited.second, limited.third, limited.end_us) == (free.second, free.third, free.end_us)
+
+
 def test_the_engine_takes_it_where_shares_are_small():
     demand = Demand(rails(4, 16), Kind.ALLGATHER, SHARE * 64)
     found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300, workers=1)), Events()).schedule
