@@ -16,7 +16,16 @@ from taccl_py.lowering.limits import require_limits
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
-from taccl_py.lowering.parts import alone, find_peers, join_ranks, lower_patterns, lower_ranks, require_agreement
+from taccl_py.lowering.parts import (
+    Patterns,
+    alone,
+    find_peers,
+    has_images,
+    join_ranks,
+    lower_patterns,
+    lower_ranks,
+    require_agreement,
+)
 from taccl_py.lowering.program import Program
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
@@ -48,8 +57,9 @@ AUTO_SKETCH = "auto"
 _SUGGEST_SECONDS = 7.0
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
-# Chunks that all messages carry together, beyond which ranks are lowered one by one where they are symmetric: all at once take seconds.
-_MANY_MOVES = 20_000
+# Chunks that all messages carry together: beyond which ranks are lowered one by one where they are symmetric, as all at once take
+# seconds; and beyond which chunks are copied for that, as all at once take minutes.
+_MANY_MOVES, _MOST_MOVES = 20_000, 200_000
 # What may be done another time after an interrupt.
 _SOON_S = 2.0
 # A replay within this factor of the schedule's time keeps its promise.
@@ -337,8 +347,9 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     InvalidArtifact
         If the judge objects to the text, or it does not read back as the program.
     """
-    if sum(len(message.chunks) for message in schedule.messages) > _MANY_MOVES:
-        lowered = _lower_as_group(schedule, options)
+    moves = sum(len(message.chunks) for message in schedule.messages)
+    if moves > _MANY_MOVES:
+        lowered = _lower_as_group(schedule, options, moves)
         if lowered is not None:
             return lowered
     begun = time.monotonic()
@@ -364,13 +375,21 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     return judged(program, timeline, schedule.collective, replace(options, port_order=kept))
 
 
-def _lower_as_group(schedule: Schedule, options: LoweringOptions) -> Lowered | None:
-    """A symmetric schedule, lowered rank by rank; None if it is not symmetric, or ranks do not fit together, or wait too long."""
+def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) -> Lowered | None:
+    """A symmetric schedule, lowered rank by rank; None if it is not symmetric, or ranks do not fit together, or wait too long.
+
+    Chunks of ranks that some image parts (of two nodes, at most) are copied together, which real memory takes its time for. Only where
+    all ranks at once would take minutes is that the better choice.
+    """
     group = as_group(schedule)
     if group is None:
         return None
     try:
-        lowered = _lower_by_ranks(group, options, group.seams)
+        seams = group.seams if moves > _MOST_MOVES and schedule.topology.num_nodes > 1 else frozenset()
+        patterns = lower_patterns(group, options, seams)
+        if not has_images(group, patterns):
+            return None
+        lowered = _lower_by_ranks(group, options, patterns)
     except (LoweringError, InvalidArtifact):
         return None  # ranks that are lowered all at once know more of each other
     return lowered if lowered.replay.makespan_us <= schedule.makespan_us * (1 + _REPLAY_TOLERANCE) else None
@@ -400,16 +419,15 @@ def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> 
         If the judge objects to the text for another reason.
     """
     try:
-        return _lower_by_ranks(schedule, options)
+        return _lower_by_ranks(schedule, options, lower_patterns(schedule, options))
     except LoweringError:
         if len(schedule.roots) == 1 or schedule.num_messages > MOST_WHOLE:
             raise
         return lower_and_judge(schedule.expanded(), options)
 
 
-def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, seams: frozenset[int] = frozenset()) -> Lowered:
+def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns: Patterns) -> Lowered:
     programs: list[Program] = []
-    patterns = lower_patterns(schedule, options, seams)
     for rank, program in enumerate(lower_ranks(schedule, patterns, range(schedule.topology.num_ranks))):
         gpu = program.gpus[rank]
         # At once, as those that do not agree with the first ranks need not be waited for.

@@ -349,11 +349,22 @@ def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
     schedule = symmetric()
     whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
+    monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
     monkeypatch.setattr(pipeline, "Lowering", lambda *_: pytest.fail("all ranks at once"))
     lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
     assert lowered.verdict.violations == ()
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
     assert lowered.program.num_channels == whole.program.num_channels
+
+
+def test_what_images_would_tear_apart_is_lowered_all_at_once_unless_it_is_very_large(monkeypatch):
+    """Where ranks have chunks of neighbours that some translation parts, which nodes in one piece are spared."""
+    schedule = symmetric()
+    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
+    monkeypatch.setattr(pipeline, "has_images", lambda *_: False)
+    monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
+    assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
 
 @pytest.mark.parametrize(
@@ -370,6 +381,7 @@ def test_ranks_that_do_not_fit_together_are_lowered_all_at_once(monkeypatch, pro
     schedule = symmetric()
     whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
+    monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
     monkeypatch.setattr(pipeline, "_lower_by_ranks", refuse)
     assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
@@ -379,5 +391,6 @@ def test_what_takes_longer_rank_by_rank_is_lowered_all_at_once(monkeypatch):
     whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
     slow = replace(whole, replay=replace(whole.replay, makespan_us=schedule.makespan_us * 1.01), text="slow")
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
+    monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
     monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: slow)
     assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text

@@ -134,6 +134,11 @@ def _channels_needed(schedule: GroupSchedule, patterns: Patterns) -> dict[int, i
     return needed
 
 
+def has_images(schedule: GroupSchedule, patterns: Patterns) -> bool:
+    """Whether other ranks' programs are images of the roots', so that only these are lowered."""
+    return _images(schedule, patterns) is not None
+
+
 def _images(schedule: GroupSchedule, patterns: Patterns) -> Images | None:
     """Images of the roots' programs, or None if they would not be whole or would not fit together."""
     roots = [program.gpus[root] for root, program in patterns.programs.items()]

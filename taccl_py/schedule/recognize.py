@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from taccl_py.collective import Kind
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
 from taccl_py.schedule.ir import Message, Schedule
+from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
 
 _Key = tuple[int, frozenset[int], float, float, bool]
@@ -22,13 +24,15 @@ _Key = tuple[int, frozenset[int], float, float, bool]
 def as_group(schedule: Schedule) -> GroupSchedule | None:
     """The same schedule as base and symmetry; None if it is not symmetric, or its collective has a root.
 
-    The symmetry is sought among the machine's own generators.
+    The symmetry is sought among the machine's own generators; of several nodes, those that leave nodes in one piece, so that chunks of
+    ranks of one node stay neighbours.
     """
     topology, collective = schedule.topology, schedule.collective
-    if collective.kind not in GROUP_KINDS or not schedule.messages:
+    if collective.kind not in GROUP_KINDS or not schedule.messages or not topology.symmetry:
         return None
     present = Counter(map(_key, schedule.messages))
-    kept = [image for image in topology.symmetry if _keeps(schedule, present, image)]
+    whole = [image for image in topology.symmetry if topology.num_nodes == 1 or _moves_whole_nodes(topology, image)]
+    kept = [image for image in whole if _keeps(schedule, present, image)]
     translations = Translations.of(kept, topology.num_ranks)
     if translations is None:
         return None
@@ -43,6 +47,11 @@ def as_group(schedule: Schedule) -> GroupSchedule | None:
         topology, collective.kind, collective.chunks_per_rank, schedule.chunk_bytes, translations.generators, tuple(base),
         schedule.origin, tuple(schedule.scratch[root] for root in translations.roots),
     )  # fmt: skip
+
+
+def _moves_whole_nodes(topology: Topology, image: Sequence[int]) -> bool:
+    """Whether ranks of a node that follow each other do so in the image."""
+    return all(image[rank] + 1 == image[then] for ranks in topology.node_ranks for rank, then in pairwise(ranks))
 
 
 def _key(message: Message) -> _Key:

@@ -57,6 +57,8 @@ def test_what_was_replicated_is_recognized(machine, kind):
     found = as_group(whole)
     assert contents(found.expanded()) == contents(whole)
     assert found.num_messages == len(whole.messages)
+    # Nodes stay in one piece, so that each rank of a node has a role of its own.
+    assert len(found.roots) == (8 if machine == "hpn:2" else 1)
 
 
 def test_scratch_is_in_the_order_of_the_roots():
