@@ -340,9 +340,11 @@ def test_choosing_among_runners_up_never_makes_the_xml_slower():
 
 
 def symmetric():
-    """AllToAll of three nodes of eight ranks by delegates, who put chunks together that are neighbours in their scratch."""
-    request = Request("hpn:3", Kind.ALLTOALL, size_bytes=MB, engine="hierarchy", options=SHORT)
-    return synthesize(request, Events()).schedule
+    """AllToAll of six nodes of eight ranks: chunks lie together in an order of their own in scratch, and those of several nodes in the output."""
+    request = Request("hpn:6", Kind.ALLTOALL, size_bytes=1 << 14, engine="hierarchy", options=SHORT)
+    schedule = synthesize(request, Events()).schedule
+    assert any(list(chunks) != sorted(chunks) for chunks in schedule.scratch)
+    return schedule
 
 
 def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
@@ -358,11 +360,10 @@ def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
 
 
 def test_what_images_would_tear_apart_is_lowered_all_at_once_unless_it_is_very_large(monkeypatch):
-    """Where ranks have chunks of neighbours that some translation parts, which nodes in one piece are spared."""
+    """Chunks of several nodes lie together at most ranks, and not at those where these are the last and the first nodes."""
     schedule = symmetric()
     whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
-    monkeypatch.setattr(pipeline, "has_images", lambda *_: False)
     monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
     assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 

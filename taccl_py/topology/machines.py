@@ -80,7 +80,11 @@ SHAPES = (
         "dragonfly", "dragonfly:2", "balanced: groups of 2h routers with h ranks and h channels out each; h is 2 here"
     ),
     Shape("fattree", "fattree:4", "three levels of switches with so many ports, ways by the receiver's number"),
-    Shape("hpn", "hpn:2", "so many nodes of 8 H800, 400 Gb/s rails; hpn:2,planes=2 tells the two ports of NICs apart"),
+    Shape(
+        "hpn",
+        "hpn:2",
+        "so many nodes of 8 H800, 400 Gb/s rails; planes=2 tells the two ports of NICs apart, nic_gbps=45 sets a cost",
+    ),
     Shape("nvl72", "nvl72:1", "so many racks of 72 GPUs (GB200) on NVSwitch, 400 Gb/s rails; options as in hpn"),
 )
 _NAMES = tuple(shape.name for shape in SHAPES)
