@@ -26,6 +26,7 @@ from taccl_py.topology.degrade import (
     parse_slow_link,
     parse_slow_port,
 )
+from taccl_py.topology.model import Medium
 from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
 
 if TYPE_CHECKING:
@@ -132,6 +133,15 @@ def gpu_option(purpose: str) -> Callable[[F], F]:
     """Option that names the GPUs of the machine, None for auto, which the purpose explains."""
     words = f"GPUs of the machine, by model or generation: {gpu_names()}. {purpose}"
     return click.option("--gpu", type=GPU, default=AUTO, show_default=True, help=words)
+
+
+def inside_option(default: str) -> Callable[[F], F]:
+    """Option ``--inside`` of commands that measure times, with a sentence that says the default."""
+    words = (
+        "What joins the ranks of a node, which times do not tell and which decides on protocols: LL128 is for nvlink alone "
+        f"(which stands for xGMI too). {default}"
+    )
+    return click.option("--inside", type=click.Choice([str(medium) for medium in Medium]), default=None, help=words)
 
 
 def lowering_options(command: F) -> F:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, json_option
+from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, inside_option, json_option
 from taccl_py.discover.formats import DumpFormat
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import canonical_json, read_text, write_atomically
@@ -156,6 +156,7 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
 @click.option(
     "--size", type=SIZE, default=None, help="Message size whose line counts where it breaks; default: the largest."
 )
+@inside_option("Default: unknown.")
 @click.option("--name", default="", help="Name of the topology; default: that of the first file.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
@@ -175,12 +176,14 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
     from taccl_py.measure.assemble import Grouping, fit_topology
     from taccl_py.measure.foreign import read_any
     from taccl_py.report.fits import fits_record, fits_table
+    from taccl_py.topology.model import Medium
 
     samples = [one for path in files for one in read_any(read_text(path), str(path))]
     try:
         fitted = fit_topology(
             samples, values["name"] or name_of_file(files[0]), nodes=values["nodes"], ranks=values["ranks"],
             grouping=Grouping(values["by"]), size_bytes=values["size"],
+            inside=Medium(values["inside"] or Medium.UNKNOWN),
         )  # fmt: skip
     except InputError as error:
         if error.field in ("ranks", "nodes"):
@@ -271,9 +274,13 @@ def align_command(topology: str, output: Path | None, as_json: bool, **values: A
 def _show(topology: Topology) -> None:
     from taccl_py.topology.model import Medium
 
-    joined = {Medium.NVLINK: "", Medium.PCIE: ", PCIe inside", Medium.NETWORK: ", a network inside"}[topology.inside]
+    joined = {Medium.PCIE: ", PCIe inside", Medium.NETWORK: ", a network inside"}.get(topology.inside, "")
     click.echo(f"{topology.name}: {topology.num_ranks} ranks in {format_count(topology.num_nodes, 'node')}{joined}")
     click.echo(f"source: {topology.source}")
+    if topology.inside is Medium.UNKNOWN and topology.num_nodes < topology.num_ranks:
+        click.echo(
+            "inside: unknown, so protocol LL128 is not chosen; the field inside of the file says what joins the ranks"
+        )
     unit = "per chunk" if topology.chunk_costs else "us/MB"
     kinds: dict[tuple[bool, float, float, float], list[int]] = {}
     for index, link in enumerate(topology.links):

@@ -12,7 +12,7 @@ from taccl_py.measure.fitting import Fit, fit_samples
 from taccl_py.measure.recorded import infer_ports
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.files import require_connected
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Medium, Port, Topology
 from taccl_py.topology.template import Cost
 from taccl_py.units import MIN_COST_US
 
@@ -49,6 +49,7 @@ def fit_topology(
     ranks: int | None = None,
     grouping: Grouping = Grouping.PAIR,
     size_bytes: int | None = None,
+    inside: Medium = Medium.UNKNOWN,
 ) -> Fitted:
     """Return the machine that samples describe.
 
@@ -70,6 +71,8 @@ def fit_topology(
         and a link for every pair of a class that was measured.
     size_bytes
         Message size whose line counts where a fit has several (None: the largest sizes).
+    inside
+        What joins the ranks of a node, which times do not tell.
 
     Raises
     ------
@@ -96,7 +99,7 @@ def fit_topology(
     )
     worst = max(group.fit.at(size_bytes).residual for group in groups)
     source = f"fitted to {len(samples)} measured samples, relative residual at most {100 * worst:.2g} %"
-    topology = Topology(name, source, node_of, ports, tuple(links))
+    topology = Topology(name, source, node_of, ports, tuple(links), inside=inside)
     require_connected(topology)
     return Fitted(topology, tuple(groups))
 

@@ -150,16 +150,12 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "symmetry": [list(image) for image in topology.symmetry],
         "chunk_costs": topology.chunk_costs,
         **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
-        **_inside_to_json(topology.inside),
+        "inside": str(topology.inside),
     }
 
 
-def _inside_to_json(inside: Medium) -> dict[str, str]:
-    return {} if inside is Medium.NVLINK else {"inside": str(inside)}
-
-
 def _inside(fields: Fields) -> Medium:
-    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.NVLINK
+    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
 
 
 def _switch_to_json(switch: Switch) -> dict[str, Any]:
@@ -306,7 +302,7 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
 
 def template_to_json(template: NodeTemplate) -> dict[str, Any]:
     """Return the node form of a node, which `template_from_fields` reads back without any change."""
-    node: dict[str, Any] = {"ranks": template.num_ranks, **_inside_to_json(template.inside)}
+    node: dict[str, Any] = {"ranks": template.num_ranks, "inside": str(template.inside)}
     if template.links:
         node["links"] = _node_links_to_json(template.links)
     if template.switches:

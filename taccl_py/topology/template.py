@@ -190,7 +190,7 @@ class NodeTemplate:
     ports: tuple[NodePort, ...] = ()
     symmetry: tuple[tuple[int, ...], ...] = ()
     network: Network = Network()
-    inside: Medium = Medium.NVLINK
+    inside: Medium = Medium.UNKNOWN
 
     @property
     def num_local_links(self) -> int:
