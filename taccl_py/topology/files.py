@@ -324,7 +324,11 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
 
 def template_to_json(template: NodeTemplate) -> dict[str, Any]:
     """Return the node form of a node, which `template_from_fields` reads back without any change."""
-    node: dict[str, Any] = {"ranks": template.num_ranks, **_inside_to_json(template.inside), **_gpu_to_json(template.gpu)}
+    node: dict[str, Any] = {
+        "ranks": template.num_ranks,
+        **_inside_to_json(template.inside),
+        **_gpu_to_json(template.gpu),
+    }
     if template.links:
         node["links"] = _node_links_to_json(template.links)
     if template.switches:
