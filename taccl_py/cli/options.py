@@ -30,6 +30,8 @@ from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.profiles.model import RuntimeProfile
+    from taccl_py.topology.model import Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,6 +134,43 @@ def gpu_option(purpose: str) -> Callable[[F], F]:
     """Option that names the GPUs of the machine, None for auto, which the purpose explains."""
     words = f"GPUs of the machine, by model or generation: {gpu_names()}. {purpose}"
     return click.option("--gpu", type=GPU, default=AUTO, show_default=True, help=words)
+
+
+def runtime_profile_option(command: F) -> F:
+    """Option ``--runtime-profile``: name or file of a runtime profile, or ``auto``; see `chosen_profile`."""
+    return click.option(
+        "--runtime-profile",
+        default="auto",
+        show_default=True,
+        metavar="NAME|FILE",
+        help="Costs of launch, protocols and threadblocks: a shipped profile, a file, or neutral for links and ports alone; auto takes "
+        "that of the runtime on the machine's GPUs.",
+    )(command)
+
+
+def chosen_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfile:
+    """Runtime profile that `runtime_profile_option` names; why it is neutral although none was asked for is told on stderr.
+
+    Parameters
+    ----------
+    asked
+        Value of the option.
+    runtime
+        Name of the runtime: ``executor``, ``rccl``, ``legacy`` or ``mscclpp``.
+    topology
+        The machine.
+
+    Raises
+    ------
+    InputError
+        If the profile does not exist, is wrong, or does not fit the runtime or the machine.
+    """
+    from taccl_py.profiles.catalog import select_profile
+
+    selection = select_profile(asked, runtime, topology)
+    if selection.note:
+        click.echo(f"note: {selection.note}", err=True)
+    return selection.profile
 
 
 def lowering_options(command: F) -> F:
