@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
+from taccl_py.errors import InputError
+
 NEUTRAL = "neutral"
 UNLIMITED = math.inf
 
@@ -170,6 +172,23 @@ class RuntimeProfile:
             and not self.nic_message_us
             and not any(self.fabric_us.values())
         )
+
+    def costs_of(self, protocol: str) -> ProtocolCosts:
+        """Costs of a protocol.
+
+        Raises
+        ------
+        InputError
+            If the profile does not have it.
+        """
+        costs = self.protocols.get(protocol)
+        if costs is None:
+            known = ", ".join(self.protocols) or "none"
+            raise InputError(
+                f"runtime profile {self.name} has no protocol {protocol}, only {known}; name another profile",
+                field="protocols",
+            )
+        return costs
 
     @property
     def is_measured(self) -> bool:

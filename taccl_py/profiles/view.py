@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from taccl_py.errors import InputError
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.topology.model import Link, Medium, Port, Topology
 from taccl_py.units import BYTES_PER_MB
@@ -29,6 +30,27 @@ class Usable:
 def usable_shares(topology: Topology, profile: RuntimeProfile) -> Usable:
     """Usable parts of the rates of a machine under a profile."""
     return Usable(_near_factor(topology, profile), _far_factor(profile))
+
+
+def switch_share(topology: Topology, profile: RuntimeProfile) -> float:
+    """Usable part of the rates inside nodes, between 0 and 1, for what switches multicast and add up."""
+    if "nvls" in profile.shares and topology.inside is Medium.NVLINK:
+        return profile.shares["nvls"].factor(_gpu_gbps(topology))
+    return _near_factor(topology, profile)
+
+
+def require_costs_by_size(topology: Topology, profile: RuntimeProfile) -> None:
+    """Refuse machines whose costs are for one chunk.
+
+    Raises
+    ------
+    InputError
+        If the machine is a TACCL profile.
+    """
+    if topology.chunk_costs:
+        raise InputError(
+            f"{topology.name} is a TACCL profile, whose costs are for one chunk; runtime profile {profile.name} needs costs by size"
+        )
 
 
 def far_resources(topology: Topology) -> tuple[bool, ...]:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import Usable, far_resources, is_far, usable_shares
+from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -124,7 +124,7 @@ class RuntimeReplay:
         if not (math.isfinite(size_bytes) and size_bytes > 0):
             raise InputError(f"a size of {size_bytes} bytes cannot be replayed; it must be finite and above 0")
         name = protocol or str(self._program.protocol)
-        costs = _costs_of(self._profile, name)
+        costs = self._profile.costs_of(name)
         cell_bytes = size_bytes / chunks_of_size(self._program) / instances
         return self._structure.run(costs, self._profile, cell_bytes, instances)
 
@@ -134,27 +134,13 @@ def runtime_us(program: Program, topology: Topology, profile: RuntimeProfile, si
     return RuntimeReplay(program, topology, profile).time_us(size_bytes)
 
 
-def _costs_of(profile: RuntimeProfile, protocol: str) -> ProtocolCosts:
-    costs = profile.protocols.get(protocol)
-    if costs is None:
-        known = ", ".join(profile.protocols) or "none"
-        raise InputError(
-            f"runtime profile {profile.name} has no protocol {protocol}, only {known}; name another profile",
-            field="protocols",
-        )
-    return costs
-
-
 def _require_fit(program: Program, topology: Topology, profile: RuntimeProfile) -> None:
     if len(program.gpus) != topology.num_ranks:
         raise InputError(
             f"program {program.name} is for {len(program.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; "
             "replay it on the machine that it was made for"
         )
-    if topology.chunk_costs:
-        raise InputError(
-            f"{topology.name} is a TACCL profile, whose costs are for one chunk; runtime profile {profile.name} needs costs by size"
-        )
+    require_costs_by_size(topology, profile)
 
 
 class _Structure:
