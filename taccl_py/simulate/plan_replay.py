@@ -19,7 +19,7 @@ Under a runtime profile (`RuntimePlanReplay`) what takes no time above has its c
 * A put by a threadblock holds it for ``op + bytes / rate of a threadblock`` or until link and ports have carried what was asked of
   them, whichever is longer. Each of these takes ``alpha + wire * bytes * beta / usable share`` after what came before it
   (`taccl_py.simulate.arbiter.Queues`); threadblocks of a rank that put to the same peer share the alphas. So does what a switch
-  does, at the share of NVLink that it reaches.
+  does, at the share of NVLink that it reaches; threadblocks of a rank that ask for the same share the alphas.
 * A put through a port channel holds its threadblock for the ``op`` of the request. A message occupies a NIC for a time of its
   own beside its bytes.
 * A signal is seen a hop after all that it stands for has arrived: the far hop on port channels and between nodes, else the near
@@ -161,7 +161,11 @@ class RuntimePlanReplay:
             ]
             for link, resources in zip(topology.links, topology.resources_of, strict=True)
         ]
-        of_ways = [[cost(load.resource, switch, 1, load.share) for load in way.loads] for way in self._ways.values()]
+        asking = _askers(self._plan)
+        of_ways = [
+            [cost(load.resource, switch, asking[errand], load.share) for load in way.loads]
+            for errand, way in self._ways.items()
+        ]
         latencies_us = [
             *(link.latency_us for link in topology.links),
             *(way.latency_us for way in self._ways.values()),
@@ -542,6 +546,16 @@ def _peer(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> int:
     if operation.remote is None:
         raise ValueError("a put names no remote buffer")
     return gpu.remotes[block.remotes[operation.channel_type][operation.remote]].rank
+
+
+def _askers(plan: Plan) -> Counter[Errand]:
+    """Number of threadblocks that ask a switch for each errand."""
+    return Counter(
+        errand
+        for gpu in plan.gpus
+        for block in gpu.blocks
+        for errand in {errand_of(gpu, block, each) for each in block.operations if each.name in BY_SWITCH}
+    )
 
 
 def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], int]:
