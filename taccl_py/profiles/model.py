@@ -197,8 +197,14 @@ class RuntimeProfile:
         return bool(costs) and all(figure.measured for figure in costs)
 
     @property
+    def evidence(self) -> str:
+        """``measured``, ``partly measured`` or ``not measured``, of the costs of its protocols."""
+        if self.is_measured:
+            return "measured"
+        costs = [figure for place, figure in self.figures.items() if place.rpartition("/")[2] in COST_FIELDS]
+        return "partly measured" if any(figure.measured for figure in costs) else "not measured"
+
+    @property
     def label(self) -> str:
         """Name, and whether it was measured, for tables."""
-        if self.is_neutral:
-            return f"{self.name} (links and ports alone)"
-        return f"{self.name} ({'measured' if self.is_measured else 'not measured'})"
+        return f"{self.name} ({'links and ports alone' if self.is_neutral else self.evidence})"

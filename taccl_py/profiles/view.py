@@ -35,7 +35,7 @@ def usable_shares(topology: Topology, profile: RuntimeProfile) -> Usable:
 def switch_share(topology: Topology, profile: RuntimeProfile) -> float:
     """Usable part of the rates inside nodes, between 0 and 1, for what switches multicast and add up."""
     if "nvls" in profile.shares and topology.inside is Medium.NVLINK:
-        return profile.shares["nvls"].factor(_gpu_gbps(topology))
+        return profile.shares["nvls"].factor(gpu_gbps(topology))
     return _near_factor(topology, profile)
 
 
@@ -72,7 +72,7 @@ def _near_factor(topology: Topology, profile: RuntimeProfile) -> float:
     names = {Medium.NVLINK: ("nvlink", "xgmi"), Medium.PCIE: ("pcie",)}.get(topology.inside, ())
     for name in names:
         if name in profile.shares:
-            rate = _link_gbps(topology) if name == "xgmi" else _gpu_gbps(topology)
+            rate = _link_gbps(topology) if name == "xgmi" else gpu_gbps(topology)
             return profile.shares[name].factor(rate)
     return 1.0
 
@@ -86,7 +86,7 @@ def _link_gbps(topology: Topology) -> float:
     return 1000 / max((link.beta_us_per_mb for link in _near_links(topology)), default=math.inf)
 
 
-def _gpu_gbps(topology: Topology) -> float:
+def gpu_gbps(topology: Topology) -> float:
     """Most that a rank can send inside its node; links that share a port count once."""
     betas: dict[int, dict[tuple[bool, int], float]] = {}
     for index, link in enumerate(topology.links):
