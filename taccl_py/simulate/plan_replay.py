@@ -18,8 +18,9 @@ Under a runtime profile (`RuntimePlanReplay`) what takes no time above has its c
 
 * A put by a threadblock holds it for ``op + bytes / rate of a threadblock`` or until link and ports have carried what was asked of
   them, whichever is longer. Each of these takes ``alpha + wire * bytes * beta / usable share`` after what came before it
-  (`taccl_py.simulate.arbiter.Queues`); threadblocks of a rank that put to the same peer share the alphas. So does what a switch
-  does, at the share of NVLink that it reaches; threadblocks of a rank that ask for the same share the alphas.
+  (`taccl_py.simulate.arbiter.Queues`). NVLink's alpha keeps nobody waiting (`taccl_py.profiles.view.serial_alphas`); elsewhere
+  threadblocks of a rank that put to the same peer share one. What a switch does is served likewise, at the share of NVLink that
+  it reaches.
 * A put through a port channel holds its threadblock for the ``op`` of the request. A message occupies a NIC for a time of its
   own beside its bytes.
 * A signal is seen a hop after all that it stands for has arrived: the far hop on port channels and between nodes, else the near
@@ -41,7 +42,14 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import far_resources, is_far, require_costs_by_size, switch_share, usable_shares
+from taccl_py.profiles.view import (
+    far_resources,
+    is_far,
+    require_costs_by_size,
+    serial_alphas,
+    switch_share,
+    usable_shares,
+)
 from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Cost, Grant, Queues, Request, Server, Way
 from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_ways
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
@@ -147,12 +155,16 @@ class RuntimePlanReplay:
         """Links, ports and switches as the profile sees them."""
         topology, profile = self._topology, self._profile
         far, usable, switch = far_resources(topology), usable_shares(topology, profile), switch_share(topology, profile)
+        serial = serial_alphas(topology)
         sharing = Counter((rank, peer) for rank, _, peer in self._links)
 
         def cost(resource: int, share: float, parallel: int, part: float) -> Cost:
             alpha_us, beta = topology.resource_cost[resource]
+            beta *= costs.wire * part / share
+            if not serial[resource]:
+                return Cost(resource, alpha_us, beta, 0.0, alpha_us)
             nic_us = profile.nic_message_us if far[resource] else 0.0
-            return Cost(resource, alpha_us / parallel + nic_us, beta * costs.wire * part / share)
+            return Cost(resource, alpha_us + nic_us, beta, alpha_us / parallel + nic_us, 0.0)
 
         of_links = [
             [
