@@ -528,7 +528,7 @@ def lower_best(
             require_valid(schedule)
             candidate = lower_and_judge(schedule, options, stopped)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
-                best, lowered = _chosen_instead(synthesis, schedule), candidate
+                best, lowered = chosen_instead(synthesis, schedule), candidate
     return bounded if best is synthesis else bounded_by_messages(best, MAX_COUNT, over), lowered
 
 
@@ -544,11 +544,11 @@ def _first_lowered(
             with suppress(LoweringError):
                 require_valid(schedule)
                 lowered = lower_and_judge(schedule, options, stopped)
-                return _chosen_instead(synthesis, schedule), lowered, runners_up[place + 1 :]
+                return chosen_instead(synthesis, schedule), lowered, runners_up[place + 1 :]
         raise
 
 
-def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
+def chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
     """The synthesis with a runner-up as its answer, of which nothing is proven."""
     origin = synthesis.schedule.origin
     if origin is not None:

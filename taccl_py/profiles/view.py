@@ -129,23 +129,11 @@ def machine_under(topology: Topology, profile: RuntimeProfile, protocol: str, in
     if profile.is_neutral:
         return topology
     costs = profile.protocols[protocol]
-    return _changed(topology, profile, costs, costs.tb_gbps * instances, is_bound=False)
-
-
-def machine_for_bounds(topology: Topology, profile: RuntimeProfile, protocol: str) -> Topology:
-    """The machine whose lower bounds hold for every program of a protocol, its launch aside.
-
-    Nothing in it costs more than in the replay of any program: alphas are those of the topology, an operation and a hop are
-    latency, which threadblocks pay side by side, and all threadblocks of a GPU may feed one link.
-    """
-    if profile.is_neutral:
-        return topology
-    costs = profile.protocols[protocol]
-    return _changed(topology, profile, costs, costs.tb_gbps * profile.most_threadblocks, is_bound=True)
+    return _changed(topology, profile, costs, costs.tb_gbps * instances)
 
 
 def _changed(
-    topology: Topology, profile: RuntimeProfile, costs: ProtocolCosts, feed_gbps: float, *, is_bound: bool
+    topology: Topology, profile: RuntimeProfile, costs: ProtocolCosts, feed_gbps: float
 ) -> Topology:
     usable, far_of = usable_shares(topology, profile), far_resources(topology)
     feed_beta = BYTES_PER_MB / (_GB_PER_S_US * feed_gbps)
@@ -158,12 +146,7 @@ def _changed(
     for index, link in enumerate(topology.links):
         far = is_far(topology, link.src, link.dst)
         hop_us = costs.hop_far_us if far else costs.hop_near_us
-        latency_us = max(link.latency_us, hop_us)
-        alpha_us = link.alpha_us
-        if is_bound:
-            latency_us = max(latency_us, link.latency_us, hop_us + costs.op_us - alpha_us)
-        else:
-            alpha_us = max(alpha_us, costs.op_us)
+        latency_us, alpha_us = max(link.latency_us, hop_us), max(link.alpha_us, costs.op_us)
         rate = max(beta(index, link.beta_us_per_mb), feed_beta)
         links.append(replace(link, alpha_us=alpha_us, beta_us_per_mb=rate, latency_us=latency_us))
     ports = tuple(
