@@ -245,7 +245,7 @@ class _Semaphore(NamedTuple):
 class _Block:
     """State of a threadblock; `landed_us` is when its last put to each peer arrives, `taken` what it has waited for.
 
-    `worked` is whether it has spent the time of an operation itself.
+    `worked` is whether it has spent the time of an operation itself, `latest` its last put through each proxy.
     """
 
     index: int
@@ -257,6 +257,7 @@ class _Block:
     asked: bool = False
     worked: bool = False
     unsent: Counter[_Lane] = field(default_factory=Counter)
+    latest: dict[_Lane, int] = field(default_factory=dict)
     flushed: tuple[_Lane, ...] = ()
     landed_us: dict[int, float] = field(default_factory=dict)
 
@@ -264,6 +265,8 @@ class _Block:
 @dataclass(slots=True, eq=False)
 class _Flow:
     """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
+
+    `signals` are told when it has arrived.
 
     What a switch does has a way instead of a link, lands at `ranks`, and may be a sum.
     """
@@ -273,7 +276,7 @@ class _Flow:
     link: int
     size_bytes: float
     lane: _Lane | None
-    signals: bool = False
+    signals: int = 0
     ranks: tuple[int, ...] = ()
     adds_up: bool = False
 
@@ -343,7 +346,7 @@ class _Replay:
         else:
             flow = self._flows[index]
             if flow.lane is not None:
-                self._leave(flow.block, flow.lane, signals=flow.signals)
+                self._leave(flow.block, flow.lane, flow.signals)
 
     def _go_on(self) -> None:
         while self._ready:
@@ -457,9 +460,10 @@ class _Replay:
             self._fresh.append(number)
             return False
         lane = self._lane(block, operation, operation.channels[0])
-        signals = operation.name != "put"
+        signals = int(operation.name != "put")
         self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals))
         block.unsent[lane] += 1
+        block.latest[lane] = number
         queue = self._proxies.setdefault(lane, deque())
         queue.append(number)
         if len(queue) == 1:
@@ -468,9 +472,9 @@ class _Replay:
             block.asked, block.flushed = True, (lane,)
         return not block.asked
 
-    def _leave(self, block: _Block, lane: _Lane, *, signals: bool) -> None:
+    def _leave(self, block: _Block, lane: _Lane, signals: int) -> None:
         """Let what a proxy has put be there; who waits for that goes on."""
-        if signals:
+        for _ in range(signals):
             self._give(lane)
         block.unsent[lane] -= 1
         if block.flushed and not any(block.unsent[one] for one in block.flushed):
@@ -502,6 +506,10 @@ class _Replay:
     def _signal(self, block: _Block, operation: Operation) -> None:
         for place in operation.channels:
             lane = self._lane(block, operation, place)
+            if operation.name == "signal" and block.unsent[lane]:
+                # A proxy tells it after what it has been asked for before.
+                self._flows[block.latest[lane]].signals += 1
+                continue
             landed_us = block.landed_us.get(lane.dst, 0.0) if operation.name == "signal" else 0.0
             when_us = max(landed_us, self._now_us) + self._hop_us(lane, relaxed=operation.name == "rlxsignal")
             if when_us <= self._now_us:

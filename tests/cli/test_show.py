@@ -106,6 +106,8 @@ def test_a_trace_has_a_slice_for_every_message(taccl, files):
     trace = json.loads((files / "trace.json").read_text())
     events = trace["traceEvents"]
     assert ended.json["events"] == len(events)
+    assert ended.json["runtime_profile"] == "neutral"
+    assert "times of links and ports alone" in taccl("trace", "schedule.json", "-o", "trace.json").err
     slices = [event for event in events if event["ph"] == "X"]
     assert len(slices) == len(json.loads((files / "schedule.json").read_text())["messages"])
     assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(END_US)

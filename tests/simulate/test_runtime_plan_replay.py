@@ -98,6 +98,15 @@ def test_a_threadblock_goes_on_while_its_proxy_works():
     assert time_us(value) == pytest.approx(7 + 0.5 + 2 * 21 + 7 + 3)
 
 
+def test_a_signal_through_a_proxy_is_as_late_as_one_with_its_put():
+    value = two_allgather_by_proxy()
+    for rank in range(2):
+        ops = value["gpus"][rank]["threadblocks"][0]["ops"]
+        ops[3] = {**ops[3], "name": "put"}
+        ops[4] = on("signal", 0, kind="port")  # in place of the flush
+    assert time_us(value) == pytest.approx(7 + 0.5 + 21 + 7 + 3)
+
+
 def test_a_message_occupies_a_nic_beside_its_bytes():
     nodes = replace(PAIR, node_of=(0, 1))
     shares = {"nic": Share(0.8)}
