@@ -18,6 +18,7 @@ from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile, Share
 from taccl_py.simulate.plan_replay import RuntimePlanReplay, replay_plan
 from taccl_py.synthesis.bounds import DemandBounds
+from taccl_py.synthesis.bounds.runtime import runtime_bound
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Medium, Port, Topology
 from tests.lowering.mscclpp.test_lower import SCHEDULES
@@ -236,16 +237,21 @@ plans = st.builds(drawn, st.integers(0, 2**32), st.sampled_from([1, 1, 2, 3]))
 
 @settings(max_examples=60)
 @given(case=plans, name=st.sampled_from(["mscclpp-a100", "mscclpp-h100"]), protocol=st.sampled_from(["Simple", "LL"]))
-def test_no_plan_is_below_the_bound_of_its_machine(case, name, protocol):
+def test_no_plan_is_below_the_bounds_of_its_machine_and_of_the_runtime(case, name, protocol):
     schedule, made = case
     if made is None:
         return
-    collective = schedule.collective
-    replay = RuntimePlanReplay(made, collective.kind, schedule.topology, load_profile(name))
+    collective, under = schedule.collective, load_profile(name)
+    replay = RuntimePlanReplay(made, collective.kind, schedule.topology, under)
     bounds = DemandBounds.of(schedule.topology, collective.kind, collective.root)
     for chunk_bytes in (100.0, schedule.chunk_bytes, 3e7):
         size_bytes = chunk_bytes * made.chunks_per_size
-        assert replay.time_us(size_bytes, protocol=protocol) >= bounds.at(size_bytes).time_us * (1 - 1e-9)
+        physical_us = bounds.at(size_bytes).time_us
+        found = runtime_bound(
+            lambda size: bounds.at(size).time_us, schedule.topology, under, collective.kind, size_bytes
+        )
+        assert physical_us * (1 - 1e-9) <= found.time_us
+        assert found.time_us * (1 - 1e-9) <= replay.time_us(size_bytes, protocol=protocol)
 
 
 # Where links share ports a message waits until all are free (neutral), or for each by itself; where threadblocks share a link
