@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.lowering.cells import Cells
@@ -359,3 +360,16 @@ def test_an_allreduce_by_28_threadblocks_takes_what_its_authors_publish(name, si
     under = load_profile(f"mscclpp-{topology.gpu}")
     replay = RuntimePlanReplay(two_step_allreduce(4), Kind.ALLREDUCE, topology, under)
     assert off(replay.time_us(size_bytes, protocol="LL"), row_us) <= most
+
+
+# test/deploy/perf_ndmv{4,5}.jsonl; the usable share of NVLink on A100 is from the first, that of NICs from NCCL's logs.
+@pytest.mark.parametrize(
+    ("name", "nodes", "instances", "row_us"),
+    [("ndv4", 1, 4, 3887.87), ("ndv4", 2, 1, 23071.5), ("ndv5", 2, 1, 11076.24)],
+)
+def test_a_direct_alltoall_of_a_gibibyte_takes_what_its_authors_publish(name, nodes, instances, row_us):
+    topology = load_topology(name, nodes=nodes)
+    direct = next(each for each in baselines_of(topology, Kind.ALLTOALL, 0, 1 << 30) if each.family is Family.DIRECT)
+    made = lower_plan(direct.variants[0].schedule, PlanOptions(instances=instances)).plan
+    replay = RuntimePlanReplay(made, Kind.ALLTOALL, topology, load_profile(f"mscclpp-{topology.gpu}"))
+    assert off(replay.time_us(1 << 30), row_us) <= 1.05
