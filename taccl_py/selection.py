@@ -305,6 +305,8 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
         lowered = lower_and_judge(trial.schedule, wanted, stopped)
     facts = lowered.verdict.facts
     if options.protocol is None and facts is not None and facts.flags_early:
-        raise LoweringError("its flags come too early for this protocol", runtime=options.runtime.name, limit="protocol")
+        raise LoweringError(
+            "its flags come too early for this protocol", runtime=options.runtime.name, limit="protocol"
+        )
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
     return Chosen(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))
