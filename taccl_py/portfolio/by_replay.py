@@ -211,8 +211,9 @@ def _best_path(times: Sequence[dict[Choice, float]]) -> list[Choice]:
             allowed = [c for c in costs if _RISING.index(c.setting.protocol) <= level]
             if not allowed:
                 continue
-            best = min(allowed, key=lambda c, to=choice: costs[c] + (c != to) * change)
-            nexts[choice] = costs[best] + (best != choice) * change + math.log(time)
+            reached = {c: costs[c] + (c != choice) * change for c in allowed}
+            best = min(reached, key=reached.__getitem__)
+            nexts[choice] = reached[best] + math.log(time)
             origin[choice] = best
         costs = nexts
         back.append(origin)

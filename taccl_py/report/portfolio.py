@@ -114,10 +114,8 @@ def portfolio_tables(result: dict[str, Any]) -> list[Table]:
     what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks"
     evidence = f", {result['runtime_evidence']}" if result["runtime_evidence"] else ", links and ports alone"
     what += f", runtime profile {result['runtime_profile']}{evidence}"
-    if "runtime_us" in result["sizes"][0]:
-        columns, sizes = _RUNTIME_COLUMNS, [_runtime_cells(row) for row in result["sizes"]]
-    else:
-        columns, sizes = _COLUMNS, [_cells(row) for row in result["sizes"]]
+    is_replayed = "runtime_us" in result["sizes"][0]
+    sizes = [_runtime_cells(row) if is_replayed else _cells(row) for row in result["sizes"]]
     ranges = [
         [
             str(index), f"{format_size(row['min_bytes'])} .. {format_size(row['max_bytes'])}", row["engine"],
@@ -127,4 +125,4 @@ def portfolio_tables(result: dict[str, Any]) -> list[Table]:
         for index, row in enumerate(result["ranges"])
     ]  # fmt: skip
     facts = ("range", "sizes", "engine", "chunks", "steps", "protocol", "instances", "threadblocks", "channels")
-    return [plain_table(what, columns, sizes), plain_table("one file for each range of sizes", facts, ranges)]
+    return [plain_table(what, _RUNTIME_COLUMNS if is_replayed else _COLUMNS, sizes), plain_table("one file for each range of sizes", facts, ranges)]
