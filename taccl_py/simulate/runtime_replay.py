@@ -23,6 +23,7 @@ symmetry is used: threadblocks that do the same with equal neighbours are replay
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from collections import defaultdict
@@ -99,8 +100,14 @@ class RuntimeReplay:
 
     def __init__(self, program: Program, topology: Topology, profile: RuntimeProfile) -> None:
         _require_fit(program, topology, profile)
-        self._program, self._topology, self._profile = program, topology, profile
+        self._program, self._profile = program, profile
         self._structure = _Structure(program, topology)
+
+    def under(self, profile: RuntimeProfile) -> RuntimeReplay:
+        """Return replays of the same program on the same machine under another profile, which costs nothing to make."""
+        other = copy.copy(self)
+        other._profile = profile
+        return other
 
     def time_us(self, size_bytes: float, *, protocol: str | None = None, instances: int = 1) -> float:
         """Time of a call.
