@@ -28,7 +28,10 @@ from taccl_py.topology.model import Medium, Topology
 FloatArray = NDArray[np.float64]
 
 _HUBER = 0.05  # relative error above which a row counts less
-_PRIOR = 1.0  # deviation of the logarithm of a value from that of the starting profile, before any row is seen
+# Deviations of the logarithm of a value from that of the starting profile before any row is seen: builds differ most in launch, machines
+# in rates, and least in what a flag or an operation takes.
+_SPREADS = {"launch_us": 2.0, "tb_gbps": 1.0, "reduce_us": 1.0, "reduce_gbps": 1.0, "copy_gbps": 1.0}
+_SPREAD, _SPREAD_OF_SHARE = 0.7, 0.2
 _UNSURE = math.log(1.5)  # deviation after all rows are seen, above which a value is not identified
 _LEAST_ERROR = 0.02  # of times in a log
 _STEP, _LONGEST_STEP = 0.02, 1.5  # of logarithms: for the Jacobian, and of one iteration
@@ -82,6 +85,8 @@ class Parameter:
         Value of the starting profile, above 0.
     most
         Largest possible value.
+    spread
+        Deviation of the logarithm of the value from that of `start` before any row is seen.
     put
         Makes of a profile and a value the profile with that value.
     """
@@ -90,6 +95,7 @@ class Parameter:
     group: str
     start: float
     most: float
+    spread: float
     put: Callable[[RuntimeProfile, float], RuntimeProfile]
 
 
@@ -165,7 +171,7 @@ def fit_runtime(
     x = problem.origin.copy()
     for _ in range(_ROUNDS):
         x, jacobian, errors = problem.solve(x, free)
-        known = _identified(jacobian, errors, free)
+        known = _identified(jacobian, errors, free, problem.spreads)
         if known == free:
             break
         lost = [each for each in free if each not in known]
@@ -209,6 +215,7 @@ class _Problem:
     ) -> None:
         self._start, self._parameters, self._observations = start, parameters, observations
         self.origin = np.array([math.log(each.start) for each in parameters])
+        self.spreads = np.array([each.spread for each in parameters])
         self._most = np.array([math.log(each.most) for each in parameters])
         # Observations that a parameter has to do with.
         self._touched = [
@@ -262,8 +269,8 @@ class _Problem:
     ) -> tuple[FloatArray, FloatArray]:
         """The best of some damped steps."""
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(errors), 1e-12))
-        prior = (_HUBER / _PRIOR) ** 2
-        hessian = jacobian.T @ (jacobian * weights[:, None]) + prior * np.eye(len(free))
+        prior = (_HUBER / self.spreads[list(free)]) ** 2
+        hessian = jacobian.T @ (jacobian * weights[:, None]) + np.diag(prior)
         gradient = jacobian.T @ (errors * weights) + prior * (x - self.origin)[list(free)]
         found = (x, errors)
         for damping in _DAMPINGS:
@@ -281,16 +288,16 @@ class _Problem:
     def _cost(self, x: FloatArray, errors: FloatArray, free: Sequence[int]) -> float:
         sizes = np.abs(errors)
         huber = np.where(sizes < _HUBER, sizes**2, 2 * _HUBER * sizes - _HUBER**2).sum()
-        return float(huber + ((_HUBER / _PRIOR * (x - self.origin)[list(free)]) ** 2).sum())
+        return float(huber + ((_HUBER * ((x - self.origin) / self.spreads)[list(free)]) ** 2).sum())
 
 
-def _identified(jacobian: FloatArray, errors: FloatArray, free: Sequence[int]) -> list[int]:
+def _identified(jacobian: FloatArray, errors: FloatArray, free: Sequence[int], spreads: FloatArray) -> list[int]:
     """Parameters that the errors pin down; the least certain one is fixed first, which may settle the others."""
     deviation = max(_LEAST_ERROR, 1.4826 * float(np.median(np.abs(errors))))
     information = jacobian.T @ jacobian / deviation**2
     kept = list(range(len(free)))
     while kept:
-        part = information[np.ix_(kept, kept)] + np.eye(len(kept)) / _PRIOR**2
+        part = information[np.ix_(kept, kept)] + np.diag(spreads[[free[each] for each in kept]] ** -2.0)
         unsure = np.sqrt(np.diag(np.linalg.inv(part)))
         worst = int(np.argmax(unsure))
         if unsure[worst] <= _UNSURE:
@@ -387,7 +394,7 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
 
     value = getattr(start.costs_of(protocol), name)
     usable = value if 0 < value < math.inf else _FALLBACK[name]
-    return Parameter(f"protocols/{protocol}/{name}", protocol, usable, 1e4 if name.endswith("_gbps") else 1e5, put)
+    return Parameter(f"protocols/{protocol}/{name}", protocol, usable, 1e4 if name.endswith("_gbps") else 1e5, _SPREADS.get(name, _SPREAD), put)
 
 
 def _share(start: RuntimeProfile, medium: str) -> Parameter:
@@ -398,7 +405,7 @@ def _share(start: RuntimeProfile, medium: str) -> Parameter:
         shares = {**profile.shares, medium: Share(value, had.of_gbps)}
         return replace(profile, shares=MappingProxyType(shares))
 
-    return Parameter(f"shares/{medium}", "", had.value, 1.0, put)
+    return Parameter(f"shares/{medium}", "", had.value, 1.0, _SPREAD_OF_SHARE, put)
 
 
 def measured_profile(fit: FittedRuntime, start: RuntimeProfile, *, name: str, gpu: str, source: str) -> RuntimeProfile:
