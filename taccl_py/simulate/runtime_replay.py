@@ -23,10 +23,11 @@ symmetry is used: threadblocks that do the same with equal neighbours are replay
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -46,14 +47,14 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A step as it is timed: `sources` are the operands of a fused local sum, 0 for anything else; `waits` are (block, step)."""
+    """A step as it is timed: `sources` are the operands of a fused local sum, 0 for anything else; `waits` are of (block, step)."""
 
     receives: bool
     sends: bool
     copies: bool
     sources: int
     count: int
-    waits: tuple[int, int] | None
+    waits: tuple[tuple[int, int], ...]
 
 
 class _Load(NamedTuple):
@@ -99,8 +100,14 @@ class RuntimeReplay:
 
     def __init__(self, program: Program, topology: Topology, profile: RuntimeProfile) -> None:
         _require_fit(program, topology, profile)
-        self._program, self._topology, self._profile = program, topology, profile
+        self._program, self._profile = program, profile
         self._structure = _Structure(program, topology)
+
+    def under(self, profile: RuntimeProfile) -> RuntimeReplay:
+        """Return replays of the same program on the same machine under another profile, which costs nothing to make."""
+        other = copy.copy(self)
+        other._profile = profile
+        return other
 
     def time_us(self, size_bytes: float, *, protocol: str | None = None, instances: int = 1) -> float:
         """Time of a call.
@@ -165,6 +172,8 @@ class _Structure:
                     parallel[gpu.rank, block.send_peer] += 1
         far, blocks = far_resources(topology), []
         for rank, gpu in enumerate(program.gpus):
+            lengths = [len(block.steps) for block in gpu.threadblocks]
+            awaited = {step.depends_on for block in gpu.threadblocks for step in block.steps}
             for number, block in enumerate(gpu.threadblocks):
                 sends = any(step.op.sends for step in block.steps)
                 receives = any(step.op.receives for step in block.steps)
@@ -172,7 +181,7 @@ class _Structure:
                 loads = _loads(topology, far, link, parallel[rank, block.send_peer]) if sends else ()
                 blocks.append(_Block(
                     rank,
-                    _works(block.steps, firsts[rank], [len(b.steps) for b in gpu.threadblocks]),
+                    _works(block.steps, firsts[rank], lengths, {wait[1] for wait in awaited if wait and wait[0] == number}),
                     self._connection(block.recv_peer, rank, block.channel) if receives else _NONE,
                     self._connection(rank, block.send_peer, block.channel) if sends else _NONE,
                     receives and is_far(topology, block.recv_peer, rank),
@@ -307,8 +316,7 @@ class _Run:
             iteration, position = divmod(len(done), number)
             work = works[position]
             at_us = done[-1] if done else 0.0
-            if work.waits is not None:
-                other, target = work.waits
+            for other, target in work.waits:
                 place = iteration * len(self._blocks[other].works) + target
                 known = self._finished[other]
                 if len(known) <= place:
@@ -429,29 +437,32 @@ def _loads(topology: Topology, far: Sequence[bool], link: int, parallel: int) ->
     )
 
 
-def _works(steps: Sequence[Step], first: int, lengths: Sequence[int]) -> list[_Work]:
+def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[_Work]:
     """Steps as they are timed; sums that follow each other are fused as the runtimes fuse them.
 
-    The last of a fused chain does all the work, the others take no time.
+    The last of a fused chain does all the work, the others take no time. The wait of a step without work for which nobody waits is
+    one of the next step.
     """
     works = []
     chain = 0
+    waits: list[tuple[int, int]] = []
     for position, step in enumerate(steps):
+        following = steps[position + 1] if position + 1 < len(steps) else None
         if step.op is Op.REDUCE:
             chain += 1
-            following = steps[position + 1] if position + 1 < len(steps) else None
             fuses = following is not None and _fuses(step, following) and chain < MAX_REDUCE_CHAIN
         sources = 0
         if step.op is Op.REDUCE and not fuses:
             sources, chain = chain, 0
-        waits = None
         if step.depends_on is not None:
             block, target = step.depends_on
             if not (0 <= block < len(lengths) and 0 <= target < lengths[block]):
                 raise InputError(f"step {position} depends on tb {block} step {target}, which does not exist")
-            waits = (first + block, target)
-        copies = step.op is Op.COPY
-        works.append(_Work(step.op.receives, step.op.sends, copies, sources, step.count, waits))
+            waits.append((first + block, target))
+        moved = step.op is Op.NOP and following is not None and position not in awaited
+        now = () if moved else tuple(sorted(set(waits)))
+        waits = waits if moved else []
+        works.append(_Work(step.op.receives, step.op.sends, step.op is Op.COPY, sources, step.count, now))
     return works
 
 
@@ -475,10 +486,46 @@ def _without_copies(blocks: list[_Block], num_connections: int) -> tuple[list[_B
     ends = _ends(blocks, num_connections)
     if ends is None:
         return blocks, num_connections
-    colours = _coloured(blocks, ends)
-    if colours is None or len(set(colours)) == len(blocks):
-        return blocks, num_connections
-    return _merged(blocks, colours, ends)
+    best = blocks, num_connections
+    by_position, by_order = (_coloured(blocks, ends, places) for places in (_positions(blocks), _orders(blocks)))
+    if by_order is not None and not _keeps_order(blocks, by_order):
+        by_order = None
+    for colours in (by_position, by_order):
+        if colours is not None and len(set(colours)) < len(best[0]):
+            best = _merged(blocks, colours, ends)
+    return best
+
+
+def _keeps_order(blocks: Sequence[_Block], colours: Sequence[int]) -> bool:
+    """Whether the first blocks of the classes that share a resource come in the order of the blocks that do, for every resource."""
+    firsts: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for index, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
+        first = firsts.setdefault(colour, index)
+        for load in block.loads:
+            if last.get(load.resource, _NONE) >= first:
+                return False
+            last[load.resource] = first
+    return True
+
+
+def _positions(blocks: Sequence[_Block]) -> list[Hashable]:
+    """Place of every block among those of its rank."""
+    firsts: dict[int, int] = {}
+    for index, block in enumerate(blocks):
+        firsts.setdefault(block.rank, index)
+    return [index - firsts[block.rank] for index, block in enumerate(blocks)]
+
+
+def _orders(blocks: Sequence[_Block]) -> list[Hashable]:
+    """Place of every block among those that share one of its resources, for each of them."""
+    users: dict[int, int] = defaultdict(int)
+    orders: list[Hashable] = []
+    for block in blocks:
+        orders.append(tuple(users[load.resource] for load in block.loads))
+        for load in block.loads:
+            users[load.resource] += 1
+    return orders
 
 
 def _ends(blocks: Sequence[_Block], num_connections: int) -> list[tuple[int, int]] | None:
@@ -495,23 +542,21 @@ def _ends(blocks: Sequence[_Block], num_connections: int) -> list[tuple[int, int
     return list(zip(senders, receivers, strict=True))
 
 
-def _coloured(blocks: Sequence[_Block], ends: Sequence[tuple[int, int]]) -> list[int] | None:
+def _coloured(
+    blocks: Sequence[_Block], ends: Sequence[tuple[int, int]], places: Sequence[Hashable]
+) -> list[int] | None:
     """Class of every block; None if blocks of one class share a resource, or a block uses two resources of one class."""
     users: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index, block in enumerate(blocks):
         for place, (resource, *_) in enumerate(block.loads):
             users[resource].append((place, index))
-    firsts: dict[int, int] = {}
-    for index, block in enumerate(blocks):
-        firsts.setdefault(block.rank, index)
     own = [
         (
-            index - firsts[block.rank],
-            tuple((w.receives, w.sends, w.copies, w.sources, w.count, w.waits and w.waits[0] - firsts[block.rank], w.waits and w.waits[1])
-                  for w in block.works),
+            place,
+            tuple((w.receives, w.sends, w.copies, w.sources, w.count) for w in block.works),
             block.far_in, block.latency_us, tuple(load[1:] for load in block.loads),
         )
-        for index, block in enumerate(blocks)
+        for place, block in zip(places, blocks, strict=True)
     ]  # fmt: skip
     colours = _numbered(own)
     while True:
@@ -523,7 +568,7 @@ def _coloured(blocks: Sequence[_Block], ends: Sequence[tuple[int, int]]) -> list
                 colours[index],
                 colours[ends[block.receives_from][0]] if block.receives_from != _NONE else _NONE,
                 colours[ends[block.sends_to][1]] if block.sends_to != _NONE else _NONE,
-                tuple(colours[work.waits[0]] for work in block.works if work.waits),
+                tuple(tuple(sorted((colours[other], step) for other, step in work.waits)) for work in block.works),
                 tuple(of_resource[resource] for resource, *_ in block.loads),
             )
             for index, block in enumerate(blocks)
@@ -560,7 +605,8 @@ def _merged(
         block = blocks[index]
         works = [
             _Work(
-                w.receives, w.sends, w.copies, w.sources, w.count, w.waits and (number[colours[w.waits[0]]], w.waits[1])
+                w.receives, w.sends, w.copies, w.sources, w.count,
+                tuple(sorted({(number[colours[other]], step) for other, step in w.waits})),
             )
             for w in block.works
         ]
