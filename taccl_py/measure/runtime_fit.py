@@ -165,7 +165,9 @@ def fit_runtime(
         If there is no observation, or a prediction is refused.
     """
     if not observations:
-        raise InputError("there are no measured times to fit a profile to; give logs with rows that the files were run for")
+        raise InputError(
+            "there are no measured times to fit a profile to; give logs with rows that the files were run for"
+        )
     problem = _Problem(start, parameters, observations)
     free = list(range(len(parameters)))
     x = problem.origin.copy()
@@ -361,9 +363,7 @@ def program_parameters(start: RuntimeProfile, topology: Topology, programs: Sequ
         steps = {step.op for gpu in program.gpus for block in gpu.threadblocks for step in block.steps}
         names |= {"reduce_us", "reduce_gbps"} if Op.REDUCE in steps else set()
         names |= {"copy_gbps"} if Op.COPY in steps else set()
-    found = [
-        _cost(start, protocol, name) for protocol in sorted(used) for name in _FALLBACK if name in used[protocol]
-    ]
+    found = [_cost(start, protocol, name) for protocol in sorted(used) for name in _FALLBACK if name in used[protocol]]
     media = [*([near_medium(start, topology)] if False in reached else []), *(["nic"] if True in reached else [])]
     return [*found, *(_share(start, medium) for medium in media if medium)]
 
@@ -394,7 +394,14 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
 
     value = getattr(start.costs_of(protocol), name)
     usable = value if 0 < value < math.inf else _FALLBACK[name]
-    return Parameter(f"protocols/{protocol}/{name}", protocol, usable, 1e4 if name.endswith("_gbps") else 1e5, _SPREADS.get(name, _SPREAD), put)
+    return Parameter(
+        f"protocols/{protocol}/{name}",
+        protocol,
+        usable,
+        1e4 if name.endswith("_gbps") else 1e5,
+        _SPREADS.get(name, _SPREAD),
+        put,
+    )
 
 
 def _share(start: RuntimeProfile, medium: str) -> Parameter:
