@@ -36,6 +36,7 @@ FORMAT = "taccl-topology"
 VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_GPU = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 def is_taccl_profile(value: Any) -> bool:
@@ -151,7 +152,19 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "chunk_costs": topology.chunk_costs,
         **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
         "inside": str(topology.inside),
+        **_gpu_to_json(topology.gpu),
     }
+
+
+def _gpu_to_json(gpu: str) -> dict[str, str]:
+    return {"gpu": gpu} if gpu else {}
+
+
+def _gpu(fields: Fields) -> str:
+    gpu = fields.text("gpu", "")
+    if gpu and not _GPU.fullmatch(gpu):
+        fields.fail("gpu", f"found {gpu!r}; write the model in small letters, for example a100 or mi300x")
+    return gpu
 
 
 def _inside(fields: Fields) -> Medium:
@@ -203,10 +216,13 @@ def topology_from_fields(fields: Fields) -> Topology:
     symmetry = _permutations(fields, len(node_of))
     chunk_costs = fields.boolean("chunk_costs", False)
     switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
-    inside = _inside(fields)
+    inside, gpu = _inside(fields), _gpu(fields)
     fields.finish()
     topology: Topology = fields.build(
-        "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches, inside)
+        "",
+        lambda: Topology(
+            name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches, inside, gpu
+        ),
     )
     return topology
 
@@ -291,18 +307,24 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     nics = tuple(_nic(item, num_ranks, known) for item in node.objects("nics", []))
     links = _node_links(node, num_ranks, known)
     symmetry = _permutations(node, num_ranks)
-    inside = _inside(node)
+    inside, gpu = _inside(node), _gpu(node)
     node.finish()
     _check_names(node, ports, switches, nics)
     _check_use(node, ports, links, nics)
     network = _network(fields, bool(nics))
     fields.finish()
-    return NodeTemplate(name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside)
+    return NodeTemplate(
+        name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside, gpu
+    )
 
 
 def template_to_json(template: NodeTemplate) -> dict[str, Any]:
     """Return the node form of a node, which `template_from_fields` reads back without any change."""
-    node: dict[str, Any] = {"ranks": template.num_ranks, "inside": str(template.inside)}
+    node: dict[str, Any] = {
+        "ranks": template.num_ranks,
+        "inside": str(template.inside),
+        **_gpu_to_json(template.gpu),
+    }
     if template.links:
         node["links"] = _node_links_to_json(template.links)
     if template.switches:

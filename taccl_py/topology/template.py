@@ -178,6 +178,8 @@ class NodeTemplate:
         What joins the nodes; of no importance without NICs.
     inside
         What joins the ranks of a node, where it is more than one thing the worst.
+    gpu
+        Model of the GPUs, such as ``a100``; empty if unknown.
     """
 
     name: str
@@ -191,6 +193,7 @@ class NodeTemplate:
     symmetry: tuple[tuple[int, ...], ...] = ()
     network: Network = Network()
     inside: Medium = Medium.UNKNOWN
+    gpu: str = ""
 
     @property
     def num_local_links(self) -> int:
@@ -323,6 +326,7 @@ def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tupl
         symmetry=symmetry,
         switches=tuple(builder.switches),
         inside=max((template.inside for template in templates), key=list(Medium).index),
+        gpu=templates[0].gpu if len({template.gpu for template in templates}) == 1 else "",
     )
 
 
