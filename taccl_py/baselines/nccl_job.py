@@ -6,11 +6,12 @@ node's bandwidths; a dump of the real search is better where there is one.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 
 from taccl_py.baselines.nccl_tuner import Gpu, Graph, Job
-from taccl_py.discover.gpus import GpuModel
+from taccl_py.discover.gpus import GpuModel, parse_gpu
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Medium, Topology
 
@@ -37,7 +38,11 @@ _AMD_CPUS = ("ndv4",)
 
 
 def gpu_of(topology: Topology) -> Gpu | None:
-    """Generation of a shipped machine's GPUs, None where the name does not tell."""
+    """Generation of the GPUs, None where the topology does not name any on which NCCL runs."""
+    if topology.gpu:
+        with contextlib.suppress(InputError):
+            model = parse_gpu(topology.gpu)
+            return None if model is None else tuned_as(model)
     return _GPU_OF.get(_base(topology))
 
 

@@ -141,9 +141,9 @@ def gpu_option(purpose: str) -> Callable[[F], F]:
 
 
 def inside_option(default: str) -> Callable[[F], F]:
-    """Option ``--inside`` of commands that measure times, with a sentence that says the default."""
+    """Option ``--inside`` of commands that make topologies, with a sentence that says the default."""
     words = (
-        "What joins the ranks of a node, which times do not tell and which decides on protocols: LL128 is for nvlink alone "
+        "What joins the ranks of a node, which decides on protocols and not on times: LL128 is for nvlink alone "
         f"(which stands for xGMI too). {default}"
     )
     return click.option("--inside", type=click.Choice([str(medium) for medium in Medium]), default=None, help=words)

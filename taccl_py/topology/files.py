@@ -332,6 +332,11 @@ def template_to_json(template: NodeTemplate) -> dict[str, Any]:
             {"name": switch.name, "ranks": list(switch.ranks), **_cost_to_json(switch.cost)}
             | ({"multicast": True} if switch.multicast else {})
             | ({"reduce": True} if switch.reduce else {})
+            | (
+                {"rank_costs": {str(r): _cost_to_json(cost) for r, cost in switch.rank_costs}}
+                if switch.rank_costs
+                else {}
+            )
             for switch in template.switches
         ]
     if template.ports:
@@ -402,9 +407,26 @@ def _node_switch(item: Fields, num_ranks: int) -> NodeSwitch:
     name, ranks, cost = _name(item), _ranks(item, num_ranks), _cost(item)
     if len(ranks) < 2:
         item.fail("ranks", f"a switch joins at least two ranks, found {len(ranks)}")
-    switch = NodeSwitch(name, ranks, cost, item.boolean("multicast", False), item.boolean("reduce", False))
+    multicast, reduce = item.boolean("multicast", False), item.boolean("reduce", False)
+    switch = NodeSwitch(name, ranks, cost, multicast, reduce, _rank_costs(item, ranks))
     item.finish()
     return switch
+
+
+def _rank_costs(item: Fields, ranks: Sequence[int]) -> tuple[tuple[int, Cost], ...]:
+    """Costs of the ranks of a switch that have others than it states."""
+    if not item.has("rank_costs"):
+        return ()
+    costs = item.object("rank_costs")
+    joined = {str(rank): rank for rank in ranks}
+    found = []
+    for key in costs.names():
+        if key not in joined:
+            costs.fail(key, f"{key!r} is not one of the ranks that the switch joins")
+        cost = costs.object(key)
+        found.append((joined[key], _cost(cost)))
+        cost.finish()
+    return tuple(sorted(found, key=lambda each: each[0]))
 
 
 def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:
