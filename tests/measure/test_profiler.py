@@ -204,6 +204,6 @@ def test_noise_makes_no_classes(name, nodes, classes, noise, seed):
 
 def test_classes_that_differ_stay_apart():
     """One link in eight is 10 % slower, and noise is 1 %."""
-    truth = degraded(load_topology("full:4"), Degradation(slow_links=(parse_slow_link("0-1:0.9"),)))
+    truth = degraded(load_topology("full:4"), Degradation(slow=(parse_slow_link("0-1:0.9"),)))
     found = profile(Counted(EmulatedBench(truth, 0.01, 1)))
     assert sorted(len(members) for _, members in found.lines) == [2, 10]
