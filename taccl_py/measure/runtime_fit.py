@@ -14,14 +14,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Op, Program
+from taccl_py.profiles.catalog import AUTO, load_profile, select_profile
 from taccl_py.profiles.model import Figure, RuntimeProfile, Share
-from taccl_py.profiles.view import is_far
+from taccl_py.profiles.view import is_far, require_costs_by_size
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.topology.model import Medium, Topology
 
@@ -165,7 +167,9 @@ def fit_runtime(
         If there is no observation, or a prediction is refused.
     """
     if not observations:
-        raise InputError("there are no measured times to fit a profile to; give logs with rows that the files were run for")
+        raise InputError(
+            "there are no measured times to fit a profile to; give logs with rows that the files were run for"
+        )
     problem = _Problem(start, parameters, observations)
     free = list(range(len(parameters)))
     x = problem.origin.copy()
@@ -306,6 +310,42 @@ def _identified(jacobian: FloatArray, errors: FloatArray, free: Sequence[int], s
     return [free[each] for each in kept]
 
 
+# Profiles that a fit starts from where there is none for the GPUs of the machine: the nearest one of the runtime.
+_NEAREST = {"executor": "executor-a100", "rccl": "rccl-mi300x", "legacy": "legacy-a100"}
+
+
+def starting_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfile:
+    """Return the profile that a fit starts from.
+
+    Parameters
+    ----------
+    asked
+        A name, a file, or ``auto``: that of the runtime on the machine's GPUs, else the nearest of the runtime, without its shares.
+    runtime
+        Name of the runtime.
+    topology
+        The machine.
+
+    Raises
+    ------
+    InputError
+        If there is no such profile, it is wrong or of another runtime, or has no costs; or if the machine's costs are for one chunk.
+    """
+    require_costs_by_size(topology, load_profile(_NEAREST[runtime]))
+    found = select_profile(asked, runtime, topology).profile
+    if not found.is_neutral:
+        return found
+    if asked != AUTO:
+        raise InputError(
+            f"profile {found.name} has no costs to start from; name another, or auto",
+            path="command line",
+            field="--start",
+        )
+    nearest = load_profile(_NEAREST[runtime])
+    figures = {place: figure for place, figure in nearest.figures.items() if not place.startswith("shares/")}
+    return replace(nearest, shares=MappingProxyType({}), figures=MappingProxyType(figures))
+
+
 # Programs of the MSCCL family
 
 
@@ -361,9 +401,7 @@ def program_parameters(start: RuntimeProfile, topology: Topology, programs: Sequ
         steps = {step.op for gpu in program.gpus for block in gpu.threadblocks for step in block.steps}
         names |= {"reduce_us", "reduce_gbps"} if Op.REDUCE in steps else set()
         names |= {"copy_gbps"} if Op.COPY in steps else set()
-    found = [
-        _cost(start, protocol, name) for protocol in sorted(used) for name in _FALLBACK if name in used[protocol]
-    ]
+    found = [_cost(start, protocol, name) for protocol in sorted(used) for name in _FALLBACK if name in used[protocol]]
     media = [*([near_medium(start, topology)] if False in reached else []), *(["nic"] if True in reached else [])]
     return [*found, *(_share(start, medium) for medium in media if medium)]
 
@@ -389,12 +427,23 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
     """One cost of a protocol."""
 
     def put(profile: RuntimeProfile, value: float) -> RuntimeProfile:
-        costs = replace(profile.protocols[protocol], **{name: value})
+        costs = replace(profile.protocols[protocol], **_one(name, value))
         return replace(profile, protocols=MappingProxyType({**profile.protocols, protocol: costs}))
 
     value = getattr(start.costs_of(protocol), name)
     usable = value if 0 < value < math.inf else _FALLBACK[name]
-    return Parameter(f"protocols/{protocol}/{name}", protocol, usable, 1e4 if name.endswith("_gbps") else 1e5, _SPREADS.get(name, _SPREAD), put)
+    return Parameter(
+        f"protocols/{protocol}/{name}",
+        protocol,
+        usable,
+        1e4 if name.endswith("_gbps") else 1e5,
+        _SPREADS.get(name, _SPREAD),
+        put,
+    )
+
+
+def _one(name: str, value: float) -> dict[str, Any]:
+    return {name: value}
 
 
 def _share(start: RuntimeProfile, medium: str) -> Parameter:

@@ -605,7 +605,11 @@ def _merged(
         block = blocks[index]
         works = [
             _Work(
-                w.receives, w.sends, w.copies, w.sources, w.count,
+                w.receives,
+                w.sends,
+                w.copies,
+                w.sources,
+                w.count,
                 tuple(sorted({(number[colours[other]], step) for other, step in w.waits})),
             )
             for w in block.works
