@@ -56,12 +56,12 @@ def list_command(as_json: bool) -> None:
         keys = ("name", "title", "runtime", "gpu", "source")
         echo_json({
             "profiles": [
-                {**{key: getattr(one, key) for key in keys}, "measured": _measured(one)} for one in profiles
+                {**{key: getattr(one, key) for key in keys}, "evidence": _evidence(one)} for one in profiles
             ]
         })  # fmt: skip
         return
-    rows = [(one.name, one.runtime, one.gpu, _how_measured(one), one.source) for one in profiles]
-    print_table(plain_table("Runtime profiles", ("name", "runtime", "GPU", "measured", "source"), rows))
+    rows = [(one.name, one.runtime, one.gpu, _evidence(one), one.source) for one in profiles]
+    print_table(plain_table("Runtime profiles", ("name", "runtime", "GPU", "evidence", "source"), rows))
 
 
 @runtime.command("show")
@@ -88,14 +88,8 @@ def show_command(profile: str, as_json: bool) -> None:
     print_table(plain_table("Values", ("value", "is", "measured", "source"), rows))
 
 
-def _measured(profile: RuntimeProfile) -> int:
-    return sum(one.measured for one in profile.figures.values())
-
-
-def _how_measured(profile: RuntimeProfile) -> str:
-    if profile.is_neutral:
-        return ""
-    return f"{_measured(profile)} of {len(profile.figures)}"
+def _evidence(profile: RuntimeProfile) -> str:
+    return "" if profile.is_neutral else profile.evidence
 
 
 def _value(place: str, figure: Figure) -> str:

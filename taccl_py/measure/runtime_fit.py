@@ -343,7 +343,7 @@ def starting_profile(asked: str, runtime: str, topology: Topology) -> RuntimePro
         )
     nearest = load_profile(_NEAREST[runtime])
     figures = {place: figure for place, figure in nearest.figures.items() if not place.startswith("shares/")}
-    return replace(nearest, shares=MappingProxyType({}), figures=MappingProxyType(figures))
+    return replace(nearest, shares={}, figures=figures)
 
 
 # Programs of the MSCCL family
@@ -428,7 +428,7 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
 
     def put(profile: RuntimeProfile, value: float) -> RuntimeProfile:
         costs = replace(profile.protocols[protocol], **_one(name, value))
-        return replace(profile, protocols=MappingProxyType({**profile.protocols, protocol: costs}))
+        return replace(profile, protocols={**profile.protocols, protocol: costs})
 
     value = getattr(start.costs_of(protocol), name)
     usable = value if 0 < value < math.inf else _FALLBACK[name]
@@ -452,7 +452,7 @@ def _share(start: RuntimeProfile, medium: str) -> Parameter:
 
     def put(profile: RuntimeProfile, value: float) -> RuntimeProfile:
         shares = {**profile.shares, medium: Share(value, had.of_gbps)}
-        return replace(profile, shares=MappingProxyType(shares))
+        return replace(profile, shares=shares)
 
     return Parameter(f"shares/{medium}", "", had.value, 1.0, _SPREAD_OF_SHARE, put)
 
@@ -486,5 +486,5 @@ def measured_profile(fit: FittedRuntime, start: RuntimeProfile, *, name: str, gp
     title = start.title if start.gpu == gpu else f"{start.runtime} on {gpu or 'GPUs that are not known'}"
     return replace(
         fit.profile, name=name, title=title, gpu=gpu, source=f"taccl runtime fit, started from {start.name}; fitted to {source}",
-        figures=MappingProxyType(figures),
+        figures=figures,
     )  # fmt: skip
