@@ -97,7 +97,7 @@ def test_a_fit_finds_the_profile_that_made_the_times():
         replace(one, time_us=one.predicted(truth)) for name in names for one in observations()[name]
     ]  # fmt: skip
     fit = fit_runtime(start, program_parameters(start, topology, [program_of(name) for name in names]), made)
-    assert fit.residual.p90 <= 1.01
+    assert fit.residual.p90 <= 1.02
     found = fit.profile.protocols["LL"]
     for name in ("launch_us", "op_us", "hop_near_us", "tb_gbps", "reduce_us"):
         assert f"protocols/LL/{name}" in fit.fitted
