@@ -18,6 +18,7 @@ from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline import Lowered, chosen_instead, lower_and_judge, require_valid
 from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.profiles.view import with_alphas_side_by_side
 from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.runtime_replay import RuntimeReplay
@@ -185,7 +186,7 @@ def choose_for(
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     """Lower bound under a profile for the collective, size and machine of a schedule."""
-    collective, topology = schedule.collective, schedule.topology
+    collective, topology = schedule.collective, with_alphas_side_by_side(schedule.topology)
     bounds = DemandBounds.of(topology, collective.kind, collective.root, Limits(seconds=PARAMS.bound_seconds))
 
     def physical_us(size_bytes: float) -> float:

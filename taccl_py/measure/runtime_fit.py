@@ -35,11 +35,11 @@ _HUBER = 0.05  # relative error above which a row counts less
 _SPREADS = {"launch_us": 2.0, "tb_gbps": 1.0, "reduce_us": 1.0, "reduce_gbps": 1.0, "copy_gbps": 1.0}
 _SPREAD, _SPREAD_OF_SHARE = 0.7, 0.2
 _UNSURE = math.log(1.5)  # deviation after all rows are seen, above which a value is not identified
-_LEAST_ERROR = 0.02  # of times in a log
+_LEAST_ERROR = 0.02  # deviation of times in a log, at least
 _STEP, _LONGEST_STEP = 0.02, 1.5  # of logarithms: for the Jacobian, and of one iteration
 _DAMPINGS = (1e-3, 1e-1, 1.0, 10.0)
 _ITERATIONS, _GAIN = 12, 1e-3
-_ROUNDS = 3
+_ROUNDS = 4
 _DIGITS = 4
 # Where the starting profile has nothing to start from, as its rate is without a limit or its cost is 0.
 _FALLBACK = {
@@ -173,10 +173,11 @@ def fit_runtime(
     problem = _Problem(start, parameters, observations)
     free = list(range(len(parameters)))
     x = problem.origin.copy()
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
         x, jacobian, errors = problem.solve(x, free)
-        known = _identified(jacobian, errors, free, problem.spreads)
-        if known == free:
+        problem.deviation = min(_HUBER, max(_LEAST_ERROR, 1.4826 * float(np.median(np.abs(errors)))))
+        known = _identified(jacobian, problem.deviation, free, problem.spreads)
+        if known == free and turn:
             break
         lost = [each for each in free if each not in known]
         x[lost] = problem.origin[lost]
@@ -218,6 +219,7 @@ class _Problem:
         self, start: RuntimeProfile, parameters: Sequence[Parameter], observations: Sequence[Observation]
     ) -> None:
         self._start, self._parameters, self._observations = start, parameters, observations
+        self.deviation = _HUBER  # of the errors of a row, which says how much the starting profile counts beside them
         self.origin = np.array([math.log(each.start) for each in parameters])
         self.spreads = np.array([each.spread for each in parameters])
         self._most = np.array([math.log(each.most) for each in parameters])
@@ -273,7 +275,7 @@ class _Problem:
     ) -> tuple[FloatArray, FloatArray]:
         """The best of some damped steps."""
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(errors), 1e-12))
-        prior = (_HUBER / self.spreads[list(free)]) ** 2
+        prior = (self.deviation / self.spreads[list(free)]) ** 2
         hessian = jacobian.T @ (jacobian * weights[:, None]) + np.diag(prior)
         gradient = jacobian.T @ (errors * weights) + prior * (x - self.origin)[list(free)]
         found = (x, errors)
@@ -292,12 +294,11 @@ class _Problem:
     def _cost(self, x: FloatArray, errors: FloatArray, free: Sequence[int]) -> float:
         sizes = np.abs(errors)
         huber = np.where(sizes < _HUBER, sizes**2, 2 * _HUBER * sizes - _HUBER**2).sum()
-        return float(huber + ((_HUBER * ((x - self.origin) / self.spreads)[list(free)]) ** 2).sum())
+        return float(huber + ((self.deviation * ((x - self.origin) / self.spreads)[list(free)]) ** 2).sum())
 
 
-def _identified(jacobian: FloatArray, errors: FloatArray, free: Sequence[int], spreads: FloatArray) -> list[int]:
+def _identified(jacobian: FloatArray, deviation: float, free: Sequence[int], spreads: FloatArray) -> list[int]:
     """Parameters that the errors pin down; the least certain one is fixed first, which may settle the others."""
-    deviation = max(_LEAST_ERROR, 1.4826 * float(np.median(np.abs(errors))))
     information = jacobian.T @ jacobian / deviation**2
     kept = list(range(len(free)))
     while kept:

@@ -18,12 +18,12 @@ from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import machine_under
+from taccl_py.profiles.view import machine_under, with_alphas_side_by_side
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
-from taccl_py.solvers.limits import Deadline, Over
+from taccl_py.solvers.limits import Deadline, Limits, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, likely_views, runtime_bound
 from taccl_py.synthesis.engine import Demand, Events, Proof
@@ -36,6 +36,8 @@ _PROBE_FACTOR = 2.0
 _BOUNDS, _LEAST_SECONDS = 0.25, 1.0
 # Part of the time that is kept for lowering: schedules whose programs are slower are of no use.
 _LOWERING = 0.25
+# Most seconds for bounds under a runtime profile.
+_BOUNDS_UNDER_SECONDS = 5.0
 # Part of the time for searches under a runtime profile that is for the machine itself.
 _OWN_SHARE = 0.6
 # Longest run of one engine; a range races many.
@@ -193,7 +195,7 @@ def synthesize_portfolio(
         members = _members(variants, sizes, options, over, stopped)
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
-    rows = _rows(members, probes, options, profile, bounds)
+    rows = _rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS))
     return Portfolio(demand, tuple(members), tuple(rows), len(candidates), profile)
 
 
@@ -222,9 +224,7 @@ def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
     return replace(probe, demand=replace(demand, topology=machine))
 
 
-def _members_by_replay(
-    cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over
-) -> list[Member]:
+def _members_by_replay(cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over) -> list[Member]:
     """Members for all sizes by the choices of a replayed cover; what cannot be lowered, or is not safe, is left to the next choice.
 
     Raises
@@ -497,13 +497,16 @@ def _rows(
     probes: Sequence[Probe],
     options: LoweringOptions,
     profile: RuntimeProfile | None,
-    bounds: DemandBounds,
+    limits: Limits,
 ) -> list[SizeRow]:
     rows = []
     replays: dict[int, RuntimeReplay] = {}
+    demand = probes[0].demand
+    machine = with_alphas_side_by_side(demand.topology)
+    bounds = None if profile is None else DemandBounds.of(machine, demand.kind, demand.root, limits)
 
     def physical_us(size_bytes: float) -> float:
-        return bounds.at(size_bytes, over=lambda: True).time_us
+        return bounds.at(size_bytes, over=lambda: True).time_us if bounds is not None else 0.0
 
     for probe in probes:
         size = round(probe.demand.size_bytes)
@@ -516,7 +519,7 @@ def _rows(
             topology, kind = schedule.topology, schedule.collective.kind
             if index not in replays:
                 replays[index] = RuntimeReplay(member.lowered.program, topology, profile)
-            bound = runtime_bound(physical_us, topology, profile, kind, size)
+            bound = runtime_bound(physical_us, machine, profile, kind, size)
             row = replace(row, runtime_us=replays[index].time_us(size), runtime_bound=bound)
         rows.append(row)
     return rows

@@ -139,7 +139,9 @@ class ReplayedCover:
         """Choices for all sizes of a range, in order."""
         times = self._times()
         path = _best_path(times)
-        runs = [(choice, [place for place, _ in group]) for choice, group in groupby(enumerate(path), key=lambda e: e[1])]
+        runs = [
+            (choice, [place for place, _ in group]) for choice, group in groupby(enumerate(path), key=lambda e: e[1])
+        ]
         ends = []
         for (choice, places), (following, _) in pairwise(runs):
             ends.append(self._end(choice, following, self._sizes[places[-1]], self._sizes[places[-1] + 1]))

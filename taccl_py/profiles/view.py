@@ -108,6 +108,22 @@ def gpu_gbps(topology: Topology) -> float:
     return max(rates, default=0.0)
 
 
+def with_alphas_side_by_side(topology: Topology) -> Topology:
+    """The machine on which alphas that do not follow each other are latencies of messages: bounds under a profile are found on it."""
+    serial, costs = serial_alphas(topology), topology.resource_cost
+    if all(serial):
+        return topology
+    links = []
+    for index, (link, resources) in enumerate(zip(topology.links, topology.resources_of, strict=True)):
+        alpha_us = max((costs[each][0] for each in resources if not serial[each]), default=0.0)
+        links.append(link if serial[index] else replace(link, alpha_us=0.0, latency_us=link.latency_us + alpha_us))
+    first = len(topology.links)
+    ports = tuple(
+        port if serial[first + index] else replace(port, alpha_us=0.0) for index, port in enumerate(topology.ports)
+    )
+    return replace(topology, links=tuple(links), ports=ports)
+
+
 def machine_under(topology: Topology, profile: RuntimeProfile, protocol: str, instances: int = 1) -> Topology:
     """The machine that engines search on for a protocol and a number of instances.
 

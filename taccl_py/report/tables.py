@@ -115,7 +115,10 @@ def _runtime_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     size_bytes, time_us, bound_us = result["size_bytes"], result["runtime_us"], result["runtime_bound_us"]
     rate = algbw_gbps(size_bytes, time_us)
     return [
-        ("runtime time", f"{format_time(time_us)}  (profile {result['runtime_profile']}, {result['runtime_evidence']})"),
+        (
+            "runtime time",
+            f"{format_time(time_us)}  (profile {result['runtime_profile']}, {result['runtime_evidence']})",
+        ),
         ("runtime bound", f"{format_time(bound_us)}  ({result['runtime_bound_reason']})"),
         ("runtime gap", format_gap(time_us / bound_us - 1)),
         ("algbw", format_rate(rate)),

@@ -7,7 +7,8 @@ the payload needs:
 
 * A send begins when its threadblock is free, what it depends on is done and the connection has a slot. It takes
   ``k * op + bytes / rate of a threadblock``, and ends no earlier than its link and ports have carried what was asked of them:
-  each resource takes ``alpha + wire * bytes * beta / usable share`` after what came before it. Resources are served in the order
+  each resource takes ``wire * bytes * beta / usable share`` after what came before it, and NICs and PCIe an alpha more
+  (`taccl_py.profiles.view.serial_alphas`). Resources are served in the order
   in which sends begin, and several threadblocks may fill one link at the same time. Parallel connections between two ranks
   share the link's alpha.
 * A receive takes as long as a send, and ends no earlier than one hop after the end of the send, plus the part of the last
@@ -26,7 +27,7 @@ from __future__ import annotations
 import copy
 import heapq
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from typing import NamedTuple
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, usable_shares
+from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -58,12 +59,20 @@ class _Work:
 
 
 class _Load(NamedTuple):
-    """What a message asks of a resource; `far` if only messages between nodes use it."""
+    """What a message asks of a resource; `far` if only messages between nodes use it, `gpu` if it is all that a GPU sends in its node.
+
+    The alpha is one that occupies the resource where alphas are `serial`, each of parallel connections a part of it; else it is a
+    latency of the message.
+    """
 
     resource: int
     alpha_us: float
     beta_us_per_mb: float
     far: bool
+    serial: bool
+    parallel: int
+    gpu: bool = False
+    together: int = 1  # messages that ask for it at the same time
 
 
 @dataclass(slots=True)
@@ -170,7 +179,7 @@ class _Structure:
             for block in gpu.threadblocks:
                 if any(step.op.sends for step in block.steps):
                     parallel[gpu.rank, block.send_peer] += 1
-        far, blocks = far_resources(topology), []
+        nature, blocks = _Nature(far_resources(topology), serial_alphas(topology)), []
         for rank, gpu in enumerate(program.gpus):
             lengths = [len(block.steps) for block in gpu.threadblocks]
             awaited = {step.depends_on for block in gpu.threadblocks for step in block.steps}
@@ -178,7 +187,7 @@ class _Structure:
                 sends = any(step.op.sends for step in block.steps)
                 receives = any(step.op.receives for step in block.steps)
                 link = _link(program, topology, rank, number) if sends else _NONE
-                loads = _loads(topology, far, link, parallel[rank, block.send_peer]) if sends else ()
+                loads = _loads(topology, nature, link, parallel[rank, block.send_peer]) if sends else ()
                 blocks.append(_Block(
                     rank,
                     _works(block.steps, firsts[rank], lengths, {wait[1] for wait in awaited if wait and wait[0] == number}),
@@ -197,7 +206,12 @@ class _Structure:
         """Time of a call whose chunks (of one instance) have so many bytes."""
         iterations = max(1, math.ceil(cell_bytes / costs.payload_bytes - 1e-9))
         case = _Case(
-            costs, cell_bytes / iterations, instances, usable_shares(self._topology, profile), profile.nic_message_us
+            costs,
+            cell_bytes / iterations,
+            instances,
+            usable_shares(self._topology, profile),
+            profile.nic_message_us,
+            profile.gpu_gbps,
         )
         replayed = min(iterations, _REPLAYED)
         total_us = self._end_us(case, replayed)
@@ -212,13 +226,14 @@ class _Structure:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What one replay is for: bytes of a chunk in an iteration, copies side by side, usable shares, time of a NIC for a message."""
+    """What one replay is for: bytes of a chunk in an iteration, copies side by side, usable shares, limits of NICs and GPUs."""
 
     costs: ProtocolCosts
     cell_bytes: float
     copies: int
     usable: Usable
     nic_message_us: float
+    gpu_gbps: float
 
 
 @dataclass(slots=True, eq=False)
@@ -244,7 +259,7 @@ class _Run:
 
     def __init__(self, blocks: Sequence[_Block], num_connections: int, case: _Case, iterations: int) -> None:
         self._blocks, self._case, self._iterations = blocks, case, iterations
-        costs, usable = case.costs, case.usable
+        costs = case.costs
         mb = case.cell_bytes / BYTES_PER_MB
         per_operation = max(1, min(MAX_COUNT, int(costs.payload_bytes / case.cell_bytes + 1e-9))) if (
             math.isfinite(costs.payload_bytes)
@@ -256,16 +271,8 @@ class _Run:
             [costs.tail * time_us / max(1, number) for time_us, number in zip(*of_block, strict=True)]
             for of_block in zip(self._durations, self._operations, strict=True)
         ]
-        # Occupancy of a resource by a message: alpha, and microseconds for a chunk.
         self._loads = [
-            [
-                (
-                    load.resource,
-                    load.alpha_us + (case.nic_message_us if load.far else 0.0),
-                    load.beta_us_per_mb * costs.wire / (usable.far if load.far else usable.near) * mb * case.copies,
-                )
-                for load in block.loads
-            ]
+            [_asked(load, case, mb) for load in block.loads if not load.gpu or math.isfinite(case.gpu_gbps)]
             for block in blocks
         ]
         self._hops = [costs.hop_far_us if block.far_in else costs.hop_near_us for block in blocks]
@@ -367,10 +374,10 @@ class _Run:
         position = len(self._finished[index]) % len(block.works)
         work, duration_us = block.works[position], self._durations[index][position]
         end_us = start_us + duration_us
-        for resource, alpha_us, chunk_us in self._loads[index]:
-            free_us = max(self._free_us[resource], start_us) + alpha_us + chunk_us * work.count
-            self._free_us[resource] = free_us
-            end_us = max(end_us, free_us)
+        for resource, alpha_us, occupied_us, chunk_us in self._loads[index]:
+            served_us = max(self._free_us[resource], start_us) + chunk_us * work.count
+            self._free_us[resource] = served_us + occupied_us
+            end_us = max(end_us, served_us + alpha_us)
         connection, operations = self._connections[block.sends_to], self._operations[index][position]
         slots = self._case.costs.slots
         if operations > slots:
@@ -429,12 +436,34 @@ def _link(program: Program, topology: Topology, rank: int, number: int) -> int:
     return links[block.channel % len(links)]
 
 
-def _loads(topology: Topology, far: Sequence[bool], link: int, parallel: int) -> tuple[_Load, ...]:
-    """What a message asks of each of its resources; connections side by side share an alpha."""
+@dataclass(frozen=True, slots=True)
+class _Nature:
+    """For every resource, links first, whether only messages between nodes use it, and whether alphas follow each other there."""
+
+    far: tuple[bool, ...]
+    serial: tuple[bool, ...]
+
+
+def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[_Load, ...]:
+    """What a message asks of each of its resources, and of its GPU where it stays inside the node."""
     costs = topology.resource_cost
-    return tuple(
-        _Load(each, costs[each][0] / parallel, costs[each][1], far[each]) for each in topology.resources_of[link]
-    )
+    loads = [
+        _Load(each, *costs[each], nature.far[each], nature.serial[each], parallel)
+        for each in topology.resources_of[link]
+    ]
+    if not nature.far[link]:
+        gpu = topology.num_resources + topology.links[link].src
+        loads.append(_Load(gpu, 0.0, 0.0, far=False, serial=False, parallel=parallel, gpu=True))
+    return tuple(loads)
+
+
+def _asked(load: _Load, case: _Case, mb: float) -> tuple[int, float, float, float]:
+    """Resource, latency of a message, its part that occupies the resource, and the time of a chunk, in microseconds."""
+    alpha_us = load.alpha_us + (case.nic_message_us if load.far else 0.0)
+    share = case.usable.far if load.far else case.usable.near
+    beta = 1000 / case.gpu_gbps if load.gpu else load.beta_us_per_mb / share
+    chunk_us = beta * case.costs.wire * mb * case.copies * load.together
+    return load.resource, alpha_us, alpha_us / load.parallel if load.serial else 0.0, chunk_us
 
 
 def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[_Work]:
@@ -481,7 +510,8 @@ def _without_copies(blocks: list[_Block], num_connections: int) -> tuple[list[_B
     """One block of each class of blocks that do the same at the same time, and the number of connections between them.
 
     Classes come from colour refinement over blocks, connections and resources. Blocks are merged only if those that share a
-    resource are of different classes, so that who is served first is the same everywhere.
+    resource are of different classes, so that who is served first is the same everywhere. Only what a GPU sends altogether may be
+    asked for by several of a class, and is then shared evenly among them.
     """
     ends = _ends(blocks, num_connections)
     if ends is None:
@@ -502,11 +532,16 @@ def _keeps_order(blocks: Sequence[_Block], colours: Sequence[int]) -> bool:
     last: dict[int, int] = {}
     for index, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
         first = firsts.setdefault(colour, index)
-        for load in block.loads:
+        for load in _own_loads(block):
             if last.get(load.resource, _NONE) >= first:
                 return False
             last[load.resource] = first
     return True
+
+
+def _own_loads(block: _Block) -> list[_Load]:
+    """What a block asks of links and ports, in whose order it is served."""
+    return [load for load in block.loads if not load.gpu]
 
 
 def _positions(blocks: Sequence[_Block]) -> list[Hashable]:
@@ -522,8 +557,8 @@ def _orders(blocks: Sequence[_Block]) -> list[Hashable]:
     users: dict[int, int] = defaultdict(int)
     orders: list[Hashable] = []
     for block in blocks:
-        orders.append(tuple(users[load.resource] for load in block.loads))
-        for load in block.loads:
+        orders.append(tuple(users[load.resource] for load in _own_loads(block)))
+        for load in _own_loads(block):
             users[load.resource] += 1
     return orders
 
@@ -576,7 +611,12 @@ def _coloured(
         if len(set(refined)) == len(set(colours)):
             break
         colours = refined
-    shared = any(len({colours[index] for _, index in of_one}) < len(of_one) for of_one in users.values())
+    gpus = {load.resource for block in blocks for load in block.loads if load.gpu}
+    shared = any(
+        len({colours[index] for _, index in of_one}) < len(of_one)
+        for resource, of_one in users.items()
+        if resource not in gpus
+    )
     twice = any(len({of_resource[r] for r, *_ in block.loads}) < len(block.loads) for block in blocks)
     return None if shared or twice else refined
 
@@ -594,10 +634,10 @@ def _merged(
     for index, colour in enumerate(colours):
         first.setdefault(colour, index)
     number = {colour: place for place, colour in enumerate(first)}
-    users: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    users: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for index, block in enumerate(blocks):
         for place, (resource, *_) in enumerate(block.loads):
-            users[resource].add((place, colours[index]))
+            users[resource][place, colours[index]] += 1
     resources: dict[frozenset[tuple[int, int]], int] = {}
     connections: dict[int, int] = {}
     merged = []
@@ -615,8 +655,11 @@ def _merged(
             for w in block.works
         ]
         loads = tuple(
-            load._replace(resource=resources.setdefault(frozenset(users[load.resource]), len(resources)))
-            for load in block.loads
+            load._replace(
+                resource=resources.setdefault(frozenset(users[load.resource]), len(resources)),
+                together=users[load.resource][place, colours[index]] if load.gpu else 1,
+            )
+            for place, load in enumerate(block.loads)
         )
         # A connection is known by the class of its sender.
         into = _NONE if block.receives_from == _NONE else colours[ends[block.receives_from][0]]

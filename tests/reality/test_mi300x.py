@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.lowering.msccl_xml import emit_xml
-from taccl_py.measure.runtime_fit import fit_runtime, program_parameters, residuals
+from taccl_py.measure.runtime_fit import fit_runtime, program_observations, program_parameters, residuals
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.model import Share
 from taccl_py.runtimes import RCCL
@@ -55,7 +55,7 @@ def test_one_file_of_each_protocol_tells_the_others(fitted):
     fit = fit_runtime(start, parameters, [one for name in fitted for one in observations()[name]])
     total, _, _ = residuals(fit.profile, all_observations(without=fitted))
     assert total.median <= 1.08
-    assert total.p90 <= 1.20
+    assert total.p90 <= 1.25
 
 
 def test_the_model_chooses_nearly_the_best_of_the_given_files():
@@ -84,7 +84,8 @@ def test_simple_allreduce_is_safe_up_to_where_its_log_ends(name, safe_mib):
 
 def test_a_fit_finds_the_profile_that_made_the_times():
     start, topology = load_profile("rccl-mi300x"), load_topology("mi300x")
-    names = ("ag_allpair_ll_x_2", "ag_ring_ll_4_1", "ar_allpair_ll_x_1")
+    names = ("ag_allpair_ll_x_2", "ag_ring_ll_4_1", "ag_ring_ll_8_2", "ar_allpair_ll_x_1")
+    sizes = [4096 << shift for shift in range(0, 17, 2)]
     costs = start.protocols["LL"]
     truth = replace(
         start,
@@ -93,15 +94,17 @@ def test_a_fit_finds_the_profile_that_made_the_times():
             "LL": replace(costs, launch_us=9.0, op_us=0.6, hop_near_us=2.0, tb_gbps=5.0, reduce_us=2.0),
         },
     )
-    made = [
-        replace(one, time_us=one.predicted(truth)) for name in names for one in observations()[name]
+    rows = [(size, 1.0) for size in sizes]
+    asked = [
+        one for name in names for one in program_observations(program_of(name), topology, start, rows, name)
     ]  # fmt: skip
+    made = [replace(one, time_us=one.predicted(truth)) for one in asked]
     fit = fit_runtime(start, program_parameters(start, topology, [program_of(name) for name in names]), made)
-    assert fit.residual.p90 <= 1.02
+    assert fit.residual.p90 <= 1.005
     found = fit.profile.protocols["LL"]
     for name in ("launch_us", "op_us", "hop_near_us", "tb_gbps", "reduce_us"):
         assert f"protocols/LL/{name}" in fit.fitted
-        assert getattr(found, name) == pytest.approx(getattr(truth.protocols["LL"], name), rel=0.15), name
+        assert getattr(found, name) == pytest.approx(getattr(truth.protocols["LL"], name), rel=0.05), name
     assert fit.profile.protocols["Simple"] == start.protocols["Simple"]
 
 

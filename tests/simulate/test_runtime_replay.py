@@ -162,12 +162,20 @@ def test_threadblocks_that_are_alike_give_the_same_time_alone(monkeypatch, make,
 
 
 def test_threadblocks_at_one_port_are_not_taken_for_one():
-    # Both ranks of a pair send through one port: the second waits for the first.
+    # Both ranks of a pair send through one port: 10 us of it for the second follow those for the first; alphas are side by side.
     shared = machine(3, [Link(0, 2, 1, 5000, ports=(0,)), Link(1, 2, 1, 5000, ports=(0,))], [Port("p", 1, 5000)])
     both = program(
         [block(SEND, to=2)], [block(SEND, to=2)], [block(RECV, of=0), block(RECV, of=1, channel=0)]
     )  # fmt: skip
-    assert runtime_us(both, shared, PROFILE, KB) == pytest.approx(5 + 2 * 11 + 3 + 0.75)
+    assert runtime_us(both, shared, PROFILE, KB) == pytest.approx(5 + 2 * 10 + 1 + 3 + 0.75)
+
+
+def test_a_gpu_sends_no_more_than_its_limit():
+    # 2 KB on the wire at 0.1 GB/s, for each of two messages that leave rank 0.
+    star, limited = both_ways((0, 1), (0, 2)), replace(PROFILE, gpu_gbps=0.1)
+    both = program([block(SEND, to=1), block(SEND, to=2)], [block(RECV, of=0)], [block(RECV, of=0)])
+    assert runtime_us(both, star, PROFILE, KB) == pytest.approx(5 + 6.75)
+    assert runtime_us(both, star, limited, KB) == pytest.approx(5 + 2 * 20 + 3 + 0.75)
 
 
 def test_a_program_that_stops_is_refused():

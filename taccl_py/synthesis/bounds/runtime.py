@@ -60,9 +60,10 @@ def runtime_bound(
     Parameters
     ----------
     physical_us
-        Bound on links and ports for a size in bytes, in microseconds.
+        Bound on links and ports of `topology` for a size in bytes, in microseconds.
     topology, profile
-        Machine and runtime profile.
+        Machine, whose alphas are side by side where they do not follow each other
+        (`taccl_py.profiles.view.with_alphas_side_by_side`), and runtime profile.
     kind, size_bytes
         The collective, and its size as nccl-tests counts it.
     """
@@ -152,6 +153,7 @@ def _hops_us(topology: Topology, costs: ProtocolCosts) -> tuple[float | None, fl
     added: dict[bool, float] = {}
     for link in topology.links:
         far = is_far(topology, link.src, link.dst)
-        hop_us = max((costs.hop_far_us if far else costs.hop_near_us) + costs.op_us - link.alpha_us, 0.0)
+        own_us = link.alpha_us + link.latency_us
+        hop_us = max((costs.hop_far_us if far else costs.hop_near_us) + costs.op_us - own_us, 0.0)
         added[far] = min(added.get(far, hop_us), hop_us)
     return added.get(True), added.get(False)
