@@ -154,7 +154,7 @@ def test_the_neutral_profile_leaves_the_link_alone():
 def test_threadblocks_that_are_alike_give_the_same_time_alone(monkeypatch, make, instances, protocol):
     made, mi300x, profile = make(8, instances, protocol), load_topology("mi300x"), load_profile("rccl-mi300x")
     merged = RuntimeReplay(made, mi300x, profile)
-    monkeypatch.setattr(runtime_replay, "_without_copies", lambda blocks, connections: (blocks, connections))
+    monkeypatch.setattr(runtime_replay, "merge_alike", lambda blocks, connections: (blocks, connections))
     every = RuntimeReplay(made, mi300x, profile)
     assert len(merged._structure._blocks) < len(every._structure._blocks) / 7
     for size in (4096, 1 << 20, 1 << 24):
