@@ -10,11 +10,10 @@ import pytest
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.measure.runtime_fit import fit_runtime, program_observations, program_parameters, residuals
 from taccl_py.profiles.catalog import load_profile
-from taccl_py.profiles.model import Share
 from taccl_py.runtimes import RCCL
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.msccl import judge_program
-from tests.reality.mi300x import all_observations, observations, program_of, programs, times
+from tests.reality.mi300x import ONE_OF_EACH, all_observations, fitted_to, observations, program_of, programs, times
 
 
 def test_every_file_has_its_rows():
@@ -31,28 +30,15 @@ def test_the_shipped_profile_predicts_the_given_files():
         assert residual.median <= 1.12
 
 
-def stranger():
-    """A profile that knows nothing of MI300X: the costs of an A100 with the buffers of RCCL."""
-    a100, mi300x = load_profile("executor-a100"), load_profile("rccl-mi300x")
-    protocols = {
-        name: replace(costs, wire=own.wire, tail=own.tail, payload_bytes=own.payload_bytes, slots=own.slots)
-        for name, own in mi300x.protocols.items()
-        for costs in [a100.protocols[name]]
-    }
-    return replace(a100, name="stranger", runtime="rccl", protocols=protocols, shares={"xgmi": Share(0.9, 48.0)})
-
-
 @pytest.mark.parametrize(
     "fitted",
     [
         pytest.param(("ag_ring_ll_8_2", "ag_ring_LL128_8_1", "ag_ring_simple_8_1"), marks=pytest.mark.slow),
-        ("ar_allpair_ll_x_1", "ar_allpair_LL128_x_1", "ar_allpair_simple_x_1"),
+        ONE_OF_EACH,
     ],
 )
 def test_one_file_of_each_protocol_tells_the_others(fitted):
-    topology, start = load_topology("mi300x"), stranger()
-    parameters = program_parameters(start, topology, [program_of(name) for name in fitted])
-    fit = fit_runtime(start, parameters, [one for name in fitted for one in observations()[name]])
+    fit = fitted_to(fitted)
     total, _, _ = residuals(fit.profile, all_observations(without=fitted))
     assert total.median <= 1.08
     assert total.p90 <= 1.25
