@@ -137,11 +137,14 @@ class RuntimeProfile:
     protocols
         Costs by name of protocol.
     shares
-        Usable shares by medium: ``nvlink``, ``xgmi``, ``pcie``, ``nic``, and ``nvls`` for what NVLink SHARP reaches of NVLink.
+        Usable shares by medium: ``nvlink``, ``xgmi``, ``pcie``, ``nic``, and ``nvls`` for what NVLink SHARP reaches of NVLink; for
+        NCCL's algorithms also ``nvlstree``, what NVLSTree on several nodes reaches of ``nvls``, and fabrics in place of ``nic``.
     nic_message_us
         Time that a message occupies a NIC beside its bytes.
     fabric_us
         Additional hop of a network by its name, such as ``efa``.
+    nvls_us
+        Additional time of a call of NCCL's NVLS and NVLSTree.
     most_threadblocks
         Most threadblocks of a GPU that can work at once.
     launch_per_gpu_us
@@ -161,6 +164,7 @@ class RuntimeProfile:
     fabric_us: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     most_threadblocks: float = UNLIMITED
     launch_per_gpu_us: float = 0.0
+    nvls_us: float = 0.0
     figures: Mapping[str, Figure] = field(default_factory=lambda: MappingProxyType({}), compare=False)
 
     @property

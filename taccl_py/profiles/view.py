@@ -122,9 +122,7 @@ def machine_under(topology: Topology, profile: RuntimeProfile, protocol: str, in
     return _changed(topology, profile, costs, costs.tb_gbps * instances)
 
 
-def _changed(
-    topology: Topology, profile: RuntimeProfile, costs: ProtocolCosts, feed_gbps: float
-) -> Topology:
+def _changed(topology: Topology, profile: RuntimeProfile, costs: ProtocolCosts, feed_gbps: float) -> Topology:
     usable, far_of = usable_shares(topology, profile), far_resources(topology)
     feed_beta = BYTES_PER_MB / (_GB_PER_S_US * feed_gbps)
     first_port = len(topology.links)
