@@ -8,19 +8,23 @@ done: `taccl_py.pipeline` chooses as it always has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.lowering.program import Program, Protocol
+from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline import Lowered, chosen_instead, lower_and_judge, require_valid
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK, Runtime
+from taccl_py.profiles.view import with_alphas_side_by_side
+from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.runtime_replay import RuntimeReplay
-from taccl_py.solvers.limits import Over, never
+from taccl_py.solvers.limits import Limits, Over, never
+from taccl_py.synthesis.bounds import DemandBounds
+from taccl_py.synthesis.bounds.runtime import RuntimeBound, runtime_bound
 from taccl_py.synthesis.engine import Synthesis
 
 
@@ -36,17 +40,23 @@ class Params:
         Settings that are lowered in earnest for one choice.
     nearly
         A setting whose first replay is slower than the best program by more than this part is not lowered.
+    worth_of_doubling
+        Part of the time that twice as many instances have to save. Guess: threadblocks are taken from other kernels.
     least_cell_bytes
         Chunks are not cut into instances with fewer bytes.
     most_schedules
         Schedules that are lowered for one choice.
+    bound_seconds
+        Most time for bounds.
     """
 
     instances: tuple[int, ...] = (1, 2, 4, 8, 16)
     most_lowered: int = 5
     nearly: float = 0.02
+    worth_of_doubling: float = 0.01
     least_cell_bytes: int = 16
     most_schedules: int = 8
+    bound_seconds: float = 5.0
 
 
 PARAMS = Params()
@@ -87,29 +97,25 @@ class Trial:
             )
         return self._known[size_bytes, setting]
 
-    def settings(self, size_bytes: float, protocols: Sequence[Protocol], instances: Sequence[int]) -> Iterator[Setting]:
-        """Settings that the runtime allows for a call of a size."""
-        program, runtime = self.lowered.program, self.options.runtime
-        for number in instances:
-            if number > 1 and not _has_room(program, number, runtime, size_bytes, self._least_cell(size_bytes)):
-                continue
+    def allows(self, size_bytes: float, setting: Setting) -> bool:
+        """Whether so many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
+        program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
+        most = min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
+        cell_bytes = size_bytes / max(self.schedule.collective.chunks_per_size, 1)
+        return (
+            program.num_threadblocks * number <= most
+            and program.num_channels * number <= runtime.max_channels
+            and cell_bytes / number >= PARAMS.least_cell_bytes
+            and size_bytes % (program.num_chunks_per_loop * number) == 0
+        )
+
+    def settings(self, size_bytes: float, protocols: Sequence[Protocol], instances: int | None) -> Iterator[Setting]:
+        """Settings for a call of a size: those that the runtime allows, or all with the instances that the user asks for."""
+        for number in tried_instances(instances):
             for protocol in protocols:
-                yield Setting(protocol, number)
-
-    def _least_cell(self, size_bytes: float) -> float:
-        return size_bytes / max(self.schedule.collective.chunks_per_size, 1)
-
-
-def _has_room(program: Program, instances: int, runtime: Runtime, size_bytes: float, cell_bytes: float) -> bool:
-    """Whether so many copies of a program fit into the runtime, and a call's chunks can be cut for them."""
-    blocks = program.num_threadblocks * instances
-    most = min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
-    return (
-        blocks <= most
-        and program.num_channels * instances <= runtime.max_channels
-        and cell_bytes / instances >= PARAMS.least_cell_bytes
-        and size_bytes % (program.num_chunks_per_loop * instances) == 0
-    )
+                setting = Setting(protocol, number)
+                if number == 1 or instances is not None or self.allows(size_bytes, setting):
+                    yield setting
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,11 @@ class Chosen:
     lowered: Lowered
     setting: Setting
     runtime_us: float
+
+    @property
+    def preferred_us(self) -> float:
+        """See `preferred_us`."""
+        return preferred_us(self.runtime_us, self.setting)
 
 
 def lower_under(
@@ -158,6 +169,30 @@ def lower_under(
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
+
+
+def choose_for(
+    schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, instances: int | None, stopped: Over = never
+) -> Chosen:
+    """Lower one schedule with the protocol and the instances that are fastest at its size under a profile.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+    return _choose([trial_of(schedule, options, profile, stopped)], options, instances, never, stopped)
+
+
+def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
+    """Lower bound under a profile for the collective, size and machine of a schedule."""
+    collective, topology = schedule.collective, with_alphas_side_by_side(schedule.topology)
+    bounds = DemandBounds.of(topology, collective.kind, collective.root, Limits(seconds=PARAMS.bound_seconds))
+
+    def physical_us(size_bytes: float) -> float:
+        return bounds.at(size_bytes).time_us
+
+    return runtime_bound(physical_us, topology, profile, collective.kind, size_of(schedule))
 
 
 def _trials(
@@ -208,9 +243,10 @@ def _choose(
     best: Chosen | None = None
     failure: LoweringError | InvalidArtifact | None = None
     for tried, (estimate_us, _, trial, setting) in enumerate(ranked):
-        if best is not None:
-            if estimate_us > best.runtime_us * (1 + PARAMS.nearly) or tried >= PARAMS.most_lowered or over():
-                break
+        if best is not None and (
+            estimate_us > best.preferred_us * (1 + PARAMS.nearly) or tried >= PARAMS.most_lowered or over()
+        ):
+            break
         try:
             chosen = lower_as(trial, setting, options, stopped)
         except (LoweringError, InvalidArtifact) as error:
@@ -220,7 +256,7 @@ def _choose(
             if best is not None:
                 break
             raise
-        if best is None or chosen.runtime_us < best.runtime_us * (1 - 1e-9):
+        if best is None or chosen.preferred_us < best.preferred_us * (1 - 1e-9):
             best = chosen
     if best is None:
         raise failure or InputError("no protocol and number of instances is possible")
@@ -231,17 +267,21 @@ def _ranked(
     trials: Sequence[Trial], options: LoweringOptions, instances: int | None
 ) -> Iterator[tuple[float, int, Trial, Setting]]:
     """Every trial and setting with its time; of equal times the one with fewer instances of the earlier trial first."""
-    numbers = PARAMS.instances if instances is None else (instances,)
     for place, trial in enumerate(trials):
         size = size_of(trial.schedule)
         protocols = protocols_for(trial.schedule, options, trial.profile)
-        for setting in trial.settings(size, protocols, numbers) if instances is None else _asked(protocols, instances):
-            yield trial.time_us(size, setting), place, trial, setting
+        for setting in trial.settings(size, protocols, instances):
+            yield preferred_us(trial.time_us(size, setting), setting), place, trial, setting
 
 
-def _asked(protocols: Sequence[Protocol], instances: int) -> Iterator[Setting]:
-    for protocol in protocols:
-        yield Setting(protocol, instances)
+def tried_instances(asked: int | None) -> tuple[int, ...]:
+    """Numbers of instances to try: the one that the user asks for, else powers of two."""
+    return PARAMS.instances if asked is None else (asked,)
+
+
+def preferred_us(time_us: float, setting: Setting) -> float:
+    """Time by which settings are ranked: more instances take more of the GPU, and have to be worth it."""
+    return time_us * (1 + PARAMS.worth_of_doubling * math.log2(setting.instances))
 
 
 def size_of(schedule: Schedule) -> float:
@@ -266,6 +306,8 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
         lowered = lower_and_judge(trial.schedule, wanted, stopped)
     facts = lowered.verdict.facts
     if options.protocol is None and facts is not None and facts.flags_early:
-        raise LoweringError("its flags come too early for this protocol", runtime=options.runtime.name, limit="protocol")
+        raise LoweringError(
+            "its flags come too early for this protocol", runtime=options.runtime.name, limit="protocol"
+        )
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
     return Chosen(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))

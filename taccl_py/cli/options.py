@@ -16,7 +16,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.program import Protocol
-from taccl_py.runtimes import RUNTIMES
+from taccl_py.runtimes import EXECUTOR, RCCL, RUNTIMES, Runtime
 from taccl_py.topology.degrade import (
     Degradation,
     LinkChoice,
@@ -37,6 +37,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 T = TypeVar("T")
+
+# Names of AMD's GPUs begin so.
+_AMD = "mi"
 
 
 class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-ignore]
@@ -176,14 +179,16 @@ def chosen_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfi
 def lowering_options(command: F) -> F:
     """Options that say for what a program is made."""
     decorators = [
-        click.option("--runtime", type=click.Choice(list(RUNTIMES)), default="executor", show_default=True,
-                     help="Runtime that will load the XML: MSCCL executor for NCCL, RCCL, or legacy MSCCL."),
+        click.option("--runtime", type=click.Choice([AUTO, *RUNTIMES]), default=AUTO, show_default=True,
+                     help="Runtime that will load the XML: MSCCL executor for NCCL, RCCL, or legacy MSCCL; auto is RCCL on GPUs of AMD, "
+                     "else the executor."),
         click.option("--placement", type=click.Choice([str(p) for p in Placement]), default="both", show_default=True,
                      help="Buffers for which the XML is right: in place, out of place, or both."),
         click.option("--protocol", type=click.Choice(["auto", *map(str, Protocol)]), default="auto", show_default=True,
-                     help="NCCL protocol; auto chooses by the size of a chunk."),
-        click.option("--instances", type=click.IntRange(1, 32), default=1, show_default=True,
-                     help="Cut every chunk into this many parts with threadblocks of their own."),
+                     help="NCCL protocol; auto is what is fastest at the size."),
+        click.option("--instances", type=click.IntRange(1, 32), default=None,
+                     help="Cut every chunk into this many parts with threadblocks of their own. Default: what is fastest under the runtime "
+                     "profile, and 1 without one."),
         click.option("--min-bytes", type=SIZE, default=None, help="Smallest size for which the runtime may use the XML."),
         click.option("--max-bytes", type=SIZE, default=None, help="Largest size for which the runtime may use the XML."),
     ]  # fmt: skip
@@ -192,8 +197,15 @@ def lowering_options(command: F) -> F:
     return command
 
 
-def make_lowering_options(values: dict[str, Any]) -> LoweringOptions:
-    """Lowering options of parsed command-line values.
+def chosen_runtime(asked: str, topology: Topology) -> Runtime:
+    """Runtime that an option names; ``auto`` is the one for the machine's GPUs."""
+    if asked != AUTO:
+        return RUNTIMES[asked]
+    return RCCL if topology.gpu.startswith(_AMD) else EXECUTOR
+
+
+def make_lowering_options(values: dict[str, Any], topology: Topology) -> LoweringOptions:
+    """Lowering options of parsed command-line values, for a machine.
 
     Raises
     ------
@@ -210,10 +222,10 @@ def make_lowering_options(values: dict[str, Any]) -> LoweringOptions:
             field="--max-bytes",
         )
     return LoweringOptions(
-        runtime=RUNTIMES[values["runtime"]],
+        runtime=chosen_runtime(values["runtime"], topology),
         placement=Placement(values["placement"]),
         protocol=None if values["protocol"] == "auto" else Protocol(values["protocol"]),
-        instances=values["instances"],
+        instances=values["instances"] or 1,
         min_bytes=least,
         max_bytes=most,
     )

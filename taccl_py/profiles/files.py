@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from taccl_py.jsonio import Fields, parse_json, read_text
@@ -70,13 +69,14 @@ class _Reader:
         shares = self._shares(fields)
         nic_us = self._value(fields, "nic_message_us", "nic_message_us", 0.0)
         fabric = self._fabric(fields)
+        gpu_gbps = self._value(fields, "gpu_gbps", "gpu_gbps", UNLIMITED)
         most = self._value(fields, "most_threadblocks", "most_threadblocks", UNLIMITED)
         extra = self._value(fields, "launch_per_gpu_us", "launch_per_gpu_us", 0.0)
         nvls_us = self._value(fields, "nvls_us", "nvls_us", 0.0)
         fields.finish()
         return RuntimeProfile(
-            name, title, runtime, gpu, self._source, MappingProxyType(protocols), MappingProxyType(shares), nic_us,
-            MappingProxyType(fabric), most, extra, nvls_us, MappingProxyType(self._figures),
+            name, title, runtime, gpu, self._source, protocols, shares, nic_us,
+            fabric, gpu_gbps, most, extra, nvls_us, self._figures,
         )  # fmt: skip
 
     def _protocols(self, fields: Fields, runtime: str) -> dict[str, ProtocolCosts]:
@@ -194,6 +194,7 @@ def profile_to_json(profile: RuntimeProfile) -> dict[str, Any]:
         },
         "nic_message_us": value("nic_message_us", profile.nic_message_us),
         "fabric_us": {name: value(f"fabric_us/{name}", extra) for name, extra in profile.fabric_us.items()},
+        **({"gpu_gbps": value("gpu_gbps", profile.gpu_gbps)} if profile.gpu_gbps != UNLIMITED else {}),
         **(
             {"most_threadblocks": value("most_threadblocks", profile.most_threadblocks)}
             if profile.most_threadblocks != UNLIMITED

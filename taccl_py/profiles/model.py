@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 
 from taccl_py.errors import InputError
 
@@ -143,6 +142,8 @@ class RuntimeProfile:
         Time that a message occupies a NIC beside its bytes.
     fabric_us
         Additional hop of a network by its name, such as ``efa``.
+    gpu_gbps
+        Most that one GPU sends to all others of its node together, whatever its links could carry.
     nvls_us
         Additional time of a call of NCCL's NVLS and NVLSTree.
     most_threadblocks
@@ -159,13 +160,14 @@ class RuntimeProfile:
     gpu: str
     source: str
     protocols: Mapping[str, ProtocolCosts]
-    shares: Mapping[str, Share] = field(default_factory=lambda: MappingProxyType({}))
+    shares: Mapping[str, Share] = field(default_factory=dict)
     nic_message_us: float = 0.0
-    fabric_us: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    fabric_us: Mapping[str, float] = field(default_factory=dict)
+    gpu_gbps: float = UNLIMITED
     most_threadblocks: float = UNLIMITED
     launch_per_gpu_us: float = 0.0
     nvls_us: float = 0.0
-    figures: Mapping[str, Figure] = field(default_factory=lambda: MappingProxyType({}), compare=False)
+    figures: Mapping[str, Figure] = field(default_factory=dict, compare=False)
 
     @property
     def is_neutral(self) -> bool:
@@ -174,6 +176,7 @@ class RuntimeProfile:
             all(costs.is_neutral for costs in self.protocols.values())
             and all(share.factor(0) == 1 for share in self.shares.values())
             and not self.nic_message_us
+            and self.gpu_gbps == UNLIMITED
             and not any(self.fabric_us.values())
         )
 
@@ -201,8 +204,14 @@ class RuntimeProfile:
         return bool(costs) and all(figure.measured for figure in costs)
 
     @property
+    def evidence(self) -> str:
+        """``measured``, ``partly measured`` or ``not measured``, of the costs of its protocols."""
+        if self.is_measured:
+            return "measured"
+        costs = [figure for place, figure in self.figures.items() if place.rpartition("/")[2] in COST_FIELDS]
+        return "partly measured" if any(figure.measured for figure in costs) else "not measured"
+
+    @property
     def label(self) -> str:
         """Name, and whether it was measured, for tables."""
-        if self.is_neutral:
-            return f"{self.name} (links and ports alone)"
-        return f"{self.name} ({'measured' if self.is_measured else 'not measured'})"
+        return f"{self.name} ({'links and ports alone' if self.is_neutral else self.evidence})"

@@ -245,18 +245,32 @@ class Arbiter:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a request asks of a resource: a fixed time, and a time for its bytes."""
+    """What a request asks of a resource.
+
+    Attributes
+    ----------
+    resource
+        Link or port.
+    alpha_us, beta_us_per_mb
+        Fixed time and time for the bytes of a request that is alone.
+    busy_us
+        Fixed time that also keeps others waiting.
+    after_us
+        Fixed time after the resource has served it, while it serves others.
+    """
 
     resource: int
     alpha_us: float
     beta_us_per_mb: float
+    busy_us: float
+    after_us: float
 
 
 class Queues:
     """Resources that serve requests one after the other, each resource for itself.
 
     A request starts when it is made, takes its time of each resource after what was asked of it before, and is over when all
-    have served it. Nobody is kept from a resource by the wait for another one.
+    have served it, and never sooner than one alone. Nobody is kept from a resource by the wait for another one.
 
     Parameters
     ----------
@@ -276,10 +290,12 @@ class Queues:
 
     def _serve(self, request: Request, now_us: float) -> Grant:
         uses = []
+        end_us = now_us
         for cost in self._costs[request.link]:
             start_us = max(now_us, self._free_us.get(cost.resource, 0.0))
-            end_us = start_us + cost.alpha_us + cost.beta_us_per_mb * request.size_bytes / BYTES_PER_MB
-            self._free_us[cost.resource] = end_us
-            uses.append(Use(cost.resource, start_us, end_us, request.size_bytes))
-        end_us = max((use.end_us for use in uses), default=now_us)
+            bytes_us = cost.beta_us_per_mb * request.size_bytes / BYTES_PER_MB
+            free_us = start_us + cost.busy_us + bytes_us
+            self._free_us[cost.resource] = free_us
+            uses.append(Use(cost.resource, start_us, free_us, request.size_bytes))
+            end_us = max(end_us, free_us + cost.after_us, now_us + cost.alpha_us + bytes_us)
         return Grant(request, now_us, end_us, end_us + self._latencies_us[request.link], tuple(uses))

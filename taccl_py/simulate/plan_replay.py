@@ -18,8 +18,9 @@ Under a runtime profile (`RuntimePlanReplay`) what takes no time above has its c
 
 * A put by a threadblock holds it for ``op + bytes / rate of a threadblock`` or until link and ports have carried what was asked of
   them, whichever is longer. Each of these takes ``alpha + wire * bytes * beta / usable share`` after what came before it
-  (`taccl_py.simulate.arbiter.Queues`); threadblocks of a rank that put to the same peer share the alphas. So does what a switch
-  does, at the share of NVLink that it reaches; threadblocks of a rank that ask for the same share the alphas.
+  (`taccl_py.simulate.arbiter.Queues`). NVLink's alpha keeps nobody waiting (`taccl_py.profiles.view.serial_alphas`); elsewhere
+  threadblocks of a rank that put to the same peer share one. What a switch does is served likewise, at the share of NVLink that
+  it reaches.
 * A put through a port channel holds its threadblock for the ``op`` of the request. A message occupies a NIC for a time of its
   own beside its bytes.
 * A signal is seen a hop after all that it stands for has arrived: the far hop on port channels and between nodes, else the near
@@ -41,7 +42,14 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import far_resources, is_far, require_costs_by_size, switch_share, usable_shares
+from taccl_py.profiles.view import (
+    far_resources,
+    is_far,
+    require_costs_by_size,
+    serial_alphas,
+    switch_share,
+    usable_shares,
+)
 from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Cost, Grant, Queues, Request, Server, Way
 from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_ways
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
@@ -147,12 +155,16 @@ class RuntimePlanReplay:
         """Links, ports and switches as the profile sees them."""
         topology, profile = self._topology, self._profile
         far, usable, switch = far_resources(topology), usable_shares(topology, profile), switch_share(topology, profile)
+        serial = serial_alphas(topology)
         sharing = Counter((rank, peer) for rank, _, peer in self._links)
 
         def cost(resource: int, share: float, parallel: int, part: float) -> Cost:
             alpha_us, beta = topology.resource_cost[resource]
+            beta *= costs.wire * part / share
+            if not serial[resource]:
+                return Cost(resource, alpha_us, beta, 0.0, alpha_us)
             nic_us = profile.nic_message_us if far[resource] else 0.0
-            return Cost(resource, alpha_us / parallel + nic_us, beta * costs.wire * part / share)
+            return Cost(resource, alpha_us + nic_us, beta, alpha_us / parallel + nic_us, 0.0)
 
         of_links = [
             [
@@ -233,7 +245,7 @@ class _Semaphore(NamedTuple):
 class _Block:
     """State of a threadblock; `landed_us` is when its last put to each peer arrives, `taken` what it has waited for.
 
-    `worked` is whether it has spent the time of an operation itself.
+    `worked` is whether it has spent the time of an operation itself, `latest` its last put through each proxy.
     """
 
     index: int
@@ -245,6 +257,7 @@ class _Block:
     asked: bool = False
     worked: bool = False
     unsent: Counter[_Lane] = field(default_factory=Counter)
+    latest: dict[_Lane, int] = field(default_factory=dict)
     flushed: tuple[_Lane, ...] = ()
     landed_us: dict[int, float] = field(default_factory=dict)
 
@@ -252,6 +265,8 @@ class _Block:
 @dataclass(slots=True, eq=False)
 class _Flow:
     """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
+
+    `signals` are told when it has arrived.
 
     What a switch does has a way instead of a link, lands at `ranks`, and may be a sum.
     """
@@ -261,7 +276,7 @@ class _Flow:
     link: int
     size_bytes: float
     lane: _Lane | None
-    signals: bool = False
+    signals: int = 0
     ranks: tuple[int, ...] = ()
     adds_up: bool = False
 
@@ -331,7 +346,7 @@ class _Replay:
         else:
             flow = self._flows[index]
             if flow.lane is not None:
-                self._leave(flow.block, flow.lane, signals=flow.signals)
+                self._leave(flow.block, flow.lane, flow.signals)
 
     def _go_on(self) -> None:
         while self._ready:
@@ -445,9 +460,10 @@ class _Replay:
             self._fresh.append(number)
             return False
         lane = self._lane(block, operation, operation.channels[0])
-        signals = operation.name != "put"
+        signals = int(operation.name != "put")
         self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals))
         block.unsent[lane] += 1
+        block.latest[lane] = number
         queue = self._proxies.setdefault(lane, deque())
         queue.append(number)
         if len(queue) == 1:
@@ -456,9 +472,9 @@ class _Replay:
             block.asked, block.flushed = True, (lane,)
         return not block.asked
 
-    def _leave(self, block: _Block, lane: _Lane, *, signals: bool) -> None:
+    def _leave(self, block: _Block, lane: _Lane, signals: int) -> None:
         """Let what a proxy has put be there; who waits for that goes on."""
-        if signals:
+        for _ in range(signals):
             self._give(lane)
         block.unsent[lane] -= 1
         if block.flushed and not any(block.unsent[one] for one in block.flushed):
@@ -490,6 +506,10 @@ class _Replay:
     def _signal(self, block: _Block, operation: Operation) -> None:
         for place in operation.channels:
             lane = self._lane(block, operation, place)
+            if operation.name == "signal" and block.unsent[lane]:
+                # A proxy tells it after what it has been asked for before.
+                self._flows[block.latest[lane]].signals += 1
+                continue
             landed_us = block.landed_us.get(lane.dst, 0.0) if operation.name == "signal" else 0.0
             when_us = max(landed_us, self._now_us) + self._hop_us(lane, relaxed=operation.name == "rlxsignal")
             if when_us <= self._now_us:

@@ -7,7 +7,8 @@ the payload needs:
 
 * A send begins when its threadblock is free, what it depends on is done and the connection has a slot. It takes
   ``k * op + bytes / rate of a threadblock``, and ends no earlier than its link and ports have carried what was asked of them:
-  each resource takes ``alpha + wire * bytes * beta / usable share`` after what came before it. Resources are served in the order
+  each resource takes ``wire * bytes * beta / usable share`` after what came before it, and NICs and PCIe an alpha more
+  (`taccl_py.profiles.view.serial_alphas`). Resources are served in the order
   in which sends begin, and several threadblocks may fill one link at the same time. Parallel connections between two ranks
   share the link's alpha.
 * A receive takes as long as a send, and ends no earlier than one hop after the end of the send, plus the part of the last
@@ -23,17 +24,18 @@ symmetry is used: threadblocks that do the same with equal neighbours are replay
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, usable_shares
+from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -46,23 +48,30 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A step as it is timed: `sources` are the operands of a fused local sum, 0 for anything else; `waits` are (block, step)."""
+    """A step as it is timed: `sources` are the operands of a fused local sum, 0 for anything else; `waits` are of (block, step)."""
 
     receives: bool
     sends: bool
     copies: bool
     sources: int
     count: int
-    waits: tuple[int, int] | None
+    waits: tuple[tuple[int, int], ...]
 
 
 class _Load(NamedTuple):
-    """What a message asks of a resource; `far` if only messages between nodes use it."""
+    """What a message asks of a resource; `far` if only messages between nodes use it, `gpu` if it is all that a GPU sends in its node.
+
+    The alpha is one that occupies the resource where alphas are `serial`, each of parallel connections a part of it; else it is a
+    latency of the message.
+    """
 
     resource: int
     alpha_us: float
     beta_us_per_mb: float
     far: bool
+    serial: bool
+    parallel: int
+    gpu: bool = False
 
 
 @dataclass(slots=True)
@@ -99,8 +108,14 @@ class RuntimeReplay:
 
     def __init__(self, program: Program, topology: Topology, profile: RuntimeProfile) -> None:
         _require_fit(program, topology, profile)
-        self._program, self._topology, self._profile = program, topology, profile
+        self._program, self._profile = program, profile
         self._structure = _Structure(program, topology)
+
+    def under(self, profile: RuntimeProfile) -> RuntimeReplay:
+        """Return replays of the same program on the same machine under another profile, which costs nothing to make."""
+        other = copy.copy(self)
+        other._profile = profile
+        return other
 
     def time_us(self, size_bytes: float, *, protocol: str | None = None, instances: int = 1) -> float:
         """Time of a call.
@@ -163,16 +178,18 @@ class _Structure:
             for block in gpu.threadblocks:
                 if any(step.op.sends for step in block.steps):
                     parallel[gpu.rank, block.send_peer] += 1
-        far, blocks = far_resources(topology), []
+        nature, blocks = _Nature(far_resources(topology), serial_alphas(topology)), []
         for rank, gpu in enumerate(program.gpus):
+            lengths = [len(block.steps) for block in gpu.threadblocks]
+            awaited = {step.depends_on for block in gpu.threadblocks for step in block.steps}
             for number, block in enumerate(gpu.threadblocks):
                 sends = any(step.op.sends for step in block.steps)
                 receives = any(step.op.receives for step in block.steps)
                 link = _link(program, topology, rank, number) if sends else _NONE
-                loads = _loads(topology, far, link, parallel[rank, block.send_peer]) if sends else ()
+                loads = _loads(topology, nature, link, parallel[rank, block.send_peer]) if sends else ()
                 blocks.append(_Block(
                     rank,
-                    _works(block.steps, firsts[rank], [len(b.steps) for b in gpu.threadblocks]),
+                    _works(block.steps, firsts[rank], lengths, {wait[1] for wait in awaited if wait and wait[0] == number}),
                     self._connection(block.recv_peer, rank, block.channel) if receives else _NONE,
                     self._connection(rank, block.send_peer, block.channel) if sends else _NONE,
                     receives and is_far(topology, block.recv_peer, rank),
@@ -188,7 +205,12 @@ class _Structure:
         """Time of a call whose chunks (of one instance) have so many bytes."""
         iterations = max(1, math.ceil(cell_bytes / costs.payload_bytes - 1e-9))
         case = _Case(
-            costs, cell_bytes / iterations, instances, usable_shares(self._topology, profile), profile.nic_message_us
+            costs,
+            cell_bytes / iterations,
+            instances,
+            usable_shares(self._topology, profile),
+            profile.nic_message_us,
+            profile.gpu_gbps,
         )
         replayed = min(iterations, _REPLAYED)
         total_us = self._end_us(case, replayed)
@@ -203,13 +225,14 @@ class _Structure:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What one replay is for: bytes of a chunk in an iteration, copies side by side, usable shares, time of a NIC for a message."""
+    """What one replay is for: bytes of a chunk in an iteration, copies side by side, usable shares, limits of NICs and GPUs."""
 
     costs: ProtocolCosts
     cell_bytes: float
     copies: int
     usable: Usable
     nic_message_us: float
+    gpu_gbps: float
 
 
 @dataclass(slots=True, eq=False)
@@ -235,7 +258,7 @@ class _Run:
 
     def __init__(self, blocks: Sequence[_Block], num_connections: int, case: _Case, iterations: int) -> None:
         self._blocks, self._case, self._iterations = blocks, case, iterations
-        costs, usable = case.costs, case.usable
+        costs = case.costs
         mb = case.cell_bytes / BYTES_PER_MB
         per_operation = max(1, min(MAX_COUNT, int(costs.payload_bytes / case.cell_bytes + 1e-9))) if (
             math.isfinite(costs.payload_bytes)
@@ -247,16 +270,8 @@ class _Run:
             [costs.tail * time_us / max(1, number) for time_us, number in zip(*of_block, strict=True)]
             for of_block in zip(self._durations, self._operations, strict=True)
         ]
-        # Occupancy of a resource by a message: alpha, and microseconds for a chunk.
         self._loads = [
-            [
-                (
-                    load.resource,
-                    load.alpha_us + (case.nic_message_us if load.far else 0.0),
-                    load.beta_us_per_mb * costs.wire / (usable.far if load.far else usable.near) * mb * case.copies,
-                )
-                for load in block.loads
-            ]
+            [_asked(load, case, mb) for load in block.loads if not load.gpu or math.isfinite(case.gpu_gbps)]
             for block in blocks
         ]
         self._hops = [costs.hop_far_us if block.far_in else costs.hop_near_us for block in blocks]
@@ -307,8 +322,7 @@ class _Run:
             iteration, position = divmod(len(done), number)
             work = works[position]
             at_us = done[-1] if done else 0.0
-            if work.waits is not None:
-                other, target = work.waits
+            for other, target in work.waits:
                 place = iteration * len(self._blocks[other].works) + target
                 known = self._finished[other]
                 if len(known) <= place:
@@ -359,10 +373,10 @@ class _Run:
         position = len(self._finished[index]) % len(block.works)
         work, duration_us = block.works[position], self._durations[index][position]
         end_us = start_us + duration_us
-        for resource, alpha_us, chunk_us in self._loads[index]:
-            free_us = max(self._free_us[resource], start_us) + alpha_us + chunk_us * work.count
-            self._free_us[resource] = free_us
-            end_us = max(end_us, free_us)
+        for resource, alpha_us, occupied_us, chunk_us in self._loads[index]:
+            served_us = max(self._free_us[resource], start_us) + chunk_us * work.count
+            self._free_us[resource] = served_us + occupied_us
+            end_us = max(end_us, served_us + alpha_us)
         connection, operations = self._connections[block.sends_to], self._operations[index][position]
         slots = self._case.costs.slots
         if operations > slots:
@@ -421,37 +435,62 @@ def _link(program: Program, topology: Topology, rank: int, number: int) -> int:
     return links[block.channel % len(links)]
 
 
-def _loads(topology: Topology, far: Sequence[bool], link: int, parallel: int) -> tuple[_Load, ...]:
-    """What a message asks of each of its resources; connections side by side share an alpha."""
+@dataclass(frozen=True, slots=True)
+class _Nature:
+    """For every resource, links first, whether only messages between nodes use it, and whether alphas follow each other there."""
+
+    far: tuple[bool, ...]
+    serial: tuple[bool, ...]
+
+
+def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[_Load, ...]:
+    """What a message asks of each of its resources, and of its GPU where it stays inside the node."""
     costs = topology.resource_cost
-    return tuple(
-        _Load(each, costs[each][0] / parallel, costs[each][1], far[each]) for each in topology.resources_of[link]
-    )
+    loads = [
+        _Load(each, *costs[each], nature.far[each], nature.serial[each], parallel)
+        for each in topology.resources_of[link]
+    ]
+    if not nature.far[link]:
+        gpu = topology.num_resources + topology.links[link].src
+        loads.append(_Load(gpu, 0.0, 0.0, far=False, serial=False, parallel=parallel, gpu=True))
+    return tuple(loads)
 
 
-def _works(steps: Sequence[Step], first: int, lengths: Sequence[int]) -> list[_Work]:
+def _asked(load: _Load, case: _Case, mb: float) -> tuple[int, float, float, float]:
+    """Resource, latency of a message, its part that occupies the resource, and the time of a chunk, in microseconds."""
+    alpha_us = load.alpha_us + (case.nic_message_us if load.far else 0.0)
+    share = case.usable.far if load.far else case.usable.near
+    beta = 1000 / case.gpu_gbps if load.gpu else load.beta_us_per_mb / share
+    chunk_us = beta * case.costs.wire * mb * case.copies
+    return load.resource, alpha_us, alpha_us / load.parallel if load.serial else 0.0, chunk_us
+
+
+def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[_Work]:
     """Steps as they are timed; sums that follow each other are fused as the runtimes fuse them.
 
-    The last of a fused chain does all the work, the others take no time.
+    The last of a fused chain does all the work, the others take no time. The wait of a step without work for which nobody waits is
+    one of the next step.
     """
     works = []
     chain = 0
+    waits: list[tuple[int, int]] = []
     for position, step in enumerate(steps):
+        following = steps[position + 1] if position + 1 < len(steps) else None
         if step.op is Op.REDUCE:
             chain += 1
-            following = steps[position + 1] if position + 1 < len(steps) else None
             fuses = following is not None and _fuses(step, following) and chain < MAX_REDUCE_CHAIN
         sources = 0
         if step.op is Op.REDUCE and not fuses:
             sources, chain = chain, 0
-        waits = None
         if step.depends_on is not None:
             block, target = step.depends_on
             if not (0 <= block < len(lengths) and 0 <= target < lengths[block]):
                 raise InputError(f"step {position} depends on tb {block} step {target}, which does not exist")
-            waits = (first + block, target)
-        copies = step.op is Op.COPY
-        works.append(_Work(step.op.receives, step.op.sends, copies, sources, step.count, waits))
+            waits.append((first + block, target))
+        moved = step.op is Op.NOP and following is not None and position not in awaited
+        now = () if moved else tuple(sorted(set(waits)))
+        waits = waits if moved else []
+        works.append(_Work(step.op.receives, step.op.sends, step.op is Op.COPY, sources, step.count, now))
     return works
 
 
@@ -475,10 +514,46 @@ def _without_copies(blocks: list[_Block], num_connections: int) -> tuple[list[_B
     ends = _ends(blocks, num_connections)
     if ends is None:
         return blocks, num_connections
-    colours = _coloured(blocks, ends)
-    if colours is None or len(set(colours)) == len(blocks):
-        return blocks, num_connections
-    return _merged(blocks, colours, ends)
+    best = blocks, num_connections
+    by_position, by_order = (_coloured(blocks, ends, places) for places in (_positions(blocks), _orders(blocks)))
+    if by_order is not None and not _keeps_order(blocks, by_order):
+        by_order = None
+    for colours in (by_position, by_order):
+        if colours is not None and len(set(colours)) < len(best[0]):
+            best = _merged(blocks, colours, ends)
+    return best
+
+
+def _keeps_order(blocks: Sequence[_Block], colours: Sequence[int]) -> bool:
+    """Whether the first blocks of the classes that share a resource come in the order of the blocks that do, for every resource."""
+    firsts: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for index, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
+        first = firsts.setdefault(colour, index)
+        for load in block.loads:
+            if last.get(load.resource, _NONE) >= first:
+                return False
+            last[load.resource] = first
+    return True
+
+
+def _positions(blocks: Sequence[_Block]) -> list[Hashable]:
+    """Place of every block among those of its rank."""
+    firsts: dict[int, int] = {}
+    for index, block in enumerate(blocks):
+        firsts.setdefault(block.rank, index)
+    return [index - firsts[block.rank] for index, block in enumerate(blocks)]
+
+
+def _orders(blocks: Sequence[_Block]) -> list[Hashable]:
+    """Place of every block among those that share one of its resources, for each of them."""
+    users: dict[int, int] = defaultdict(int)
+    orders: list[Hashable] = []
+    for block in blocks:
+        orders.append(tuple(users[load.resource] for load in block.loads))
+        for load in block.loads:
+            users[load.resource] += 1
+    return orders
 
 
 def _ends(blocks: Sequence[_Block], num_connections: int) -> list[tuple[int, int]] | None:
@@ -495,23 +570,21 @@ def _ends(blocks: Sequence[_Block], num_connections: int) -> list[tuple[int, int
     return list(zip(senders, receivers, strict=True))
 
 
-def _coloured(blocks: Sequence[_Block], ends: Sequence[tuple[int, int]]) -> list[int] | None:
+def _coloured(
+    blocks: Sequence[_Block], ends: Sequence[tuple[int, int]], places: Sequence[Hashable]
+) -> list[int] | None:
     """Class of every block; None if blocks of one class share a resource, or a block uses two resources of one class."""
     users: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index, block in enumerate(blocks):
         for place, (resource, *_) in enumerate(block.loads):
             users[resource].append((place, index))
-    firsts: dict[int, int] = {}
-    for index, block in enumerate(blocks):
-        firsts.setdefault(block.rank, index)
     own = [
         (
-            index - firsts[block.rank],
-            tuple((w.receives, w.sends, w.copies, w.sources, w.count, w.waits and w.waits[0] - firsts[block.rank], w.waits and w.waits[1])
-                  for w in block.works),
+            place,
+            tuple((w.receives, w.sends, w.copies, w.sources, w.count) for w in block.works),
             block.far_in, block.latency_us, tuple(load[1:] for load in block.loads),
         )
-        for index, block in enumerate(blocks)
+        for place, block in zip(places, blocks, strict=True)
     ]  # fmt: skip
     colours = _numbered(own)
     while True:
@@ -523,7 +596,7 @@ def _coloured(blocks: Sequence[_Block], ends: Sequence[tuple[int, int]]) -> list
                 colours[index],
                 colours[ends[block.receives_from][0]] if block.receives_from != _NONE else _NONE,
                 colours[ends[block.sends_to][1]] if block.sends_to != _NONE else _NONE,
-                tuple(colours[work.waits[0]] for work in block.works if work.waits),
+                tuple(tuple(sorted((colours[other], step) for other, step in work.waits)) for work in block.works),
                 tuple(of_resource[resource] for resource, *_ in block.loads),
             )
             for index, block in enumerate(blocks)
@@ -560,7 +633,12 @@ def _merged(
         block = blocks[index]
         works = [
             _Work(
-                w.receives, w.sends, w.copies, w.sources, w.count, w.waits and (number[colours[w.waits[0]]], w.waits[1])
+                w.receives,
+                w.sends,
+                w.copies,
+                w.sources,
+                w.count,
+                tuple(sorted({(number[colours[other]], step) for other, step in w.waits})),
             )
             for w in block.works
         ]

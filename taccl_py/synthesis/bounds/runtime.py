@@ -8,14 +8,18 @@ least over all protocols is the bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Kind
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import is_far, usable_shares
+from taccl_py.profiles.view import gpu_gbps, is_far, usable_shares
 from taccl_py.topology.model import Topology
 
+# Protocols are searched under whose bound is within this factor of the least, and at most so many. Guess.
+_LIKELY, _MOST_VIEWS = 1.5, 2
+_MOST_BLOCKS = 1024.0
 # Bytes that the rank that receives most receives at least, as a part of the size, for n ranks.
 _RECEIVED: dict[Kind, Callable[[int], float]] = {
     Kind.ALLGATHER: lambda n: (n - 1) / n,
@@ -56,9 +60,10 @@ def runtime_bound(
     Parameters
     ----------
     physical_us
-        Bound on links and ports for a size in bytes, in microseconds.
+        Bound on links and ports of `topology` for a size in bytes, in microseconds.
     topology, profile
-        Machine and runtime profile.
+        Machine, whose alphas are side by side where they do not follow each other
+        (`taccl_py.profiles.view.with_alphas_side_by_side`), and runtime profile.
     kind, size_bytes
         The collective, and its size as nccl-tests counts it.
     """
@@ -71,6 +76,58 @@ def runtime_bound(
     least = min(bounds, key=bounds.__getitem__)
     launch_us = profile.protocols[least].launch_us
     return RuntimeBound(bounds[least], least, f"{least}: launch {launch_us:.3g} us, then links, hops and threadblocks")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A protocol and a number of instances under which a machine is worth a search."""
+
+    protocol: str
+    instances: int
+
+
+def likely_views(
+    physical_us: Callable[[float], float],
+    topology: Topology,
+    profile: RuntimeProfile,
+    kind: Kind,
+    size_bytes: float,
+    protocols: Sequence[str],
+) -> list[View]:
+    """Protocols whose bound at a size is within `_LIKELY` of the least, the least first, with instances that fill a link.
+
+    Parameters
+    ----------
+    physical_us, topology, profile, kind, size_bytes
+        As for `runtime_bound`.
+    protocols
+        Protocols that are possible.
+    """
+    bounds = {
+        name: _bound_of(profile.protocols[name], physical_us, topology, profile, kind, size_bytes)
+        for name in protocols
+        if name in profile.protocols
+    }
+    ordered = sorted(bounds, key=bounds.__getitem__)
+    near = [name for name in ordered if bounds[name] <= _LIKELY * bounds[ordered[0]]]
+    return [View(name, filling_instances(topology, profile, name)) for name in near[:_MOST_VIEWS]]
+
+
+def filling_instances(topology: Topology, profile: RuntimeProfile, protocol: str) -> int:
+    """Threadblocks that fill the link to one of a rank's neighbours, no more than a GPU has for all of them in both directions."""
+    degree = max(map(len, _neighbours(topology)), default=1)
+    rate_gbps = gpu_gbps(topology) * usable_shares(topology, profile).near / max(degree, 1)
+    room = int(min(profile.most_threadblocks, _MOST_BLOCKS) // max(2 * degree, 1))
+    needed = math.ceil(rate_gbps / profile.protocols[protocol].tb_gbps) if rate_gbps > 0 else 1
+    return max(1, min(needed, room))
+
+
+def _neighbours(topology: Topology) -> list[set[int]]:
+    found: list[set[int]] = [set() for _ in range(topology.num_ranks)]
+    for link in topology.links:
+        if not is_far(topology, link.src, link.dst):
+            found[link.src].add(link.dst)
+    return found
 
 
 def _bound_of(
@@ -96,6 +153,7 @@ def _hops_us(topology: Topology, costs: ProtocolCosts) -> tuple[float | None, fl
     added: dict[bool, float] = {}
     for link in topology.links:
         far = is_far(topology, link.src, link.dst)
-        hop_us = max((costs.hop_far_us if far else costs.hop_near_us) + costs.op_us - link.alpha_us, 0.0)
+        own_us = link.alpha_us + link.latency_us
+        hop_us = max((costs.hop_far_us if far else costs.hop_near_us) + costs.op_us - own_us, 0.0)
         added[far] = min(added.get(far, hop_us), hop_us)
     return added.get(True), added.get(False)
