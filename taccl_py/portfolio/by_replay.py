@@ -21,10 +21,10 @@ from taccl_py.portfolio.candidates import Candidate
 from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
+from taccl_py.schedule.ir import Schedule
 from taccl_py.selection import Setting, Trial, preferred_us, protocols_for, trial_of, tried_instances
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
 from taccl_py.solvers.limits import Over
-from taccl_py.synthesis.bounds.runtime import filling_instances
 from taccl_py.synthesis.race import Racer
 
 _RISING = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
@@ -40,6 +40,8 @@ class Params:
         Another choice than at the size before must be faster by this part (RUNTIME_MODEL: 3 %, which files' ranges are worth).
     lowered_per_size
         Candidates that are lowered for one probe size. Guess.
+    alike
+        Candidates of one engine whose times differ by less than this factor are taken for one. Guess.
     near
         A candidate whose schedule is slower than the best by more than this factor is not lowered for a size. Guess.
     keep
@@ -49,7 +51,8 @@ class Params:
     """
 
     change: float = 0.03
-    lowered_per_size: int = 2
+    lowered_per_size: int = 3
+    alike: float = 1.005
     near: float = 1.5
     keep: float = 1.03
     halvings: int = 5
@@ -286,11 +289,23 @@ def _worth_lowering(
     found: dict[int, list[int]] = {}
     for size in sizes:
         times = [min(curve.time_us(size) + launch for curve, launch in of_one) for of_one in curves]
-        order = sorted(range(len(times)), key=times.__getitem__)[: PARAMS.lowered_per_size]
-        for place in order:
-            if times[place] <= PARAMS.near * times[order[0]]:
-                found.setdefault(place, []).append(size)
+        for place in _different(candidates, times):
+            found.setdefault(place, []).append(size)
     return [(candidates[place], of_one[len(of_one) // 2]) for place, of_one in found.items()]
+
+
+def _different(candidates: Sequence[Candidate], times: Sequence[float]) -> list[int]:
+    """The best few at a size; of those of one engine that are as fast as each other, one."""
+    chosen: list[int] = []
+    for place in sorted(range(len(times)), key=times.__getitem__):
+        if times[place] > PARAMS.near * min(times) or len(chosen) == PARAMS.lowered_per_size:
+            break
+        engine = candidates[place].engine
+        if not any(
+            candidates[other].engine == engine and times[place] <= PARAMS.alike * times[other] for other in chosen
+        ):
+            chosen.append(place)
+    return chosen
 
 
 def _curves_of(
@@ -305,12 +320,24 @@ def _curves(
     """Cost curves of a candidate's schedule as protocols see the machine, each with the launch in microseconds."""
     schedule = candidate.schedule
     found = []
+    instances = _room(schedule, profile)
     for protocol in protocols:
-        instances = filling_instances(schedule.topology, profile, str(protocol))
         machine = machine_under(schedule.topology, profile, str(protocol), instances)
         curve = cost_curve(replace(schedule, topology=machine), sizes[0], sizes[-1])
         found.append((curve, profile.protocols[str(protocol)].launch_us))
     return found
+
+
+def _room(schedule: Schedule, profile: RuntimeProfile) -> int:
+    """Instances for which a GPU has threadblocks, if each neighbour that a rank sends to or receives from takes one."""
+    neighbours: list[set[int]] = [set() for _ in range(schedule.topology.num_ranks)]
+    for message in schedule.messages:
+        link = schedule.topology.links[message.link]
+        neighbours[link.src].add(link.dst)
+        neighbours[link.dst].add(link.src)
+    each = max(map(len, neighbours), default=1)
+    fitting = [number for number in tried_instances(None) if number * each <= profile.most_threadblocks]
+    return max(fitting, default=1)
 
 
 def settings_after(stretch: Stretch, floor: Protocol) -> Iterator[Choice]:

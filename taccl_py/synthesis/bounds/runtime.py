@@ -8,18 +8,18 @@ least over all protocols is the bound.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from taccl_py.collective import Kind
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import gpu_gbps, is_far, usable_shares
+from taccl_py.profiles.view import is_far, usable_shares
 from taccl_py.topology.model import Topology
 
 # Protocols are searched under whose bound is within this factor of the least, and at most so many. Guess.
 _LIKELY, _MOST_VIEWS = 1.5, 2
-_MOST_BLOCKS = 1024.0
+# Threadblocks that may feed a link when schedules are searched: as many as instances are ever tried. The replay decides how many fit.
+_MOST_INSTANCES = 16
 # Bytes that the rank that receives most receives at least, as a part of the size, for n ranks.
 _RECEIVED: dict[Kind, Callable[[int], float]] = {
     Kind.ALLGATHER: lambda n: (n - 1) / n,
@@ -94,7 +94,7 @@ def likely_views(
     size_bytes: float,
     protocols: Sequence[str],
 ) -> list[View]:
-    """Protocols whose bound at a size is within `_LIKELY` of the least, the least first, with instances that fill a link.
+    """Protocols whose bound at a size is within `_LIKELY` of the least, the least first.
 
     Parameters
     ----------
@@ -110,24 +110,7 @@ def likely_views(
     }
     ordered = sorted(bounds, key=bounds.__getitem__)
     near = [name for name in ordered if bounds[name] <= _LIKELY * bounds[ordered[0]]]
-    return [View(name, filling_instances(topology, profile, name)) for name in near[:_MOST_VIEWS]]
-
-
-def filling_instances(topology: Topology, profile: RuntimeProfile, protocol: str) -> int:
-    """Threadblocks that fill the link to one of a rank's neighbours, no more than a GPU has for all of them in both directions."""
-    degree = max(map(len, _neighbours(topology)), default=1)
-    rate_gbps = gpu_gbps(topology) * usable_shares(topology, profile).near / max(degree, 1)
-    room = int(min(profile.most_threadblocks, _MOST_BLOCKS) // max(2 * degree, 1))
-    needed = math.ceil(rate_gbps / profile.protocols[protocol].tb_gbps) if rate_gbps > 0 else 1
-    return max(1, min(needed, room))
-
-
-def _neighbours(topology: Topology) -> list[set[int]]:
-    found: list[set[int]] = [set() for _ in range(topology.num_ranks)]
-    for link in topology.links:
-        if not is_far(topology, link.src, link.dst):
-            found[link.src].add(link.dst)
-    return found
+    return [View(name, _MOST_INSTANCES) for name in near[:_MOST_VIEWS]]
 
 
 def _bound_of(
