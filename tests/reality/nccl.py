@@ -1,4 +1,4 @@
-"""Measured times of NCCL on named machines (``nccl_logs.json``: a log each, its source with it), as observations to predict.
+"""Measured times of NCCL on named machines (``nccl.json``: a log each, its source with it), as observations to predict.
 
 Rates are nominal: NVLink of a GPU and NICs in GB/s and one direction. ``named`` is false where the source leaves the GPU in doubt;
 such logs are fitted to, but not counted. ``scripts/bench reality`` prints the same figures as the tests check.
@@ -51,7 +51,7 @@ def machine(gpu: str, ranks: int, nodes: int, nvlink_gbps: float, nics: int, nic
 @cache
 def read_logs() -> tuple[MeasuredLog, ...]:
     """All logs of the table."""
-    table = json.loads(Path(__file__).with_name("nccl_logs.json").read_text())
+    table = json.loads(Path(__file__).with_name("nccl.json").read_text())
     return tuple(_log(each) for each in table)
 
 
@@ -99,12 +99,10 @@ def tuner_error(one: Observation) -> float | None:
 
 
 def neutral_error(one: Observation) -> float:
-    """Error of links and ports alone: alphas of 0.3 us inside nodes and 2.6 us between them, nominal rates, the best ring or tree."""
+    """Error of links and ports alone: 0.3 us inside nodes and 2.6 us between them, nominal rates, the best of what schedules can be."""
     times = NcclTimes(one.machine, neutral_profile())
-    found = [
-        times.parts(run).time_us + 0.3 * run.near_steps + 2.6 * run.far_steps
-        for run in runs_of(one.machine, one.kind, one.size_bytes, one.algorithm)
-    ]
+    runs = runs_of(one.machine, one.kind, one.size_bytes, "" if one.algorithm == "NVLS" else one.algorithm)
+    found = [times.parts(run).time_us + 0.3 * run.near_steps + 2.6 * run.far_steps for run in runs if not run.switched]
     return math.log(min(found) / one.time_us)
 
 
@@ -146,8 +144,56 @@ def median_and_p90(errors: Sequence[float]) -> tuple[float, float]:
     return math.exp(at(0.5)), math.exp(at(0.9))
 
 
-def peak_busbw_gbps(gpu: str, ranks: int, nvlink_gbps: float, algorithm: str, profile: RuntimeProfile) -> float:
-    """Bus bandwidth of AllReduce of 16 GiB on one node."""
-    where: NcclMachine = nccl_machine(machine(gpu, ranks, 1, nvlink_gbps, 0, 0))
-    one = Observation(where, Kind.ALLREDUCE, 1 << 34, 1.0, algorithm)
-    return (1 << 34) / predicted_us(one, profile) / 1000 * busbw_factor(Kind.ALLREDUCE, ranks)
+def factors(errors: Sequence[float]) -> str:
+    """`median_and_p90` as a text."""
+    if not errors:
+        return "-"
+    median, p90 = median_and_p90(errors)
+    return f"x{median:.2f} x{p90:.2f}"
+
+
+def judged(log: MeasuredLog) -> dict[str, list[float]]:
+    """Errors of a log: left out, after five rows of it, above 16 MiB with the machine's own fit, NCCL's tuner, links alone."""
+    gpu = log.observations[0].machine.topology.gpu
+    own = fit_scales(log.observations, profile_without(log.name, gpu)).profile
+    expected = [tuner_error(each) for each in log.observations]
+    return {
+        "left_out": [one for _, one in errors_left_out(log)],
+        "five": [one for _, one in errors_after_five(log)],
+        "own_large": [error(each, own) for each in log.observations if each.size_bytes > LARGE_BYTES],
+        "tuner": [one for one in expected if one is not None],
+        "links": [neutral_error(each) for each in log.observations],
+    }
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bus bandwidth that is known of an algorithm on one node, and the log that it is known from."""
+
+    gpu: str
+    ranks: int
+    nvlink_gbps: float
+    algorithm: str
+    log: str
+    gbps: float
+    within: float
+
+
+PEAKS = (
+    Peak("a100", 8, 300.0, "Ring", "4 A100", 230.0, 10.0),
+    Peak("h100", 8, 450.0, "Ring", "8 H100, rings", 367.0, 10.0),
+    Peak("v100", 12, 150.0, "Ring", "12 V100 of a DGX-2", 123.0, 8.0),
+    Peak("h100", 8, 450.0, "NVLS", "8 H100, NVLS", 480.0, 20.0),
+)
+
+
+def peak_gbps(peak: Peak) -> tuple[float, float]:
+    """Bus bandwidth of AllReduce of 16 GiB under the shipped profile, and under figures fitted without the log."""
+    shipped = load_profile(f"executor-{peak.gpu}")
+    return _busbw_gbps(peak, shipped), _busbw_gbps(peak, profile_without(peak.log, peak.gpu))
+
+
+def _busbw_gbps(peak: Peak, profile: RuntimeProfile) -> float:
+    where: NcclMachine = nccl_machine(machine(peak.gpu, peak.ranks, 1, peak.nvlink_gbps, 0, 0))
+    one = Observation(where, Kind.ALLREDUCE, 1 << 34, 1.0, peak.algorithm)
+    return (1 << 34) / predicted_us(one, profile) / 1000 * busbw_factor(Kind.ALLREDUCE, peak.ranks)

@@ -14,18 +14,20 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.program import Protocol
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.topology.catalog import load_topology
-from tests.baselines.nccl_logs import (
+from tests.reality.nccl import (
     GPUS,
     LARGE_BYTES,
+    PEAKS,
+    Peak,
     error,
     errors_after_five,
     errors_left_out,
     fitted_without,
+    judged,
     machine,
     median_and_p90,
     neutral_error,
-    peak_busbw_gbps,
-    profile_without,
+    peak_gbps,
     read_logs,
     tuner_error,
 )
@@ -79,22 +81,17 @@ def test_five_rows_of_a_log_scale_the_profile_that_was_fitted_without_it() -> No
     assert median_and_p90([one for size, one in errors if size > LARGE_BYTES])[0] <= 1.06
 
 
-PEAKS = [
-    ("a100", 8, 300.0, "Ring", "4 A100", 230.0, 10.0),
-    ("h100", 8, 450.0, "Ring", "8 H100, rings", 367.0, 10.0),
-    ("v100", 12, 150.0, "Ring", "12 V100 of a DGX-2", 123.0, 8.0),
-    ("h100", 8, 450.0, "NVLS", "8 H100, NVLS", 480.0, 20.0),
-]
+@pytest.mark.slow
+def test_above_16_mib_a_machines_own_fit_is_closer() -> None:
+    errors = [one for log in NAMED for one in judged(log)["own_large"]]
+    assert median_and_p90(errors)[0] <= 1.06
 
 
-@pytest.mark.parametrize(("gpu", "ranks", "nvlink", "algorithm", "log", "peak", "within"), PEAKS)
-def test_peak_bus_bandwidths(
-    gpu: str, ranks: int, nvlink: float, algorithm: str, log: str, peak: float, within: float
-) -> None:  # fmt: skip
-    shipped = load_profile(f"executor-{gpu}")
-    assert peak_busbw_gbps(gpu, ranks, nvlink, algorithm, shipped) == pytest.approx(peak, abs=within)
-    left_out = peak_busbw_gbps(gpu, ranks, nvlink, algorithm, profile_without(log, gpu))
-    assert left_out == pytest.approx(peak, rel=0.1)
+@pytest.mark.parametrize("peak", PEAKS, ids=lambda peak: peak.log)
+def test_peak_bus_bandwidths(peak: Peak) -> None:
+    shipped, left_out = peak_gbps(peak)
+    assert shipped == pytest.approx(peak.gbps, abs=peak.within)
+    assert left_out == pytest.approx(peak.gbps, rel=0.1)
 
 
 # --- Rules ------------------------------------------------------------------------------------------------------------
