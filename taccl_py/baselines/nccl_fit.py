@@ -15,17 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.baselines.nccl_time import NcclMachine, NcclTimes, Run, runs_of
+from taccl_py.baselines.nccl_time import NcclMachine, NcclTimes, Run, runs_of, with_processes
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
+from taccl_py.measure.nccl_tests import Log
 from taccl_py.profiles.files import profile_from_json, profile_to_json
 from taccl_py.profiles.model import RuntimeProfile
 
 Floats = NDArray[np.float64]
 
 SCALES = ("launch and near hops", "far hops", "threadblocks", "links")
-FITTED_TO_LOG = "scaled to a log of NCCL on this machine"
+FITTED_TO_LOG = "scaled to a log of NCCL itself on this machine"
 _LINKS = 3  # limits of the bytes of a run: its threadblock, a GPU's links, a node's NICs
+
+# Places of figures that only algorithms of NCCL itself need.
+_ONLY_NCCL = ("nvls_us", "fabric_us/", "shares/nvls", "shares/efa", "shares/tcpx", "shares/tcpxo")
 
 # Sweeps over all figures, first step and last one (natural logarithms), and from where errors count as they are, not squared.
 _SWEEPS, _FIRST_STEP, _LAST_STEP, _SMALL_ERROR = 60, 0.3, 1e-4, 0.1
@@ -57,6 +61,38 @@ class Observation:
     size_bytes: float
     time_us: float
     algorithm: str = ""
+
+
+def log_observations(log: Log, machine: NcclMachine) -> list[Observation]:
+    """Observations of a log of NCCL itself: times out of place, or in place where only those were taken.
+
+    Parameters
+    ----------
+    log
+        The log; how many GPUs one process drove is taken from it.
+    machine
+        Where it was run.
+
+    Raises
+    ------
+    InputError
+        If the log does not name its collective, or is of another number of ranks.
+    """
+    if log.kind is None:
+        raise InputError(
+            "does not name its program, such as all_reduce_perf; add the line that starts it", path=log.path
+        )
+    if log.num_ranks is not None and log.num_ranks != machine.num_ranks:
+        raise InputError(
+            f"is of {log.num_ranks} ranks, and {machine.topology.name} has {machine.num_ranks}; name the machine that it was run on",
+            path=log.path,
+        )
+    where, found = with_processes(machine, log.gpus_per_process), []
+    for row in log.rows:
+        time_us = row.out_of_place_us if row.out_of_place_us is not None else row.in_place_us
+        if time_us is not None and row.size_bytes > 0:
+            found.append(Observation(where, log.kind, row.size_bytes, time_us))
+    return found
 
 
 class ScaleFit(NamedTuple):
@@ -220,7 +256,10 @@ def _scaled(profile: RuntimeProfile, near: float, far: float, blocks: float, lin
         }
     values |= {f"fabric_us/{name}": far * extra for name, extra in profile.fabric_us.items()}
     values |= {f"shares/{name}": min(1.0, links * share.value) for name, share in profile.shares.items()}
-    return with_figures(profile, values, FITTED_TO_LOG, measured=True)
+    # What only NCCL's algorithms need is measured so; what a runtime of XML files costs is not.
+    own = {place: value for place, value in values.items() if place.startswith(_ONLY_NCCL)}
+    scaled = with_figures(profile, values, FITTED_TO_LOG, measured=False)
+    return with_figures(scaled, own, FITTED_TO_LOG, measured=True)
 
 
 def with_figures(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from taccl_py.baselines.nccl_fit import Observation, fit_scales, with_figures
+from taccl_py.baselines.nccl_fit import Observation, fit_scales, log_observations, with_figures
 from taccl_py.baselines.nccl_time import DIRECT, NcclTimes, nccl_machine, runs_of
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Protocol
+from taccl_py.measure.nccl_tests import Log, Row
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.topology.catalog import load_topology
 from tests.reality.nccl import (
@@ -203,7 +205,24 @@ def test_scales_are_found_again() -> None:
     assert "far hops" not in unidentified
     assert profile.protocols["LL"].launch_us == pytest.approx(1.4 * base.protocols["LL"].launch_us, rel=0.1)
     assert profile.shares["nic"].value == pytest.approx(0.9 * base.shares["nic"].value, rel=0.05)
-    assert profile.figures["protocols/LL/launch_us"].measured
+    # A log of NCCL measures what only NCCL needs, not what an executor of XML files costs.
+    assert profile.figures["fabric_us/efa"].measured
+    assert not profile.figures["protocols/LL/launch_us"].measured
+    assert "log of NCCL itself" in profile.figures["protocols/LL/launch_us"].source
+
+
+def test_observations_of_a_log() -> None:
+    where = nccl_machine(load_topology("ndv4"))
+    log = Log("run.log", Kind.ALLREDUCE, 8, 1, (Row(1024, 17.0, 18.0), Row(2048, None, 19.0), Row(0, 15.0, 15.0)))
+    found = log_observations(log, where)
+    assert [(each.size_bytes, each.time_us, each.machine.gpus_per_process) for each in found] == [
+        (1024, 17.0, 8),
+        (2048, 19.0, 8),
+    ]
+    with pytest.raises(InputError, match="is of 8 ranks, and ndv4-x2 has 16"):
+        log_observations(log, nccl_machine(load_topology("ndv4-x2")))
+    with pytest.raises(InputError, match="does not name its program"):
+        log_observations(replace(log, kind=None), where)
 
 
 def test_one_node_does_not_tell_far_hops() -> None:
