@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from taccl_py.runtimes import RUNTIMES
 if TYPE_CHECKING:
     from taccl_py.measure.runtime_fit import FittedRuntime, Residual
     from taccl_py.profiles.model import Figure, RuntimeProfile
+    from taccl_py.topology.model import Topology
 
 _runtime_option = click.option(
     "--runtime",
@@ -131,61 +133,107 @@ class _SeveralFiles(click.Command):
     "--start", default="auto", show_default=True, metavar="NAME|FILE",
     help="Profile to start from, which gives what the logs do not tell; auto takes that of the runtime on the machine's GPUs.",
 )  # fmt: skip
+@click.option("--fabric", default="", help="Network of logs of NCCL itself that needs a term of its own, such as efa.")
 @click.option("--name", default="", help="Name of the profile; default: that of its file, or of runtime and machine.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Profile to write.")
 @json_option
 def fit_command(logs: tuple[Path, ...], files: tuple[Path, ...], output: Path | None, as_json: bool, **values: Any) -> None:  # fmt: skip
-    """Fit a runtime profile to logs of nccl-tests or rccl-tests, made with MSCCL XML files.
+    """Fit a runtime profile to logs of nccl-tests or rccl-tests, made with MSCCL XML files; without any, to those of NCCL itself.
 
     LOG and FILE go together by name (one.log, one.xml), else by order. A CSV table with the columns file, size_bytes and time_us may
     stand in place of logs. Of a log the times of the placement count that its file is for. Launch, operations, hops, rates of
     threadblocks, sums, and the usable share of the links are fitted together; values that the logs leave open keep those of the
-    profile that was started from, and are named.
+    profile that was started from, and are named. Logs of NCCL itself (or RCCL) scale four groups of values.
 
     \b
     Examples:
       taccl runtime fit ring.log --xml ring.xml --topology mi300x --runtime rccl -o profile.json
       taccl runtime fit times.csv --xml ring.xml --topology mi300x --runtime rccl -o profile.json
+      taccl runtime fit ring.log --topology mi300x --runtime rccl -o profile.json
     """
-    from taccl_py.measure.runtime_fit import (
-        fit_runtime,
-        measured_profile,
-        program_observations,
-        program_parameters,
-        starting_profile,
-    )
-    from taccl_py.measure.runtime_runs import read_runs
+    from taccl_py.measure.runtime_fit import starting_profile
     from taccl_py.sketch.machine import load_machine
 
-    if not files:
-        raise InputError("name the MSCCL XML files that the logs are of", path="command line", field="--xml")
     if not values["topology"]:
         raise InputError(
             "logs do not say what links a machine has; name the machine", path="command line", field="--topology"
         )
     topology = load_machine(values["topology"], "", values["nodes"]).topology
     start = starting_profile(values["start"], values["runtime"], topology)
-    runs = read_runs(logs, files, RUNTIMES[values["runtime"]], start.launch_per_gpu_us)
-    observations = [
-        one for run in runs for one in program_observations(run.program, topology, start, run.rows, run.name)
-    ]
-    fit = fit_runtime(start, program_parameters(start, topology, [run.program for run in runs]), observations)
     name = values["name"] or (output.stem if output is not None else f"{values['runtime']}-{topology.name}")
-    source = f"{', '.join(path.name for path in logs[:9])}{' and others' if len(logs) > 9 else ''} on {topology.name}"
-    made = measured_profile(
-        fit, start, name=re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "-", name).strip("-") or "measured",
-        gpu=topology.gpu, source=source,
-    )  # fmt: skip
+    name = re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "-", name).strip("-") or "measured"
+    if files:
+        made, record, show = _fit_files(logs, files, values["runtime"], topology, start, name)
+    else:
+        made, record, show = _fit_nccl(logs, values["fabric"], topology, start, name)
     if output is not None:
         from taccl_py.profiles.files import profile_to_json
 
         write_atomically(output, canonical_json(profile_to_json(made)))
         click.echo(f"wrote {output}", err=True)
-    skipped = sum(run.skipped for run in runs)
     if as_json:
-        echo_json(_fit_record(fit, made, start, skipped))
+        echo_json(record)
     else:
-        _show_fit(fit, made, start, skipped)
+        show()
+
+
+_Made = tuple["RuntimeProfile", dict[str, Any], Callable[[], None]]
+
+
+def _fit_files(
+    logs: Sequence[Path], files: Sequence[Path], runtime: str, topology: Topology, start: RuntimeProfile, name: str
+) -> _Made:
+    """Profile fitted to runs of MSCCL XML files, what is told of it to programs, and what tells it to people."""
+    from taccl_py.measure.runtime_fit import fit_runtime, measured_profile, program_observations, program_parameters
+    from taccl_py.measure.runtime_runs import read_runs
+
+    runs = read_runs(logs, files, RUNTIMES[runtime], start.launch_per_gpu_us)
+    observations = [
+        one for run in runs for one in program_observations(run.program, topology, start, run.rows, run.name)
+    ]
+    fit = fit_runtime(start, program_parameters(start, topology, [run.program for run in runs]), observations)
+    source = f"{', '.join(path.name for path in logs[:9])}{' and others' if len(logs) > 9 else ''} on {topology.name}"
+    made = measured_profile(fit, start, name=name, gpu=topology.gpu, source=source)
+    skipped = sum(run.skipped for run in runs)
+    return made, _fit_record(fit, made, start, skipped), lambda: _show_fit(fit, made, start, skipped)
+
+
+def _fit_nccl(logs: Sequence[Path], fabric: str, topology: Topology, start: RuntimeProfile, name: str) -> _Made:
+    """Profile scaled to logs of NCCL itself."""
+    from dataclasses import replace
+
+    from taccl_py.baselines.nccl_fit import SCALES, fit_scales, log_observations
+    from taccl_py.baselines.nccl_time import nccl_machine
+    from taccl_py.measure.nccl_tests import read_log
+
+    if any(path.suffix == ".csv" for path in logs):
+        raise InputError(
+            "a table of times is of MSCCL XML files; name them, or give logs of NCCL itself",
+            path="command line",
+            field="--xml",
+        )
+    machine = nccl_machine(topology, fabric=fabric)
+    observations = [one for path in logs for one in log_observations(read_log(path), machine)]
+    fit = fit_scales(observations, start)
+    source = (
+        f"taccl runtime fit of NCCL itself: {', '.join(path.name for path in logs)} on {topology.name}; of {start.name}"
+    )
+    made = replace(fit.profile, name=name, gpu=topology.gpu, source=source)
+    record = {
+        "runtime_profile": name, "started_from": start.name, "residual": {"rows": len(observations), "median": fit.residual},
+        "fitted": [each for each in SCALES if each not in fit.unidentified], "unidentified": list(fit.unidentified),
+    }  # fmt: skip
+
+    def show() -> None:
+        scaled = ", ".join(each for each in SCALES if each not in fit.unidentified) or "nothing"
+        click.echo(
+            f"{name}: {start.name} scaled to {len(observations)} times of NCCL itself; half are within x{fit.residual:.3f}"
+        )
+        click.echo(f"scaled: {scaled}")
+        if fit.unidentified:
+            click.echo(f"not identified by these logs, as in {start.name}: {', '.join(fit.unidentified)}")
+
+    return made, record, show
 
 
 def _fit_record(fit: FittedRuntime, made: RuntimeProfile, start: RuntimeProfile, skipped: int) -> dict[str, Any]:

@@ -122,7 +122,6 @@ def test_bad_logs_end_with_one_sentence(taccl, folder, change, what):
 
 def test_what_does_not_go_together_is_refused(taccl, folder):
     write_calibration(folder, truth(), ["pairs", "ring"])
-    assert "name the MSCCL XML files" in refused(taccl("runtime", "fit", "pairs.log", *ON))
     assert "name the machine" in refused(taccl("runtime", "fit", "pairs.log", "--xml", "pairs.xml"))
     assert "do not pair" in refused(taccl("runtime", "fit", "pairs.log", "--xml", "pairs.xml", "ring.xml", *ON))
     assert "no costs to start from" in refused(
@@ -143,6 +142,17 @@ def test_logs_are_paired_by_order_where_names_do_not_tell(taccl, folder):
     (folder / "ring.log").rename(folder / "second.txt")
     ended = taccl("runtime", "fit", "first.txt", "second.txt", "--xml", "pairs.xml", "ring.xml", *ON, "--json")
     assert ended.json["residual"]["p90"] <= 1.02
+
+
+def test_logs_of_nccl_itself_scale_the_profile(taccl, folder):
+    write_calibration(folder, truth(), ["pairs"])
+    ended = taccl("runtime", "fit", "pairs.log", *ON, "-o", "mine.json", "--json")
+    assert ended.code == 0, ended.err
+    assert "far hops" in ended.json["unidentified"]
+    assert "launch and near hops" in ended.json["fitted"]
+    assert read_profile(folder / "mine.json").gpu == "mi300x"
+    (folder / "times.csv").write_text("file,size_bytes,time_us\npairs,4096,9\n")
+    assert "name them, or give logs of NCCL itself" in refused(taccl("runtime", "fit", "times.csv", *ON))
 
 
 @pytest.mark.parametrize(
