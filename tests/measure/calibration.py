@@ -12,11 +12,11 @@ from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.topology.catalog import load_topology
 
 MACHINE, RANKS = "mi300x", 8
-SIZES = tuple(4096 << shift for shift in range(0, 15, 2))
+SIZES = tuple(4096 << shift for shift in range(0, 13, 3))
 NAMES = {Kind.ALLGATHER: "all_gather", Kind.ALLREDUCE: "all_reduce"}
 MAKERS = {
     "pairs": lambda: all_pairs_allgather(RANKS, 1, Protocol.LL),
-    "ring": lambda: ring_allgather(RANKS, 8, 1, Protocol.LL),
+    "ring": lambda: ring_allgather(RANKS, 4, 1, Protocol.LL),
     "sums": lambda: all_pairs_allreduce(RANKS, 1, Protocol.LL),
 }
 
