@@ -12,6 +12,7 @@ from taccl_py.baselines.compare import ComparedSize, Comparison, MeasuredLog, Me
 from taccl_py.baselines.library import Family
 from taccl_py.baselines.nccl_time import ALGORITHMS
 from taccl_py.report.tables import plain_table
+from taccl_py.runtimes import RCCL
 from taccl_py.units import format_gap, format_size, format_time
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "nccl_tuner": tuner,
         "runtime_profile": comparison.profile.name,
         "runtime_evidence": "" if comparison.profile.is_neutral else comparison.profile.evidence,
+        "library": "RCCL" if comparison.profile.runtime == RCCL.name else "NCCL",
         "left_to_nccl": [[each.low_bytes, each.high_bytes] for each in comparison.left],
         "sizes": [_size(row) for row in comparison.rows],
         "measured": [_measured(log) for log in comparison.measured],
@@ -136,11 +138,11 @@ def remedy(result: dict[str, Any], directory: str) -> str:
         for low, high in result["left_to_nccl"]
     )
     leave = " ".join(f"--leave {result['collective']}:{span}" for span in spans)
-    profile = f"runtime profile {result['runtime_profile']}"
+    profile, library = f"runtime profile {result['runtime_profile']}", result["library"]
     if all(row["remedy"] for row in result["sizes"]):
-        return f"note: under {profile} NCCL is faster at every size, {words}: install no file for them"
+        return f"note: under {profile} {library} is faster at every size, {words}: install no file for them"
     return (
-        f"note: under {profile} NCCL is faster from {words}; leave these sizes to it: "
+        f"note: under {profile} {library} is faster from {words}; leave these sizes to it: "
         f"taccl install {shlex.quote(directory)} -o INSTALLED {leave}"
     )
 
@@ -156,14 +158,21 @@ def _under(result: dict[str, Any]) -> str:
 
 
 def _runtime_table(result: dict[str, Any]) -> Table:
-    rows = result["sizes"]
+    rows, library = result["sizes"], result["library"]
     names = [name for name in ALGORITHMS if any(name in row["nccl_runtime"] for row in rows)]
-    columns = ["size", "ours", *(f"NCCL {name}" for name in names), "NCCL's best", "over NCCL", "remedy"]
+    columns = [
+        "size",
+        "ours",
+        *(f"{library} {name}" for name in names),
+        f"{library}'s best",
+        f"over {library}",
+        "remedy",
+    ]
     title = f"{result['collective']} on {result['topology']}: predicted times, {_under(result)}"
-    return plain_table(title, columns, [_runtime_cells(row, names) for row in rows])
+    return plain_table(title, columns, [_runtime_cells(row, names, library) for row in rows])
 
 
-def _runtime_cells(row: dict[str, Any], names: list[str]) -> list[str]:
+def _runtime_cells(row: dict[str, Any], names: list[str], library: str) -> list[str]:
     found = [row["nccl_runtime"].get(name) for name in names]
     return [
         format_size(row["size_bytes"]),
@@ -171,7 +180,7 @@ def _runtime_cells(row: dict[str, Any], names: list[str]) -> list[str]:
         *(_time(None if each is None else each["time_us"]) for each in found),
         f"{row['nccl_runtime_algorithm']} {row['nccl_runtime_protocol']}",
         "-" if row["speedup_runtime"] is None else f"{row['speedup_runtime']:.2f}x",
-        "slower: leave to NCCL" if row["remedy"] else "",
+        f"slower: leave to {library}" if row["remedy"] else "",
     ]
 
 
