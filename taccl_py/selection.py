@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringError
 from taccl_py.lowering.lower import LoweringOptions
@@ -21,11 +22,13 @@ from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import with_alphas_side_by_side
 from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import in_pieces
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, runtime_bound
 from taccl_py.synthesis.engine import Synthesis
+from taccl_py.verify.any_size import judge_any
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ class Params:
         Part of the time that twice as many instances have to save. Guess: threadblocks are taken from other kernels.
     least_cell_bytes
         Chunks are not cut into instances with fewer bytes.
+    joined
+        Threadblocks of all instances may be so many times as many as a GPU has, as lowering joins receiving and sending ones.
+    pieces
+        Numbers of pieces into which messages are cut where something is forwarded or summed. Guess.
+    least_piece_bytes, most_messages
+        Pieces have so many bytes at least, and schedules of pieces so many messages at most. Guess: an operation of Simple costs what
+        some 32 KiB take, and several instances share a piece.
     most_schedules
         Schedules that are lowered for one choice.
     bound_seconds
@@ -54,7 +64,11 @@ class Params:
     most_lowered: int = 5
     nearly: float = 0.02
     worth_of_doubling: float = 0.01
+    joined: float = 2.0
     least_cell_bytes: int = 16
+    pieces: tuple[int, ...] = (1, 2, 4)
+    least_piece_bytes: float = 262144.0
+    most_messages: int = 1500
     most_schedules: int = 8
     bound_seconds: float = 5.0
 
@@ -103,7 +117,7 @@ class Trial:
         most = min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
         cell_bytes = size_bytes / max(self.schedule.collective.chunks_per_size, 1)
         return (
-            program.num_threadblocks * number <= most
+            program.num_threadblocks * number <= most * PARAMS.joined
             and program.num_channels * number <= runtime.max_channels
             and cell_bytes / number >= PARAMS.least_cell_bytes
             and size_bytes % (program.num_chunks_per_loop * number) == 0
@@ -161,7 +175,7 @@ def lower_under(
     LoweringError
         If a limit of the runtime cannot be kept by any schedule.
     """
-    schedules = [synthesis.schedule, *synthesis.runners_up][: PARAMS.most_schedules]
+    schedules = _different([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
     trials, failure = _trials(schedules, options, profile, over, stopped)
     if not trials:
         raise failure or ValueError("there is no schedule to lower")
@@ -181,7 +195,10 @@ def choose_for(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    return _choose([trial_of(schedule, options, profile, stopped)], options, instances, never, stopped)
+    trials, failure = _trials([schedule], options, profile, never, stopped)
+    if not trials:
+        raise failure or ValueError("there is no schedule to lower")
+    return _choose(trials, options, instances, never, stopped)
 
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
@@ -195,17 +212,39 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     return runtime_bound(physical_us, topology, profile, collective.kind, size_of(schedule))
 
 
+def _different(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """The schedules without those that are as fast as one before them with as many messages, mostly its images."""
+    found: dict[tuple[int, int, str], Schedule] = {}
+    for schedule in schedules:
+        key = (len(schedule.messages), schedule.num_steps, f"{schedule.makespan_us:.6g}")
+        found.setdefault(key, schedule)
+    return list(found.values())
+
+
+def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
+    """The schedule, and if something is forwarded or summed in it, valid ones with its messages in pieces."""
+    yield schedule
+    if schedule.num_steps < 2:
+        return
+    for number in PARAMS.pieces[1:]:
+        few = len(schedule.messages) * number <= PARAMS.most_messages
+        if schedule.chunk_bytes / number < PARAMS.least_piece_bytes or not few:
+            return
+        cut = in_pieces(schedule, number)
+        if not judge_any(cut):
+            yield replace(cut, origin=schedule.origin)
+
+
 def _trials(
     schedules: Sequence[Schedule], options: LoweringOptions, profile: RuntimeProfile, over: Over, stopped: Over
 ) -> tuple[list[Trial], LoweringError | None]:
     trials: list[Trial] = []
     failure: LoweringError | None = None
-    for number, schedule in enumerate(schedules):
+    for schedule in chain.from_iterable(map(pieces_of, schedules)):
         if trials and over():
             break
         try:
-            if number:
-                require_valid(schedule)
+            require_valid(schedule)
             trials.append(trial_of(schedule, options, profile, stopped))
         except LoweringError as error:
             failure = failure or error
@@ -224,8 +263,19 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    plain = replace(options, instances=1)
-    return Trial(schedule, lower_and_judge(schedule, plain, stopped), options, profile)
+    failure: LoweringError | None = None
+    for each in _arrangements(options):
+        try:
+            return Trial(schedule, lower_and_judge(schedule, replace(each, instances=1), stopped), each, profile)
+        except LoweringError as error:
+            failure = failure or error
+    raise failure or ValueError("no arrangement was tried")
+
+
+def _arrangements(options: LoweringOptions) -> Iterator[LoweringOptions]:
+    """Options with local work spread and sums gathered, and where that cannot be lowered without."""
+    yield replace(options, spread_local=True, gather_sums=True)
+    yield options
 
 
 def protocols_for(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> tuple[Protocol, ...]:
@@ -242,11 +292,17 @@ def _choose(
     ranked = sorted(_ranked(trials, options, instances), key=lambda each: each[0])
     best: Chosen | None = None
     failure: LoweringError | InvalidArtifact | None = None
-    for tried, (estimate_us, _, trial, setting) in enumerate(ranked):
+    tried: set[tuple[Setting, float]] = set()
+    for estimate_us, _, trial, setting in ranked:
         if best is not None and (
-            estimate_us > best.preferred_us * (1 + PARAMS.nearly) or tried >= PARAMS.most_lowered or over()
+            estimate_us > best.preferred_us * (1 + PARAMS.nearly) or len(tried) >= PARAMS.most_lowered or over()
         ):
             break
+        # Of schedules that are as fast as each other in the same setting, which are often images of each other, one is enough.
+        likeness = (setting, float(f"{estimate_us:.3g}"))
+        if likeness in tried:
+            continue
+        tried.add(likeness)
         try:
             chosen = lower_as(trial, setting, options, stopped)
         except (LoweringError, InvalidArtifact) as error:
@@ -301,7 +357,7 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
     lowered = trial.lowered
     if (program.protocol, 1) != (setting.protocol, setting.instances):
         wanted = replace(
-            options, protocol=setting.protocol, instances=setting.instances, port_order=trial.lowered.port_order
+            trial.options, protocol=setting.protocol, instances=setting.instances, port_order=trial.lowered.port_order
         )
         lowered = lower_and_judge(trial.schedule, wanted, stopped)
     facts = lowered.verdict.facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -27,7 +28,7 @@ from taccl_py.topology.degrade import (
     parse_slow_port,
 )
 from taccl_py.topology.model import Medium
-from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
+from taccl_py.units import Left, SizeRange, parse_left, parse_ranks, parse_size, parse_size_range
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
@@ -95,8 +96,15 @@ class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
         return path
 
 
+def _parse_left(text: str) -> Left:
+    """Sizes left to NCCL; the word before them is a collective."""
+    left = parse_left(text)
+    return replace(left, kind=str(parse_kind(left.kind))) if left.kind else left
+
+
 SIZE = ParsedType("size", int, parse_size)
 SIZE_RANGE = ParsedType("range", SizeRange, parse_size_range)
+LEFT = ParsedType("sizes", Left, _parse_left)
 RANKS = ParsedType("ranks", tuple, parse_ranks)
 KIND = ParsedType("collective", Kind, parse_kind)
 GPU: ParsedType[GpuModel | None] = ParsedType("gpu", GpuModel, parse_gpu)

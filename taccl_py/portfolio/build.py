@@ -13,14 +13,15 @@ from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
 from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at, retimed
-from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, settings_after
+from taccl_py.portfolio.by_replay import LOWEST, Choice, ReplayedCover, Stretch, settings_after
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
-from taccl_py.portfolio.envelope import lower_envelope
+from taccl_py.portfolio.envelope import Span, lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under, with_alphas_side_by_side
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
+from taccl_py.selection import preferred_us
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Deadline, Limits, Over
@@ -38,6 +39,8 @@ _BOUNDS, _LEAST_SECONDS = 0.25, 1.0
 _LOWERING = 0.25
 # Most seconds for bounds under a runtime profile.
 _BOUNDS_UNDER_SECONDS = 5.0
+# Choices that are lowered for one file under a runtime profile.
+_MOST_LOWERED = 3
 # Part of the time for searches under a runtime profile that is for the machine itself.
 _OWN_SHARE = 0.6
 # Longest run of one engine; a range races many.
@@ -251,24 +254,50 @@ def _first_member(
 ) -> Member | None:
     """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""
     failures: list[LoweringError] = []
+    best: Member | None = None
+    best_us, lowered = math.inf, 0
+    middle = min(max(low, round(math.sqrt(low * stretch.high))), stretch.high)
     for choice in settings_after(stretch, floor):
-        candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
-        made_for = min(max(low, round(math.sqrt(low * stretch.high))), stretch.high)
-        variant = Variant(candidate, made_for, trial.lowered, candidate.curve)
-        wanted = replace(options, protocol=choice.setting.protocol, instances=choice.setting.instances)
+        # What the first replay promised may be lost where threadblocks had to be joined; then the next choices are lowered too.
+        if best is not None and (
+            lowered == _MOST_LOWERED or cover.time_us(choice, middle) > best_us * (1 + _TOLERANCE)
+        ):
+            break
         try:
-            member = _lower_with(variant, low, stretch.high, wanted, stopped)
+            member = _member_of(cover, choice, Span(0, low, stretch.high), options, stopped)
         except LoweringError as error:
             failures.append(error)
             continue
-        facts = member.lowered.verdict.facts
-        if options.protocol is None and facts is not None and facts.flags_early:
-            continue
-        return member
+        lowered += 1
+        replay = RuntimeReplay(member.lowered.program, member.schedule.topology, cover.profile)
+        time_us = preferred_us(replay.time_us(min(middle, member.max_bytes)), choice.setting)
+        if best is None or (time_us < best_us and member.max_bytes >= best.max_bytes):
+            best, best_us = member, time_us
+    if best is not None:
+        return best
     lasting = [failure for failure in failures if failure.limit != NO_CALL]
     if lasting:
         raise lasting[0]
     return None
+
+
+def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: LoweringOptions, stopped: Over) -> Member:
+    """Program of a choice for the sizes of a span, or as far as it is safe.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept, or the runtime raises flags of this protocol too early for the program.
+    """
+    candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
+    made_for = min(max(span.min_bytes, round(math.sqrt(span.min_bytes * span.max_bytes))), span.max_bytes)
+    variant = Variant(candidate, made_for, trial.lowered, candidate.curve)
+    wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
+    member = _lower_with(variant, span.min_bytes, span.max_bytes, wanted, stopped)
+    facts = member.lowered.verdict.facts
+    if options.protocol is None and facts is not None and facts.flags_early:
+        raise LoweringError("its flags come too early", runtime=options.runtime.name, limit="protocol")
+    return member
 
 
 def range_demand(request: Request, sizes: SizeRange) -> Demand:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 
 from taccl_py.errors import InvalidArtifact, LoweringError
 from taccl_py.lowering.lower import LoweringOptions
@@ -22,7 +22,7 @@ from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
 from taccl_py.schedule.ir import Schedule
-from taccl_py.selection import Setting, Trial, preferred_us, protocols_for, trial_of, tried_instances
+from taccl_py.selection import Setting, Trial, pieces_of, preferred_us, protocols_for, trial_of, tried_instances
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.race import Racer
@@ -114,8 +114,8 @@ class ReplayedCover:
         racer: Racer,
         over: Over,
     ) -> None:
-        self._sizes, self._options, self._profile, self._instances = tuple(sizes), options, profile, instances
-        chosen = _worth_lowering(candidates, self._sizes, options, profile, racer)
+        self._sizes, self._options, self.profile, self._instances = tuple(sizes), options, profile, instances
+        chosen = list(_in_pieces(_worth_lowering(candidates, self._sizes, options, profile, racer), self._sizes))
         made = racer.spread(_tried, (_Job(each, size, options, profile) for each, size in chosen))
         kept = [(pair[0], trial) for pair, trial in zip(chosen, made, strict=True) if isinstance(trial, Trial)]
         if not kept:
@@ -129,7 +129,7 @@ class ReplayedCover:
 
     def _estimates(self) -> list[list[int]]:
         """For every size the trials worth a replay, the best first."""
-        curves = [_curves(candidate, self._sizes, self._protocols, self._profile) for candidate in self.candidates]
+        curves = [_curves(candidate, self._sizes, self._protocols, self.profile) for candidate in self.candidates]
         found = []
         for size in self._sizes:
             times = [min(curve.time_us(size) + launch for curve, launch in of_one) for of_one in curves]
@@ -292,6 +292,14 @@ def _worth_lowering(
         for place in _different(candidates, times):
             found.setdefault(place, []).append(size)
     return [(candidates[place], of_one[len(of_one) // 2]) for place, of_one in found.items()]
+
+
+def _in_pieces(chosen: Sequence[tuple[Candidate, int]], sizes: Sequence[int]) -> Iterator[tuple[Candidate, int]]:
+    """What was chosen, and the same with messages in pieces."""
+    for candidate, size in chosen:
+        yield candidate, size
+        for schedule in islice(pieces_of(at_size(candidate.schedule, size)), 1, None):
+            yield replace(candidate, schedule=schedule, curve=cost_curve(schedule, sizes[0], sizes[-1])), size
 
 
 def _different(candidates: Sequence[Candidate], times: Sequence[float]) -> list[int]:

@@ -20,7 +20,7 @@ from taccl_py.runtimes import MSCCLPP, RUNTIMES
 
 FORMAT = "taccl-runtime-profile"
 VERSION = 1
-MEDIA = ("nvlink", "xgmi", "pcie", "nic", "nvls")
+MEDIA = ("nvlink", "xgmi", "pcie", "nic", "nvls", "nvlstree", "efa", "tcpx", "tcpxo")
 # Protocols that a profile of a runtime says something about; MSCCL++ has packets (LL) and plain stores (Simple).
 PROTOCOLS_OF = {**dict.fromkeys(RUNTIMES, ("LL", "LL128", "Simple")), MSCCLPP.name: ("LL", "Simple")}
 
@@ -72,10 +72,11 @@ class _Reader:
         gpu_gbps = self._value(fields, "gpu_gbps", "gpu_gbps", UNLIMITED)
         most = self._value(fields, "most_threadblocks", "most_threadblocks", UNLIMITED)
         extra = self._value(fields, "launch_per_gpu_us", "launch_per_gpu_us", 0.0)
+        nvls_us = self._value(fields, "nvls_us", "nvls_us", 0.0)
         fields.finish()
         return RuntimeProfile(
             name, title, runtime, gpu, self._source, protocols, shares, nic_us,
-            fabric, gpu_gbps, most, extra, self._figures,
+            fabric, gpu_gbps, most, extra, nvls_us, self._figures,
         )  # fmt: skip
 
     def _protocols(self, fields: Fields, runtime: str) -> dict[str, ProtocolCosts]:
@@ -200,4 +201,5 @@ def profile_to_json(profile: RuntimeProfile) -> dict[str, Any]:
             else {}
         ),
         "launch_per_gpu_us": value("launch_per_gpu_us", profile.launch_per_gpu_us),
+        **({"nvls_us": value("nvls_us", profile.nvls_us)} if profile.nvls_us else {}),
     }

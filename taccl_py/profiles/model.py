@@ -136,13 +136,16 @@ class RuntimeProfile:
     protocols
         Costs by name of protocol.
     shares
-        Usable shares by medium: ``nvlink``, ``xgmi``, ``pcie``, ``nic``, and ``nvls`` for what NVLink SHARP reaches of NVLink.
+        Usable shares by medium: ``nvlink``, ``xgmi``, ``pcie``, ``nic``, and ``nvls`` for what NVLink SHARP reaches of NVLink; for
+        NCCL's algorithms also ``nvlstree``, what NVLSTree on several nodes reaches of ``nvls``, and fabrics in place of ``nic``.
     nic_message_us
         Time that a message occupies a NIC beside its bytes.
     fabric_us
         Additional hop of a network by its name, such as ``efa``.
     gpu_gbps
         Most that one GPU sends to all others of its node together, whatever its links could carry.
+    nvls_us
+        Additional time of a call of NCCL's NVLS and NVLSTree.
     most_threadblocks
         Most threadblocks of a GPU that can work at once.
     launch_per_gpu_us
@@ -163,6 +166,7 @@ class RuntimeProfile:
     gpu_gbps: float = UNLIMITED
     most_threadblocks: float = UNLIMITED
     launch_per_gpu_us: float = 0.0
+    nvls_us: float = 0.0
     figures: Mapping[str, Figure] = field(default_factory=dict, compare=False)
 
     @property

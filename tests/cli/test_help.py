@@ -12,6 +12,7 @@ from tests.cli.inputs import PROFILE, SKETCH, TACCL_SKETCH, write_json
 from tests.cli.running import run_apart
 from tests.discover import dumps
 from tests.lowering.foreign_files import copying_allgather
+from tests.measure.calibration import truth, write_calibration
 from tests.measure.test_foreign import P2P
 from tests.verify.mscclpp.plans import two_allgather
 
@@ -88,6 +89,8 @@ def given(folder):
     (folder / "p2pBandwidthLatencyTest.txt").write_text(P2P, encoding="utf-8")
     (folder / "nccl-topo.xml").write_text(dumps.nvlink_pairs(), encoding="utf-8")
     (folder / "topo-m.txt").write_text(dumps.switched_matrix(8, 18, 8), encoding="utf-8")
+    write_calibration(folder, truth(), ["ring"])
+    (folder / "times.csv").write_text("file,size_bytes,time_us\nring,4096,9.5\nring,1048576,50\n", encoding="utf-8")
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}
     (folder / "suite.toml").write_text(
         'format = "taccl-suite"\nversion = 1\n[[instances]]\ntopology = "ring:4"\ncollectives = "allgather"\n'

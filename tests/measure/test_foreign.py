@@ -47,6 +47,8 @@ COLLECTIVES = {
     "alltoall": dict(ranks=8, busbw=7 / 8, redop="none"),
     "alltoall of 128": dict(ranks=128, busbw=127 / 128, redop="none"),
     "broadcast": dict(ranks=4, redop="none", root="0", in_place="0"),
+    "allreduce without its lines of ranks": dict(ranks=0, busbw=1.5),
+    "allreduce of processes that each were alone": dict(ranks=8, rank_of=lambda _: 0, busbw=0.0),
     "old allreduce of 2": dict(ranks=2, columns=(("redop",), "error"), in_place="0e+00"),
     "old allgather": dict(ranks=2, columns=OLD, busbw=0.5, in_place="0e+00"),
     "old broadcast": dict(ranks=4, columns=(("root",), "error"), root="0", in_place="0e+00"),
