@@ -101,6 +101,12 @@ def _hosts(roots: Sequence[Element]) -> set[str]:
     return {_host(cpu, number) for number, root in enumerate(roots) for cpu in root.findall("cpu")}
 
 
+def is_tray(root: Element) -> bool:
+    """Whether a dump is of one host with Grace CPUs whose GPUs are on an NVLink switch, which is then that of a rack."""
+    grace = all(cpu.get("arch") == "arm64" for cpu in root.findall("cpu"))
+    return grace and len(_hosts([root])) == 1 and any(link.get("tclass") == _NVSWITCH for link in root.iter("nvlink"))
+
+
 def _gpus_of_hosts(roots: Sequence[Element]) -> dict[str, int]:
     """Number of GPUs of each host; a host that several dumps have counts once."""
     found: dict[str, int] = {}

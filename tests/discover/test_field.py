@@ -182,6 +182,12 @@ def test_trays_of_a_rack_in_a_dump_each_are_on_one_switch(imported, hosts):
     assert "one rack" in found.notes[0]
 
 
+def test_a_tray_that_nodes_multiplies_is_said_to_be_joined_by_nics(imported):
+    (note,) = imported(dumps.system(*dumps.tray("0xa1")), nodes=2).notes
+    assert "joins trays by their NICs" in note
+    assert imported(dumps.nvswitch_node(), nodes=2).notes == ()
+
+
 def test_dumps_of_several_ranks_of_one_job_are_the_same_machine(imported):
     text = dumps.system(*dumps.tray("0xa1"), *dumps.tray("0xb2", 4))
     assert imported(text, text).template.num_ranks == 8
