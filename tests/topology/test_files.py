@@ -281,7 +281,7 @@ BROKEN_NODE_FORM = [
     (
         "node.switches.0.rank_costs",
         {"1": {"alpha_us": 0, "beta_us_per_mb": 9}},
-        "rank_costs.1",
+        "node.switches.0.rank_costs.1",
         "'1' is not one of the ranks",
     ),
     ("node.switches.0.rank_costs", {"2": {"alpha_us": 0}}, "node.switches.0.rank_costs.2.beta_us_per_mb", "is missing"),
