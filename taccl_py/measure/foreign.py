@@ -23,6 +23,10 @@ from taccl_py.measure.sendrecv import is_nccl_tests, read_sendrecv
 # What launchers put before each line: mpirun --tag-output (of Open MPI 4 and 5), srun --label.
 _MARK = re.compile(r"^(?:\[[^\]\s]*\d+,\s*\d+\]<(?:stdout|stderr)>:\s?|\s*\d+:\s)")
 
+_KNOWN = (
+    "osu_latency, osu_bw, sendrecv_perf, p2pBandwidthLatencyTest, nvbandwidth, TransferBench p2p, ib_write_bw, ib_write_lat or taccl "
+    "profile --record; give one of these"
+)
 _Reader = tuple[Callable[[Sequence[str]], bool], Callable[[Sequence[str], str], list[Sample]], str]
 _READERS: tuple[_Reader, ...] = (
     (is_osu, read_osu, "rows of size and value"),
@@ -61,6 +65,11 @@ def read_any(text: str, path: str) -> tuple[Sample, ...]:
             if not samples:
                 raise InputError(f"has no {what}; save the whole output of the benchmark", path=path)
             return tuple(samples)
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "src")
+    if "," not in first and "src" not in first:
+        raise InputError(
+            f"is neither CSV with the columns src,dst,size_bytes,time_us nor the output of {_KNOWN}", path=path
+        )
     return read_samples(text, path)
 
 

@@ -123,6 +123,13 @@ def test_marks_of_a_launcher_are_dropped(mark):
     assert read_any("\n".join(mark + line for line in osu.splitlines()), "l") == read_any(osu, "l")
 
 
+def test_a_text_of_no_known_kind_is_told_what_is_known():
+    with pytest.raises(InputError, match=r"neither CSV .* nor the output of osu_latency"):
+        read_any("bandwidth between 0 and 1\n12 GB/s\n", "x.txt")
+    with pytest.raises(InputError, match="no column src"):
+        read_any("from,to,us\n0,1,2\n", "x.csv")
+
+
 # OSU
 
 
