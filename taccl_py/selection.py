@@ -175,7 +175,7 @@ def lower_under(
     LoweringError
         If a limit of the runtime cannot be kept by any schedule.
     """
-    schedules = [synthesis.schedule, *synthesis.runners_up][: PARAMS.most_schedules]
+    schedules = _different([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
     trials, failure = _trials(schedules, options, profile, over, stopped)
     if not trials:
         raise failure or ValueError("there is no schedule to lower")
@@ -210,6 +210,15 @@ def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
         return bounds.at(size_bytes).time_us
 
     return runtime_bound(physical_us, topology, profile, collective.kind, size_of(schedule))
+
+
+def _different(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """The schedules without those that are as fast as one before them with as many messages, mostly its images."""
+    found: dict[tuple[int, int, str], Schedule] = {}
+    for schedule in schedules:
+        key = (len(schedule.messages), schedule.num_steps, f"{schedule.makespan_us:.6g}")
+        found.setdefault(key, schedule)
+    return list(found.values())
 
 
 def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
@@ -283,11 +292,17 @@ def _choose(
     ranked = sorted(_ranked(trials, options, instances), key=lambda each: each[0])
     best: Chosen | None = None
     failure: LoweringError | InvalidArtifact | None = None
-    for tried, (estimate_us, _, trial, setting) in enumerate(ranked):
+    tried: set[tuple[Setting, float]] = set()
+    for estimate_us, _, trial, setting in ranked:
         if best is not None and (
-            estimate_us > best.preferred_us * (1 + PARAMS.nearly) or tried >= PARAMS.most_lowered or over()
+            estimate_us > best.preferred_us * (1 + PARAMS.nearly) or len(tried) >= PARAMS.most_lowered or over()
         ):
             break
+        # Of schedules that are as fast as each other in the same setting, which are often images of each other, one is enough.
+        likeness = (setting, float(f"{estimate_us:.3g}"))
+        if likeness in tried:
+            continue
+        tried.add(likeness)
         try:
             chosen = lower_as(trial, setting, options, stopped)
         except (LoweringError, InvalidArtifact) as error:

@@ -98,10 +98,12 @@ def job_of(topology: Topology, gpu: Gpu, *, amd_cpu: bool) -> Job:
         graph = Graph(channels, intra_gbps, inter_gbps)
     nvls = None
     local = len(topology.node_ranks[0])
-    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and topology.inside is Medium.NVLINK and local > 1 and _all_linked(topology):
+    # Where nothing says what joins the GPUs, NCCL is counted at its best.
+    nvlink = topology.inside in (Medium.NVLINK, Medium.UNKNOWN)
+    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and nvlink and local > 1 and _all_linked(topology):
         rate = _at_most(_INTRA_GBPS[family], rank_gbps / local)
         nvls = Graph(local, rate, rate if num_nodes == 1 else graph.inter_gbps)
-    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=topology.inside is Medium.NVLINK)
+    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=nvlink)
 
 
 def _base(topology: Topology) -> str:

@@ -27,6 +27,7 @@ from taccl_py.topology.degrade import (
     parse_slow_link,
     parse_slow_port,
 )
+from taccl_py.topology.model import Medium
 from taccl_py.units import Left, SizeRange, parse_left, parse_ranks, parse_size, parse_size_range
 
 if TYPE_CHECKING:
@@ -145,6 +146,15 @@ def gpu_option(purpose: str) -> Callable[[F], F]:
     """Option that names the GPUs of the machine, None for auto, which the purpose explains."""
     words = f"GPUs of the machine, by model or generation: {gpu_names()}. {purpose}"
     return click.option("--gpu", type=GPU, default=AUTO, show_default=True, help=words)
+
+
+def inside_option(default: str) -> Callable[[F], F]:
+    """Option ``--inside`` of commands that make topologies, with a sentence that says the default."""
+    words = (
+        "What joins the ranks of a node, which decides on protocols and not on times: LL128 is for nvlink alone "
+        f"(which stands for xGMI too). {default}"
+    )
+    return click.option("--inside", type=click.Choice([str(medium) for medium in Medium]), default=None, help=words)
 
 
 def runtime_profile_option(command: F) -> F:

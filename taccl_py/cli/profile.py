@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, json_option
+from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, inside_option, json_option
 from taccl_py.cli.progress import counted_down
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.jsonio import canonical_json, require_writable, write_atomically
@@ -67,13 +67,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
     default=None,
     help="Number of ranks of an unknown machine, for --plan.",
 )
-@click.option(
-    "--inside",
-    type=click.Choice(["nvlink", "pcie", "network"]),
-    default=None,
-    help="What joins the ranks of a node, which is not measured and decides on protocols; nvlink stands for xGMI too. Default: "
-    "that of the emulated machine, else nvlink.",
-)
+@inside_option("Default: that of the emulated machine, else unknown.")
 @click.option(
     "--largest",
     type=SIZE,
@@ -342,7 +336,7 @@ def _inside(asked: str | None, truth: Topology | None) -> Medium:
 
     if asked is not None:
         return Medium(asked)
-    return Medium.NVLINK if truth is None else truth.inside
+    return Medium.UNKNOWN if truth is None else truth.inside
 
 
 def _require_as_good(reference: Topology, found: Topology, values: dict[str, Any]) -> None:

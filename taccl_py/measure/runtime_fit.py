@@ -14,14 +14,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Op, Program
+from taccl_py.profiles.catalog import AUTO, load_profile, select_profile
 from taccl_py.profiles.model import Figure, RuntimeProfile, Share
-from taccl_py.profiles.view import is_far
+from taccl_py.profiles.view import is_far, require_costs_by_size
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.topology.model import Medium, Topology
 
@@ -33,11 +35,11 @@ _HUBER = 0.05  # relative error above which a row counts less
 _SPREADS = {"launch_us": 2.0, "tb_gbps": 1.0, "reduce_us": 1.0, "reduce_gbps": 1.0, "copy_gbps": 1.0}
 _SPREAD, _SPREAD_OF_SHARE = 0.7, 0.2
 _UNSURE = math.log(1.5)  # deviation after all rows are seen, above which a value is not identified
-_LEAST_ERROR = 0.02  # of times in a log
+_LEAST_ERROR = 0.02  # deviation of times in a log, at least
 _STEP, _LONGEST_STEP = 0.02, 1.5  # of logarithms: for the Jacobian, and of one iteration
 _DAMPINGS = (1e-3, 1e-1, 1.0, 10.0)
 _ITERATIONS, _GAIN = 12, 1e-3
-_ROUNDS = 3
+_ROUNDS = 4
 _DIGITS = 4
 # Where the starting profile has nothing to start from, as its rate is without a limit or its cost is 0.
 _FALLBACK = {
@@ -171,10 +173,11 @@ def fit_runtime(
     problem = _Problem(start, parameters, observations)
     free = list(range(len(parameters)))
     x = problem.origin.copy()
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
         x, jacobian, errors = problem.solve(x, free)
-        known = _identified(jacobian, errors, free, problem.spreads)
-        if known == free:
+        problem.deviation = min(_HUBER, max(_LEAST_ERROR, 1.4826 * float(np.median(np.abs(errors)))))
+        known = _identified(jacobian, problem.deviation, free, problem.spreads)
+        if known == free and turn:
             break
         lost = [each for each in free if each not in known]
         x[lost] = problem.origin[lost]
@@ -216,6 +219,7 @@ class _Problem:
         self, start: RuntimeProfile, parameters: Sequence[Parameter], observations: Sequence[Observation]
     ) -> None:
         self._start, self._parameters, self._observations = start, parameters, observations
+        self.deviation = _HUBER  # of the errors of a row, which says how much the starting profile counts beside them
         self.origin = np.array([math.log(each.start) for each in parameters])
         self.spreads = np.array([each.spread for each in parameters])
         self._most = np.array([math.log(each.most) for each in parameters])
@@ -271,7 +275,7 @@ class _Problem:
     ) -> tuple[FloatArray, FloatArray]:
         """The best of some damped steps."""
         weights = np.minimum(1.0, _HUBER / np.maximum(np.abs(errors), 1e-12))
-        prior = (_HUBER / self.spreads[list(free)]) ** 2
+        prior = (self.deviation / self.spreads[list(free)]) ** 2
         hessian = jacobian.T @ (jacobian * weights[:, None]) + np.diag(prior)
         gradient = jacobian.T @ (errors * weights) + prior * (x - self.origin)[list(free)]
         found = (x, errors)
@@ -290,12 +294,11 @@ class _Problem:
     def _cost(self, x: FloatArray, errors: FloatArray, free: Sequence[int]) -> float:
         sizes = np.abs(errors)
         huber = np.where(sizes < _HUBER, sizes**2, 2 * _HUBER * sizes - _HUBER**2).sum()
-        return float(huber + ((_HUBER * ((x - self.origin) / self.spreads)[list(free)]) ** 2).sum())
+        return float(huber + ((self.deviation * ((x - self.origin) / self.spreads)[list(free)]) ** 2).sum())
 
 
-def _identified(jacobian: FloatArray, errors: FloatArray, free: Sequence[int], spreads: FloatArray) -> list[int]:
+def _identified(jacobian: FloatArray, deviation: float, free: Sequence[int], spreads: FloatArray) -> list[int]:
     """Parameters that the errors pin down; the least certain one is fixed first, which may settle the others."""
-    deviation = max(_LEAST_ERROR, 1.4826 * float(np.median(np.abs(errors))))
     information = jacobian.T @ jacobian / deviation**2
     kept = list(range(len(free)))
     while kept:
@@ -306,6 +309,42 @@ def _identified(jacobian: FloatArray, errors: FloatArray, free: Sequence[int], s
             break
         del kept[worst]
     return [free[each] for each in kept]
+
+
+# Profiles that a fit starts from where there is none for the GPUs of the machine: the nearest one of the runtime.
+_NEAREST = {"executor": "executor-a100", "rccl": "rccl-mi300x", "legacy": "legacy-a100"}
+
+
+def starting_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfile:
+    """Return the profile that a fit starts from.
+
+    Parameters
+    ----------
+    asked
+        A name, a file, or ``auto``: that of the runtime on the machine's GPUs, else the nearest of the runtime, without its shares.
+    runtime
+        Name of the runtime.
+    topology
+        The machine.
+
+    Raises
+    ------
+    InputError
+        If there is no such profile, it is wrong or of another runtime, or has no costs; or if the machine's costs are for one chunk.
+    """
+    require_costs_by_size(topology, load_profile(_NEAREST[runtime]))
+    found = select_profile(asked, runtime, topology).profile
+    if not found.is_neutral:
+        return found
+    if asked != AUTO:
+        raise InputError(
+            f"profile {found.name} has no costs to start from; name another, or auto",
+            path="command line",
+            field="--start",
+        )
+    nearest = load_profile(_NEAREST[runtime])
+    figures = {place: figure for place, figure in nearest.figures.items() if not place.startswith("shares/")}
+    return replace(nearest, shares={}, figures=figures)
 
 
 # Programs of the MSCCL family
@@ -389,8 +428,8 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
     """One cost of a protocol."""
 
     def put(profile: RuntimeProfile, value: float) -> RuntimeProfile:
-        costs = replace(profile.protocols[protocol], **{name: value})
-        return replace(profile, protocols=MappingProxyType({**profile.protocols, protocol: costs}))
+        costs = replace(profile.protocols[protocol], **_one(name, value))
+        return replace(profile, protocols={**profile.protocols, protocol: costs})
 
     value = getattr(start.costs_of(protocol), name)
     usable = value if 0 < value < math.inf else _FALLBACK[name]
@@ -404,13 +443,17 @@ def _cost(start: RuntimeProfile, protocol: str, name: str) -> Parameter:
     )
 
 
+def _one(name: str, value: float) -> dict[str, Any]:
+    return {name: value}
+
+
 def _share(start: RuntimeProfile, medium: str) -> Parameter:
     """Usable share of a medium."""
     had = start.shares.get(medium, Share(0.9))
 
     def put(profile: RuntimeProfile, value: float) -> RuntimeProfile:
         shares = {**profile.shares, medium: Share(value, had.of_gbps)}
-        return replace(profile, shares=MappingProxyType(shares))
+        return replace(profile, shares=shares)
 
     return Parameter(f"shares/{medium}", "", had.value, 1.0, _SPREAD_OF_SHARE, put)
 
@@ -444,5 +487,5 @@ def measured_profile(fit: FittedRuntime, start: RuntimeProfile, *, name: str, gp
     title = start.title if start.gpu == gpu else f"{start.runtime} on {gpu or 'GPUs that are not known'}"
     return replace(
         fit.profile, name=name, title=title, gpu=gpu, source=f"taccl runtime fit, started from {start.name}; fitted to {source}",
-        figures=MappingProxyType(figures),
+        figures=figures,
     )  # fmt: skip

@@ -28,63 +28,20 @@ import copy
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
+from taccl_py.simulate.alike import NOBODY, Block, Load, Work, merge_alike
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 # So many iterations are replayed; the rest keep the pace by which these take longer than half of them.
 _REPLAYED = 8
-
-_NONE = -1
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A step as it is timed: `sources` are the operands of a fused local sum, 0 for anything else; `waits` are of (block, step)."""
-
-    receives: bool
-    sends: bool
-    copies: bool
-    sources: int
-    count: int
-    waits: tuple[tuple[int, int], ...]
-
-
-class _Load(NamedTuple):
-    """What a message asks of a resource; `far` if only messages between nodes use it, `gpu` if it is all that a GPU sends in its node.
-
-    The alpha is one that occupies the resource where alphas are `serial`, each of parallel connections a part of it; else it is a
-    latency of the message.
-    """
-
-    resource: int
-    alpha_us: float
-    beta_us_per_mb: float
-    far: bool
-    serial: bool
-    parallel: int
-    gpu: bool = False
-
-
-@dataclass(slots=True)
-class _Block:
-    """A threadblock that is replayed: steps, connections (numbers, or `_NONE`), and resources with their share of a message's alpha."""
-
-    rank: int
-    works: list[_Work]
-    receives_from: int
-    sends_to: int
-    far_in: bool
-    loads: tuple[_Load, ...]
-    latency_us: float
 
 
 class RuntimeReplay:
@@ -165,10 +122,10 @@ class _Structure:
         self._name = program.name
         self._connections: dict[tuple[int, int, int], int] = {}
         blocks = self._build(program, topology)
-        self._blocks, self._num_connections = _without_copies(blocks, len(self._connections))
+        self._blocks, self._num_connections = merge_alike(blocks, len(self._connections))
         self._topology = topology
 
-    def _build(self, program: Program, topology: Topology) -> list[_Block]:
+    def _build(self, program: Program, topology: Topology) -> list[Block]:
         firsts, total = [], 0
         for gpu in program.gpus:
             firsts.append(total)
@@ -185,13 +142,13 @@ class _Structure:
             for number, block in enumerate(gpu.threadblocks):
                 sends = any(step.op.sends for step in block.steps)
                 receives = any(step.op.receives for step in block.steps)
-                link = _link(program, topology, rank, number) if sends else _NONE
+                link = _link(program, topology, rank, number) if sends else NOBODY
                 loads = _loads(topology, nature, link, parallel[rank, block.send_peer]) if sends else ()
-                blocks.append(_Block(
+                blocks.append(Block(
                     rank,
                     _works(block.steps, firsts[rank], lengths, {wait[1] for wait in awaited if wait and wait[0] == number}),
-                    self._connection(block.recv_peer, rank, block.channel) if receives else _NONE,
-                    self._connection(rank, block.send_peer, block.channel) if sends else _NONE,
+                    self._connection(block.recv_peer, rank, block.channel) if receives else NOBODY,
+                    self._connection(rank, block.send_peer, block.channel) if sends else NOBODY,
                     receives and is_far(topology, block.recv_peer, rank),
                     loads,
                     topology.links[link].latency_us if sends else 0.0,
@@ -249,14 +206,14 @@ class _Connection:
     received: list[tuple[int, float]] = field(default_factory=list)
     ready: list[float] = field(default_factory=list)
     taken: int = 0
-    receiver: int = _NONE
-    sender: int = _NONE
+    receiver: int = NOBODY
+    sender: int = NOBODY
 
 
 class _Run:
     """One replay. A block goes on until what it waits for is not known yet; sends begin in the order of time."""
 
-    def __init__(self, blocks: Sequence[_Block], num_connections: int, case: _Case, iterations: int) -> None:
+    def __init__(self, blocks: Sequence[Block], num_connections: int, case: _Case, iterations: int) -> None:
         self._blocks, self._case, self._iterations = blocks, case, iterations
         costs = case.costs
         mb = case.cell_bytes / BYTES_PER_MB
@@ -278,7 +235,7 @@ class _Run:
         self._connections = [_Connection() for _ in range(num_connections)]
         self._receiver_hops = [0.0] * num_connections
         for block, hop in zip(blocks, self._hops, strict=True):
-            if block.receives_from != _NONE:
+            if block.receives_from != NOBODY:
                 self._receiver_hops[block.receives_from] = hop
         resources = 1 + max((load.resource for block in blocks for load in block.loads), default=-1)
         self._free_us = [0.0] * resources
@@ -287,7 +244,7 @@ class _Run:
         self._heap: list[tuple[float, int, int]] = []
         self._ready: list[int] = []
 
-    def _duration(self, work: _Work, mb: float, per_operation: int) -> float:
+    def _duration(self, work: Work, mb: float, per_operation: int) -> float:
         """Time of a threadblock for a step of which nothing is missing."""
         costs, operations = self._case.costs, -(-work.count // per_operation)
         kb = work.count * mb * 1000  # kilobytes over GB/s are microseconds
@@ -390,9 +347,9 @@ class _Run:
         connection.operations += operations
         if work.receives:
             self._take(index, position, end_us)
-        if connection.receiver != _NONE:
+        if connection.receiver != NOBODY:
             self._ready.append(connection.receiver)
-            connection.receiver = _NONE
+            connection.receiver = NOBODY
         self._finish(index, end_us)
         self._ready.append(index)
 
@@ -412,9 +369,9 @@ class _Run:
         self._wake_sender(connection)
 
     def _wake_sender(self, connection: _Connection) -> None:
-        if connection.sender != _NONE:
+        if connection.sender != NOBODY:
             self._ready.append(connection.sender)
-            connection.sender = _NONE
+            connection.sender = NOBODY
 
     def _finish(self, index: int, end_us: float) -> None:
         done = self._finished[index]
@@ -443,29 +400,29 @@ class _Nature:
     serial: tuple[bool, ...]
 
 
-def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[_Load, ...]:
+def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[Load, ...]:
     """What a message asks of each of its resources, and of its GPU where it stays inside the node."""
     costs = topology.resource_cost
     loads = [
-        _Load(each, *costs[each], nature.far[each], nature.serial[each], parallel)
+        Load(each, *costs[each], nature.far[each], nature.serial[each], parallel)
         for each in topology.resources_of[link]
     ]
     if not nature.far[link]:
         gpu = topology.num_resources + topology.links[link].src
-        loads.append(_Load(gpu, 0.0, 0.0, far=False, serial=False, parallel=parallel, gpu=True))
+        loads.append(Load(gpu, 0.0, 0.0, far=False, serial=False, parallel=parallel, gpu=True))
     return tuple(loads)
 
 
-def _asked(load: _Load, case: _Case, mb: float) -> tuple[int, float, float, float]:
+def _asked(load: Load, case: _Case, mb: float) -> tuple[int, float, float, float]:
     """Resource, latency of a message, its part that occupies the resource, and the time of a chunk, in microseconds."""
     alpha_us = load.alpha_us + (case.nic_message_us if load.far else 0.0)
     share = case.usable.far if load.far else case.usable.near
     beta = 1000 / case.gpu_gbps if load.gpu else load.beta_us_per_mb / share
-    chunk_us = beta * case.costs.wire * mb * case.copies
+    chunk_us = beta * case.costs.wire * mb * case.copies * load.together
     return load.resource, alpha_us, alpha_us / load.parallel if load.serial else 0.0, chunk_us
 
 
-def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[_Work]:
+def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[Work]:
     """Steps as they are timed; sums that follow each other are fused as the runtimes fuse them.
 
     The last of a fused chain does all the work, the others take no time. The wait of a step without work for which nobody waits is
@@ -490,7 +447,7 @@ def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: S
         moved = step.op is Op.NOP and following is not None and position not in awaited
         now = () if moved else tuple(sorted(set(waits)))
         waits = waits if moved else []
-        works.append(_Work(step.op.receives, step.op.sends, step.op is Op.COPY, sources, step.count, now))
+        works.append(Work(step.op.receives, step.op.sends, step.op is Op.COPY, sources, step.count, now))
     return works
 
 
@@ -503,156 +460,3 @@ def _fuses(step: Step, following: Step) -> bool:
         and following.depends_on is None
         and not step.has_dependent
     )
-
-
-def _without_copies(blocks: list[_Block], num_connections: int) -> tuple[list[_Block], int]:
-    """One block of each class of blocks that do the same at the same time, and the number of connections between them.
-
-    Classes come from colour refinement over blocks, connections and resources. Blocks are merged only if those that share a
-    resource are of different classes, so that who is served first is the same everywhere.
-    """
-    ends = _ends(blocks, num_connections)
-    if ends is None:
-        return blocks, num_connections
-    best = blocks, num_connections
-    by_position, by_order = (_coloured(blocks, ends, places) for places in (_positions(blocks), _orders(blocks)))
-    if by_order is not None and not _keeps_order(blocks, by_order):
-        by_order = None
-    for colours in (by_position, by_order):
-        if colours is not None and len(set(colours)) < len(best[0]):
-            best = _merged(blocks, colours, ends)
-    return best
-
-
-def _keeps_order(blocks: Sequence[_Block], colours: Sequence[int]) -> bool:
-    """Whether the first blocks of the classes that share a resource come in the order of the blocks that do, for every resource."""
-    firsts: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for index, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
-        first = firsts.setdefault(colour, index)
-        for load in block.loads:
-            if last.get(load.resource, _NONE) >= first:
-                return False
-            last[load.resource] = first
-    return True
-
-
-def _positions(blocks: Sequence[_Block]) -> list[Hashable]:
-    """Place of every block among those of its rank."""
-    firsts: dict[int, int] = {}
-    for index, block in enumerate(blocks):
-        firsts.setdefault(block.rank, index)
-    return [index - firsts[block.rank] for index, block in enumerate(blocks)]
-
-
-def _orders(blocks: Sequence[_Block]) -> list[Hashable]:
-    """Place of every block among those that share one of its resources, for each of them."""
-    users: dict[int, int] = defaultdict(int)
-    orders: list[Hashable] = []
-    for block in blocks:
-        orders.append(tuple(users[load.resource] for load in block.loads))
-        for load in block.loads:
-            users[load.resource] += 1
-    return orders
-
-
-def _ends(blocks: Sequence[_Block], num_connections: int) -> list[tuple[int, int]] | None:
-    """(sending block, receiving block) of every connection; None if one is used by several, or has only one end."""
-    senders, receivers = [_NONE] * num_connections, [_NONE] * num_connections
-    for index, block in enumerate(blocks):
-        for ends, connection in ((senders, block.sends_to), (receivers, block.receives_from)):
-            if connection != _NONE:
-                if ends[connection] != _NONE:
-                    return None
-                ends[connection] = index
-    if _NONE in senders or _NONE in receivers:
-        return None
-    return list(zip(senders, receivers, strict=True))
-
-
-def _coloured(
-    blocks: Sequence[_Block], ends: Sequence[tuple[int, int]], places: Sequence[Hashable]
-) -> list[int] | None:
-    """Class of every block; None if blocks of one class share a resource, or a block uses two resources of one class."""
-    users: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for index, block in enumerate(blocks):
-        for place, (resource, *_) in enumerate(block.loads):
-            users[resource].append((place, index))
-    own = [
-        (
-            place,
-            tuple((w.receives, w.sends, w.copies, w.sources, w.count) for w in block.works),
-            block.far_in, block.latency_us, tuple(load[1:] for load in block.loads),
-        )
-        for place, block in zip(places, blocks, strict=True)
-    ]  # fmt: skip
-    colours = _numbered(own)
-    while True:
-        of_resource = dict(zip(
-            users, _numbered([tuple(sorted((place, colours[index]) for place, index in of_one)) for of_one in users.values()]), strict=True
-        ))  # fmt: skip
-        refined = _numbered([
-            (
-                colours[index],
-                colours[ends[block.receives_from][0]] if block.receives_from != _NONE else _NONE,
-                colours[ends[block.sends_to][1]] if block.sends_to != _NONE else _NONE,
-                tuple(tuple(sorted((colours[other], step) for other, step in work.waits)) for work in block.works),
-                tuple(of_resource[resource] for resource, *_ in block.loads),
-            )
-            for index, block in enumerate(blocks)
-        ])  # fmt: skip
-        if len(set(refined)) == len(set(colours)):
-            break
-        colours = refined
-    shared = any(len({colours[index] for _, index in of_one}) < len(of_one) for of_one in users.values())
-    twice = any(len({of_resource[r] for r, *_ in block.loads}) < len(block.loads) for block in blocks)
-    return None if shared or twice else refined
-
-
-def _numbered(keys: Sequence[Hashable]) -> list[int]:
-    numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(key, len(numbers)) for key in keys]
-
-
-def _merged(
-    blocks: Sequence[_Block], colours: Sequence[int], ends: Sequence[tuple[int, int]]
-) -> tuple[list[_Block], int]:
-    """The first block of every class; what they refer to is replaced by the class that it is of."""
-    first: dict[int, int] = {}
-    for index, colour in enumerate(colours):
-        first.setdefault(colour, index)
-    number = {colour: place for place, colour in enumerate(first)}
-    users: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    for index, block in enumerate(blocks):
-        for place, (resource, *_) in enumerate(block.loads):
-            users[resource].add((place, colours[index]))
-    resources: dict[frozenset[tuple[int, int]], int] = {}
-    connections: dict[int, int] = {}
-    merged = []
-    for index in first.values():
-        block = blocks[index]
-        works = [
-            _Work(
-                w.receives,
-                w.sends,
-                w.copies,
-                w.sources,
-                w.count,
-                tuple(sorted({(number[colours[other]], step) for other, step in w.waits})),
-            )
-            for w in block.works
-        ]
-        loads = tuple(
-            load._replace(resource=resources.setdefault(frozenset(users[load.resource]), len(resources)))
-            for load in block.loads
-        )
-        # A connection is known by the class of its sender.
-        into = _NONE if block.receives_from == _NONE else colours[ends[block.receives_from][0]]
-        out = _NONE if block.sends_to == _NONE else colours[index]
-        merged.append(_Block(
-            block.rank, works,
-            _NONE if into == _NONE else connections.setdefault(into, len(connections)),
-            _NONE if out == _NONE else connections.setdefault(out, len(connections)),
-            block.far_in, loads, block.latency_us,
-        ))  # fmt: skip
-    return merged, len(connections)

@@ -151,13 +151,9 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "symmetry": [list(image) for image in topology.symmetry],
         "chunk_costs": topology.chunk_costs,
         **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
-        **_inside_to_json(topology.inside),
+        "inside": str(topology.inside),
         **_gpu_to_json(topology.gpu),
     }
-
-
-def _inside_to_json(inside: Medium) -> dict[str, str]:
-    return {} if inside is Medium.NVLINK else {"inside": str(inside)}
 
 
 def _gpu_to_json(gpu: str) -> dict[str, str]:
@@ -172,7 +168,7 @@ def _gpu(fields: Fields) -> str:
 
 
 def _inside(fields: Fields) -> Medium:
-    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.NVLINK
+    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
 
 
 def _switch_to_json(switch: Switch) -> dict[str, Any]:
@@ -326,7 +322,7 @@ def template_to_json(template: NodeTemplate) -> dict[str, Any]:
     """Return the node form of a node, which `template_from_fields` reads back without any change."""
     node: dict[str, Any] = {
         "ranks": template.num_ranks,
-        **_inside_to_json(template.inside),
+        "inside": str(template.inside),
         **_gpu_to_json(template.gpu),
     }
     if template.links:
@@ -336,6 +332,11 @@ def template_to_json(template: NodeTemplate) -> dict[str, Any]:
             {"name": switch.name, "ranks": list(switch.ranks), **_cost_to_json(switch.cost)}
             | ({"multicast": True} if switch.multicast else {})
             | ({"reduce": True} if switch.reduce else {})
+            | (
+                {"rank_costs": {str(r): _cost_to_json(cost) for r, cost in switch.rank_costs}}
+                if switch.rank_costs
+                else {}
+            )
             for switch in template.switches
         ]
     if template.ports:
@@ -406,9 +407,26 @@ def _node_switch(item: Fields, num_ranks: int) -> NodeSwitch:
     name, ranks, cost = _name(item), _ranks(item, num_ranks), _cost(item)
     if len(ranks) < 2:
         item.fail("ranks", f"a switch joins at least two ranks, found {len(ranks)}")
-    switch = NodeSwitch(name, ranks, cost, item.boolean("multicast", False), item.boolean("reduce", False))
+    multicast, reduce = item.boolean("multicast", False), item.boolean("reduce", False)
+    switch = NodeSwitch(name, ranks, cost, multicast, reduce, _rank_costs(item, ranks))
     item.finish()
     return switch
+
+
+def _rank_costs(item: Fields, ranks: Sequence[int]) -> tuple[tuple[int, Cost], ...]:
+    """Costs of the ranks of a switch that have others than it states."""
+    if not item.has("rank_costs"):
+        return ()
+    costs = item.object("rank_costs")
+    joined = {str(rank): rank for rank in ranks}
+    found = []
+    for key in costs.names():
+        if key not in joined:
+            costs.fail(key, f"{key!r} is not one of the ranks that the switch joins")
+        cost = costs.object(key)
+        found.append((joined[key], _cost(cost)))
+        cost.finish()
+    return tuple(sorted(found, key=lambda each: each[0]))
 
 
 def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:

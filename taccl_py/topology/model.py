@@ -46,9 +46,10 @@ class Port:
 
 
 class Medium(StrEnum):
-    """What messages go over."""
+    """What joins the ranks of a node; of several kinds in one machine the later one here counts."""
 
     NVLINK = "nvlink"  # or xGMI, or anything else that stores 128 bytes at once
+    UNKNOWN = "unknown"  # nothing says it; protocols are chosen as for PCIe
     PCIE = "pcie"
     NETWORK = "network"
 
@@ -148,7 +149,7 @@ class Topology:
     symmetry: tuple[tuple[int, ...], ...] = ()
     chunk_costs: bool = False
     switches: tuple[Switch, ...] = ()
-    inside: Medium = Medium.NVLINK
+    inside: Medium = Medium.UNKNOWN
     gpu: str = ""
 
     def __post_init__(self) -> None:

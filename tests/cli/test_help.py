@@ -12,6 +12,7 @@ from tests.cli.inputs import PROFILE, SKETCH, TACCL_SKETCH, write_json
 from tests.cli.running import run_apart
 from tests.discover import dumps
 from tests.lowering.foreign_files import copying_allgather
+from tests.measure.calibration import truth, write_calibration
 from tests.verify.mscclpp.plans import two_allgather
 
 HEAVY = ("numpy", "ortools", "highspy", "pulp", "networkx", "rich")
@@ -90,6 +91,8 @@ def given(folder):
         "#  size count type redop root time algbw busbw #wrong\n#  (B) (elements) (us) (GB/s) (GB/s)\n"
         "16000000 4000000 float none -1 100.0 160.0 140.0 0\n"
     )
+    write_calibration(folder, truth(), ["ring"])
+    (folder / "times.csv").write_text("file,size_bytes,time_us\nring,4096,9.5\nring,1048576,50\n", encoding="utf-8")
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}
     (folder / "suite.toml").write_text(
         'format = "taccl-suite"\nversion = 1\n[[instances]]\ntopology = "ring:4"\ncollectives = "allgather"\n'

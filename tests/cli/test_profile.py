@@ -38,11 +38,11 @@ def test_a_record_saves_what_was_measured(taccl, folder):
 
 
 @pytest.mark.parametrize(
-    ("options", "inside"), [([], "network"), (["--inside", "pcie"], "pcie"), (["--inside", "nvlink"], None)]
+    ("options", "inside"), [([], "network"), (["--inside", "pcie"], "pcie"), (["--inside", "nvlink"], "nvlink")]
 )
 def test_what_joins_the_ranks_is_taken_from_the_emulated_machine_or_said(taccl, folder, options, inside):
     taccl("profile", "--emulate", "fattree:2", *options, "-o", "mine.json")
-    assert json.loads((folder / "mine.json").read_text("utf-8")).get("inside") == inside
+    assert json.loads((folder / "mine.json").read_text("utf-8"))["inside"] == inside
 
 
 def test_the_largest_message_may_be_smaller(taccl, folder):
