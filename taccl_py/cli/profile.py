@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -234,6 +235,7 @@ def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as
             bench.serve()
             return 0
         try:
+            _warn_if_crowded(job, values)
             return _lead(bench, setup, values, output, as_json=as_json)
         finally:
             if job is not None:
@@ -241,6 +243,19 @@ def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as
     finally:
         if setup.folder and job is not None and not job.rank:
             shutil.rmtree(setup.folder, ignore_errors=True)
+
+
+def _warn_if_crowded(job: Job | None, values: dict[str, Any]) -> None:
+    """Say it where more ranks than processors send from memory to memory on this computer, and so take turns."""
+    if job is None or values["emulate"] or values["backend"] == "nccl":
+        return
+    ranks, processors = job.hosts.count(job.hosts[0]), os.cpu_count() or 1
+    if ranks > processors:
+        click.echo(
+            f"warning: {ranks} ranks on {processors} processors of {job.hosts[0]} take turns, and times are of that too; start no "
+            "more ranks than processors",
+            err=True,
+        )
 
 
 def _open_bench(job: Job | None, setup: _Setup, values: dict[str, Any]) -> Any:
@@ -263,7 +278,13 @@ def _given(topology: Topology | None) -> Topology:
 
 def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | None, *, as_json: bool) -> int:
     """Measure, and tell; for rank 0."""
-    from taccl_py.report.profiles import plan_sentence, profile_record, profile_sentence, profile_tables
+    from taccl_py.report.profiles import (
+        plan_sentence,
+        profile_record,
+        profile_sentence,
+        profile_tables,
+        residual_warning,
+    )
 
     expected = None
     if values["plan"] or values["transport"] is not None:
@@ -276,6 +297,9 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
     stop = threading.Event()
     with counted_down(stop, expected) as progress:
         found = _measure(bench, values, setup.truth, stop, progress)
+    warning = residual_warning(found)
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(found.topology)))
         click.echo(f"wrote {output}" + ("" if found.complete else ", of which not all was measured"), err=True)

@@ -10,7 +10,8 @@ from xml.etree.ElementTree import Element
 
 from taccl_py.discover.box import Box, node_of_box
 from taccl_py.discover.formats import DumpFormat
-from taccl_py.discover.graphs import is_teccl, read_node_link, read_teccl
+from taccl_py.discover.gpus import GPU_MODELS
+from taccl_py.discover.graphs import is_sccl, is_teccl, read_node_link, read_sccl, read_teccl
 from taccl_py.discover.rates import ALPHA_SOURCE
 from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
 from taccl_py.discover.xml_dump import are_trays, parse_xml_root, read_graph_dump, read_topology_dumps
@@ -28,6 +29,11 @@ _SERVERS = {
     DumpFormat.NVIDIA_SMI: "matrix of nvidia-smi topo -m (rates as NCCL counts them)",
     DumpFormat.AMD_SMI: "matrix of rocm-smi or amd-smi (rates as RCCL counts them, where it states none)",
 }
+_SCCL_GPU = "v100"
+_SCCL_UNIT = (
+    f"SCCL states chunks of a round and no rates: one is counted as an NVLink of a {_SCCL_GPU}, "
+    f"{GPU_MODELS[_SCCL_GPU].link_gbps:g} GB/s; name another GPU with --gpu"
+)
 _TRAYS = "the files are of trays of one rack, whose GPUs are taken to be on one NVLink switch; import files of other racks apart"
 
 
@@ -89,6 +95,8 @@ def _recognise_json(text: str, path: str) -> DumpFormat:
     value = parse_json(text, path)
     if is_teccl(value):
         return DumpFormat.TECCL
+    if is_sccl(value):
+        return DumpFormat.SCCL
     if is_taccl_profile(value):
         return DumpFormat.TACCL
     if "nodes" in value and ("links" in value or "edges" in value):
@@ -96,8 +104,8 @@ def _recognise_json(text: str, path: str) -> DumpFormat:
     if value.get("format") == "taccl-topology":
         raise InputError("is a topology of this program already; use it as it is", path=path)
     raise InputError(
-        "is JSON that is neither a networkx graph (nodes and links), nor of TE-CCL (TopologyParams or capacity), nor a TACCL "
-        "profile (gpus_per_node); correct it or name another file",
+        "is JSON that is neither a networkx graph (nodes and links), nor of TE-CCL (TopologyParams or capacity), nor of SCCL "
+        "(sccl_type), nor a TACCL profile (gpus_per_node); correct it or name another file",
         path=path,
     )
 
@@ -146,8 +154,9 @@ def import_machine(
         )
     whole = [path for path, form in zip(paths, formats, strict=True) if form not in _SERVERS]
     if whole and len(whole) == len(paths):
-        topology = _whole(texts[0], paths, formats[0], name, nodes)
-        return Imported(replace(topology, inside=inside or topology.inside), None, formats)
+        topology = _whole(texts[0], paths, formats[0], name, nodes, gpu)
+        topology = replace(topology, inside=inside or topology.inside, gpu=gpu)
+        return Imported(topology, None, formats, (_SCCL_UNIT,) if formats[0] is DumpFormat.SCCL and not gpu else ())
     if whole:
         raise InputError("is a whole machine, the other files are servers; import it alone", path=str(whole[0]))
     boxes = _read_boxes(texts, paths, formats, gpu)
@@ -209,7 +218,7 @@ def _root(text: str, path: str, word: str) -> Element:
     return root
 
 
-def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes: int | None) -> Topology:
+def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes: int | None, gpu: str) -> Topology:
     path = str(paths[0])
     if len(paths) > 1:
         raise InputError(f"is a whole machine ({form}) and cannot be joined to others; name one file", path=path)
@@ -223,4 +232,6 @@ def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes:
         return read_node_link(parse_json(text, path), path, name)
     if form is DumpFormat.TECCL:
         return read_teccl(parse_json(text, path), path, name)
+    if form is DumpFormat.SCCL:
+        return read_sccl(parse_json(text, path), path, name, GPU_MODELS[gpu or _SCCL_GPU].link_gbps)
     return profile_topology(read_profile(paths[0]), nodes=1, connections={}, switches=[])

@@ -42,16 +42,17 @@ def read_sendrecv(lines: Sequence[str], path: str) -> list[Sample]:
     InputError
         If the log is of a collective, of several runs, or of processes that each ran alone, or if a row is cut off.
     """
-    ranks = _ranks(lines, path)
+    named = [int(match[1]) for line in lines if (match := _RANK.match(line))]
     columns = next(line for line in lines if _COLUMNS.match(line)).lstrip("# ").split()
     rows = [_row(line.split(), columns, path) for line in lines if _ROW.match(line)]
-    collective = _collective(lines, columns, rows, ranks)
+    collective = _collective(lines, columns, rows, len(named))
     if collective:
         raise InputError(
             f"is a log of {collective}, whose times are of a collective and no link samples; give it to taccl compare --measured "
             "or taccl runtime fit, and here one of sendrecv_perf",
             path=path,
         )
+    ranks = _ranks(named, path)
     samples: list[Sample] = []
     for number, row in enumerate(rows):
         size, time = int(row[0]), row[columns.index("time")]
@@ -61,9 +62,8 @@ def read_sendrecv(lines: Sequence[str], path: str) -> list[Sample]:
     return samples
 
 
-def _ranks(lines: Sequence[str], path: str) -> int:
-    """Number of ranks of the one run."""
-    found = [int(match[1]) for line in lines if (match := _RANK.match(line))]
+def _ranks(found: Sequence[int], path: str) -> int:
+    """Number of ranks of the one run whose lines name these."""
     if not found:
         raise InputError(
             "does not say how many ranks there were; save the whole log, with its lines '# Rank'", path=path

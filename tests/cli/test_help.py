@@ -13,6 +13,7 @@ from tests.cli.running import run_apart
 from tests.discover import dumps
 from tests.lowering.foreign_files import copying_allgather
 from tests.measure.calibration import truth, write_calibration
+from tests.measure.test_foreign import P2P
 from tests.verify.mscclpp.plans import two_allgather
 
 HEAVY = ("numpy", "ortools", "highspy", "pulp", "networkx", "rich")
@@ -85,6 +86,7 @@ def given(folder):
     (folder / "samples.csv").write_text("src,dst,size_bytes,time_us\n0,1,8,2\n0,1,9999,4\n1,0,8,2\n1,0,9999,4\n")
     (folder / "osu_latency.txt").write_text("# OSU MPI Latency Test\n8 2.0\n1024 2.5\n")
     (folder / "osu_bw.txt").write_text("# OSU MPI Bandwidth Test\n1048576 10000.0\n")
+    (folder / "p2pBandwidthLatencyTest.txt").write_text(P2P, encoding="utf-8")
     (folder / "nccl-topo.xml").write_text(dumps.nvlink_pairs(), encoding="utf-8")
     (folder / "topo-m.txt").write_text(dumps.switched_matrix(8, 18, 8), encoding="utf-8")
     (folder / "nccl.log").write_text(

@@ -353,3 +353,51 @@ def test_a_dump_names_its_gpu_and_compare_uses_it(imported, made, gpu, tuned):
 def test_soc_of_old_drivers_is_the_way_between_cpus(imported):
     text = dumps.pcie_box_matrix()
     assert imported(text.replace("SYS", "SOC")).template == imported(text).template
+
+
+# SCCL
+
+
+def sccl(links, switches=(), key="sccl_type"):
+    return json.dumps({key: "topology", "name": "made up", "links": links, "switches": list(switches)})
+
+
+@pytest.mark.parametrize("key", ["sccl_type", "msccl_type"])
+def test_an_sccl_topology_has_links_from_column_to_row_in_units_of_an_nvlink(imported, key):
+    found = imported(sccl([[0, 2, 1], [2, 0, 0], [0, 1, 0]], key=key))
+    machine = found.topology
+    assert {(k.src, k.dst): round(1000 / k.beta_us_per_mb, 6) for k in machine.links} == {
+        (1, 0): 40, (2, 0): 20, (0, 1): 40, (1, 2): 20,
+    }  # fmt: skip
+    assert (machine.inside, machine.gpu, found.formats) == (Medium.UNKNOWN, "", ("sccl",))
+    assert "v100, 20 GB/s" in found.notes[0]
+    named = imported(sccl([[0, 1], [1, 0]]), gpu="h100")
+    assert (1000 / named.topology.links[0].beta_us_per_mb, named.topology.gpu, named.notes) == (
+        pytest.approx(20.6),
+        "h100",
+        (),
+    )
+
+
+def test_an_sccl_switch_is_a_port_of_the_links_between_its_ends(imported):
+    every = [[int(a != b) for b in range(3)] for a in range(3)]
+    machine = imported(sccl(every, [[[0], [1, 2], 1, "out"]])).topology
+    users = {(k.src, k.dst) for k in machine.links if k.ports}
+    assert users == {(0, 1), (0, 2)}
+    assert 1000 / machine.ports[0].beta_us_per_mb == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (sccl([[0, 1], [1]]), "links"),
+        (sccl([]), "found 0 rows"),
+        (sccl([[0, 0], [1, 0]]), "rank 0 cannot be reached"),
+        (sccl([[0, 1], [1, 0]], [[[0], [5], 1, "s"]]), "rank that does not exist"),
+        (sccl([[0, 1], [1, 0]], [[[0], [1], 1]]), "is no list of sources"),
+    ],
+)
+def test_a_wrong_sccl_topology_is_refused(imported, text, words):
+    with pytest.raises(InputError, match=words) as error:
+        imported(text)
+    assert "dump.txt" in str(error.value)
