@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Infeasible, InputError, Interrupted, InvalidArtifact, LimitReached, LoweringError
@@ -28,15 +27,12 @@ from taccl_py.lowering.parts import (
     require_agreement,
 )
 from taccl_py.lowering.program import Program
-from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import machine_under
+from taccl_py.runtime_search import search
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.schedule.recognize import as_group
-from taccl_py.schedule.timing import dispatch_messages, time_messages
-from taccl_py.schedule.transform import drafts_of
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.sketch.machine import load_machine
@@ -44,9 +40,7 @@ from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import Bound, demand_bound, require_ways
-from taccl_py.synthesis.bounds.runtime import View, likely_views
-from taccl_py.synthesis.catalog import load_engine
-from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
@@ -60,8 +54,6 @@ from taccl_py.verify.msccl import ProgramVerdict, judge_program
 from taccl_py.verify.mscclpp import judge_plan
 
 DEFAULT_SIZE = "1MB"
-# The engine that also searches on the machine as protocols see it, and its part of the time for the machine itself.
-_VIEWED_ENGINE, _OWN_SHARE = "auto", 0.6
 # Name of a sketch that is to be searched, and the longest that one sketch is solved for.
 AUTO_SKETCH = "auto"
 _SUGGEST_SECONDS = 7.0
@@ -161,7 +153,7 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         sketch, synthesis = best.sketch, best.synthesis
     else:
         demand = make_demand(request)
-        sketch, synthesis = demand.sketch, _searched(demand, request, events)
+        sketch, synthesis = demand.sketch, search(demand, request.engine, request.options, request.profile, events)
     origin = Origin(
         engine=request.engine,
         solver=synthesis.solver,
@@ -175,54 +167,6 @@ def synthesize(request: Request, events: Events) -> Synthesis:
     schedule = synthesis.schedule.with_origin(origin)
     require_valid(schedule)
     return replace(synthesis, schedule=schedule)
-
-
-def _searched(demand: Demand, request: Request, events: Events) -> Synthesis:
-    """Answer of the engine; under a runtime profile, schedules that are found on the machine as protocols see it are runners-up."""
-    profile, engine, options = request.profile, load_engine(request.engine), request.options
-    if profile is None or profile.is_neutral or demand.sketch is not None or request.engine != _VIEWED_ENGINE:
-        return engine(demand, options, events)
-    limits = options.limits
-    own = replace(options, limits=limits.within(limits.seconds * _OWN_SHARE))
-    synthesis = engine(demand, own, events)
-    views = likely_views(
-        lambda size: synthesis.bound.time_us * max(1.0, size / demand.size_bytes),
-        demand.topology, profile, demand.kind, demand.size_bytes,
-        [str(each) for each in possible_protocols(demand.topology, demand.kind)],
-    )  # fmt: skip
-    found: list[Schedule] = []
-    for view in views:
-        if limits.stop.is_set():
-            break
-        events.stage(f"search for {view.protocol}")
-        part = replace(options, limits=limits.within(limits.seconds * (1 - _OWN_SHARE) / len(views)))
-        with suppress(LimitReached, Infeasible):
-            found += schedules_under(demand, profile, view, engine, part)
-    seen = {synthesis.schedule.messages, *(each.messages for each in synthesis.runners_up)}
-    fresh = [each for each in found if each.messages not in seen]
-    return replace(synthesis, runners_up=(*fresh, *synthesis.runners_up))
-
-
-def schedules_under(
-    demand: Demand, profile: RuntimeProfile, view: View, engine: Engine, options: Options
-) -> list[Schedule]:
-    """Schedules that an engine finds on the machine as a protocol sees it, with the times of the machine itself."""
-    machine = machine_under(demand.topology, profile, view.protocol, view.instances)
-    answer = engine(replace(demand, topology=machine), options, Events())
-    return list(chain.from_iterable(retimed(each, demand.topology) for each in (answer.schedule, *answer.runners_up)))
-
-
-def retimed(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
-    """The schedule with the times of another machine of the same links, if it is valid there.
-
-    With other times a message may start after the arrival of something that it was to go before, which sums cannot bear.
-    """
-    drafts = drafts_of(schedule)
-    for timing in (time_messages, dispatch_messages):
-        moved = replace(schedule, topology=topology, messages=timing(topology, schedule.chunk_bytes, drafts))
-        if not judge_any(moved):
-            yield moved
-            break
 
 
 def _finder(schedule: Schedule) -> str:

@@ -9,7 +9,8 @@ done: `taccl_py.pipeline` chooses as it always has.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -20,7 +21,7 @@ from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline import Lowered, chosen_instead, lower_and_judge, require_valid
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import with_alphas_side_by_side
-from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
+from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK, Runtime
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import in_pieces
 from taccl_py.simulate.runtime_replay import RuntimeReplay
@@ -49,8 +50,10 @@ class Params:
         Chunks are not cut into instances with fewer bytes.
     joined
         Threadblocks of all instances may be so many times as many as a GPU has, as lowering joins receiving and sending ones.
+    most_joined_messages
+        Messages of a schedule up to which that is tried, as it takes seconds. Guess.
     pieces
-        Numbers of pieces into which messages are cut where something is forwarded or summed. Guess.
+        Numbers of pieces into which messages are cut. Guess.
     least_piece_bytes, most_messages
         Pieces have so many bytes at least, and schedules of pieces so many messages at most. Guess: an operation of Simple costs what
         some 32 KiB take, and several instances share a piece.
@@ -69,6 +72,7 @@ class Params:
     pieces: tuple[int, ...] = (1, 2, 4)
     least_piece_bytes: float = 262144.0
     most_messages: int = 1500
+    most_joined_messages: int = 600
     most_schedules: int = 8
     bound_seconds: float = 5.0
 
@@ -95,29 +99,45 @@ class Trial:
         Its program with one instance.
     options, profile
         The runtime, and the runtime profile.
+    joined
+        Programs by number of instances where copies of the one with one instance do not fit, and lowering has to join threadblocks.
     """
 
-    def __init__(self, schedule: Schedule, lowered: Lowered, options: LoweringOptions, profile: RuntimeProfile) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        lowered: Lowered,
+        options: LoweringOptions,
+        profile: RuntimeProfile,
+        joined: Mapping[int, Lowered],
+    ) -> None:
         self.schedule, self.lowered = schedule, lowered
         self.options, self.profile = options, profile
+        self.joined = joined
         self._replay = RuntimeReplay(lowered.program, schedule.topology, profile)
+        self._joined = {
+            number: RuntimeReplay(each.program, schedule.topology, profile) for number, each in joined.items()
+        }
         self._known: dict[tuple[float, Setting], float] = {}
 
     def time_us(self, size_bytes: float, setting: Setting) -> float:
         """Time at a size as nccl-tests counts it."""
         if (size_bytes, setting) not in self._known:
-            self._known[size_bytes, setting] = self._replay.time_us(
-                size_bytes, protocol=str(setting.protocol), instances=setting.instances
+            protocol, number = str(setting.protocol), setting.instances
+            joined = self._joined.get(number)
+            self._known[size_bytes, setting] = (
+                self._replay.time_us(size_bytes, protocol=protocol, instances=number)
+                if joined is None
+                else joined.time_us(size_bytes, protocol=protocol)
             )
         return self._known[size_bytes, setting]
 
     def allows(self, size_bytes: float, setting: Setting) -> bool:
         """Whether so many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
         program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
-        most = min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
         cell_bytes = size_bytes / max(self.schedule.collective.chunks_per_size, 1)
         return (
-            program.num_threadblocks * number <= most * PARAMS.joined
+            (number in self.joined or program.num_threadblocks * number <= most_threadblocks(runtime))
             and program.num_channels * number <= runtime.max_channels
             and cell_bytes / number >= PARAMS.least_cell_bytes
             and size_bytes % (program.num_chunks_per_loop * number) == 0
@@ -222,10 +242,8 @@ def _different(schedules: Sequence[Schedule]) -> list[Schedule]:
 
 
 def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
-    """The schedule, and if something is forwarded or summed in it, valid ones with its messages in pieces."""
+    """The schedule, and valid ones with its messages in pieces: what is forwarded, summed or copied out need not wait for a whole one."""
     yield schedule
-    if schedule.num_steps < 2:
-        return
     for number in PARAMS.pieces[1:]:
         few = len(schedule.messages) * number <= PARAMS.most_messages
         if schedule.chunk_bytes / number < PARAMS.least_piece_bytes or not few:
@@ -266,10 +284,32 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
     failure: LoweringError | None = None
     for each in _arrangements(options):
         try:
-            return Trial(schedule, lower_and_judge(schedule, replace(each, instances=1), stopped), each, profile)
+            lowered = lower_and_judge(schedule, replace(each, instances=1), stopped)
+            return Trial(schedule, lowered, each, profile, _joined(schedule, lowered, each, stopped))
         except LoweringError as error:
             failure = failure or error
     raise failure or ValueError("no arrangement was tried")
+
+
+def most_threadblocks(runtime: Runtime) -> int:
+    """Threadblocks of a GPU that run at the same time and can be waited for."""
+    return min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
+
+
+def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stopped: Over) -> dict[int, Lowered]:
+    """Programs with instances that do not fit without joining threadblocks, as long as there are not too many of these."""
+    most, blocks = most_threadblocks(options.runtime), lowered.program.num_threadblocks
+    found: dict[int, Lowered] = {}
+    if len(schedule.messages) > PARAMS.most_joined_messages:
+        return found
+    for number in PARAMS.instances:
+        cell_bytes = schedule.chunk_bytes / number
+        if not most < blocks * number <= most * PARAMS.joined or cell_bytes < PARAMS.least_cell_bytes or stopped():
+            continue
+        with suppress(LoweringError, InvalidArtifact):
+            wanted = replace(options, instances=number, port_order=lowered.port_order)
+            found[number] = lower_and_judge(schedule, wanted, stopped)
+    return found
 
 
 def _arrangements(options: LoweringOptions) -> Iterator[LoweringOptions]:
@@ -353,9 +393,8 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    program = trial.lowered.program
-    lowered = trial.lowered
-    if (program.protocol, 1) != (setting.protocol, setting.instances):
+    lowered = trial.lowered if setting.instances == 1 else trial.joined.get(setting.instances)
+    if lowered is None or lowered.program.protocol is not setting.protocol:
         wanted = replace(
             trial.options, protocol=setting.protocol, instances=setting.instances, port_order=trial.lowered.port_order
         )

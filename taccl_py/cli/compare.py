@@ -106,8 +106,8 @@ def compare(as_json: bool, **values: Any) -> None:
       taccl compare ring:4 allgather --sizes 1KiB:1MiB --time-limit 5
       taccl compare ndv4 allreduce --sizes 1MiB:1MiB --time-limit 5 --json
       taccl compare ndv2 allgather --sizes 1MiB:1MiB --with-taccl --time-limit 5
-      taccl compare ndv4 allreduce --nodes 2 --with algos/
-      taccl compare ndv4 allreduce --nodes 2 --with algos/ --measured nccl=nccl.log --measured ours=msccl.log
+      taccl compare ndv2 allgather --nodes 2 --sizes 16MB:16MB --with out
+      taccl compare ndv4 allgather --sizes 16MB:16MB --measured nccl=nccl.log --time-limit 5
     """
     from taccl_py.baselines.compare import Given, Tuned, compare_sizes
     from taccl_py.baselines.nccl_graph import read_graphs

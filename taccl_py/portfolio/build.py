@@ -12,13 +12,14 @@ from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
-from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at, retimed
+from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
 from taccl_py.portfolio.by_replay import LOWEST, Choice, ReplayedCover, Stretch, settings_after
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import Span, lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under, with_alphas_side_by_side
+from taccl_py.runtime_search import retimed
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.selection import preferred_us

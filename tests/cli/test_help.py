@@ -89,6 +89,10 @@ def given(folder):
     (folder / "p2pBandwidthLatencyTest.txt").write_text(P2P, encoding="utf-8")
     (folder / "nccl-topo.xml").write_text(dumps.nvlink_pairs(), encoding="utf-8")
     (folder / "topo-m.txt").write_text(dumps.switched_matrix(8, 18, 8), encoding="utf-8")
+    (folder / "nccl.log").write_text(
+        "#  size count type redop root time algbw busbw #wrong\n#  (B) (elements) (us) (GB/s) (GB/s)\n"
+        "16000000 4000000 float none -1 100.0 160.0 140.0 0\n"
+    )
     write_calibration(folder, truth(), ["ring"])
     (folder / "times.csv").write_text("file,size_bytes,time_us\nring,4096,9.5\nring,1048576,50\n", encoding="utf-8")
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}
@@ -103,7 +107,7 @@ def given(folder):
 @every_command
 def test_every_example_works(taccl, folder, path):
     given(folder)
-    made_before = {"check", "lower", "simulate", "run", "convert", "install", "show", "trace", "report"}
+    made_before = {"compare", "check", "lower", "simulate", "run", "convert", "install", "show", "trace", "report"}
     if path[1:] == () and set(path) & made_before:
         made = taccl("synth", "ndv2", "allgather", "--nodes", 2, "--sketch", "sk-1", "--size", "16MB", "--time-limit", 0.5,
                      "-o", "out")  # fmt: skip

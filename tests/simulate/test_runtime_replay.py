@@ -18,7 +18,7 @@ from taccl_py.profiles.model import UNLIMITED, ProtocolCosts, RuntimeProfile, Sh
 from taccl_py.simulate import runtime_replay
 from taccl_py.simulate.runtime_replay import RuntimeReplay, runtime_us
 from taccl_py.topology.catalog import load_topology
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Medium, Port, Topology
 from tests.simulate.cases import both_ways, machine
 
 KB = 1000
@@ -55,7 +55,7 @@ def test_one_send_and_its_receive():
 
 def test_a_link_that_is_slower_than_the_threadblock():
     # Alpha 1, and 2 KB on the wire at 5 us each.
-    slow = both_ways((0, 1), beta_us_per_mb=5000)
+    slow = replace(both_ways((0, 1), beta_us_per_mb=5000), inside=Medium.NVLINK)
     assert runtime_us(PAIR, slow, PROFILE, KB) == pytest.approx(5 + 11 + 3 + 0.75)
     half = replace(PROFILE, shares={"nvlink": Share(0.5)})
     assert runtime_us(PAIR, slow, half, KB) == pytest.approx(5 + 21 + 3 + 0.75)
@@ -167,7 +167,10 @@ def test_threadblocks_at_one_port_are_not_taken_for_one():
     both = program(
         [block(SEND, to=2)], [block(SEND, to=2)], [block(RECV, of=0), block(RECV, of=1, channel=0)]
     )  # fmt: skip
-    assert runtime_us(both, shared, PROFILE, KB) == pytest.approx(5 + 2 * 10 + 1 + 3 + 0.75)
+    nvlink = replace(shared, inside=Medium.NVLINK)
+    assert runtime_us(both, nvlink, PROFILE, KB) == pytest.approx(5 + 2 * 10 + 1 + 3 + 0.75)
+    # Alphas of anything else follow each other.
+    assert runtime_us(both, shared, PROFILE, KB) == pytest.approx(5 + 2 * 11 + 3 + 0.75)
 
 
 def test_a_gpu_sends_no_more_than_its_limit():
