@@ -10,6 +10,7 @@ from taccl_py.measure.copies import (
     is_nvbandwidth,
     is_p2p,
     is_transfer_bench,
+    nvbandwidth_lines,
     read_nvbandwidth,
     read_p2p,
     read_transfer_bench,
@@ -58,7 +59,8 @@ def read_any(text: str, path: str) -> tuple[Sample, ...]:
     """
     if RECORD_FORMAT in text[:100]:
         return samples_of_record(text, path)
-    lines = _unmarked(text.splitlines())
+    is_json = text.lstrip()[:1] == "{" and '"nvbandwidth"' in text
+    lines = nvbandwidth_lines(text, path) if is_json else _unmarked(text.splitlines())
     for is_of_it, read, what in _READERS:
         if is_of_it(lines):
             samples = read(lines, path)
