@@ -157,7 +157,7 @@ def compare(as_json: bool, **values: Any) -> None:
             Given(values["with_taccl"], installed, logs),
         )
     if selection.note:
-        click.echo(f"note: {selection.note}", err=True)
+        click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
     result = comparison_record(comparison)
     if as_json:
         echo_json(result)

@@ -190,7 +190,7 @@ def chosen_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfi
 
     selection = select_profile(asked, runtime, topology)
     if selection.note:
-        click.echo(f"note: {selection.note}", err=True)
+        click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
     return selection.profile
 
 

@@ -139,7 +139,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
 
     rows = _runtime_rows(result)
     if not rows and "runtime_profile" in result:
-        rows = [("runtime profile", f"{result['runtime_profile']} (links and ports alone)")]
+        note = f": {result['runtime_note']}" if "runtime_note" in result else ""
+        rows = [("runtime profile", f"{result['runtime_profile']}, links and ports alone{note}")]
     under = " on links and ports" if "runtime_us" in result else ""
     rows.append((f"predicted time{under}", time(result["makespan_us"])))
     if "replay_us" in result:
