@@ -122,7 +122,9 @@ def test_pieces_follow_each_other_and_are_valid():
 
 def test_a_runner_up_that_is_faster_under_the_profile_wins():
     """Links alone say nothing of threadblocks: a ring of 8 takes as long as all pairs there, and longer in a runtime."""
-    request = Request("mi300x", Kind.ALLGATHER, size_bytes=1 << 16, engine="templates", options=Options(limits=Limits(5)))
+    request = Request(
+        "mi300x", Kind.ALLGATHER, size_bytes=1 << 16, engine="templates", options=Options(limits=Limits(5))
+    )
     synthesis = synthesize(request, Events())
     ring = in_pieces(synthesis.schedule, 1)
     slow = replace(synthesis, schedule=_ring(1 << 16), runners_up=(ring,))

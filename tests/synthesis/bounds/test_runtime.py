@@ -61,7 +61,9 @@ def test_the_protocol_with_the_least_bound_counts_and_the_neutral_profile_change
 def small_machines(draw):
     """Rings both ways with some chords, 2 to 4 ranks, costs such as NVLink's; every pair is joined over some path."""
     number = draw(st.integers(2, 4))
-    pairs = {(rank, (rank + 1) % number) for rank in range(number)} | {((rank + 1) % number, rank) for rank in range(number)}
+    pairs = {(rank, (rank + 1) % number) for rank in range(number)} | {
+        ((rank + 1) % number, rank) for rank in range(number)
+    }
     chords = [(a, b) for a in range(number) for b in range(number) if a != b and (a, b) not in pairs]
     pairs |= set(draw(st.lists(st.sampled_from(chords), unique=True))) if chords else set()
     cost = st.tuples(st.sampled_from([0.3, 0.8, 2.6]), st.sampled_from([4.0, 20.0, 100.0]))
