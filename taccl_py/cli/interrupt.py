@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM, which is how schedulers of clusters, CI and `timeout` say the same.
+"""Ctrl-C, SIGTERM, which is how schedulers of clusters, CI and `timeout` say the same, and SIGHUP, when a terminal is closed.
 
 The first one asks a search for the best answer so far; it ends the program where there is none yet, and so does the second one.
 """
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from taccl_py.errors import Interrupted, LimitReached
+from taccl_py.solvers.limits import INTERRUPTS
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What follows so soon is the same interrupt: `timeout` sends one to the command, and then one to its process group.
 _ONE_INTERRUPT_SECONDS = 0.2
 
@@ -89,7 +89,9 @@ def _handled(act: Callable[[], None]) -> Iterator[None]:
     def handler(_number: int, _frame: FrameType | None) -> None:
         _LISTENER.hears(act)
 
-    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    # Who started the command with nohup wants it to outlive the terminal.
+    heeded = [one for one in INTERRUPTS if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield
     finally:

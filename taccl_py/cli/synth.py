@@ -16,6 +16,7 @@ from taccl_py.cli.interrupt import interrupts_drop
 from taccl_py.cli.options import (
     KIND,
     OUTPUT,
+    OUTPUT_FILE,
     RANKS,
     SIZE,
     SIZE_RANGE,
@@ -127,7 +128,7 @@ _UNLOWERED = "unlowered.json"
 )
 @click.option(
     "--progress",
-    type=OUTPUT,
+    type=OUTPUT_FILE,
     default=None,
     help="Write incumbent and bound over time to this file; taccl report draws progress.json beside a schedule.",
 )
