@@ -27,6 +27,8 @@ from taccl_py.lowering.parts import (
     require_agreement,
 )
 from taccl_py.lowering.program import Program
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtime_search import search
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
 from taccl_py.schedule.ir import Origin, Schedule
@@ -38,13 +40,13 @@ from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import Bound, demand_bound, require_ways
-from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.degrade import Degradation, degraded
+from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_CHUNKS_PER_RANK, format_ranks, parse_size, relative_gap
 from taccl_py.verify.any_size import judge_any
 from taccl_py.verify.group import judge_group
@@ -96,6 +98,8 @@ class Request:
         Solver and limits.
     degradation
         Links that are missing or slow.
+    profile
+        Runtime profile for which the answer is to be fast; None is links and ports alone.
     """
 
     topology: str
@@ -109,6 +113,7 @@ class Request:
     engine: str = "milp"
     options: Options = field(default_factory=Options)
     degradation: Degradation = field(default_factory=Degradation)
+    profile: RuntimeProfile | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         sketch, synthesis = best.sketch, best.synthesis
     else:
         demand = make_demand(request)
-        sketch, synthesis = demand.sketch, load_engine(request.engine)(demand, request.options, events)
+        sketch, synthesis = demand.sketch, search(demand, request.engine, request.options, request.profile, events)
     origin = Origin(
         engine=request.engine,
         solver=synthesis.solver,
@@ -251,6 +256,18 @@ def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[No
     begun = time.monotonic()
     yield
     seconds[stage] = time.monotonic() - begun
+
+
+def resolve_machine(request: Request) -> Topology:
+    """Return the machine of a request, with all its links: number of ranks, GPU and the like do not depend on what is missing.
+
+    Raises
+    ------
+    InputError
+        If a name, a file or an option is wrong, or they contradict each other.
+    """
+    sketch = "" if request.sketch == AUTO_SKETCH else request.sketch
+    return make_demand(replace(request, sketch=sketch, degradation=Degradation())).topology
 
 
 def make_demand(request: Request, *, expanded: bool = True) -> Demand:
@@ -533,7 +550,7 @@ def lower_best(
             require_valid(schedule)
             candidate = lower_and_judge(schedule, options, stopped)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
-                best, lowered = _chosen_instead(synthesis, schedule), candidate
+                best, lowered = chosen_instead(synthesis, schedule), candidate
     return bounded if best is synthesis else bounded_by_messages(best, MAX_COUNT, over), lowered
 
 
@@ -549,11 +566,11 @@ def _first_lowered(
             with suppress(LoweringError):
                 require_valid(schedule)
                 lowered = lower_and_judge(schedule, options, stopped)
-                return _chosen_instead(synthesis, schedule), lowered, runners_up[place + 1 :]
+                return chosen_instead(synthesis, schedule), lowered, runners_up[place + 1 :]
         raise
 
 
-def _chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
+def chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
     """The synthesis with a runner-up as its answer, of which nothing is proven."""
     origin = synthesis.schedule.origin
     if origin is not None:

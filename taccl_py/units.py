@@ -97,6 +97,28 @@ def parse_size_range(text: str) -> SizeRange:
     return sizes
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Sizes that are left to NCCL, of one collective, or of all for the empty word."""
+
+    kind: str
+    sizes: SizeRange
+
+
+def parse_left(text: str) -> Left:
+    """Sizes left to NCCL, of a text such as ``16MiB:1GiB`` or ``allreduce:16MiB:1GiB``.
+
+    Raises
+    ------
+    InputError
+        If the text is not a range, with or without a word before it.
+    """
+    first, colon, rest = text.partition(":")
+    if colon and ":" in rest:
+        return Left(first.strip().lower(), parse_size_range(rest))
+    return Left("", parse_size_range(text))
+
+
 def format_size(size_bytes: float) -> str:
     """Shortest exact-looking text of a size: ``1MiB``, ``1MB``, ``4096B``, ``1.5GiB``."""
     whole = int(size_bytes)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from taccl_py.baselines.nccl_tuner import Gpu, Graph, Job
-from taccl_py.discover.gpus import GpuModel
+from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Medium, Topology
 
@@ -37,8 +37,16 @@ _AMD_CPUS = ("ndv4",)
 
 
 def gpu_of(topology: Topology) -> Gpu | None:
-    """Generation of a shipped machine's GPUs, None where the name does not tell."""
-    return _GPU_OF.get(_base(topology))
+    """Generation of a machine's GPUs, by their model, or by the name of a shipped machine; None where neither tells, or AMD's."""
+    return generation_of(topology.gpu) or _GPU_OF.get(_base(topology))
+
+
+def generation_of(gpu: str) -> Gpu | None:
+    """Generation whose constants NCCL takes for a model of GPU; None where NCCL does not run on it, or it is not known."""
+    model = GPU_MODELS.get(gpu)
+    if model is None or model.generation not in {*Gpu, "pascal"}:
+        return None
+    return tuned_as(model)
 
 
 def tuned_as(model: GpuModel) -> Gpu:
@@ -78,22 +86,24 @@ def job_of(topology: Topology, gpu: Gpu, *, amd_cpu: bool) -> Job:
         Whether its CPUs are AMD's.
     """
     family = Gpu.AMPERE if gpu is Gpu.VOLTA else gpu
-    rank_gbps = _rank_gbps(topology) * _COUNTED[gpu]
+    rank_gbps = sending_gbps(topology) * _COUNTED[gpu]
     num_ranks, num_nodes = topology.num_ranks, topology.num_nodes
     if num_nodes == 1:
         graph = _fitted(rank_gbps, gpu, _INTRA_GBPS[family])
     else:
-        nics_gbps = _nic_gbps(topology)
+        nics_gbps = nics_of_node(topology)
         inter_gbps = _at_most(_INTER_GBPS[family], max(nics_gbps))
         channels = max(1, sum(int(nic / inter_gbps + 1e-9) for nic in nics_gbps))
         intra_gbps = min(inter_gbps, rank_gbps / channels) if len(topology.node_ranks[0]) > 1 else inter_gbps
         graph = Graph(channels, intra_gbps, inter_gbps)
     nvls = None
     local = len(topology.node_ranks[0])
-    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and topology.inside is Medium.NVLINK and local > 1 and _all_linked(topology):
+    # Where nothing says what joins the GPUs, NCCL is counted at its best.
+    nvlink = topology.inside in (Medium.NVLINK, Medium.UNKNOWN)
+    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and nvlink and local > 1 and _all_linked(topology):
         rate = _at_most(_INTRA_GBPS[family], rank_gbps / local)
         nvls = Graph(local, rate, rate if num_nodes == 1 else graph.inter_gbps)
-    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=topology.inside is Medium.NVLINK)
+    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=nvlink)
 
 
 def _base(topology: Topology) -> str:
@@ -116,8 +126,8 @@ def _at_most(speeds_gbps: Sequence[float], limit_gbps: float) -> float:
     return max((each for each in speeds_gbps if each <= limit_gbps * (1 + 1e-9)), default=limit_gbps)
 
 
-def _rank_gbps(topology: Topology) -> float:
-    """What the rank that can send least can send inside its node: each port that its links share counts once."""
+def sending_gbps(topology: Topology) -> float:
+    """GB/s that the rank that can send least can send inside its node: each port that its links share counts once."""
     found = []
     for ranks in topology.node_ranks:
         for rank in ranks:
@@ -126,11 +136,11 @@ def _rank_gbps(topology: Topology) -> float:
                 if link.src == rank and topology.node_of[link.dst] == topology.node_of[rank]:
                     rates.update([_sending(topology, index)])
             found.append(sum(rates.values()))
-    return min(found)
+    return min(found, default=0.0)
 
 
-def _nic_gbps(topology: Topology) -> list[float]:
-    """Rate of every NIC through which the first node sends to others."""
+def nics_of_node(topology: Topology) -> list[float]:
+    """Rate in GB/s of every NIC through which the first node sends to others."""
     first = set(topology.node_ranks[0])
     rates: dict[int, float] = {}
     for index, link in enumerate(topology.links):

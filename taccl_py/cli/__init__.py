@@ -64,6 +64,10 @@ _COMMANDS = {
     "regress": ("taccl_py.cli.regress:regress", "Find out whether algorithms have got worse."),
     "topo": ("taccl_py.cli.topo:topo", "List, show, import, fit and compare topologies."),
     "profile": ("taccl_py.cli.profile:profile", "Measure alpha, beta and the ports that links share."),
+    "runtime": (
+        "taccl_py.cli.runtime:runtime",
+        "List, show and fit runtime profiles: launch, protocols, threadblocks.",
+    ),
     "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),
 }
 

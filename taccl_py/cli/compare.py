@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import KIND, RANKS, SIZE_RANGE, echo_json, gpu_option, json_option
-from taccl_py.runtimes import RUNTIMES
+from taccl_py.cli.options import (
+    KIND,
+    RANKS,
+    SIZE_RANGE,
+    echo_json,
+    gpu_option,
+    json_option,
+    runtime_profile_option,
+)
+from taccl_py.errors import InputError
+from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.units import format_count
+
+if TYPE_CHECKING:
+    from taccl_py.baselines.compare import OwnFile
+    from taccl_py.collective import Kind
+    from taccl_py.measure.nccl_tests import Log
+
+_SUBJECTS = ("nccl", "ours")
 
 
 @click.command(short_help="Compare our algorithms with NCCL's, for every size.")
@@ -47,8 +64,32 @@ from taccl_py.units import format_count
     is_flag=True,
     help="Also TACCL's method, with --sketch or all shipped sketches of the machine; takes as long again.",
 )
+@runtime_profile_option
 @click.option(
-    "--time-limit", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Seconds for the search of ours."
+    "--fabric",
+    default="",
+    metavar="NAME",
+    help="Network that the runtime profile has a term for, such as efa, tcpx, tcpxo; default: InfiniBand or RoCE.",
+)
+@click.option(
+    "--with",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Directory of algorithm files, as taccl synth and install write them, or one file, to compare instead of searching.",
+)
+@click.option(
+    "--measured",
+    multiple=True,
+    metavar="[nccl=|ours=]LOG",
+    help="Log of nccl-tests, set beside what is predicted: of NCCL itself, of our files, or (without a word) of either. May be repeated.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0.1),
+    default=100.0,
+    show_default=True,
+    help="Seconds for the search of ours, and at most for the baselines, of which those tried by then are compared.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @json_option  # fmt: skip
@@ -60,19 +101,26 @@ def compare(as_json: bool, **values: Any) -> None:
     model of time. Our time is the replay of the program, which can be longer than its schedule, and so is TACCL's, with its own
     lowering. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.
 
+    A second table has times under a runtime profile, with launch, protocols, channels and threadblocks: of our files, and of NCCL's
+    ring, tree, NVLS, NVLSTree, or sends and receives. Where NCCL is faster there, the sizes are named that taccl install --leave
+    leaves to it.
+
     \b
     Examples:
       taccl compare ring:4 allgather --sizes 1KiB:1MiB --time-limit 5
       taccl compare ndv4 allreduce --sizes 1MiB:1MiB --time-limit 5 --json
       taccl compare ndv2 allgather --sizes 1MiB:1MiB --with-taccl --time-limit 5
+      taccl compare ndv2 allgather --nodes 2 --sizes 16MB:16MB --with out
+      taccl compare ndv4 allgather --sizes 16MB:16MB --measured nccl=nccl.log --time-limit 5
     """
-    from taccl_py.baselines.compare import Tuned, compare_sizes
+    from taccl_py.baselines.compare import Given, Tuned, compare_sizes
     from taccl_py.baselines.nccl_graph import read_graphs
     from taccl_py.baselines.nccl_job import tuned_as
     from taccl_py.cli.progress import watched
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline import Request
-    from taccl_py.report.comparison import comparison_record, comparison_table
+    from taccl_py.pipeline import Request, resolve_machine
+    from taccl_py.profiles.catalog import select_profile
+    from taccl_py.report.comparison import comparison_record, comparison_tables, remedy
     from taccl_py.report.tables import print_table
     from taccl_py.solvers.limits import Limits
     from taccl_py.synthesis.engine import Options
@@ -88,26 +136,68 @@ def compare(as_json: bool, **values: Any) -> None:
         engine="auto",
         options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
     )
+    runtime, directory = RUNTIMES[values["runtime"]], values["directory"]
+    if directory is not None and values["sketch"]:
+        raise InputError(
+            "--with compares files as they are, without a search; leave --sketch out",
+            path="command line",
+            field="--sketch",
+        )
+    selection = select_profile(values["runtime_profile"], runtime.name, resolve_machine(request))
+    request = replace(request, profile=selection.profile)
+    logs = [_log(word, values["collective"]) for word in values["measured"]]
+    installed = None if directory is None else _installed(directory, runtime)
     gpu, cpu = values["gpu"], values["cpu"]
     generation = tuned_as(gpu) if gpu is not None else None
     graphs = read_graphs(values["nccl_graph"]) if values["nccl_graph"] is not None else None
-    tuned = Tuned(generation, None if cpu == "auto" else cpu == "amd", graphs)
-    with watched(stop) as events:
+    tuned = Tuned(generation, None if cpu == "auto" else cpu == "amd", graphs, values["fabric"])
+    with watched(stop, in_vain="baselines") as events:
         comparison = compare_sizes(
             request,
             values["sizes"],
-            LoweringOptions(RUNTIMES[values["runtime"]]),
+            LoweringOptions(runtime),
             tuned,
             events,
-            with_taccl=values["with_taccl"],
+            Given(values["with_taccl"], installed, logs),
         )
+    if selection.note:
+        click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
     result = comparison_record(comparison)
     if as_json:
         echo_json(result)
         return
-    print_table(comparison_table(result))
+    for table in comparison_tables(result):
+        print_table(table)
+    if note := remedy(result, str(directory) if directory is not None else "DIRECTORY"):
+        click.echo(note, err=True)
+    if not comparison.tried_all:
+        click.echo(
+            "note: time was up before all variants of the baselines were tried; give more with --time-limit", err=True
+        )
     if values["with_taccl"] and (note := _without_taccl(result)):
         click.echo(note, err=True)
+
+
+def _log(word: str, kind: Kind) -> tuple[str, Log]:
+    """A log, and whose it is: ``nccl``, ``ours``, or either for the empty word."""
+    from taccl_py.measure.nccl_tests import read_log
+
+    subject, equals, path = word.partition("=")
+    if equals and subject in _SUBJECTS:
+        return subject, read_log(Path(path), kind)
+    return "", read_log(Path(word), kind)
+
+
+def _installed(directory: Path, runtime: Runtime) -> list[OwnFile]:
+    """Algorithm files of a directory, or one file, judged."""
+    from taccl_py.baselines.compare import OwnFile
+    from taccl_py.portfolio.directory import read_offer, xml_files
+
+    if not directory.exists():
+        raise InputError(
+            "there is no such file or directory; name what taccl synth or install wrote", path=str(directory)
+        )
+    return [OwnFile(read_offer(path, runtime).program, path.name, runtime) for path in xml_files([directory])]
 
 
 def _without_taccl(result: dict[str, Any]) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.cli.options import LEFT, OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError
-from taccl_py.jsonio import read_text
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.units import format_count
 
 if TYPE_CHECKING:
-    from taccl_py.portfolio.directory import Installation, Offer
+    from taccl_py.portfolio.directory import Installation
 
 
 @click.command(short_help="Put algorithm files where a runtime loads them.")
@@ -36,20 +36,28 @@ if TYPE_CHECKING:
 )
 @click.option("--trim", is_flag=True, help="Where two files are for the same sizes, cut those of the one named later.")
 @click.option(
+    "--leave",
+    type=LEFT,
+    multiple=True,
+    metavar="[COLLECTIVE:]LOW:HIGH",
+    help="Sizes for which there is to be no file, so that NCCL's own algorithms run: 16MiB:1GiB, allreduce:64MiB:4GiB. May be repeated.",
+)
+@click.option(
     "--replace",
     "replaces",
     is_flag=True,
     help="Take away all files that the directory holds, as after a new synthesis.",
 )
 @json_option
-def install(
-    sources: tuple[Path, ...], output: Path, runtime: str, place: str | None, trim: bool, replaces: bool, as_json: bool
-) -> None:  # fmt: skip
+def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool, **values: Any) -> None:
     """Put SOURCES, MSCCL XML files of any tool or directories with some, into a directory as a runtime wants it.
 
     Files are converted for the runtime and judged, one by one and together: only algorithm files, names that sort by size, and
     no two files for the same call; a file that is there already changes nothing. For the legacy runtime a configuration file is
-    written too. The directory has all new files at once, or, if something goes wrong or it is killed, those it had. Stdout tells the environment variables to set; all ranks must see the same directory.
+    written too. The directory has all new files at once, or, if something goes wrong or it is killed, those it had. Stdout tells
+    the environment variables to set; all ranks must see the same directory.
+
+    NCCL runs its own algorithms at sizes for which no file is; taccl compare says where they are faster, and --leave cuts files there.
 
     For mscclpp SOURCES are plans of taccl lower --to mscclpp-json. They are judged and go into the folder "default" of the
     directory, which is MSCCL++'s cache directory then; a program can also register them from there (ExecutionPlanRegistry).
@@ -59,13 +67,21 @@ def install(
       taccl install out/algorithm.xml -o executor
       taccl install out -o executor --replace
       taccl install out old.xml -o rccl --runtime rccl --at /opt/algorithms
+      taccl install out -o executor --leave 64MiB:4GiB
       taccl install plan.json -o plans --runtime mscclpp
     """
-    from taccl_py.portfolio.directory import plan_installation
+    from taccl_py.portfolio.directory import leave_to_nccl, plan_installation, read_offer, xml_files
     from taccl_py.portfolio.swap import sole_user, swap_files
 
+    place, trim, replaces, leave = values["place"], values["trim"], values["replaces"], values["leave"]
     at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"
     if runtime == MSCCLPP.name:
+        if leave:
+            raise InputError(
+                "MSCCL++ runs the plans that a program names; leave sizes out there",
+                path="command line",
+                field="--leave",
+            )
         _install_plans(sources, output, at, trim=trim, replaces=replaces, as_json=as_json)
         return
     target = RUNTIMES[runtime]
@@ -74,9 +90,11 @@ def install(
         kept = [] if replaces else [path for path in old if path.name != LEGACY_CONFIG]
         # What is in a directory of the legacy runtime counts maxBytes as that does, whatever else the files say.
         origin = LEGACY if any(path.name == LEGACY_CONFIG for path in old) else None
-        offers = [_offer(path, target, origin, held=True) for path in kept]
-        offers += [_offer(path, target) for path in _files(sources)]
+        offers = [read_offer(path, target, origin, held=True) for path in kept]
+        offers += [read_offer(path, target) for path in xml_files(sources)]
+        offers, notes = leave_to_nccl(offers, leave, target)
         found = plan_installation(offers, target, at, trim=trim)
+        found = replace(found, notes=(*notes, *found.notes))
         swap_files(output, found.texts, [path.name for path in old])
     _print(found, output, target, as_json=as_json)
 
@@ -119,32 +137,6 @@ def _files_of_runtimes(output: Path) -> list[Path]:
         if path.suffix != ".xml":
             raise InputError("is no algorithm file, and runtimes stop at such files; take it away", path=str(path))
     return files
-
-
-def _files(sources: Sequence[Path]) -> list[Path]:
-    """Sources, with directories replaced by the XML files in them."""
-    files: list[Path] = []
-    for path in sources:
-        if not path.is_dir():
-            files.append(path)
-            continue
-        inside = sorted(child for child in path.glob("*.xml") if child.is_file() and child.name != LEGACY_CONFIG)
-        if not inside:
-            raise InputError("holds no XML files; name a directory that does", path=str(path))
-        files += inside
-    return files
-
-
-def _offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, held: bool = False) -> Offer:
-    from taccl_py.conversion import convert_and_judge
-    from taccl_py.portfolio.directory import Offer
-
-    text = read_text(path)
-    if text.lstrip()[:1] == "{":
-        raise InputError(
-            f"is JSON, and {runtime.title} loads XML; add --runtime {MSCCLPP.name} if it is a plan", path=str(path)
-        )
-    return Offer(convert_and_judge(text, str(path), runtime, origin=origin).program, str(path), held)
 
 
 def _print(found: Installation, output: Path, runtime: Runtime, *, as_json: bool) -> None:

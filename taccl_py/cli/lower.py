@@ -15,6 +15,7 @@ from taccl_py.cli.options import (
     lowering_options,
     make_lowering_options,
     require_room_for_json,
+    runtime_profile_option,
 )
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import format_of, read_text, write_atomically
@@ -71,6 +72,7 @@ class _Written:
 )
 @click.option("--name", default=None, help="Name of the algorithm in the file; default: collective and machine.")
 @lowering_options
+@runtime_profile_option
 @json_option
 def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **values: Any) -> None:  # fmt: skip
     """Lower SCHEDULE (a schedule.json) to MSCCL XML, or to an execution plan (JSON) for MSCCL++.
@@ -149,31 +151,43 @@ def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> G
 def _lower_group(group: GroupSchedule, values: dict[str, Any]) -> _Written:
     from taccl_py.pipeline import lower_group_and_judge, lower_one_rank
 
-    options = replace(make_lowering_options(values), name=values["name"])
+    options = replace(make_lowering_options(values, group.topology), name=values["name"])
     if values["rank"] is None:
-        return _written(lower_group_and_judge(group, options), group, values)
+        return _written(lower_group_and_judge(group, options), group, options.runtime.name)
     program, text = lower_one_rank(group, values["rank"], options)
-    return _Written(text, _facts(program, values), _summary(program))
+    return _Written(text, _facts(program, options.runtime.name), _summary(program))
 
 
 def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
     from taccl_py.pipeline import lower_and_judge
+    from taccl_py.profiles.catalog import select_profile
+    from taccl_py.selection import choose_for
 
-    options = replace(make_lowering_options(values), name=values["name"])
-    return _written(lower_and_judge(subject, options), subject, values)
+    options = replace(make_lowering_options(values, subject.topology), name=values["name"])
+    profile = select_profile(values["runtime_profile"], options.runtime.name, subject.topology).profile
+    if profile.is_neutral:
+        return _written(lower_and_judge(subject, options), subject, options.runtime.name)
+    chosen = choose_for(subject, options, profile, values["instances"])
+    written = _written(chosen.lowered, subject, options.runtime.name)
+    facts = {"instances": chosen.setting.instances, "runtime_us": chosen.runtime_us, "runtime_profile": profile.name}
+    return replace(
+        written,
+        facts=written.facts | facts,
+        summary=f"{written.summary}, {format_time(chosen.runtime_us)} under runtime profile {profile.label}",
+    )
 
 
-def _written(lowered: Lowered, subject: Schedule | GroupSchedule, values: dict[str, Any]) -> _Written:
-    facts = {"replay_us": lowered.replay.makespan_us, **_facts(lowered.program, values)}
+def _written(lowered: Lowered, subject: Schedule | GroupSchedule, runtime: str) -> _Written:
+    facts = {"replay_us": lowered.replay.makespan_us, **_facts(lowered.program, runtime)}
     times = (lowered.replay.makespan_us, subject.makespan_us)
     in_unit = [f"{time:.6g} of its unit" if subject.topology.chunk_costs else format_time(time) for time in times]
     replayed = f"replayed {in_unit[0]} (schedule {in_unit[1]})"
     return _Written(lowered.text, facts, f"{_summary(lowered.program)}, {replayed}")
 
 
-def _facts(program: Program, values: dict[str, Any]) -> dict[str, Any]:
+def _facts(program: Program, runtime: str) -> dict[str, Any]:
     return {
-        "runtime": values["runtime"],
+        "runtime": runtime,
         "protocol": str(program.protocol),
         "threadblocks": program.num_threadblocks,
         "threadblock_steps": program.num_steps,
@@ -211,7 +225,7 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
             path="command line",
             field="--protocol",
         )
-    given = make_lowering_options(values)
+    given = make_lowering_options(values, subject.topology)
     options = PlanOptions(given.placement, given.instances, given.min_bytes, given.max_bytes, values["name"])
     if values["switch"]:
         try:

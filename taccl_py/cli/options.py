@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +17,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import Placement
 from taccl_py.lowering.program import Protocol
-from taccl_py.runtimes import RUNTIMES
+from taccl_py.runtimes import EXECUTOR, RCCL, RUNTIMES, Runtime
 from taccl_py.topology.degrade import (
     Degradation,
     LinkChoice,
@@ -26,15 +27,21 @@ from taccl_py.topology.degrade import (
     parse_slow_link,
     parse_slow_port,
 )
-from taccl_py.units import SizeRange, parse_ranks, parse_size, parse_size_range
+from taccl_py.topology.model import Medium
+from taccl_py.units import Left, SizeRange, parse_left, parse_ranks, parse_size, parse_size_range
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
+    from taccl_py.profiles.model import RuntimeProfile
+    from taccl_py.topology.model import Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 T = TypeVar("T")
+
+# Names of AMD's GPUs begin so.
+_AMD = "mi"
 
 
 class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-ignore]
@@ -91,8 +98,15 @@ class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
         return path
 
 
+def _parse_left(text: str) -> Left:
+    """Sizes left to NCCL; the word before them is a collective."""
+    left = parse_left(text)
+    return replace(left, kind=str(parse_kind(left.kind))) if left.kind else left
+
+
 SIZE = ParsedType("size", int, parse_size)
 SIZE_RANGE = ParsedType("range", SizeRange, parse_size_range)
+LEFT = ParsedType("sizes", Left, _parse_left)
 RANKS = ParsedType("ranks", tuple, parse_ranks)
 KIND = ParsedType("collective", Kind, parse_kind)
 GPU: ParsedType[GpuModel | None] = ParsedType("gpu", GpuModel, parse_gpu)
@@ -137,17 +151,65 @@ def gpu_option(purpose: str) -> Callable[[F], F]:
     return click.option("--gpu", type=GPU, default=AUTO, show_default=True, help=words)
 
 
+def inside_option(default: str) -> Callable[[F], F]:
+    """Option ``--inside`` of commands that make topologies, with a sentence that says the default."""
+    words = (
+        "What joins the ranks of a node, which decides on protocols and not on times: LL128 is for nvlink alone "
+        f"(which stands for xGMI too). {default}"
+    )
+    return click.option("--inside", type=click.Choice([str(medium) for medium in Medium]), default=None, help=words)
+
+
+def runtime_profile_option(command: F) -> F:
+    """Option ``--runtime-profile``: name or file of a runtime profile, or ``auto``; see `chosen_profile`."""
+    return click.option(
+        "--runtime-profile",
+        default="auto",
+        show_default=True,
+        metavar="NAME|FILE",
+        help="Costs of launch, protocols and threadblocks: a shipped profile, a file, or neutral for links and ports alone; auto takes "
+        "that of the runtime on the machine's GPUs.",
+    )(command)
+
+
+def chosen_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfile:
+    """Runtime profile that `runtime_profile_option` names; why it is neutral although none was asked for is told on stderr.
+
+    Parameters
+    ----------
+    asked
+        Value of the option.
+    runtime
+        Name of the runtime: ``executor``, ``rccl``, ``legacy`` or ``mscclpp``.
+    topology
+        The machine.
+
+    Raises
+    ------
+    InputError
+        If the profile does not exist, is wrong, or does not fit the runtime or the machine.
+    """
+    from taccl_py.profiles.catalog import select_profile
+
+    selection = select_profile(asked, runtime, topology)
+    if selection.note:
+        click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
+    return selection.profile
+
+
 def lowering_options(command: F) -> F:
     """Options that say for what a program is made."""
     decorators = [
-        click.option("--runtime", type=click.Choice(list(RUNTIMES)), default="executor", show_default=True,
-                     help="Runtime that will load the XML: MSCCL executor for NCCL, RCCL, or legacy MSCCL."),
+        click.option("--runtime", type=click.Choice([AUTO, *RUNTIMES]), default=AUTO, show_default=True,
+                     help="Runtime that will load the XML: MSCCL executor for NCCL, RCCL, or legacy MSCCL; auto is RCCL on GPUs of AMD, "
+                     "else the executor."),
         click.option("--placement", type=click.Choice([str(p) for p in Placement]), default="both", show_default=True,
                      help="Buffers for which the XML is right: in place, out of place, or both."),
         click.option("--protocol", type=click.Choice(["auto", *map(str, Protocol)]), default="auto", show_default=True,
-                     help="NCCL protocol; auto chooses by the size of a chunk."),
-        click.option("--instances", type=click.IntRange(1, 32), default=1, show_default=True,
-                     help="Cut every chunk into this many parts with threadblocks of their own."),
+                     help="NCCL protocol; auto is what is fastest at the size."),
+        click.option("--instances", type=click.IntRange(1, 32), default=None,
+                     help="Cut every chunk into this many parts with threadblocks of their own. Default: what is fastest under the runtime "
+                     "profile, and 1 without one."),
         click.option("--min-bytes", type=SIZE, default=None, help="Smallest size for which the runtime may use the XML."),
         click.option("--max-bytes", type=SIZE, default=None, help="Largest size for which the runtime may use the XML."),
     ]  # fmt: skip
@@ -156,8 +218,15 @@ def lowering_options(command: F) -> F:
     return command
 
 
-def make_lowering_options(values: dict[str, Any]) -> LoweringOptions:
-    """Lowering options of parsed command-line values.
+def chosen_runtime(asked: str, topology: Topology) -> Runtime:
+    """Runtime that an option names; ``auto`` is the one for the machine's GPUs."""
+    if asked != AUTO:
+        return RUNTIMES[asked]
+    return RCCL if topology.gpu.startswith(_AMD) else EXECUTOR
+
+
+def make_lowering_options(values: dict[str, Any], topology: Topology) -> LoweringOptions:
+    """Lowering options of parsed command-line values, for a machine.
 
     Raises
     ------
@@ -174,10 +243,10 @@ def make_lowering_options(values: dict[str, Any]) -> LoweringOptions:
             field="--max-bytes",
         )
     return LoweringOptions(
-        runtime=RUNTIMES[values["runtime"]],
+        runtime=chosen_runtime(values["runtime"], topology),
         placement=Placement(values["placement"]),
         protocol=None if values["protocol"] == "auto" else Protocol(values["protocol"]),
-        instances=values["instances"],
+        instances=values["instances"] or 1,
         min_bytes=least,
         max_bytes=most,
     )

@@ -33,17 +33,24 @@ _LONGEST_RANKS = 40
 
 
 def synth_portfolio(
-    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, as_json: bool
+    request: Request,
+    sizes: SizeRange,
+    options: LoweringOptions,
+    output: Path | None,
+    instances: int | None,
+    note: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Synthesize, write and print a portfolio."""
     if output is not None and (output.suffix in (".json", ".xml") or output.is_file()):
         raise InputError("--sizes makes several files; name a directory with -o", path=str(output))
     with watched(request.options.limits.stop) as events:
         workers = max(request.options.limits.workers, min(_MOST_WORKERS, os.cpu_count() or 1))
-        portfolio = synthesize_portfolio(request, sizes, options, workers, events)
+        portfolio = synthesize_portfolio(request, sizes, options, workers, events, instances=instances)
         stem = _stem(portfolio, request, options)
         names = [_name(stem, member) for member in portfolio.members] if output is not None else []
-        result = portfolio_record(portfolio, names)
+        result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})
         events.stage("plans by switch")
         _add_switch_times(result, portfolio)
     if output is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, json_option
+from taccl_py.cli.options import SIZE, UNPROBED_OUTPUT, echo_json, inside_option, json_option
 from taccl_py.cli.progress import counted_down
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.jsonio import canonical_json, require_writable, write_atomically
@@ -68,13 +69,7 @@ _LEAST_US = 5_000.0  # of all runs of an experiment on a real machine: a few tur
     default=None,
     help="Number of ranks of an unknown machine, for --plan.",
 )
-@click.option(
-    "--inside",
-    type=click.Choice(["nvlink", "pcie", "network"]),
-    default=None,
-    help="What joins the ranks of a node, which is not measured and decides on protocols; nvlink stands for xGMI too. Default: "
-    "that of the emulated machine, else nvlink.",
-)
+@inside_option("Default: that of the emulated machine, else unknown.")
 @click.option(
     "--largest",
     type=SIZE,
@@ -241,6 +236,7 @@ def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as
             bench.serve()
             return 0
         try:
+            _warn_if_crowded(job, values)
             return _lead(bench, setup, values, output, as_json=as_json)
         finally:
             if job is not None:
@@ -248,6 +244,19 @@ def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as
     finally:
         if setup.folder and job is not None and not job.rank:
             shutil.rmtree(setup.folder, ignore_errors=True)
+
+
+def _warn_if_crowded(job: Job | None, values: dict[str, Any]) -> None:
+    """Say it where more ranks than processors send from memory to memory on this computer, and so take turns."""
+    if job is None or values["emulate"] or values["backend"] == "nccl":
+        return
+    ranks, processors = job.hosts.count(job.hosts[0]), os.cpu_count() or 1
+    if ranks > processors:
+        click.echo(
+            f"warning: {ranks} ranks on {processors} processors of {job.hosts[0]} take turns, and times are of that too; start no "
+            "more ranks than processors",
+            err=True,
+        )
 
 
 def _open_bench(job: Job | None, setup: _Setup, values: dict[str, Any]) -> Any:
@@ -270,7 +279,13 @@ def _given(topology: Topology | None) -> Topology:
 
 def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | None, *, as_json: bool) -> int:
     """Measure, and tell; for rank 0."""
-    from taccl_py.report.profiles import plan_sentence, profile_record, profile_sentence, profile_tables
+    from taccl_py.report.profiles import (
+        plan_sentence,
+        profile_record,
+        profile_sentence,
+        profile_tables,
+        residual_warning,
+    )
 
     expected = None
     if values["plan"] or values["transport"] is not None:
@@ -283,6 +298,9 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
     stop = threading.Event()
     with counted_down(stop, expected) as progress:
         found = _measure(bench, values, setup.truth, stop, progress)
+    warning = residual_warning(found)
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(found.topology)))
         click.echo(f"wrote {output}" + ("" if found.complete else ", of which not all was measured"), err=True)
@@ -343,7 +361,7 @@ def _inside(asked: str | None, truth: Topology | None) -> Medium:
 
     if asked is not None:
         return Medium(asked)
-    return Medium.NVLINK if truth is None else truth.inside
+    return Medium.UNKNOWN if truth is None else truth.inside
 
 
 def _require_as_good(reference: Topology, found: Topology, values: dict[str, Any]) -> None:

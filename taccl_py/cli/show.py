@@ -35,7 +35,8 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
 
     An XML file or a plan does not say on which machine it runs: without --topology its threadblocks and its traffic in chunks are shown.
     The timeline has a line for every rank; a digit or letter is the step of the message that it sends then; of a plan,
-    # is a message, * what a switch stores at several ranks for it, and + the same after adding up.
+    # is a message, * what a switch stores at several ranks for it, and + the same after adding up. Times are those of links and
+    ports alone; taccl simulate says what launch, protocols and threadblocks add.
 
     \b
     Examples:
@@ -103,7 +104,8 @@ def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
     """Write the replay of FILE, a schedule.json, an MSCCL XML file or an MSCCL++ plan, as Chrome trace events.
 
     Open the trace in https://ui.perfetto.dev or chrome://tracing: a process for every rank, a thread for every link (for an XML
-    file: every threadblock), a slice for every message, arrows from what brings data to what waits for it, and the ports.
+    file: every threadblock), a slice for every message, arrows from what brings data to what waits for it, and the ports. Times
+    are those of links and ports alone.
 
     \b
     Examples:
@@ -111,6 +113,7 @@ def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
       taccl trace out/algorithm.xml --topology ndv2 --nodes 2 -o trace.json
     """
     from taccl_py.jsonio import canonical_json
+    from taccl_py.profiles.model import NEUTRAL
     from taccl_py.report.trace import chrome_trace
 
     subject = load_subject(file, values, judged=True)
@@ -123,6 +126,6 @@ def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
     result = chrome_trace(subject.topology, subject.replay(values["size"]), subject.schedule)
     write_atomically(output, canonical_json(result))
     if as_json:
-        echo_json({"file": str(output), "events": len(result["traceEvents"])})
+        echo_json({"file": str(output), "events": len(result["traceEvents"]), "runtime_profile": NEUTRAL})
     else:
-        click.echo(f"wrote {output}", err=True)
+        click.echo(f"wrote {output}: times of links and ports alone", err=True)

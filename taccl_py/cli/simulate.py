@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import SIZE, SIZE_RANGE, echo_json, json_option
+from taccl_py.cli.options import (
+    SIZE,
+    SIZE_RANGE,
+    chosen_profile,
+    echo_json,
+    json_option,
+    runtime_profile_option,
+)
 from taccl_py.cli.subject import Subject, load_subject, machine_options
 from taccl_py.errors import InputError
 from taccl_py.report.tables import plain_table, print_table
-from taccl_py.units import SizeRange, format_rate, format_size, format_time
+from taccl_py.runtimes import MSCCLPP
+from taccl_py.units import SizeRange, algbw_gbps, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
+    from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.simulate.timeline import Timeline
 
 _CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
+
+
+@dataclass(frozen=True)
+class _Runtime:
+    """How long a program or a plan takes under a runtime profile, by size; `time_us` is None under the neutral one."""
+
+    profile: RuntimeProfile
+    time_us: Callable[[float], float] | None
 
 
 @click.command(short_help="Replay a schedule, an MSCCL XML file or an MSCCL++ plan for any size.")
@@ -25,6 +43,7 @@ _CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
 @click.option("--size", type=SIZE, multiple=True, help="Size as nccl-tests counts it; may be repeated.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, doubling: 1KiB:1GiB.")
 @machine_options
+@runtime_profile_option
 @click.option("--curve", is_flag=True, help="Print the time of a schedule as a piecewise-linear function of size.")
 @click.option("--no-check", is_flag=True, help="Replay the file without asking the judge whether it is right.")
 @json_option
@@ -34,11 +53,14 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
     Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file or a plan needs --topology. The file is judged
     first, for the time of a wrong algorithm says little.
 
+    The threadblocks of an XML file or a plan are also replayed under a runtime profile, which says what launch, protocols and
+    threadblocks cost on the machine's GPUs. A schedule has no threadblocks: its time is that of links and ports alone.
+
     \b
     Examples:
       taccl simulate out/schedule.json --sizes 1KiB:1GiB
       taccl simulate out/algorithm.xml --topology ndv2 --nodes 2 --size 16MB
-      taccl simulate plan.json --topology full:2 --size 16MB
+      taccl simulate plan.json --topology full:2 --size 16MB --runtime-profile mscclpp-h100
       taccl simulate out/schedule.json --curve
     """
     if curve and values["size"]:
@@ -46,6 +68,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
             "the curve is for a range of sizes; write --sizes instead", path="command line", field="--size"
         )
     subject = load_subject(file, values, judged=not no_check)
+    _require_threadblocks(subject, file, values["runtime_profile"])
     sizes: SizeRange | None = values["sizes"]
     wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]
     if wanted and not subject.sized:
@@ -57,13 +80,54 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
     if subject.replay is None:
         raise ValueError("a subject with a machine has no replay")
     timelines = [subject.replay(one) for one in asked or [None]]
+    runtime = _runtime(subject, values)
     if note := _unused_sizes(subject, timelines):
         click.echo(note, err=True)
     if as_json:
-        echo_json({"file": str(file), "results": [_record(timeline) for timeline in timelines]})
+        echo_json({"file": str(file), "results": [_record(timeline, runtime) for timeline in timelines]})
         return
-    rows = [_row(timeline) for timeline in timelines]
-    print_table(plain_table(str(file), ("size", "time", "algbw", "busbw"), rows))
+    timed = runtime is not None and runtime.time_us is not None
+    columns = ("size", "links and ports", "runtime", "algbw", "busbw") if timed else ("size", "time", "algbw", "busbw")
+    rows = [_row(timeline, runtime) for timeline in timelines]
+    print_table(plain_table(_title(file, runtime), columns, rows))
+
+
+def _require_threadblocks(subject: Subject, file: Path, asked: str) -> None:
+    """Refuse the profile of a runtime for a schedule."""
+    from taccl_py.profiles.catalog import AUTO, load_profile
+
+    if subject.schedule is not None and asked != AUTO and not load_profile(asked).is_neutral:
+        raise InputError(
+            f"is for XML files and plans, but {file} is a schedule, which has no threadblocks; lower it first (taccl lower), or "
+            "leave --runtime-profile out",
+            path="command line", field="--runtime-profile",
+        )  # fmt: skip
+
+
+def _runtime(subject: Subject, values: dict[str, Any]) -> _Runtime | None:
+    """Times under the profile that is asked for; None for a schedule."""
+    from taccl_py.simulate.plan_replay import RuntimePlanReplay
+    from taccl_py.simulate.runtime_replay import RuntimeReplay
+
+    topology = subject.topology
+    if subject.schedule is not None or topology is None:
+        return None
+    runtime = values["runtime"] if subject.plan is None else MSCCLPP.name
+    profile = chosen_profile(values["runtime_profile"], runtime, topology)
+    if profile.is_neutral:
+        return _Runtime(profile, None)
+    if subject.plan is not None and subject.kind is not None:
+        return _Runtime(profile, RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us)
+    if subject.program is not None:
+        return _Runtime(profile, RuntimeReplay(subject.program, topology, profile).time_us)
+    raise ValueError("a file holds neither a schedule nor a program")
+
+
+def _title(file: Path, runtime: _Runtime | None) -> str:
+    """Title of the table, which says what the times are of."""
+    if runtime is None:
+        return f"{file}: links and ports alone, a schedule has no threadblocks"
+    return f"{file}: runtime profile {runtime.profile.label}"
 
 
 def _unused_sizes(subject: Subject, timelines: Sequence[Timeline]) -> str:
@@ -82,25 +146,39 @@ def _unused_sizes(subject: Subject, timelines: Sequence[Timeline]) -> str:
     )
 
 
-def _record(timeline: Timeline) -> dict[str, Any]:
+def _record(timeline: Timeline, runtime: _Runtime | None) -> dict[str, Any]:
+    runtime_us = _runtime_us(timeline, runtime)
+    algbw = None if runtime_us is None or timeline.size_bytes is None else algbw_gbps(timeline.size_bytes, runtime_us)
     return {
         "size_bytes": None if timeline.size_bytes is None else round(timeline.size_bytes),
         "time_us": timeline.makespan_us,
         "makespan_us": timeline.makespan_us,
         "algbw_gbps": timeline.algbw_gbps,
         "busbw_gbps": timeline.busbw_gbps,
+        "runtime_profile": None if runtime is None else runtime.profile.name,
+        "runtime_measured": None if runtime is None else runtime.profile.is_measured,
+        "runtime_us": runtime_us,
+        "runtime_algbw_gbps": algbw,
+        "runtime_busbw_gbps": None if algbw is None else algbw * timeline.busbw_factor,
     }
 
 
-def _row(timeline: Timeline) -> tuple[str, str, str, str]:
+def _runtime_us(timeline: Timeline, runtime: _Runtime | None) -> float | None:
+    """Time under the profile; None for a schedule and on machines without sizes."""
+    if runtime is None or timeline.size_bytes is None:
+        return None
+    return timeline.makespan_us if runtime.time_us is None else runtime.time_us(timeline.size_bytes)
+
+
+def _row(timeline: Timeline, runtime: _Runtime | None) -> tuple[str, ...]:
     if timeline.size_bytes is None or timeline.algbw_gbps is None or timeline.busbw_gbps is None:
         return ("one chunk", f"{timeline.makespan_us:.6g} of the profile's unit", "", "")
-    return (
-        format_size(timeline.size_bytes),
-        format_time(timeline.makespan_us),
-        format_rate(timeline.algbw_gbps),
-        format_rate(timeline.busbw_gbps),
-    )
+    row = (format_size(timeline.size_bytes), format_time(timeline.makespan_us))
+    runtime_us = None if runtime is None or runtime.time_us is None else _runtime_us(timeline, runtime)
+    if runtime_us is None:
+        return (*row, format_rate(timeline.algbw_gbps), format_rate(timeline.busbw_gbps))
+    algbw = algbw_gbps(timeline.size_bytes, runtime_us)
+    return (*row, format_time(runtime_us), format_rate(algbw), format_rate(algbw * timeline.busbw_factor))
 
 
 def _print_curve(subject: Subject, file: Path, sizes: SizeRange, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import BYTES_PER_MB, parse_size
 
 if TYPE_CHECKING:
+    from taccl_py.collective import Kind
     from taccl_py.lowering.plan import Plan
     from taccl_py.lowering.program import Program
     from taccl_py.schedule.ir import Schedule
@@ -42,6 +43,8 @@ class Subject:
         The machine, or None.
     sized
         Whether sizes other than its own are possible.
+    kind
+        Collective of a plan.
     """
 
     replay: Callable[[int | None], Timeline] | None
@@ -50,6 +53,7 @@ class Subject:
     topology: Topology | None
     sized: bool
     plan: Plan | None = None
+    kind: Kind | None = None
 
 
 def machine_options(command: F) -> F:
@@ -167,7 +171,7 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
         except InputError as error:
             raise InputError(error.what, path=str(file), field="--topology") from None
 
-    return Subject(replay, None, None, topology, sized=not topology.chunk_costs, plan=plan)
+    return Subject(replay, None, None, topology, sized=not topology.chunk_costs, plan=plan, kind=kind)
 
 
 def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> Subject:

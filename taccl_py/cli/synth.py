@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from taccl_py.cli.options import (
     lowering_options,
     make_degradation,
     make_lowering_options,
+    runtime_profile_option,
 )
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
@@ -36,12 +36,16 @@ from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options, Synthesis
-from taccl_py.topology.degrade import Degradation
 from taccl_py.units import SizeRange, format_gap, format_time
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import Lowered, Request
+    from taccl_py.profiles.model import RuntimeProfile
+    from taccl_py.solvers.limits import Over
+
+    # Makes of an answer the one that is lowered, its program, and facts for the summary.
+    _Lowering = Callable[[Synthesis], tuple[Synthesis, Lowered, dict[str, Any]]]
 
 # Engines whose solver can be chosen.
 _SOLVED = ("auto", "milp", "cp")
@@ -139,6 +143,7 @@ _UNLOWERED = "unlowered.json"
 )
 @degradation_options
 @lowering_options
+@runtime_profile_option
 @json_option
 def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: skip
     """Synthesize an algorithm for COLLECTIVE on TOPOLOGY.
@@ -159,18 +164,23 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
-    from taccl_py.pipeline import lower_best, synthesize
+    from taccl_py.pipeline import resolve_machine, synthesize
+    from taccl_py.profiles.catalog import select_profile
 
     stop = threading.Event()
     sizes: SizeRange | None = values["sizes"]
     request = _request(values, stop)
-    options = make_lowering_options(values)
+    topology = resolve_machine(request)
+    options = make_lowering_options(values, topology)
+    selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
+    profile = selection.profile
+    request = replace(request, profile=profile)
     if sizes is not None and values["progress"] is not None:
         raise InputError(
             "it is for one search, and --sizes makes many; leave it out", path="command line", field="--progress"
         )
     if sizes is not None:
-        _synth_range(request, sizes, options, output, as_json=as_json)
+        _synth_range(request, sizes, options, output, values["instances"], selection.note, as_json=as_json)
         return
     _check_output(output)
     over = request.options.limits.to_lower()
@@ -180,18 +190,21 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         synthesis = synthesize(request, events)
         events.stage("lowering")
         lowered = None
+        facts: dict[str, Any] = {}
         if not values["only_schedule"] and not _only_schedule(output):
-            synthesis, lowered = _lower(
-                synthesis, partial(lower_best, options=options, over=over, stopped=stop.is_set), stop, output
-            )
-        facts = {**record(synthesis, lowered, request.engine, []), **_switch_facts(synthesis)}
+            lower = _lowering(options, profile, values["instances"], over, stop)
+            synthesis, lowered, facts = _lower(synthesis, lower, stop, output)
+        facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
+        facts |= _runtime_facts(synthesis, profile, selection.note)
     files = _write(output, synthesis, lowered, facts)
     result = timed({**facts, "files": files}, synthesis)
     if as_json:
         echo_json(result)
         return
     print_table(summary_table(result))
-    slow = _slow_replay(synthesis, lowered, options.instances, cut_short=stop.is_set()) if lowered is not None else ""
+    slow = ""
+    if lowered is not None and profile.is_neutral:
+        slow = _slow_replay(synthesis, lowered, options.instances, cut_short=stop.is_set())
     warnings = _warnings(lowered, options.runtime) if lowered is not None else []
     for note in (slow, _faster_by_switch(result), *warnings):
         if note:
@@ -208,7 +221,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     InputError
         If one contradicts another.
     """
-    from taccl_py.pipeline import AUTO_SKETCH, Request, make_demand
+    from taccl_py.pipeline import AUTO_SKETCH, Request, resolve_machine
 
     ranged = values["sizes"] is not None
     engine = values["engine"] or _default_engine(values)
@@ -240,10 +253,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     )
     if values["time_limit"] is not None:
         return request
-    # Only the number of ranks counts here, which is the same whatever is missing.
-    sketch = "" if request.sketch == AUTO_SKETCH else request.sketch
-    plain = replace(request, sketch=sketch, degradation=Degradation())
-    times = make_demand(plain).topology.num_ranks / (_RANGE_RANKS if ranged else _RANKS)
+    times = resolve_machine(request).num_ranks / (_RANGE_RANKS if ranged else _RANKS)
     limits = replace(limits, seconds=min(_MOST_LIMIT_S, default_s * max(1.0, times)))
     return replace(request, options=replace(request.options, limits=limits))
 
@@ -255,7 +265,14 @@ def _default_engine(values: dict[str, Any]) -> str:
 
 
 def _synth_range(
-    request: Request, sizes: SizeRange, options: LoweringOptions, output: Path | None, *, as_json: bool
+    request: Request,
+    sizes: SizeRange,
+    options: LoweringOptions,
+    output: Path | None,
+    instances: int | None,
+    note: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Refuse what contradicts a range, then synthesize for it."""
     from taccl_py.cli.portfolio import synth_portfolio
@@ -273,15 +290,15 @@ def _synth_range(
             raise InputError(
                 "it contradicts --sizes, which decides it for every size; leave it out", path="command line", field=name
             )
-    synth_portfolio(request, sizes, options, output, as_json=as_json)
+    synth_portfolio(request, sizes, options, output, instances, note, as_json=as_json)
 
 
 def _lower(
     synthesis: Synthesis,
-    lower: Callable[[Synthesis], tuple[Synthesis, Lowered]],
+    lower: _Lowering,
     stop: threading.Event,
     output: Path | None,
-) -> tuple[Synthesis, Lowered]:
+) -> tuple[Synthesis, Lowered, dict[str, Any]]:
     """Lower what was found; if that is interrupted, leave the schedule in the directory that was named."""
     try:
         with interrupts_drop(stop, _NOT_LOWERED):
@@ -292,6 +309,34 @@ def _lower(
         path = output / _UNLOWERED
         write_all({path: write_schedule(synthesis.schedule)})
         raise Interrupted(f"interrupted while the schedule was lowered; taccl lower {path} does that") from None
+
+
+def _lowering(
+    options: LoweringOptions, profile: RuntimeProfile, instances: int | None, over: Over, stop: threading.Event
+) -> _Lowering:
+    """How an answer is lowered, and what is to be said of it: by the schedule's own costs, or by replay under a profile."""
+    from taccl_py.pipeline import lower_best
+    from taccl_py.selection import lower_under
+
+    def plainly(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
+        return *lower_best(synthesis, options, over, stop.is_set), {}
+
+    def under_profile(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
+        synthesis, chosen = lower_under(synthesis, options, profile, instances, over, stop.is_set)
+        return synthesis, chosen.lowered, {"instances": chosen.setting.instances, "runtime_us": chosen.runtime_us}
+
+    return plainly if profile.is_neutral else under_profile
+
+
+def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile, note: str) -> dict[str, Any]:
+    """Runtime profile, and the bound under it or why it is neutral."""
+    from taccl_py.selection import bound_under
+
+    if profile.is_neutral:
+        return {"runtime_profile": profile.name, **({"runtime_note": note} if note else {})}
+    facts: dict[str, Any] = {"runtime_profile": profile.name, "runtime_evidence": profile.evidence}
+    bound = bound_under(synthesis.schedule, profile)
+    return facts | {"runtime_bound_us": bound.time_us, "runtime_bound_reason": bound.reason}
 
 
 def _switch_facts(synthesis: Synthesis) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, json_option
+from taccl_py.cli.options import OUTPUT, SIZE, echo_json, gpu_option, inside_option, json_option
 from taccl_py.discover.formats import DumpFormat
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import canonical_json, read_text, write_atomically
@@ -106,7 +106,10 @@ def show_command(name: str, nodes: int | None, sketch: str, output: Path | None,
     default=None,
     help="Format of the files; default: by what stands in them.",
 )
-@gpu_option("For the texts of nvidia-smi, rocm-smi and amd-smi, which name no rates; auto guesses by the links.")
+@gpu_option(
+    "For the texts of nvidia-smi, rocm-smi and amd-smi, which name no rates; auto guesses by the links and says so."
+)
+@inside_option("Default: as the files say, unknown where they do not (networkx, TE-CCL).")
 @click.option("--name", default="", help="Name of the topology; default: that of the first file.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
@@ -115,10 +118,12 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
 
     FILES are one dump for each server, or one for all: a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), a graph dump
     (NCCL_GRAPH_DUMP_FILE; only the links that its channels use), the output of nvidia-smi topo -m, rocm-smi --showtopo or
-    amd-smi topology, a networkx graph as node-link JSON (with switches), an input of TE-CCL, or a TACCL profile.
+    amd-smi topology, a networkx graph as node-link JSON (with switches), an input of TE-CCL, a topology that SCCL saved, or a TACCL
+    profile.
 
     Switches, NICs and PCIe become ports. Rates are those that NCCL and RCCL count with; alphas are stated defaults until they
-    are measured, and the topology's source says so. Without --nodes, one server becomes a node that --nodes of other
+    are measured, and the topology's source says so. Dumps of several hosts of a rack whose GPUs one NVLink switch joins are one
+    node. Files that NCCL reads (NCCL_TOPO_FILE) are no dumps and are refused. Without --nodes, one server becomes a node that --nodes of other
     commands multiplies.
 
     \b
@@ -127,10 +132,14 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
       taccl topo import topo-m.txt --gpu h100 --nodes 4 -o cluster.json
     """
     from taccl_py.discover.importer import import_machine
+    from taccl_py.topology.model import Medium
 
     given = DumpFormat(values["given"]) if values["given"] else None
     gpu = values["gpu"].name if values["gpu"] is not None else ""
-    found = import_machine(files, name=values["name"], nodes=values["nodes"], given=given, gpu=gpu)
+    inside = Medium(values["inside"]) if values["inside"] else None
+    found = import_machine(files, name=values["name"], nodes=values["nodes"], given=given, gpu=gpu, inside=inside)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
     if output is not None:
         write_atomically(output, canonical_json(found.to_json()))
         click.echo(f"wrote {output}", err=True)
@@ -156,6 +165,7 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
 @click.option(
     "--size", type=SIZE, default=None, help="Message size whose line counts where it breaks; default: the largest."
 )
+@inside_option("Default: unknown.")
 @click.option("--name", default="", help="Name of the topology; default: that of the first file.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Topology file to write.")
 @json_option
@@ -164,28 +174,34 @@ def fit_command(files: tuple[Path, ...], output: Path | None, as_json: bool, **v
 
     FILES are CSV with the columns src, dst, size_bytes, time_us and perhaps serial (messages one after the other), joined (at
     once), together (label of what ran at the same time, which tells the ports that links share); or what osu_latency, osu_bw,
-    nccl-tests' sendrecv_perf or CUDA's p2pBandwidthLatencyTest printed; or records of taccl profile (--record). All of them are
-    one set of samples.
+    nccl-tests' sendrecv_perf, CUDA's p2pBandwidthLatencyTest, nvbandwidth, TransferBench p2p, ib_write_bw or ib_write_lat
+    printed; or records of taccl profile (--record). All of them are one set of samples. Where they are bandwidths of one size,
+    alpha is NCCL's constant. Times of collectives are no samples of links: they are for taccl compare and taccl runtime fit.
 
     \b
     Examples:
       taccl topo fit samples.csv -o mine.json
       taccl topo fit osu_latency.txt osu_bw.txt --by class --ranks 16 --nodes 16 -o mine.json
+      taccl topo fit p2pBandwidthLatencyTest.txt --inside pcie -o mine.json
     """
-    from taccl_py.measure.assemble import Grouping, fit_topology
+    from taccl_py.measure.assemble import ASSUMED, Grouping, fit_topology
     from taccl_py.measure.foreign import read_any
     from taccl_py.report.fits import fits_record, fits_table
+    from taccl_py.topology.model import Medium
 
     samples = [one for path in files for one in read_any(read_text(path), str(path))]
     try:
         fitted = fit_topology(
             samples, values["name"] or name_of_file(files[0]), nodes=values["nodes"], ranks=values["ranks"],
             grouping=Grouping(values["by"]), size_bytes=values["size"],
+            inside=Medium(values["inside"] or Medium.UNKNOWN),
         )  # fmt: skip
     except InputError as error:
         if error.field in ("ranks", "nodes"):
             raise InputError(error.what, path="command line", field=f"--{error.field}") from None
         raise InputError(error.what, path=", ".join(map(str, files))) from None
+    if any(group.alpha_assumed for group in fitted.groups):
+        click.echo(f"note: {ASSUMED}", err=True)
     if output is not None:
         write_atomically(output, canonical_json(topology_to_json(fitted.topology)))
         click.echo(f"wrote {output}", err=True)
@@ -271,9 +287,13 @@ def align_command(topology: str, output: Path | None, as_json: bool, **values: A
 def _show(topology: Topology) -> None:
     from taccl_py.topology.model import Medium
 
-    joined = {Medium.NVLINK: "", Medium.PCIE: ", PCIe inside", Medium.NETWORK: ", a network inside"}[topology.inside]
+    joined = {Medium.PCIE: ", PCIe inside", Medium.NETWORK: ", a network inside"}.get(topology.inside, "")
     click.echo(f"{topology.name}: {topology.num_ranks} ranks in {format_count(topology.num_nodes, 'node')}{joined}")
     click.echo(f"source: {topology.source}")
+    if topology.inside is Medium.UNKNOWN and topology.num_nodes < topology.num_ranks:
+        click.echo(
+            "inside: unknown, so protocol LL128 is not chosen; the field inside of the file says what joins the ranks"
+        )
     unit = "per chunk" if topology.chunk_costs else "us/MB"
     kinds: dict[tuple[bool, float, float, float], list[int]] = {}
     for index, link in enumerate(topology.links):

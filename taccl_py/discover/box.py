@@ -3,15 +3,16 @@
 * GPU links (NVLink, xGMI) become links; where they lead to a switch, a switch.
 * GPUs that GPU links do not join, over whatever other GPUs, reach each other through PCIe and the CPUs: links that share a
   port for each wire on their way. Where GPU links join them, PCIe ways between them are left out, as NCCL does.
-* A GPU uses the NICs that are nearest to it. Equal NICs are dealt out among the GPUs that are equally near; where there are
-  more GPUs than NICs, they share. What lies between is a port.
+* A GPU uses the NICs that the widest way leads to, and of those the nearest, as NCCL does (``ncclTopoGetLocal``). Equal NICs
+  are dealt out among the GPUs that are equally near; where there are more GPUs than NICs, they share. What lies between is a
+  port.
 * A port that cannot bind, because another one is shared by the same and is as slow, is left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -28,7 +29,11 @@ class DeviceKind(StrEnum):
 
     GPU = "gpu"
     NIC = "nic"
-    INNER = "inner"  # a PCIe switch or a CPU: messages pass
+    INNER = "inner"  # a PCIe switch: messages pass
+    CPU = "cpu"  # messages pass too
+
+
+_PASSED = (DeviceKind.INNER, DeviceKind.CPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,29 @@ class NetPort:
 
 @dataclass
 class Box:
-    """What a reader found; GPUs are in the order of their ranks."""
+    """What a reader found.
+
+    Attributes
+    ----------
+    gpus
+        GPUs, in the order of their ranks.
+    kinds
+        What each device is.
+    wires
+        PCIe and what joins CPUs.
+    gpu_links
+        Direct NVLink or xGMI; of graph dumps whatever joins the GPUs.
+    switched_gbps
+        GPUs on the NVLink switch, each with its rate.
+    nets
+        Network ports.
+    inside
+        What joins the GPUs, where the file says it; None: as `gpu_links` and `wires` tell.
+    model
+        Name of the GPU in `taccl_py.discover.gpus.GPU_MODELS`, empty where nothing says it.
+    guess
+        How the model was guessed, as a sentence for the user; empty where the user or the file names it.
+    """
 
     gpus: list[str] = field(default_factory=list)
     kinds: dict[str, DeviceKind] = field(default_factory=dict)
@@ -79,6 +106,9 @@ class Box:
     gpu_links: list[GpuLink] = field(default_factory=list)
     switched_gbps: dict[str, float] = field(default_factory=dict)
     nets: list[NetPort] = field(default_factory=list)
+    inside: Medium | None = None
+    model: str = ""
+    guess: str = ""
 
     def add(self, name: str, kind: DeviceKind) -> None:
         """Add a device.
@@ -131,28 +161,50 @@ def node_of_box(box: Box, name: str, description: str, source: str) -> NodeTempl
     links = [*_gpu_links(box), *pci_links]
     ports = tuple(NodePort(wire.name, Cost(0.0, 1000 / wire.gbps)) for wire in box.wires)
     switches: tuple[NodeSwitch, ...] = ()
-    if box.switched_gbps:
-        # NCCL merges all NVSwitches into one; a GPU with fewer links sets the rate for all, as there is one cost per switch.
-        ranks = tuple(rank for rank, gpu in enumerate(box.gpus) if gpu in box.switched_gbps)
-        beta = 1000 / min(box.switched_gbps.values())
-        switches = (NodeSwitch("nvswitch", ranks, Cost(GPU_LINK_ALPHA_US, beta)),)
-    inside = Medium.PCIE if pci_links else Medium.NVLINK
+    if len(box.switched_gbps) > 1:
+        switches = (_switch(box),)
     node = NodeTemplate(
-        name, description, source, len(box.gpus), tuple(links), switches, tuple(nics), ports, inside=inside
-    )
+        name, description, source, len(box.gpus), tuple(links), switches, tuple(nics), ports,
+        inside=_inside(box, bool(pci_links)), gpu=box.model,
+    )  # fmt: skip
     node = prune_ports(node)
     return replace(node, symmetry=node_symmetry(node))
 
 
+def _switch(box: Box) -> NodeSwitch:
+    """The NVLink switch: NCCL merges all of them into one. The rate that most GPUs have is the switch's."""
+    rates = [(rank, box.switched_gbps[gpu]) for rank, gpu in enumerate(box.gpus) if gpu in box.switched_gbps]
+    counts = Counter(gbps for _, gbps in rates)
+    usual = max(counts, key=lambda gbps: (counts[gbps], gbps))
+    costs = {gbps: Cost(GPU_LINK_ALPHA_US, 1000 / gbps) for gbps in counts}
+    others = tuple((rank, costs[gbps]) for rank, gbps in rates if gbps != usual)
+    return NodeSwitch("nvswitch", tuple(rank for rank, _ in rates), costs[usual], rank_costs=others)
+
+
+def _inside(box: Box, over_pci: bool) -> Medium:
+    if box.inside is not None:
+        return box.inside
+    if over_pci:
+        return Medium.PCIE
+    return Medium.NVLINK if box.gpu_links or box.switched_gbps else Medium.UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Wires from a GPU to another device, each with the direction in which it is passed."""
+    """Wires from a GPU to another device, each with the direction in which it is passed, and the kinds of what lies between."""
 
     uses: tuple[tuple[Wire, Side], ...]
+    passed: tuple[DeviceKind, ...] = ()
 
     @property
     def gbps(self) -> float:
         return min(wire.gbps for wire, _ in self.uses)
+
+    @property
+    def distance(self) -> int:
+        """How near the other device is, in NCCL's order: behind one PCIe switch, behind several, at one CPU, at another CPU."""
+        cpus = self.passed.count(DeviceKind.CPU)
+        return 1 + min(cpus, 2) if cpus else int(len(self.passed) > 1)
 
     @property
     def sides(self) -> tuple[PortSide, ...]:
@@ -174,8 +226,9 @@ def _ways_from(box: Box, gpu: str) -> dict[str, _Way]:
         for there, wire, side in beside.get(here, []):
             if there in ways:
                 continue
-            ways[there] = _Way((*ways[here].uses, (wire, side)))
-            if box.kinds[there] is DeviceKind.INNER:
+            between = (*ways[here].passed, box.kinds[here]) if here != gpu else ()
+            ways[there] = _Way((*ways[here].uses, (wire, side)), between)
+            if box.kinds[there] in _PASSED:
                 waiting.append(there)
     del ways[gpu]
     return ways
@@ -188,7 +241,8 @@ def _gpu_links(box: Box) -> list[NodeLink]:
         if link.src in rank_of and link.dst in rank_of:  # others are not in the job
             pair = rank_of[link.src], rank_of[link.dst]
             rates[pair] = rates.get(pair, 0.0) + link.gbps
-    return [NodeLink(*pair, Cost(GPU_LINK_ALPHA_US, 1000 / gbps)) for pair, gbps in sorted(rates.items())]
+    alpha_us = PCI_ALPHA_US if box.inside is Medium.PCIE else GPU_LINK_ALPHA_US
+    return [NodeLink(*pair, Cost(alpha_us, 1000 / gbps)) for pair, gbps in sorted(rates.items())]
 
 
 def _islands(box: Box) -> dict[str, int]:
@@ -240,9 +294,8 @@ def _nics(box: Box, ways: dict[str, dict[str, _Way]]) -> list[Nic]:
 
 
 def _nearest(box: Box, ways: dict[str, _Way]) -> tuple[int, ...]:
-    """Network ports with the shortest way, and the widest among those."""
+    """Network ports with the widest way, and the nearest of those."""
     reached = [(index, ways[net.device]) for index, net in enumerate(box.nets) if net.device in ways]
-    if not reached:
-        return ()
-    best = min((len(way.uses), -min(way.gbps, box.nets[index].gbps)) for index, way in reached)
-    return tuple(i for i, way in reached if (len(way.uses), -min(way.gbps, box.nets[i].gbps)) == best)
+    ranking = {index: (-min(way.gbps, box.nets[index].gbps), way.distance) for index, way in reached}
+    best = min(ranking.values(), default=None)
+    return tuple(index for index, place in ranking.items() if place == best)

@@ -14,4 +14,5 @@ class DumpFormat(StrEnum):
     AMD_SMI = "amd-smi"
     NETWORKX = "networkx"
     TECCL = "te-ccl"
+    SCCL = "sccl"
     TACCL = "taccl"

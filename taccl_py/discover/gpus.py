@@ -26,6 +26,8 @@ class GpuModel:
         Its PCIe slot, one direction.
     net_gbps
         A NIC of the machines that it is usually in.
+    pair_links
+        Links that join two GPUs where every two are joined and a text does not say how many.
     """
 
     name: str
@@ -34,27 +36,60 @@ class GpuModel:
     links: int
     pci_gbps: float
     net_gbps: float
+    pair_links: int = 1
 
 
+# Of GPUs of one generation the first here is the one that the generation's name means.
 GPU_MODELS = {
     model.name: model
     for model in (
         GpuModel("p100", "pascal", 18.0, 4, 12.0, 12.5),
         GpuModel("v100", "volta", 20.0, 6, 12.0, 12.5),
         GpuModel("a100", "ampere", 20.0, 12, 24.0, 25.0),
+        GpuModel("a40", "ampere", 12.0, 4, 24.0, 25.0),
         GpuModel("h100", "hopper", 20.6, 18, 48.0, 50.0),
         GpuModel("b200", "blackwell", 40.1, 18, 48.0, 50.0),
         GpuModel("mi250x", "cdna2", 36.0, 8, 24.0, 25.0),
+        GpuModel("mi210", "cdna2", 36.0, 3, 24.0, 25.0),
         GpuModel("mi300x", "cdna3", 48.0, 7, 48.0, 50.0),
+        GpuModel("mi300a", "cdna3", 48.0, 6, 48.0, 25.0, pair_links=2),
     )
 }
 AUTO = "auto"
-_BY_NAME = GPU_MODELS | {model.generation: model for model in GPU_MODELS.values()}
+# GPUs that are counted as another model.
+_ALIKE = {
+    "a6000": "a40", "rtx3090": "a40", "a800": "a100", "h200": "h100", "h800": "h100", "gh200": "h100", "gb200": "b200", "b300": "b200", "gb300": "b200",
+    "mi250": "mi250x", "mi325x": "mi300x",
+}  # fmt: skip
+_BY_NAME = (
+    {model.generation: model for model in reversed(GPU_MODELS.values())}
+    | {name: GPU_MODELS[model] for name, model in _ALIKE.items()}
+    | GPU_MODELS
+)
+_COMPUTE_CAPABILITIES = {60: "p100", 70: "v100", 80: "a100", 86: "a40", 90: "h100", 100: "b200", 103: "b200"}
+_ARCHITECTURES = {"gfx90a": "mi250x", "gfx910": "mi250x", "gfx942": "mi300x"}
 
 
 def gpu_names() -> str:
     """All names, for help texts and errors."""
-    return ", ".join(f"{model.name} ({model.generation})" for model in GPU_MODELS.values())
+    models = [f"{model.name} ({model.generation})" for model in GPU_MODELS.values()]
+    return f"{', '.join(models)}, and {', '.join(_ALIKE)}, counted as one of them"
+
+
+def model_of_architecture(compute_capability: int, architecture: str) -> str:
+    """Name in `GPU_MODELS` of the GPU that a dump describes; empty where that is not known.
+
+    Parameters
+    ----------
+    compute_capability
+        Of an NVIDIA GPU, 80 for an A100; of no importance with `architecture`.
+    architecture
+        Name of an AMD GPU's architecture, ``gfx942`` or ``942``; empty for an NVIDIA GPU.
+    """
+    if architecture:
+        name = architecture if architecture.startswith("gfx") else f"gfx{architecture}"
+        return _ARCHITECTURES.get(name.split(":")[0], "")
+    return _COMPUTE_CAPABILITIES.get(compute_capability, "")
 
 
 def parse_gpu(text: str) -> GpuModel | None:

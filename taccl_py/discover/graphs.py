@@ -1,6 +1,6 @@
-"""Whole machines as graphs: node-link JSON of networkx with switches, and topologies of TE-CCL.
+"""Whole machines as graphs: node-link JSON of networkx with switches, and topologies of TE-CCL and SCCL.
 
-Both become ranks, links and ports: what leads from one rank to another over switches only is a link that shares a port with
+They become ranks, links and ports: what leads from one rank to another over switches only is a link that shares a port with
 all others for each edge on its way.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from taccl_py.discover.rates import NETWORK_ALPHA_US
+from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields
 from taccl_py.topology.files import require_connected
@@ -238,6 +238,71 @@ def _teccl_by_name(params: Fields) -> Topology:
     links = tuple(Link(a, b, 0.0, beta, alpha_us) for (a, b), beta in pairs.items())
     source = f"TE-CCL's {params.text('name')} with the alpha of the input file, which is latency that occupies nothing"
     return Topology(f"teccl-{word}", source, node_of, (), links)
+
+
+def is_sccl(value: Any) -> bool:
+    """Whether a JSON value is a topology that SCCL (msccl-tools) saved."""
+    return isinstance(value, dict) and "topology" in (value.get("sccl_type"), value.get("msccl_type"))
+
+
+def read_sccl(value: Any, path: str, name: str, unit_gbps: float) -> Topology:
+    """Machine of a topology that SCCL saved.
+
+    ``links[dst][src]`` are chunks of a round, 0 without a link; a switch (sources, destinations, chunks of a round, name) is a port
+    that all links from its sources to its destinations share (``sccl/topologies/topology.py`` of msccl-tools).
+
+    Parameters
+    ----------
+    value
+        The JSON value.
+    path
+        File name for error messages.
+    name
+        Name of the machine.
+    unit_gbps
+        What one chunk of a round stands for, in GB/s.
+
+    Raises
+    ------
+    InputError
+        If a field is wrong, or some rank cannot reach another.
+    """
+    fields = Fields(value, path)
+    rows = fields.items("links")
+    if not 0 < len(rows) <= MAX_RANKS:
+        fields.fail("links", f"found {len(rows)} rows, 1 to {MAX_RANKS} are possible, one for each rank")
+    table, shared = PortTable(), _sccl_switches(fields, len(rows), unit_gbps)
+    links = []
+    for dst, row in enumerate(rows):
+        for src, chunks in enumerate(_row(fields, "links", dst, row, len(rows))):
+            if chunks > 0 and src != dst:
+                ports = tuple(table.index(port, cost) for port, ends, cost in shared if (src, dst) in ends)
+                links.append(Link(src, dst, GPU_LINK_ALPHA_US, 1000 / (unit_gbps * chunks), ports=ports))
+    source = (
+        f"the SCCL topology {fields.text('name')}, one chunk of a round as {unit_gbps:g} GB/s; alpha is {GPU_LINK_ALPHA_US} us, "
+        "not measured"
+    )
+    try:
+        topology = Topology(name, source, (0,) * len(rows), table.ports, tuple(links))
+        require_connected(topology)
+    except InputError as error:
+        raise InputError(error.what, path=path) from None
+    return topology
+
+
+def _sccl_switches(fields: Fields, num_ranks: int, unit_gbps: float) -> list[tuple[str, set[tuple[int, int]], Cost]]:
+    """Name, pairs (source, destination) and cost of every switch."""
+    found: list[tuple[str, set[tuple[int, int]], Cost]] = []
+    for place, item in enumerate(fields.items("switches", [])):
+        if not isinstance(item, list) or len(item) != 4:
+            fields.fail(f"switches/{place}", "is no list of sources, destinations, chunks of a round and a name")
+        parts = Fields(dict(zip(("0", "1", "2", "3"), item, strict=True)), fields.path, f"/switches/{place}")
+        sources, destinations = parts.integers("0", least=0), parts.integers("1", least=0)
+        if max([*sources, *destinations], default=0) >= num_ranks:
+            parts.fail("0", f"names a rank that does not exist, ranks are 0..{num_ranks - 1}")
+        cost = Cost(0.0, 1000 / (unit_gbps * parts.number("2", above=0.0)))
+        found.append((f"{parts.text('3')} ({place})", {(a, b) for a in sources for b in destinations}, cost))
+    return found
 
 
 _DGX1 = (

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from taccl_py.discover.box import Box, node_of_box
 from taccl_py.discover.formats import DumpFormat
-from taccl_py.discover.graphs import is_teccl, read_node_link, read_teccl
+from taccl_py.discover.gpus import GPU_MODELS
+from taccl_py.discover.graphs import is_sccl, is_teccl, read_node_link, read_sccl, read_teccl
 from taccl_py.discover.rates import ALPHA_SOURCE
 from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
-from taccl_py.discover.xml_dump import parse_xml_root, read_graph_dump, read_topology_dump
+from taccl_py.discover.xml_dump import are_trays, parse_xml_root, read_graph_dump, read_topology_dumps
 from taccl_py.errors import InputError
 from taccl_py.jsonio import parse_json, read_text
 from taccl_py.topology.catalog import name_of_file
 from taccl_py.topology.files import is_taccl_profile, require_connected, template_to_json, topology_to_json
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Medium, Topology
 from taccl_py.topology.taccl_profile import profile_topology, read_profile
 from taccl_py.topology.template import NodeTemplate, join_nodes
 
 _SERVERS = {
     DumpFormat.NCCL: "topology dump of NCCL or RCCL (bandwidths as they count them)",
     DumpFormat.NCCL_GRAPH: "graph dump of NCCL (only what its channels use)",
-    DumpFormat.NVIDIA_SMI: "matrix of nvidia-smi topo -m (rates of the GPU model that it suggests or that was named)",
+    DumpFormat.NVIDIA_SMI: "matrix of nvidia-smi topo -m (rates as NCCL counts them)",
     DumpFormat.AMD_SMI: "matrix of rocm-smi or amd-smi (rates as RCCL counts them, where it states none)",
 }
+_SCCL_GPU = "v100"
+_SCCL_UNIT = (
+    f"SCCL states chunks of a round and no rates: one is counted as an NVLink of a {_SCCL_GPU}, "
+    f"{GPU_MODELS[_SCCL_GPU].link_gbps:g} GB/s; name another GPU with --gpu"
+)
+_TRAYS = "the files are of trays of one rack, whose GPUs are taken to be on one NVLink switch; import files of other racks apart"
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,14 @@ class Imported:
         Its node, if it is made of one server as often as wanted and the number of servers was left open.
     formats
         Format of each file.
+    notes
+        What was guessed, a sentence for each, for the user to correct.
     """
 
     topology: Topology
     template: NodeTemplate | None
     formats: tuple[DumpFormat, ...]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> object:
         """The node form where the number of servers is open, else the expanded form."""
@@ -85,6 +95,8 @@ def _recognise_json(text: str, path: str) -> DumpFormat:
     value = parse_json(text, path)
     if is_teccl(value):
         return DumpFormat.TECCL
+    if is_sccl(value):
+        return DumpFormat.SCCL
     if is_taccl_profile(value):
         return DumpFormat.TACCL
     if "nodes" in value and ("links" in value or "edges" in value):
@@ -92,8 +104,8 @@ def _recognise_json(text: str, path: str) -> DumpFormat:
     if value.get("format") == "taccl-topology":
         raise InputError("is a topology of this program already; use it as it is", path=path)
     raise InputError(
-        "is JSON that is neither a networkx graph (nodes and links), nor of TE-CCL (TopologyParams or capacity), nor a TACCL "
-        "profile (gpus_per_node); correct it or name another file",
+        "is JSON that is neither a networkx graph (nodes and links), nor of TE-CCL (TopologyParams or capacity), nor of SCCL "
+        "(sccl_type), nor a TACCL profile (gpus_per_node); correct it or name another file",
         path=path,
     )
 
@@ -105,6 +117,7 @@ def import_machine(
     nodes: int | None = None,
     given: DumpFormat | None = None,
     gpu: str = "",
+    inside: Medium | None = None,
 ) -> Imported:
     """Return the machine that files of other tools describe.
 
@@ -120,6 +133,8 @@ def import_machine(
         Format of the files; None: by what stands in each.
     gpu
         GPU model (`taccl_py.discover.gpus.GPU_MODELS`), for texts that name no rates.
+    inside
+        What joins the GPUs of a server; None: as the files say, unknown where they do not.
 
     Raises
     ------
@@ -137,27 +152,46 @@ def import_machine(
             path="command line",
             field="--nodes",
         )
-    servers = [
-        _server(text, path, form, name, gpu)
-        for text, path, form in zip(texts, paths, formats, strict=True)
-        if form in _SERVERS
-    ]
-    if not servers:
-        return Imported(_whole(texts[0], paths, formats[0], name, nodes), None, formats)
-    if len(servers) != len(paths):
-        raise InputError(f"is a whole machine ({formats[-1]}), the other files are servers", path=str(paths[-1]))
-    several = servers if len(paths) > 1 else servers * (nodes or 1)
+    whole = [path for path, form in zip(paths, formats, strict=True) if form not in _SERVERS]
+    if whole and len(whole) == len(paths):
+        topology = _whole(texts[0], paths, formats[0], name, nodes, gpu)
+        topology = replace(topology, inside=inside or topology.inside, gpu=gpu)
+        return Imported(topology, None, formats, (_SCCL_UNIT,) if formats[0] is DumpFormat.SCCL and not gpu else ())
+    if whole:
+        raise InputError("is a whole machine, the other files are servers; import it alone", path=str(whole[0]))
+    boxes = _read_boxes(texts, paths, formats, gpu)
+    servers = [_server(box, path, form, name, gpu) for box, path, form in boxes]
+    if inside is not None:
+        servers = [replace(server, inside=inside) for server in servers]
+    notes = [box.guess for box, _, _ in boxes if box.guess] + [_TRAYS] * (len(boxes) < len(paths))
+    several = servers if len(boxes) > 1 else servers * (nodes or 1)
     try:
         machine = join_nodes(several, name)
         require_connected(machine)
     except InputError as error:
         raise InputError(error.what, path=str(paths[0])) from None
-    return Imported(machine, servers[0] if len(several) == 1 and nodes is None else None, formats)
+    template = servers[0] if len(several) == 1 and nodes is None else None
+    return Imported(machine, template, formats, tuple(dict.fromkeys(notes)))
 
 
-def _server(text: str, path: Path, form: DumpFormat, name: str, gpu: str) -> NodeTemplate:
-    box = _read_box(text, str(path), form, gpu)
-    source = f"{_SERVERS[form]}{f', GPU {gpu}' if gpu else ''}; {ALPHA_SOURCE}"
+def _read_boxes(
+    texts: Sequence[str], paths: Sequence[Path], formats: Sequence[DumpFormat], gpu: str
+) -> list[tuple[Box, Path, DumpFormat]]:
+    """A server for each file, or one of all where they are trays of a rack."""
+    if len(paths) > 1 and set(formats) == {DumpFormat.NCCL}:
+        roots = [_root(text, str(path), "system") for text, path in zip(texts, paths, strict=True)]
+        if are_trays(roots):
+            return [(read_topology_dumps(roots, [str(path) for path in paths]), paths[0], DumpFormat.NCCL)]
+    return [
+        (_read_box(text, str(path), form, gpu), path, form)
+        for text, path, form in zip(texts, paths, formats, strict=True)
+    ]
+
+
+def _server(box: Box, path: Path, form: DumpFormat, name: str, gpu: str) -> NodeTemplate:
+    box.model = gpu or box.model
+    named = f"; the GPU was named: {gpu}" if gpu else f"; {box.guess}" if box.guess else ""
+    source = f"{_SERVERS[form]}{named}; {ALPHA_SOURCE}"
     try:
         return node_of_box(box, name, f"{len(box.gpus)} GPUs, imported", source)
     except InputError as error:
@@ -167,7 +201,7 @@ def _server(text: str, path: Path, form: DumpFormat, name: str, gpu: str) -> Nod
 def _read_box(text: str, path: str, form: DumpFormat, gpu: str) -> Box:
     try:
         if form is DumpFormat.NCCL:
-            return read_topology_dump(_root(text, path, "system"), path)
+            return read_topology_dumps([_root(text, path, "system")], [path])
         if form is DumpFormat.NCCL_GRAPH:
             return read_graph_dump(_root(text, path, "graphs"), path)
         return (read_nvidia_matrix if form is DumpFormat.NVIDIA_SMI else read_amd_matrix)(text, path, gpu)
@@ -184,7 +218,7 @@ def _root(text: str, path: str, word: str) -> Element:
     return root
 
 
-def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes: int | None) -> Topology:
+def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes: int | None, gpu: str) -> Topology:
     path = str(paths[0])
     if len(paths) > 1:
         raise InputError(f"is a whole machine ({form}) and cannot be joined to others; name one file", path=path)
@@ -198,4 +232,6 @@ def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes:
         return read_node_link(parse_json(text, path), path, name)
     if form is DumpFormat.TECCL:
         return read_teccl(parse_json(text, path), path, name)
+    if form is DumpFormat.SCCL:
+        return read_sccl(parse_json(text, path), path, name, GPU_MODELS[gpu or _SCCL_GPU].link_gbps)
     return profile_topology(read_profile(paths[0]), nodes=1, connections={}, switches=[])

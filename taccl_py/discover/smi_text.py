@@ -1,7 +1,7 @@
 """Matrices that ``nvidia-smi topo -m``, ``rocm-smi --showtopo`` and ``amd-smi topology`` print.
 
-They name what lies between two devices and no rate; rates come from `taccl_py.discover.rates`, for the GPU that the user names
-or the one that the number of links suggests. Between GPUs that NVLink joins the matrix is silent about PCIe: two of them are
+They name what lies between two devices and no rate; rates come from `taccl_py.discover.gpus`, for the GPU that the user names
+or the one that the links suggest, which is told (`Box.guess`). Between GPUs that NVLink joins the matrix is silent about PCIe: two of them are
 taken to be on one PCIe switch only where both are on one with the same NIC.
 """
 
@@ -20,7 +20,12 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NVLINKS = re.compile(r"NV([0-9]{1,3})")
 _PCI_CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _MOST_NVLINKS = 18
+_LEAST_OF_VOLTA = 3  # NVLinks between two GPUs; P100 had one, or two
+_OF_OLD_DRIVERS = {"SOC": "SYS"}
+_APUS = 4  # MI300A of one node
+_XGMI_WEIGHT = 15  # of one hop over xGMI in the Linux driver (KFD_CRAT_XGMI_WEIGHT)
 _TITLES = {
+    "weight": re.compile(r"^=*\s*(Weight between two GPUs|WEIGHT TABLE:?)\s*=*$", re.I),
     "type": re.compile(r"^=*\s*(Link Type between two GPUs|LINK TYPE TABLE:?)\s*=*$", re.I),
     "hops": re.compile(r"^=*\s*(Hops between two GPUs|HOPS TABLE:?)\s*=*$", re.I),
     "rate": re.compile(r"^=*\s*(NUMA BW TABLE:?)\s*=*$", re.I),
@@ -54,17 +59,16 @@ def read_nvidia_matrix(text: str, path: str, gpu: str = "") -> Box:
         for b in gpus
         if a != b and (match := _NVLINKS.fullmatch(matrix.cells[a, b]))
     }
-    model = GPU_MODELS[gpu] if gpu else _guess_nvidia(gpus, links)
-    box = Box(gpus=gpus)
+    model, guess = (GPU_MODELS[gpu], "") if gpu else _guess_nvidia(gpus, links)
+    box = Box(gpus=gpus, model=model.name if gpu or links else "", guess=guess)
     for name in gpus:
         box.add(name, DeviceKind.GPU)
     for name in nics:
         box.add(name, DeviceKind.NIC)
         box.nets.append(NetPort(name, model.net_gbps))
-    switched = _switched(gpus, links, model if gpu else None)
-    if switched:
-        box.switched_gbps = {name: switched * model.link_gbps for name in gpus}
-    else:
+    switched = _switched(links, model if gpu else None)
+    box.switched_gbps = {name: count * model.link_gbps for name, count in switched.items()}
+    if not switched:
         box.gpu_links = [GpuLink(a, b, count * model.link_gbps) for (a, b), count in links.items()]
     _add_pci(box, matrix, model)
     return box
@@ -97,7 +101,9 @@ class _Matrix:
                     path=path,
                     field=f"row {name}",
                 )
-            cells.update({(name, other): cell for other, cell in zip(names, row, strict=False)})
+            cells.update(
+                {(name, other): _OF_OLD_DRIVERS.get(cell, cell) for other, cell in zip(names, row, strict=False)}
+            )
             near[name] = row[len(names)] if len(row) > len(names) and name.startswith("GPU") else ""
         for (a, b), cell in cells.items():
             known = cell == "X" if a == b else cell in _PCI_CLASSES or _NVLINKS.fullmatch(cell)
@@ -107,24 +113,42 @@ class _Matrix:
         return _Matrix(names, cells, near)
 
 
-def _guess_nvidia(gpus: Sequence[str], links: Mapping[tuple[str, str], int]) -> GpuModel:
-    """The GPU that the most NVLinks of a pair, or of one GPU in all, suggest; a PCIe card of the A100 kind without any."""
+def _guess_nvidia(gpus: Sequence[str], links: Mapping[tuple[str, str], int]) -> tuple[GpuModel, str]:
+    """The GPU that the most NVLinks of a pair, or of one GPU in all, suggest, and a sentence that says so."""
     if not links:
-        return GPU_MODELS["a100"]
+        model = GPU_MODELS["a100"]
+        return model, (
+            f"no NVLink is named, so PCIe is counted as that of a card of Gen4, {model.pci_gbps:g} GB/s; name the GPU with --gpu"
+        )
     pair = max(links.values())
     total = max(sum(count for (a, _), count in links.items() if a == gpu) for gpu in gpus)
     used = total if total <= _MOST_NVLINKS else pair
-    order = ("p100", "v100", "a100", "h100")
-    return next((GPU_MODELS[name] for name in order if used <= GPU_MODELS[name].links), GPU_MODELS["h100"])
+    if pair == used == GPU_MODELS["a40"].links:
+        name = "a40"  # cards of one bridge
+    elif used <= GPU_MODELS["p100"].links and pair < _LEAST_OF_VOLTA:
+        name = "p100"
+    else:
+        name = next((one for one in ("v100", "a100") if used <= GPU_MODELS[one].links), "h100")
+    model = GPU_MODELS[name]
+    others = [one.name for one in GPU_MODELS.values() if one.links >= used and one.link_gbps > model.link_gbps
+              and not one.name.startswith("mi")]  # fmt: skip
+    remedy = f"if it is another ({', '.join(others)}), name it with --gpu" if others else "name another with --gpu"
+    return model, f"the GPU is a guess by its {used} NVLinks: {name}, {model.link_gbps:g} GB/s a link; {remedy}"
 
 
-def _switched(gpus: Sequence[str], links: Mapping[tuple[str, str], int], model: GpuModel | None) -> int:
-    """NVLinks of each GPU to a switch, or 0: every pair names the same number, and a GPU has not that many for each other."""
-    counts = set(links.values())
-    if len(counts) != 1 or len(links) != len(gpus) * (len(gpus) - 1):
-        return 0
-    (count,) = counts
-    return count if count * (len(gpus) - 1) > (model.links if model else _MOST_NVLINKS) else 0
+def _switched(links: Mapping[tuple[str, str], int], model: GpuModel | None) -> dict[str, int]:
+    """NVLinks of each GPU to a switch, or nothing where they lead to other GPUs.
+
+    On a switch every pair names the links of the one of the two that has fewer, and a GPU has not that many for each other.
+    """
+    members = list(dict.fromkeys(a for a, _ in links))
+    if not links or len(links) != len(members) * (len(members) - 1):
+        return {}
+    counts = {gpu: max(count for (a, _), count in links.items() if a == gpu) for gpu in members}
+    if any(count != min(counts[a], counts[b]) for (a, b), count in links.items()):
+        return {}
+    possible = model.links if model else _MOST_NVLINKS
+    return counts if min(counts.values()) * (len(members) - 1) > possible else {}
 
 
 def _add_pci(box: Box, matrix: _Matrix, model: GpuModel) -> None:
@@ -150,7 +174,7 @@ def _add_pci(box: Box, matrix: _Matrix, model: GpuModel) -> None:
         for low, high in zip([name, *ways], ways, strict=False):
             above[low] = high
     for name in dict.fromkeys(above.values()):
-        box.add(name, DeviceKind.INNER)
+        box.add(name, DeviceKind.CPU if name.startswith("cpu") else DeviceKind.INNER)
     for low, high in above.items():
         box.wire(low, high, model.pci_gbps)
     # The matrix does not name the CPU; Skylake and its successors are the slower of the usual ones.
@@ -171,8 +195,9 @@ def _components(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> dict[
 def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
     """Server of ``rocm-smi --showtopo`` or ``amd-smi topology``.
 
-    xGMI of one hop is a direct link; where the table of bandwidths states one, in MB/s, that counts. xGMI of more hops is no
-    link of its own. The other GPUs are reached through the CPU of their NUMA node.
+    xGMI of one hop is a direct link. The table of weights says best how many hops there are: the table of hops has 1 for xGMI
+    over whatever other GPUs. Where the table of bandwidths states rates, in MB/s, these count, and pairs without one are not
+    direct. xGMI of more hops is no link of its own. The other GPUs are reached through the CPU of their NUMA node.
 
     Parameters
     ----------
@@ -181,7 +206,7 @@ def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
     path
         File name for error messages.
     gpu
-        Name in `taccl_py.discover.gpus.GPU_MODELS`; empty: an MI300X where all GPUs are joined, else an MI250X.
+        Name in `taccl_py.discover.gpus.GPU_MODELS`; empty for a guess by the links.
 
     Raises
     ------
@@ -189,35 +214,68 @@ def read_amd_matrix(text: str, path: str, gpu: str = "") -> Box:
         If the table of link types is missing or cut off.
     """
     tables = {key: _table(text, title, path) for key, title in _TITLES.items()}
-    types, hops, rates = tables["type"], tables["hops"], tables["rate"]
-    if not types:
+    if not tables["type"]:
         raise InputError(
             "holds no table of link types; save what rocm-smi --showtopo or amd-smi topology prints", path=path
         )
-    names = list(dict.fromkeys(a for a, _ in types))
-    direct = {
-        pair for pair, cell in types.items() if cell == "XGMI" and hops.get(pair, "1") == "1" and pair[0] != pair[1]
+    names = list(dict.fromkeys(a for a, _ in tables["type"]))
+    numa = {f"GPU{match.group(1)}": match.group(2).lstrip("-") for match in _NUMA.finditer(text)}
+    rates = {
+        pair: int(match.group(1)) / 1000
+        for pair, cell in tables["rate"].items()
+        if (match := re.fullmatch(r"[0-9]+-([0-9]+)", cell)) and int(match.group(1))
     }
-    model = GPU_MODELS[gpu or ("mi300x" if len(direct) == len(names) * (len(names) - 1) else "mi250x")]
-    box = Box(gpus=names)
+    direct = _direct(tables, rates, path)
+    model, guess = (GPU_MODELS[gpu], "") if gpu else _guess_amd(names, direct, numa)
+    box = Box(gpus=names, model=model.name if gpu or direct else "", guess=guess)
     for name in names:
         box.add(name, DeviceKind.GPU)
+    width = model.pair_links if len(direct) == len(names) * (len(names) - 1) else 1
     for a, b in sorted(direct, key=lambda pair: (names.index(pair[0]), names.index(pair[1]))):
+        box.gpu_links.append(GpuLink(a, b, rates.get((a, b), width * model.link_gbps)))
+    cpus = list(dict.fromkeys(f"cpu{numa.get(name, '0')}" for name in names))
+    for cpu in cpus:
+        box.add(cpu, DeviceKind.CPU)
+    for name in names:
+        box.wire(name, f"cpu{numa.get(name, '0')}", model.pci_gbps)
+    box.join_cpus(cpus, socket_gbps("x86_64", "AuthenticAMD", 0))
+    return box
+
+
+def _direct(
+    tables: Mapping[str, Mapping[tuple[str, str], str]], rates: Mapping[tuple[str, str], float], path: str
+) -> set[tuple[str, str]]:
+    """Pairs that xGMI joins directly."""
+    direct = set()
+    stated = {pair for pair, cell in tables["type"].items() if cell == "XGMI" and pair in rates}
+    for pair, cell in tables["type"].items():
+        weight, hops = tables["weight"].get(pair, ""), tables["hops"].get(pair, "1")
+        near = int(weight) < 2 * _XGMI_WEIGHT if weight.isdecimal() and int(weight) else hops == "1"
+        if cell == "XGMI" and pair[0] != pair[1] and near and (pair in stated or not stated):
+            direct.add(pair)
+    for a, b in sorted(direct):
         if (b, a) not in direct:
             raise InputError(
                 "is XGMI in one direction only; save the output again", path=path, field=f"row {a}, column {b}"
             )
-        stated = re.fullmatch(r"[0-9]+-([0-9]+)", rates.get((a, b), ""))
-        gbps = int(stated.group(1)) / 1000 if stated and int(stated.group(1)) else model.link_gbps
-        box.gpu_links.append(GpuLink(a, b, gbps))
-    numa = {f"GPU{match.group(1)}": match.group(2) for match in _NUMA.finditer(text)}
-    cpus = list(dict.fromkeys(f"cpu{numa.get(name, '0').lstrip('-')}" for name in names))
-    for cpu in cpus:
-        box.add(cpu, DeviceKind.INNER)
-    for name in names:
-        box.wire(name, f"cpu{numa.get(name, '0').lstrip('-')}", model.pci_gbps)
-    box.join_cpus(cpus, socket_gbps("x86_64", "AuthenticAMD", 0))
-    return box
+    return direct
+
+
+def _guess_amd(names: Sequence[str], direct: set[tuple[str, str]], numa: Mapping[str, str]) -> tuple[GpuModel, str]:
+    """The GPU that its xGMI links suggest, and a sentence that says so."""
+    most = max((sum(a == name for a, _ in direct) for name in names), default=0)
+    full = len(direct) == len(names) * (len(names) - 1)
+    if full and most > GPU_MODELS["mi210"].links:
+        name = "mi300x"
+    elif full and len(names) == _APUS and len(set(numa.values())) == len(names):
+        name = "mi300a"  # each is a NUMA node of its own
+    else:
+        name = "mi210" if full or most <= 1 else "mi250x"
+    model = GPU_MODELS[name]
+    links = f"{most} xGMI links" if most else "having no xGMI link"
+    return model, (
+        f"the GPU is a guess by its {links}: {name}, {model.link_gbps:g} GB/s a link; if it is another, name it with --gpu"
+    )
 
 
 def _table(text: str, title: re.Pattern[str], path: str) -> dict[tuple[str, str], str]:

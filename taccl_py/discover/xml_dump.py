@@ -1,18 +1,24 @@
 """Topology dumps of NCCL and RCCL (``NCCL_TOPO_DUMP_FILE``), and the links of their graph dumps (``NCCL_GRAPH_DUMP_FILE``).
 
 Element and attribute meanings are those of NCCL 2.30.7's ``graph/topo.cc`` and ``graph/xml.cc``; RCCL writes ``xgmi`` where
-NCCL writes ``nvlink``. A dump of several hosts that NVLink joins is one node here.
+NCCL writes ``nvlink``. Hosts that one NVLink switch joins, as the trays of a rack, are one node here, whether one dump
+holds them (NCCL writes ``host_hash`` at their CPUs) or each has a dump of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import NoReturn
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from taccl_py.discover.box import Box, DeviceKind, GpuLink, NetPort
+from taccl_py.discover.gpus import model_of_architecture
 from taccl_py.discover.rates import (
     DEFAULT_NET_GBPS,
     DEFAULT_PCI_GBPS,
@@ -22,10 +28,18 @@ from taccl_py.discover.rates import (
     xgmi_gbps,
 )
 from taccl_py.errors import InputError
+from taccl_py.topology.catalog import list_topologies, name_of_file
+from taccl_py.topology.model import Medium
 
+# NCCL's and RCCL's names of ways between two GPUs (``graph/topo.cc``): NVB passes one other GPU.
+_NVLINK_PATHS = ("LOC", "NVL", "NVB", "XGMI")
+_PCIE_PATHS = ("C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 _NVSWITCH, _CPU = "0x068000", "0x068001"
+_FABRIC = re.compile(r"f+:f+:f+\.[0-9a-f]")  # the bus that NCCL writes for a switch
 _MBITS_PER_GBPS = 8000
 _VIRTUAL_GBPS = 5000.0  # a NIC without a place on the PCIe bus
+_LOCAL_GBPS = 5000.0  # between switches of one card, and between the parts of one GPU and its slot
+_MOST_OF_A_RACK = 72  # GPUs on one NVLink switch
 _MOST_GBPS = 1e6  # beyond any machine; more is a slip of the pen
 
 
@@ -43,28 +57,78 @@ def parse_xml_root(text: str, path: str) -> Element:
         raise InputError(f"is not XML: {error}; dump the topology again", path=path) from None
 
 
-def read_topology_dump(root: Element, path: str) -> Box:
-    """Server of a topology dump.
+def read_topology_dumps(roots: Sequence[Element], paths: Sequence[str]) -> Box:
+    """Server of a topology dump, or the trays of a rack that several dumps describe.
 
     Parameters
     ----------
-    root
-        The element ``system``.
-    path
-        File name for error messages.
+    roots
+        The elements ``system``.
+    paths
+        File names for error messages.
 
     Raises
     ------
     InputError
-        If an element or an attribute is wrong.
+        If an element or an attribute is wrong, or a file is an input of NCCL (``NCCL_TOPO_FILE``) and no dump.
     """
-    return _TopologyDump(path).read(root)
+    for root, path in zip(roots, paths, strict=True):
+        _require_dump(root, path)
+    return _TopologyDump(len(_hosts(roots)) > 1).read(roots, paths)
+
+
+def are_trays(roots: Sequence[Element]) -> bool:
+    """Whether dumps are of trays of one rack, whose GPUs are all on one NVLink switch.
+
+    That is so where the GPUs of each are on an NVLink switch, there are no more of them than a rack has, and one dump has
+    several hosts, or the CPUs are Grace's: its trays have no switch of their own.
+    """
+    switched = [any(link.get("tclass") == _NVSWITCH for link in root.iter("nvlink")) for root in roots]
+    cpus = [cpu for root in roots for cpu in root.findall("cpu")]
+    hosts, most_in_one = len(_hosts(roots)), max(len(_hosts([root])) for root in roots)
+    grace = all(cpu.get("arch") == "arm64" for cpu in cpus)
+    if len(roots) < 2 or not all(switched) or not (most_in_one > 1 or (grace and hosts == len(roots))):
+        return False
+    return sum(_gpus_of_hosts(roots).values()) <= _MOST_OF_A_RACK
+
+
+def _host(cpu: Element, number: int) -> str:
+    """What tells the host of a CPU from others; `number` is that of the dump, which counts where NCCL wrote no hash."""
+    return cpu.get("host_hash") or f"dump {number}"
+
+
+def _hosts(roots: Sequence[Element]) -> set[str]:
+    return {_host(cpu, number) for number, root in enumerate(roots) for cpu in root.findall("cpu")}
+
+
+def _gpus_of_hosts(roots: Sequence[Element]) -> dict[str, int]:
+    """Number of GPUs of each host; a host that several dumps have counts once."""
+    found: dict[str, int] = {}
+    for number, root in enumerate(roots):
+        counts = Counter(_host(cpu, number) for cpu in root.findall("cpu") for _ in cpu.iter("gpu"))
+        found |= {host: max(count, found.get(host, 0)) for host, count in counts.items()}
+    return found
+
+
+def _require_dump(root: Element, path: str) -> None:
+    """Refuse what NCCL reads and does not write: PCIe devices of GPUs, without their NVLinks and the rates of NICs."""
+    if root.find(".//gpu") is None and any(pci.get("class", "").startswith("0x03") for pci in root.iter("pci")):
+        name = name_of_file(Path(path)).lower()
+        shipped = next(
+            (f", or use the shipped {one.name}" for one in list_topologies() if name.startswith(one.name)), ""
+        )
+        raise InputError(
+            "is a file that NCCL reads (NCCL_TOPO_FILE): NVLinks and rates of NICs are not in it; import what NCCL writes, with "
+            f"NCCL_TOPO_DUMP_FILE=dump.xml beside NCCL_TOPO_FILE in a job on all GPUs of the machine{shipped}",
+            path=path,
+        )
 
 
 def read_graph_dump(root: Element, path: str) -> Box:
     """What a graph dump says of the server: links that its channels use, with the rates that the search gave them.
 
-    Links that no channel uses are not in it. Of several graphs that use a link the one with the highest rate counts.
+    Links that no channel uses are not in it. Of several graphs that use a link the one with the highest rate counts. What joins
+    the GPUs is the worst ``typeintra`` of graphs with channels, NVLink up to a way over one other GPU (``NVB``), as for LL128.
 
     Parameters
     ----------
@@ -82,7 +146,10 @@ def read_graph_dump(root: Element, path: str) -> Box:
     rates: dict[tuple[str, str], float] = {}
     net_rates: dict[str, float] = {}
     beside: dict[str, dict[str, None]] = {}
+    media = []
     for graph in root.iter("graph"):
+        if any(len(channel.findall("gpu")) > 1 for channel in graph.iter("channel")):
+            media.append(_medium(graph.get("typeintra", "")))
         graph_rates: dict[tuple[str, str], float] = {}
         graph_nets: dict[str, float] = {}
         ring = reader.text(graph, "id") == "0"
@@ -102,7 +169,16 @@ def read_graph_dump(root: Element, path: str) -> Box:
                 beside.setdefault(gpu, {})
         rates = {pair: max(rates.get(pair, 0.0), graph_rates.get(pair, 0.0)) for pair in {**rates, **graph_rates}}
         net_rates = {n: max(net_rates.get(n, 0.0), graph_nets.get(n, 0.0)) for n in {**net_rates, **graph_nets}}
-    return _graph_box(rates, net_rates, beside, path)
+    box = _graph_box(rates, net_rates, beside, path)
+    box.inside = max(media, key=list(Medium).index, default=Medium.UNKNOWN)
+    return box
+
+
+def _medium(path_type: str) -> Medium:
+    """What NCCL's type of the widest way between the GPUs of a graph means."""
+    if path_type in _NVLINK_PATHS:
+        return Medium.NVLINK
+    return Medium.PCIE if path_type in _PCIE_PATHS else Medium.UNKNOWN
 
 
 def _graph_box(
@@ -161,39 +237,65 @@ class _Attributes:
 
 
 class _TopologyDump(_Attributes):
-    """Walks a dump once, collecting devices and wires, and GPU links at the end, when all GPUs are known."""
+    """Walks dumps once, collecting devices and wires, and GPU links at the end, when all GPUs are known.
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    Devices are named by their bus, and where there are several hosts by the host too: bus numbers repeat on each.
+    """
+
+    def __init__(self, several_hosts: bool) -> None:
+        super().__init__("")
         self.box = Box()
-        self._gpus: list[tuple[float, str, Element]] = []  # rank, bus, element
-        self._cpus: list[str] = []
-        self._cpu_of: dict[str, str] = {}
-        self._guids: set[tuple[str, str]] = set()
+        self._several = several_hosts
+        self._hosts: dict[str, str] = {}  # prefix of the names of a host's devices
+        self._seen: set[str] = set()  # hosts of dumps before this one
+        self._prefix = ""
+        self._gpus: list[_FoundGpu] = []
+        self._cpus: dict[str, list[str]] = {}  # of each host
+        self._guids: set[tuple[str, str, str]] = set()
+        self._local: list[tuple[Element, str, str]] = []  # pcilink, its device, prefix
 
-    def read(self, root: Element) -> Box:
-        """Server of the element ``system``."""
-        self.text(root, "version")
-        sockets = []
-        for number, cpu in enumerate(root.findall("cpu")):
-            self.text(cpu, "numaid")
-            name = f"cpu{number}"
-            self._cpus.append(name)
-            self._add(cpu, name, DeviceKind.INNER)
-            sockets.append(
-                socket_gbps(self.text(cpu, "arch"), cpu.get("vendor", ""), int(self.number(cpu, "modelid", 0.0)))
-            )
-            for child in cpu:
-                self._child(child, name, name)
-        for nic in root.findall("nic"):
-            self._floating_nic(nic, self._cpus[0] if self._cpus else None)
-        if sockets:
-            self.box.join_cpus(self._cpus, min(sockets))
-        self._gpus.sort(key=lambda found: found[0])
-        self.box.gpus = [bus for _, bus, _ in self._gpus]
-        for _, bus, element in self._gpus:
-            self._gpu_links(bus, element)
+    def read(self, roots: Sequence[Element], paths: Sequence[str]) -> Box:
+        """Server of the elements ``system``."""
+        for number, (root, path) in enumerate(zip(roots, paths, strict=True)):
+            self.path = path
+            self._read_one(root, number)
+        self._join_local()
+        ranks = Counter(found.rank for found in self._gpus)
+        repeated = max(ranks.values(), default=1) > 1
+        self._gpus.sort(key=lambda found: (found.dump if repeated else 0, found.rank))
+        self.box.gpus = [found.name for found in self._gpus]
+        for found in self._gpus:
+            self.path = found.path
+            self._gpu_links(found)
+        models = {self._model(found.element) for found in self._gpus}
+        self.box.model = models.pop() if len(models) == 1 else ""
         return self.box
+
+    def _read_one(self, root: Element, number: int) -> None:
+        self.text(root, "version")
+        here = {_host(cpu, number) for cpu in root.findall("cpu")}
+        rates: dict[str, list[float]] = {}
+        for cpu in root.findall("cpu"):
+            self.text(cpu, "numaid")
+            host = _host(cpu, number)
+            self._prefix = self._hosts.setdefault(host, f"host{len(self._hosts)}-" if self._several else "")
+            if host in self._seen:
+                continue  # another rank of the same job wrote the same host
+            name = f"cpu{sum(map(len, self._cpus.values()))}"
+            self._cpus.setdefault(host, []).append(name)
+            self._add(cpu, name, DeviceKind.CPU)
+            model = int(self.number(cpu, "modelid", 0.0))
+            rates.setdefault(host, []).append(socket_gbps(self.text(cpu, "arch"), cpu.get("vendor", ""), model))
+            for child in cpu:
+                if child.tag == "pci":
+                    self._pci(child, name, _Place(name, number))
+                elif child.tag == "nic":
+                    self._floating_nic(child, name)
+        for host, gbps in rates.items():
+            self.box.join_cpus(self._cpus[host], min(gbps))
+        for nic in root.findall("nic"):
+            self._floating_nic(nic, next((cpus[0] for host, cpus in self._cpus.items() if host in here), None))
+        self._seen |= here
 
     def _add(self, element: Element, name: str, kind: DeviceKind) -> None:
         try:
@@ -201,33 +303,42 @@ class _TopologyDump(_Attributes):
         except InputError as error:
             self.fail(element, "busid", error.what)
 
-    def _child(self, element: Element, above: str, cpu: str) -> None:
-        if element.tag == "pci":
-            self._pci(element, above, cpu)
-        elif element.tag == "nic":
-            self._floating_nic(element, cpu)
+    def _name(self, bus: str) -> str:
+        return self._prefix + bus.lower()
 
-    def _pci(self, element: Element, above: str, cpu: str) -> None:
-        bus, kind = self.text(element, "busid").lower(), self.text(element, "class")
-        gpu = element.find("gpu")
+    def _pci(self, element: Element, above: str, place: _Place) -> None:
+        name = self._name(self.text(element, "busid"))
         nic = element.find("nic")
-        if gpu is not None or (kind.startswith("0x03") and element.find("pci") is None):
-            if gpu is not None and gpu.get("rank") is None:
-                return  # NCCL drops a GPU that is in no job
-            rank = len(self._gpus) if gpu is None else self.number(gpu, "rank")
-            self._add(element, bus, DeviceKind.GPU)
-            self._gpus.append((rank, bus, element if gpu is None else gpu))
-            self._cpu_of[bus] = cpu
-        elif nic is not None or (kind.startswith("0x02") and element.find("pci") is None):
-            self._add(element, bus, DeviceKind.NIC)
-            self._nets(element if nic is None else nic, bus, stated=nic is not None)
+        if element.find("gpu") is not None:
+            if not self._add_gpus(element, name, place):
+                return
+        elif nic is not None:
+            self._add(element, name, DeviceKind.NIC)
+            self._nets(nic, name)
         elif element.find("pci") is not None:
-            self._add(element, bus, DeviceKind.INNER)
+            self._add(element, name, DeviceKind.INNER)
         else:
-            return  # NVMe, or a switch without anything on it
-        self.box.wire(bus, above, self._slot_gbps(element))
+            return  # NVMe, a GPU or NIC that is in no job, or a switch without anything on it
+        self.box.wire(name, above, self._slot_gbps(element))
         for child in element.findall("pci"):
-            self._pci(child, bus, cpu)
+            self._pci(child, name, place)
+        self._local += [(link, name, self._prefix) for link in element.findall("pcilink")]
+
+    def _add_gpus(self, element: Element, name: str, place: _Place) -> bool:
+        """Add the GPU of a PCIe device, or the parts of one that is cut up; False if none is in the job, which NCCL drops."""
+        parts = element.findall("gpu")
+        used = [gpu for gpu in parts if gpu.get("rank") is not None]
+        if len(parts) > 1 and used:
+            self._add(element, name, DeviceKind.INNER)
+        for number, gpu in enumerate(used):
+            part = name if len(parts) == 1 else f"{name}-part{number}"
+            self._add(element, part, DeviceKind.GPU)
+            if part != name:
+                self.box.wire(part, name, _LOCAL_GBPS)
+            found = _FoundGpu(part, self.number(gpu, "rank"), gpu, 1 / len(parts), place.cpu, self._prefix, place.dump,
+                              self.path)  # fmt: skip
+            self._gpus.append(found)
+        return bool(used)
 
     def _slot_gbps(self, element: Element) -> float:
         if not element.get("link_speed") and not element.get("link_width"):
@@ -242,39 +353,97 @@ class _TopologyDump(_Attributes):
         if cpu is None:
             self.fail(element, "nic", "belongs to no CPU; dump the topology again")
         self._add(element, name, DeviceKind.NIC)
-        self._nets(element, name, stated=True)
+        self._nets(element, name)
         self.box.wire(name, cpu, _VIRTUAL_GBPS)
 
-    def _nets(self, element: Element, device: str, *, stated: bool) -> None:
-        nets = element.findall("net") if stated else [element]
-        for net in nets:
-            if stated and net.get("dev") is None:
+    def _nets(self, element: Element, device: str) -> None:
+        for net in element.findall("net"):
+            if net.get("dev") is None:
                 continue
-            guid = net.get("guid", ""), net.get("port", "")
-            if guid[0] not in ("", "0x0", "0") and guid in self._guids:
+            guid = self._prefix, net.get("guid", ""), net.get("port", "")
+            if guid[1] not in ("", "0x0", "0") and guid in self._guids:
                 continue  # the same port under another name
             self._guids.add(guid)
             speed = self.number(net, "speed", 0.0) if not net.get("speed", "").startswith("-") else 0.0
             latency_us = self.number(net, "latency", 0.0)
             self.box.nets.append(NetPort(device, speed / _MBITS_PER_GBPS or DEFAULT_NET_GBPS, latency_us))
 
-    def _gpu_links(self, bus: str, gpu: Element) -> None:
+    def _join_local(self) -> None:
+        """Join switches of one card; each of the two may name the other."""
+        joined: set[frozenset[str]] = set()
+        for link, name, prefix in self._local:
+            other = prefix + self.text(link, "target").lower()
+            if other != name and other in self.box.kinds and frozenset((name, other)) not in joined:
+                joined.add(frozenset((name, other)))
+                self.box.wire(name, other, _LOCAL_GBPS, f"pcilink{len(joined)}")
+
+    def _gpu_links(self, found: _FoundGpu) -> None:
+        gpu, name = found.element, found.name
+        wire_name = name.replace(":", "-").replace(".", "-")
         for link in _links_of(gpu):
-            count, kind = self.number(link, "count"), self.text(link, "tclass")
             one = xgmi_gbps(gpu.get("gcn", "")) if link.tag == "xgmi" else nvlink_gbps(int(self.number(gpu, "sm")))
-            if count == 0:
+            gbps = self.number(link, "count") * one * found.share
+            kind, target = self._end_of(link, found)
+            if gbps == 0 or target == name:
                 continue
             if kind == _CPU:
-                self.box.wire(bus, self._cpu_of[bus], count * one, f"nvlink-{bus.replace(':', '-').replace('.', '-')}")
+                self.box.wire(name, found.cpu, gbps, f"nvlink-{wire_name}")
             elif kind == _NVSWITCH:
-                self.box.switched_gbps[bus] = self.box.switched_gbps.get(bus, 0.0) + count * one
+                self.box.switched_gbps[name] = self.box.switched_gbps.get(name, 0.0) + gbps
             else:
-                target = self.text(link, "target").lower()
-                self.box.gpu_links.append(GpuLink(bus, target, count * one))
+                self.box.gpu_links.append(GpuLink(name, target, gbps))
         for link in gpu.findall("c2c"):
-            gbps = self.number(link, "bw") * self.number(link, "count") / 1000
+            gbps = self.number(link, "bw") * self.number(link, "count") / 1000 * found.share
             if gbps > 0:
-                self.box.wire(bus, self._cpu_of[bus], gbps, f"c2c-{bus.replace(':', '-').replace('.', '-')}")
+                self.box.wire(name, found.cpu, gbps, f"c2c-{wire_name}")
+
+    def _end_of(self, link: Element, found: _FoundGpu) -> tuple[str, str]:
+        """Class of the device at the other end of a GPU link, and its name; without a class, what the target is."""
+        target = found.prefix + link.get("target", "").lower()
+        kind = link.get("tclass", "")
+        if not kind:
+            known = target in self.box.kinds
+            kind = "" if known else _NVSWITCH if _FABRIC.match(link.get("target", "").lower()) else "absent"
+        if kind not in (_CPU, _NVSWITCH) and not link.get("target"):
+            self.text(link, "target")
+        return kind, target
+
+    def _model(self, gpu: Element) -> str:
+        return model_of_architecture(int(self.number(gpu, "sm", 0.0)), gpu.get("gcn", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a device is: its CPU, and the number of the dump."""
+
+    cpu: str
+    dump: int
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundGpu:
+    """A GPU, or a part of one.
+
+    Attributes
+    ----------
+    name, rank
+        Of the device and in the job.
+    element
+        The element ``gpu``.
+    share
+        Part of the device's links that it has.
+    cpu, prefix, dump, path
+        Its CPU, the prefix of its host's devices, number and name of the dump.
+    """
+
+    name: str
+    rank: float
+    element: Element
+    share: float
+    cpu: str
+    prefix: str
+    dump: int
+    path: str
 
 
 def _links_of(gpu: Element) -> Iterator[Element]:

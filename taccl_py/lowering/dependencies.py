@@ -58,6 +58,7 @@ def find_dependencies(
     aliased: bool,
     turns: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     whole: bool = True,
+    gather: bool = False,
 ) -> Dependencies:
     """Find the dependencies between the threadblocks of every rank.
 
@@ -73,6 +74,8 @@ def find_dependencies(
         For a send, other sends of its rank that must leave before it (`taccl_py.lowering.turns`).
     whole
         Whether the drafts are all that ranks do; if not, nothing is concluded from messages.
+    gather
+        Whether sums with one destination that follow each other wait for all their sources first.
     """
     clocks = _Clocks(drafts, whole=whole)
     everything = sorted((a for rank in drafts for draft in rank for a in draft.actions), key=lambda a: a.order)
@@ -86,9 +89,43 @@ def find_dependencies(
         if found:
             waits[action.order] = tuple(sorted(found))
             frees_source = frees_source or any(by_order[t].op is Op.SEND and t in needed for t in found)
+    if gather:
+        waits = _gathered(drafts, waits)
     flagged = {target for targets in waits.values() for target in targets}
     flagged.update(list(_chain_breaks(drafts, waits, flagged)))
     return Dependencies(waits, frozenset(flagged), frees_source)
+
+
+def _gathered(drafts: tuple[tuple[Draft, ...], ...], waits: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """Waits of which those of a chain of sums are its first one's, and those for one of its sums are for the last one.
+
+    Both only come later, so that everything that was certain stays so. Whether the program still comes to its end is tested with
+    all others.
+    """
+    first_of: dict[int, int] = {}
+    last_of: dict[int, int] = {}
+    for chain in (chain for rank in drafts for draft in rank for chain in _chains(draft)):
+        for action in chain:
+            first_of[action.order], last_of[action.order] = chain[0].order, chain[-1].order
+    gathered: dict[int, set[int]] = {}
+    for order, targets in waits.items():
+        waiter = first_of.get(order, order)
+        gathered.setdefault(waiter, set()).update(last_of.get(target, target) for target in targets)
+    return {order: tuple(sorted(targets)) for order, targets in gathered.items()}
+
+
+def _chains(draft: Draft) -> Iterator[list[Action]]:
+    """Runs of sums that the runtime would merge if none of them but the first waited, each of at most as many as it can."""
+    chain: list[Action] = []
+    for action in draft.actions:
+        fits = chain and _would_merge(chain[-1], action) and chain[-1].count == action.count
+        if not fits or len(chain) == MAX_REDUCE_CHAIN:
+            if len(chain) > 1:
+                yield chain
+            chain = []
+        chain.append(action)
+    if len(chain) > 1:
+        yield chain
 
 
 @dataclass(frozen=True, slots=True)

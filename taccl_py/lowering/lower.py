@@ -86,6 +86,10 @@ class LoweringOptions:
         Most threadblocks on a GPU; None is what certainly runs at the same time.
     port_order
         Which messages keep the schedule's order at the ports of their rank, at the price of waiting for each other.
+    spread_local
+        Whether local copies and sums take all threadblocks that are left, for runtimes whose threadblocks take time for them.
+    gather_sums
+        Whether sums with one destination that follow each other wait for all their sources first, so that the runtime fuses them.
     """
 
     runtime: Runtime
@@ -97,6 +101,8 @@ class LoweringOptions:
     name: str | None = None
     max_threadblocks: int | None = None
     port_order: PortOrder = PortOrder.FREE
+    spread_local: bool = False
+    gather_sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +343,7 @@ def _drafted(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
         runtime,
         min(options.max_threadblocks or runtime.resident_threadblocks, runtime.max_threadblocks),
         decisions.local,
+        runtime.max_threadblocks if options.spread_local else options.instances,
         options.instances,
         decisions.apart,
         fuse=options.port_order is PortOrder.FREE,
@@ -357,7 +364,9 @@ def _completed(case: _Case, draft: Attempt) -> Attempt:
         draft,
         drafts=drafts,
         scratch_cells=tuple(rank.scratch_cells for rank in packed),
-        dependencies=find_dependencies(drafts, case.geometry, aliased=aliased, turns=turns, whole=whole),
+        dependencies=find_dependencies(
+            drafts, case.geometry, aliased=aliased, turns=turns, whole=whole, gather=options.gather_sums
+        ),
     )
 
 

@@ -67,14 +67,20 @@ def choose_protocol(
         return ProtocolChoice(asked, asked=True)
     if schedule.topology.chunk_costs:
         return ProtocolChoice(Protocol.LL if no_simple else Protocol.SIMPLE, asked=False)
+    possible = possible_protocols(topology, schedule.collective.kind)
+    allowed = [protocol for protocol in possible if protocol not in barred] or possible
+    return ProtocolChoice(min(allowed, key=lambda p: _total_us(schedule, p)), asked=False)
+
+
+def possible_protocols(topology: Topology, kind: Kind) -> tuple[Protocol, ...]:
+    """Protocols that are right for a collective on a machine: those that hang, or could tear data, are left out."""
     possible = [Protocol.LL]
     if topology.num_nodes == 1 and topology.inside is Medium.NVLINK:
         # Its 128-byte stores must arrive unbroken, which PCIe and networks do not promise.
         possible.append(Protocol.LL128)
-    if not no_simple:
+    if not (_has_network(topology) and kind in (Kind.BROADCAST, Kind.REDUCE)):
         possible.append(Protocol.SIMPLE)
-    allowed = [protocol for protocol in possible if protocol not in barred] or possible
-    return ProtocolChoice(min(allowed, key=lambda p: _total_us(schedule, p)), asked=False)
+    return tuple(possible)
 
 
 def _has_network(topology: Topology) -> bool:

@@ -69,6 +69,8 @@ class ThreadblockRules:
         Threadblocks for local work, for the ranks that need more than `local_default`.
     local_default
         Threadblocks for local work on the other ranks, if there is so much to do.
+    instances
+        Number of instances, whose local work has a threadblock each in any case.
     apart
         Joints that have turned out to be bad; if they cannot be avoided, at least nothing is fused in them.
     fuse
@@ -80,6 +82,7 @@ class ThreadblockRules:
     max_threadblocks: int
     local: dict[int, int]
     local_default: int
+    instances: int
     apart: frozenset[Joint]
     fuse: bool = True
 
@@ -100,7 +103,8 @@ def draft_threadblocks(
     joiner = _Joiner(work, flow, rules)
     result: list[tuple[Draft, ...]] = []
     for rank, actions in enumerate(of_rank):
-        drafts = [*_connection_drafts(work, channels, rank, actions), *_local_drafts(rules, rank, actions)]
+        drafts = list(_connection_drafts(work, channels, rank, actions))
+        drafts += _local_drafts(rules, rank, actions, max(1, rules.max_threadblocks - len(drafts)))
         drafts = joiner.fit(rank, joiner.join_forwards(drafts))
         result.append(tuple(sorted(drafts, key=lambda d: (d.is_local, d.channel, d.recv_peer, d.send_peer))))
     return tuple(result)
@@ -122,11 +126,14 @@ def _connection_drafts(work: Work, channels: tuple[int, ...], rank: int, actions
         yield Draft(rank, NONE, peer, channel, tuple(found))
 
 
-def _local_drafts(rules: ThreadblockRules, rank: int, actions: list[Action]) -> Iterator[Draft]:
-    """Local work, what touches the same cells in the same threadblock as long as there are enough such groups."""
+def _local_drafts(rules: ThreadblockRules, rank: int, actions: list[Action], room: int) -> Iterator[Draft]:
+    """Local work, what touches the same cells in the same threadblock as long as there are enough such groups.
+
+    By default it takes no more threadblocks than there is `room` for, but those of `local_default` on a small machine too.
+    """
     local = [action for action in actions if action.is_local and action.beside == NONE]
     groups = _linked_groups(local)
-    number = rules.local.get(rank, 0) or min(rules.local_default, len(groups))
+    number = rules.local.get(rank, 0) or min(rules.local_default, len(groups), max(room, rules.instances))
     if number > len(groups):
         # A group is too long for one threadblock: cut the whole in the order of time.
         ends = [len(local) * index // number for index in range(number + 1)]

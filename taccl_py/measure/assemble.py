@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALPHA_US
 from taccl_py.errors import InputError
 from taccl_py.measure.experiment import Flow
-from taccl_py.measure.fitting import Fit, fit_samples
+from taccl_py.measure.fitting import Fit, fit_rates, fit_samples
 from taccl_py.measure.recorded import infer_ports
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.files import require_connected
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Medium, Port, Topology
 from taccl_py.topology.template import Cost
 from taccl_py.units import MIN_COST_US
+
+ASSUMED = (
+    "the samples of some links are bandwidths of one size, which do not tell alpha: it is NCCL 2.30.7's tuning constant for one LL "
+    f"step of a ring (NVLink {GPU_LINK_ALPHA_US} us, else inside a node {PCI_ALPHA_US} us, network {NETWORK_ALPHA_US} us)"
+)
 
 
 class Grouping(StrEnum):
@@ -26,11 +32,12 @@ class Grouping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FittedLinks:
-    """A fit, and the links (src, dst) that have it."""
+    """A fit, and the links (src, dst) that have it; alpha is assumed where the samples state bandwidths alone."""
 
     name: str
     pairs: tuple[tuple[int, int], ...]
     fit: Fit
+    alpha_assumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,11 @@ def fit_topology(
     ranks: int | None = None,
     grouping: Grouping = Grouping.PAIR,
     size_bytes: int | None = None,
+    inside: Medium = Medium.UNKNOWN,
 ) -> Fitted:
     """Return the machine that samples describe.
+
+    Where samples state bandwidths alone, alpha is assumed: NCCL's constant for NVLink, PCIe or the network.
 
     What ran alone gives the cost of links; only for links that never ran alone, what ran together with others. What links that
     ran alone too did together gives the ports that they share.
@@ -70,6 +80,8 @@ def fit_topology(
         and a link for every pair of a class that was measured.
     size_bytes
         Message size whose line counts where a fit has several (None: the largest sizes).
+    inside
+        What joins the ranks of a node, which times do not tell.
 
     Raises
     ------
@@ -77,7 +89,7 @@ def fit_topology(
         If a pair or class has fewer than two sizes, the ranks are not a multiple of the nodes, or a rank cannot be reached.
     """
     node_of = _nodes(samples, nodes, ranks)
-    groups = _by_pair(samples) if grouping is Grouping.PAIR else _by_class(samples, node_of)
+    groups = _by_pair(samples, node_of, inside) if grouping is Grouping.PAIR else _by_class(samples, node_of, inside)
     costs: dict[Flow, Cost] = {}
     for group in groups:
         line = group.fit.at(size_bytes)
@@ -96,8 +108,19 @@ def fit_topology(
     )
     worst = max(group.fit.at(size_bytes).residual for group in groups)
     source = f"fitted to {len(samples)} measured samples, relative residual at most {100 * worst:.2g} %"
-    topology = Topology(name, source, node_of, ports, tuple(links))
-    require_connected(topology)
+    if any(group.alpha_assumed for group in groups):
+        source += f"; {ASSUMED}"
+    topology = Topology(name, source, node_of, ports, tuple(links), inside=inside)
+    try:
+        require_connected(topology)
+    except InputError as error:
+        if grouping is Grouping.CLASS:
+            raise
+        reason = error.what.split(";")[0]
+        raise InputError(
+            f"only {len(groups)} of {len(node_of) * (len(node_of) - 1)} links were measured, and {reason}; measure the others too, "
+            "or give all links of a class one cost with --by class"
+        ) from None
     return Fitted(topology, tuple(groups))
 
 
@@ -114,27 +137,43 @@ def _nodes(samples: Sequence[Sample], nodes: int, ranks: int | None) -> tuple[in
     return tuple(rank * nodes // total for rank in range(total))
 
 
-def _by_pair(samples: Sequence[Sample]) -> list[FittedLinks]:
+def _by_pair(samples: Sequence[Sample], node_of: Sequence[int], inside: Medium) -> list[FittedLinks]:
     found: dict[tuple[int, int], list[Sample]] = {}
     for one in samples:
         found.setdefault((one.src, one.dst), []).append(one)
-    return [_fit(f"{src}->{dst}", ((src, dst),), chosen) for (src, dst), chosen in sorted(found.items())]
+    return [
+        _fit(
+            f"{src}->{dst}", ((src, dst),), chosen, _assumed_alpha_us(inside if node_of[src] == node_of[dst] else None)
+        )
+        for (src, dst), chosen in sorted(found.items())
+    ]
 
 
-def _by_class(samples: Sequence[Sample], node_of: Sequence[int]) -> list[FittedLinks]:
+def _by_class(samples: Sequence[Sample], node_of: Sequence[int], inside: Medium) -> list[FittedLinks]:
     groups = []
     every = range(len(node_of))
-    for inside, word in ((True, "inside a node"), (False, "between nodes")):
-        chosen = [one for one in samples if (node_of[one.src] == node_of[one.dst]) is inside]
-        pairs = tuple((a, b) for a in every for b in every if a != b and (node_of[a] == node_of[b]) is inside)
+    for near, word in ((True, "inside a node"), (False, "between nodes")):
+        chosen = [one for one in samples if (node_of[one.src] == node_of[one.dst]) is near]
+        pairs = tuple((a, b) for a in every for b in every if a != b and (node_of[a] == node_of[b]) is near)
         if chosen and pairs:
-            groups.append(_fit(word, pairs, chosen))
+            groups.append(_fit(word, pairs, chosen, _assumed_alpha_us(inside if near else None)))
     return groups
 
 
-def _fit(name: str, pairs: tuple[tuple[int, int], ...], samples: Sequence[Sample]) -> FittedLinks:
+def _assumed_alpha_us(inside: Medium | None) -> float:
+    """NCCL's alpha of a link inside a node; None: between nodes."""
+    if inside is None or inside is Medium.NETWORK:
+        return NETWORK_ALPHA_US
+    return GPU_LINK_ALPHA_US if inside is Medium.NVLINK else PCI_ALPHA_US
+
+
+def _fit(
+    name: str, pairs: tuple[tuple[int, int], ...], samples: Sequence[Sample], assumed_alpha_us: float
+) -> FittedLinks:
     alone = [one for one in samples if not one.together]
     sizes = {one.megabytes for one in alone}
+    if len(sizes) == 1 and all(one.rate_only for one in samples):
+        return FittedLinks(name, pairs, fit_rates(samples, assumed_alpha_us), alpha_assumed=True)
     try:
         return FittedLinks(name, pairs, fit_samples(alone if len(sizes) > 1 else samples))
     except InputError as error:

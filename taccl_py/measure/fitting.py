@@ -97,6 +97,23 @@ def fit_samples(samples: Sequence[Sample]) -> Fit:
     return Fit(tuple(_segments(megabytes, times)))
 
 
+def fit_rates(samples: Sequence[Sample], alpha_us: float) -> Fit:
+    """Return the line of bandwidths: beta is that of the median, alpha is given.
+
+    Parameters
+    ----------
+    samples
+        At least one.
+    alpha_us
+        What to take for alpha.
+    """
+    betas = np.array([one.message_us / one.megabytes for one in samples])
+    beta = float(np.median(betas))
+    sizes = [round(one.megabytes * 1e6) for one in samples]
+    residual = float(np.sqrt(np.mean((beta / betas - 1) ** 2)))
+    return Fit((Line(alpha_us, beta, None, None, residual, len(samples), 0, min(sizes), max(sizes)),))
+
+
 def _segments(megabytes: FloatArray, times: FloatArray) -> list[Line]:
     whole = _line(megabytes, times)
     sizes = np.unique(megabytes)

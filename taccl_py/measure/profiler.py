@@ -150,6 +150,8 @@ class _Survey:
             taken = [self._sample(one.members[len(one.members) // 2], size) for size in self._sizes_bytes]
             self._samples += taken
             self._lines.append((fit_samples(taken).at(None), tuple(one.members)))
+        if not self._all_pairs:
+            self._merge(spread)
         costs = self._costs()
         if len(costs) < len(bench.pairs):
             return False
@@ -229,6 +231,40 @@ class _Survey:
                     break
             else:
                 self._screened.append(_Class(samples, [flow]))
+
+    def _merge(self, spread: float) -> None:
+        """Make one class of those whose times differ by no more than noise explains, at sizes that did not tell them apart.
+
+        Of many links some are off by chance when they are sorted; other sizes are not.
+        """
+        measured = [
+            self._samples[k * len(self._sizes_bytes) :][: len(self._sizes_bytes)] for k in range(len(self._lines))
+        ]
+        kept: list[int] = []
+        for number, taken in enumerate(measured):
+            same = next((other for other in kept if self._alike(measured[other], taken, spread)), None)
+            if same is None:
+                kept.append(number)
+                continue
+            self._screened[same].members.extend(self._screened[number].members)
+            measured[same] = [*measured[same], *taken]
+        self._screened = [self._screened[number] for number in kept]
+        self._lines = [
+            (fit_samples(measured[number]).at(None), tuple(one.members))
+            for number, one in zip(kept, self._screened, strict=True)
+        ]
+
+    def _alike(self, some: Sequence[Sample], others: Sequence[Sample], spread: float) -> bool:
+        sizes = [size for size in self._sizes_bytes if size not in self._screen_bytes] or list(self._sizes_bytes)
+        for part in (sizes[: (len(sizes) + 1) // 2], sizes[len(sizes) // 2 :]):
+            mine, theirs = (
+                [math.log(one.message_us) for one in samples if one.size_bytes in part] for samples in (some, others)
+            )
+            noise = spread * math.sqrt(1 / len(mine) + 1 / len(theirs))
+            difference = abs(sum(mine) / len(mine) - sum(theirs) / len(theirs))
+            if difference > max(math.log(_ALIKE), _DEVIATIONS * noise):
+                return False
+        return True
 
     def _sample(self, flow: Flow, size_bytes: int) -> Sample:
         messages = self._messages(size_bytes)

@@ -39,6 +39,8 @@ class Sample:
         Messages at once, which pay alpha together.
     together
         Label of what ran at the same time; empty if it ran alone.
+    rate_only
+        Whether the time is that of a bandwidth of copies or messages in flight, which says nothing of alpha. Not in CSV files.
     """
 
     src: int
@@ -48,6 +50,7 @@ class Sample:
     serial: int = 1
     joined: int = 1
     together: str = ""
+    rate_only: bool = False
 
     @property
     def megabytes(self) -> float:

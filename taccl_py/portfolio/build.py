@@ -11,15 +11,23 @@ from taccl_py.errors import InputError, LimitReached, LoweringError
 from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
-from taccl_py.lowering.protocol import choose_protocol
+from taccl_py.lowering.protocol import choose_protocol, possible_protocols
 from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
+from taccl_py.portfolio.by_replay import LOWEST, Choice, ReplayedCover, Stretch, settings_after
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
-from taccl_py.portfolio.envelope import lower_envelope
+from taccl_py.portfolio.envelope import Span, lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.profiles.view import machine_under, with_alphas_side_by_side
+from taccl_py.runtime_search import retimed
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
-from taccl_py.solvers.limits import Deadline, Over
+from taccl_py.selection import preferred_us
+from taccl_py.simulate.cost_curve import cost_curve
+from taccl_py.simulate.runtime_replay import RuntimeReplay
+from taccl_py.solvers.limits import Deadline, Limits, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
+from taccl_py.synthesis.bounds.runtime import RuntimeBound, likely_views, runtime_bound
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import SizeRange, relative_gap
@@ -30,6 +38,12 @@ _PROBE_FACTOR = 2.0
 _BOUNDS, _LEAST_SECONDS = 0.25, 1.0
 # Part of the time that is kept for lowering: schedules whose programs are slower are of no use.
 _LOWERING = 0.25
+# Most seconds for bounds under a runtime profile.
+_BOUNDS_UNDER_SECONDS = 5.0
+# Choices that are lowered for one file under a runtime profile.
+_MOST_LOWERED = 3
+# Part of the time for searches under a runtime profile that is for the machine itself.
+_OWN_SHARE = 0.6
 # Longest run of one engine; a range races many.
 _RUN_SECONDS = 12.0
 # A span may keep an algorithm that is this much slower than the fastest where that saves a file.
@@ -81,6 +95,8 @@ class SizeRow:
         Time of the schedule, and of the program's replay.
     bound
         No algorithm is faster.
+    runtime_us, runtime_bound
+        Time of the program under the runtime profile, and the bound there; None without one.
     """
 
     size_bytes: int
@@ -88,6 +104,8 @@ class SizeRow:
     makespan_us: float
     replay_us: float
     bound: Bound
+    runtime_us: float | None = None
+    runtime_bound: RuntimeBound | None = None
 
     @property
     def gap(self) -> float:
@@ -109,16 +127,25 @@ class Portfolio:
         In order of size.
     num_candidates
         Algorithms that none of the others clearly beat at every size.
+    profile
+        Runtime profile under which files were chosen; None is links and ports alone.
     """
 
     demand: Demand
     members: tuple[Member, ...]
     rows: tuple[SizeRow, ...]
     num_candidates: int
+    profile: RuntimeProfile | None = None
 
 
 def synthesize_portfolio(
-    request: Request, sizes: SizeRange, options: LoweringOptions, workers: int, events: Events
+    request: Request,
+    sizes: SizeRange,
+    options: LoweringOptions,
+    workers: int,
+    events: Events,
+    *,
+    instances: int | None = None,
 ) -> Portfolio:
     """Best algorithms for all sizes of a range.
 
@@ -134,12 +161,15 @@ def synthesize_portfolio(
         Processes that engines run in.
     events
         Progress.
+    instances
+        Number of instances under a runtime profile; None chooses it by replay.
 
     Raises
     ------
     TacclError
         Input and synthesis errors; LoweringError if for some sizes no algorithm can be lowered.
     """
+    profile = request.profile if request.profile is not None and not request.profile.is_neutral else None
     low, demand = sizes.low_bytes, range_demand(request, sizes)
     limits = request.options.limits
     deadline, over, stopped = Deadline(limits.seconds), limits.to_lower(), limits.stop.is_set
@@ -150,17 +180,125 @@ def synthesize_portfolio(
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
         probes = racer.spread(_bounded, (_Bounding(bounds, each, bounding()) for each in demands))
-        racing = racer.within(max(deadline.left - _LOWERING * limits.seconds, _LEAST_SECONDS))
+        share = 1.0 if profile is None else _OWN_SHARE
+        racing = racer.within(max((deadline.left - _LOWERING * limits.seconds) * share, _LEAST_SECONDS))
         candidates = race_candidates(probes, racing, events)
+        if profile is not None and not limits.stop.is_set():
+            racing = racer.within(max(deadline.left - _LOWERING * limits.seconds, _LEAST_SECONDS))
+            candidates += _candidates_under(profile, probes, racing, events)
         if not candidates:
             raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
         events.stage("lowering")
         sizes_bytes = [round(probe.demand.size_bytes) for probe in probes]
-        variants = lower_variants(candidates, sizes_bytes, options, racer, over)
-    members = _members(variants, sizes, options, over, stopped)
+        if profile is None:
+            variants = lower_variants(candidates, sizes_bytes, options, racer, over)
+        else:
+            cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
+            members = _members_by_replay(cover, sizes, options, stopped)
+    if profile is None:
+        members = _members(variants, sizes, options, over, stopped)
     proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
     members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
-    return Portfolio(demand, tuple(members), tuple(_rows(members, probes, options)), len(candidates))
+    rows = _rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS))
+    return Portfolio(demand, tuple(members), tuple(rows), len(candidates), profile)
+
+
+def _candidates_under(
+    profile: RuntimeProfile, probes: Sequence[Probe], racer: Racer, events: Events
+) -> list[Candidate]:
+    """Candidates found on the machine as the likeliest protocol of each size sees it, with the times of the machine itself."""
+    low, high = probes[0].demand.size_bytes, probes[-1].demand.size_bytes
+    found: list[Candidate] = []
+    for candidate in race_candidates([_viewed(probe, profile) for probe in probes], racer, events):
+        for schedule in retimed(candidate.schedule, probes[0].demand.topology):
+            curve = cost_curve(schedule, low, high)
+            found.append(replace(candidate, schedule=schedule, curve=curve))
+    return found
+
+
+def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
+    """The probe on the machine as the likeliest protocol sees it; what is a bound on the machine itself is one there."""
+    demand, bound_us = probe.demand, probe.bound.time_us
+    protocols = [str(each) for each in possible_protocols(demand.topology, demand.kind)]
+    likely = likely_views(
+        lambda size: bound_us * max(1.0, size / demand.size_bytes),
+        demand.topology, profile, demand.kind, demand.size_bytes, protocols,
+    )  # fmt: skip
+    machine = machine_under(demand.topology, profile, likely[0].protocol, likely[0].instances)
+    return replace(probe, demand=replace(demand, topology=machine))
+
+
+def _members_by_replay(cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over) -> list[Member]:
+    """Members for all sizes by the choices of a replayed cover; what cannot be lowered, or is not safe, is left to the next choice.
+
+    Raises
+    ------
+    LoweringError
+        If for some sizes no choice can be lowered.
+    """
+    members: list[Member] = []
+    floor, low = LOWEST, sizes.low_bytes
+    for stretch in cover.stretches(sizes.low_bytes, sizes.high_bytes):
+        while low <= stretch.high:
+            member = _first_member(cover, stretch, floor, low, options, stopped)
+            if member is None:
+                break
+            members.append(member)
+            floor, low = member.lowered.program.protocol, member.max_bytes + 1
+    if not members:
+        raise no_call(sizes.low_bytes, sizes.high_bytes, 1, options.runtime)
+    return _up_to(members, sizes.high_bytes)
+
+
+def _first_member(
+    cover: ReplayedCover, stretch: Stretch, floor: Protocol, low: int, options: LoweringOptions, stopped: Over
+) -> Member | None:
+    """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""
+    failures: list[LoweringError] = []
+    best: Member | None = None
+    best_us, lowered = math.inf, 0
+    middle = min(max(low, round(math.sqrt(low * stretch.high))), stretch.high)
+    for choice in settings_after(stretch, floor):
+        # What the first replay promised may be lost where threadblocks had to be joined; then the next choices are lowered too.
+        if best is not None and (
+            lowered == _MOST_LOWERED or cover.time_us(choice, middle) > best_us * (1 + _TOLERANCE)
+        ):
+            break
+        try:
+            member = _member_of(cover, choice, Span(0, low, stretch.high), options, stopped)
+        except LoweringError as error:
+            failures.append(error)
+            continue
+        lowered += 1
+        replay = RuntimeReplay(member.lowered.program, member.schedule.topology, cover.profile)
+        time_us = preferred_us(replay.time_us(min(middle, member.max_bytes)), choice.setting)
+        if best is None or (time_us < best_us and member.max_bytes >= best.max_bytes):
+            best, best_us = member, time_us
+    if best is not None:
+        return best
+    lasting = [failure for failure in failures if failure.limit != NO_CALL]
+    if lasting:
+        raise lasting[0]
+    return None
+
+
+def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: LoweringOptions, stopped: Over) -> Member:
+    """Program of a choice for the sizes of a span, or as far as it is safe.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept, or the runtime raises flags of this protocol too early for the program.
+    """
+    candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
+    made_for = min(max(span.min_bytes, round(math.sqrt(span.min_bytes * span.max_bytes))), span.max_bytes)
+    variant = Variant(candidate, made_for, trial.lowered, candidate.curve)
+    wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
+    member = _lower_with(variant, span.min_bytes, span.max_bytes, wanted, stopped)
+    facts = member.lowered.verdict.facts
+    if options.protocol is None and facts is not None and facts.flags_early:
+        raise LoweringError("its flags come too early", runtime=options.runtime.name, limit="protocol")
+    return member
 
 
 def range_demand(request: Request, sizes: SizeRange) -> Demand:
@@ -384,13 +522,34 @@ def _with_origin(member: Member, demand: Demand, request: Request, bound: Bound)
     return replace(member, schedule=member.schedule.with_origin(origin))
 
 
-def _rows(members: Sequence[Member], probes: Sequence[Probe], options: LoweringOptions) -> list[SizeRow]:
+def _rows(
+    members: Sequence[Member],
+    probes: Sequence[Probe],
+    options: LoweringOptions,
+    profile: RuntimeProfile | None,
+    limits: Limits,
+) -> list[SizeRow]:
     rows = []
+    replays: dict[int, RuntimeReplay] = {}
+    demand = probes[0].demand
+    machine = with_alphas_side_by_side(demand.topology)
+    bounds = None if profile is None else DemandBounds.of(machine, demand.kind, demand.root, limits)
+
+    def physical_us(size_bytes: float) -> float:
+        return bounds.at(size_bytes, over=lambda: True).time_us if bounds is not None else 0.0
+
     for probe in probes:
         size = round(probe.demand.size_bytes)
         index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
         member = members[index]
         schedule = at_size(member.schedule, size)
         replay = replay_at(member.lowered.program, schedule, options.runtime, member.instances)
-        rows.append(SizeRow(size, index, schedule.makespan_us, replay.makespan_us, probe.bound))
+        row = SizeRow(size, index, schedule.makespan_us, replay.makespan_us, probe.bound)
+        if profile is not None:
+            topology, kind = schedule.topology, schedule.collective.kind
+            if index not in replays:
+                replays[index] = RuntimeReplay(member.lowered.program, topology, profile)
+            bound = runtime_bound(physical_us, machine, profile, kind, size)
+            row = replace(row, runtime_us=replays[index].time_us(size), runtime_bound=bound)
+        rows.append(row)
     return rows

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 from taccl_py.collective import Kind
+from taccl_py.conversion import convert_and_judge
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import emit_xml
-from taccl_py.lowering.program import Program
+from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.portfolio.precedence import share_out
-from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, RCCL, Runtime
+from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, MSCCLPP, RCCL, Runtime
+from taccl_py.units import Left
 from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, judge_directory
 
 _CONFIG_MARK = "<msccl_algos"
@@ -128,6 +132,98 @@ def _text(entry: Path) -> str | None:
         return read_text(entry)
     except InputError:
         return None
+
+
+def xml_files(sources: Sequence[Path]) -> list[Path]:
+    """Sources, with directories replaced by the XML files in them.
+
+    Raises
+    ------
+    InputError
+        If a directory holds none.
+    """
+    files: list[Path] = []
+    for path in sources:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        inside = sorted(child for child in path.glob("*.xml") if child.is_file() and child.name != LEGACY_CONFIG)
+        if not inside:
+            raise InputError("holds no XML files; name a directory that does", path=str(path))
+        files += inside
+    return files
+
+
+def read_offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, held: bool = False) -> Offer:
+    """Algorithm file of any tool, made ready for a runtime and judged.
+
+    Parameters
+    ----------
+    path, runtime
+        The file, and where it is to run.
+    origin
+        For which runtime it was written, if that is known.
+    held
+        Whether the directory to install into holds it already.
+
+    Raises
+    ------
+    TacclError
+        If the file is not MSCCL XML, or wrong, or the runtime cannot run it.
+    """
+    text = read_text(path)
+    if text.lstrip()[:1] == "{":
+        raise InputError(
+            f"is JSON, and {runtime.title} loads XML; add --runtime {MSCCLPP.name} if it is a plan", path=str(path)
+        )
+    return Offer(convert_and_judge(text, str(path), runtime, origin=origin).program, str(path), held)
+
+
+def leave_to_nccl(offers: Sequence[Offer], ranges: Sequence[Left], runtime: Runtime) -> tuple[list[Offer], list[str]]:
+    """Parts of files outside ranges of sizes, for which the runtime then runs NCCL's own algorithms, and notes.
+
+    Parameters
+    ----------
+    offers
+        The files.
+    ranges
+        Sizes as nccl-tests counts them, of one collective or of all.
+    runtime
+        For which the files are.
+
+    Raises
+    ------
+    InputError
+        If nothing is left of any file.
+    """
+    left, notes = list(offers), []
+    for each in ranges:
+        parts: list[Offer] = []
+        for offer in left:
+            kept = _outside(offer, each, runtime)
+            parts += kept
+            if kept != [offer]:
+                what = ", ".join(f"{part.min_bytes}..{part.max_bytes}" for part in kept) or "nothing"
+                notes.append(f"{offer.source} is cut to {what}, the rest is left to NCCL")
+        left = parts
+    if offers and not left:
+        raise InputError(
+            "nothing is left of any file, so there is nothing to install; leave fewer sizes to NCCL",
+            path="command line", field="--leave",
+        )  # fmt: skip
+    return left, notes
+
+
+def _outside(offer: Offer, left: Left, runtime: Runtime) -> list[Offer]:
+    """What a file is for below and above a range, in sizes as its runtime counts them."""
+    program = offer.program
+    share = Fraction(program.num_chunks_per_loop, chunks_of_size(program, runtime))
+    low, high = math.ceil(left.sizes.low_bytes * share), math.floor(left.sizes.high_bytes * share)
+    if left.kind not in ("", str(offer.kind)) or high < offer.min_bytes or low > offer.max_bytes:
+        return [offer]
+    below = offer.within(offer.min_bytes, min(offer.max_bytes, low - 1))
+    above = offer.within(max(offer.min_bytes, high + 1), offer.max_bytes)
+    return [part for part in (below, above) if part.min_bytes <= part.max_bytes and part.holds_a_size]
 
 
 def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, trim: bool) -> Installation:

@@ -21,7 +21,7 @@ def fits_record(fitted: Fitted) -> dict[str, Any]:
         "num_ranks": fitted.topology.num_ranks,
         "fits": [
             {
-                "links": group.name,
+                "links": group.name, "alpha_assumed": group.alpha_assumed,
                 "breaks_bytes": list(group.fit.breaks_bytes),
                 "lines": [
                     {
@@ -53,7 +53,7 @@ def fits_table(fitted: Fitted) -> Table:
             rate = f"{1000 / line.beta_us_per_mb:.4g}" if line.beta_us_per_mb > 0 else ""
             rows.append((
                 group.name, f"{format_size(line.least_bytes)} - {format_size(line.most_bytes)}",
-                _with_error(line.alpha_us, line.alpha_error_us), _with_error(line.beta_us_per_mb, line.beta_error_us_per_mb),
+                _with_error(line.alpha_us, line.alpha_error_us) + (" (assumed)" if group.alpha_assumed else ""), _with_error(line.beta_us_per_mb, line.beta_error_us_per_mb),
                 rate, f"{100 * line.residual:.2g} %", str(line.points), str(line.outliers),
             ))  # fmt: skip
     columns = ("links", "sizes", "alpha us", "beta us/MB", "GB/s", "residual", "samples", "outliers")

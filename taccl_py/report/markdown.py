@@ -8,10 +8,12 @@ from taccl_py.report.items import Item, SizeSweep
 from taccl_py.report.page import SUMMARY_COLUMNS, summary_cells
 from taccl_py.units import format_gap, format_rate, format_size, format_time
 
+_MODEL = "Times are predictions for links and ports alone (runtime profile neutral), without launch, protocols and threadblocks."
+
 
 def report_markdown(title: str, items: Sequence[Item], sweeps: Sequence[SizeSweep]) -> str:
     """Text with a table of all algorithms, a table of every sweep, and the commands that make them again."""
-    lines = [f"## {_escaped(title)}", "", *_table(SUMMARY_COLUMNS, map(summary_cells, items))]
+    lines = [f"## {_escaped(title)}", "", _MODEL, "", *_table(SUMMARY_COLUMNS, map(summary_cells, items))]
     for sweep in sweeps:
         lines += ["", f"### {_escaped(sweep.title)}", "", *_sweep(sweep)]
     commands = [f"* {_escaped(item.name)}: `{item.command}`" for item in items if item.command]

@@ -53,7 +53,8 @@ function chooseChunk(number, value) {
 _INTRODUCTION = (
     "An <em>algorithm</em> says which rank (GPU) sends which chunk of data to which other rank, over which link, and when. "
     "Times are predictions of the alpha-beta model of the machine, not measurements: a message takes alpha, whatever its "
-    "size, plus beta for every megabyte, and links and ports (NICs, switch ports) serve one message at a time. The "
+    "size, plus beta for every megabyte, and links and ports (NICs, switch ports) serve one message at a time. They are "
+    "of links and ports alone (runtime profile neutral): launch, protocols and threadblocks are not in them. The "
     "<em>lower bound</em> is a time that no algorithm can beat on this machine; the <em>gap</em> is how far an algorithm is "
     "from it. <em>busbw</em> is the bus bandwidth as nccl-tests counts it."
 )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_ROWS = 64
+_HIGH_RESIDUAL = 0.1  # root mean square of relative errors
 
 
 def profile_record(found: Profile) -> dict[str, Any]:
@@ -69,6 +70,18 @@ def profile_sentence(found: Profile) -> str:
     return (
         f"interrupted after {found.experiments} experiments: {len(found.assumed)} links are taken to be like the slowest, "
         "and ports may be missing"
+    )
+
+
+def residual_warning(found: Profile) -> str:
+    """A sentence where times are far from the lines that were fitted to them; empty where they are near."""
+    worst = max((line.residual for line, _ in found.lines), default=0.0)
+    if worst < _HIGH_RESIDUAL:
+        return ""
+    return (
+        f"times are up to {100 * worst:.0f} % off the lines that were fitted to them (root mean square), so alpha and beta predict "
+        "no better: other work ran on the processors, or the transport changes with the size; measure an idle machine, or with "
+        "--largest for the sizes that matter"
     )
 
 

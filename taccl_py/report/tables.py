@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from taccl_py.collective import busbw_factor, parse_kind
 from taccl_py.sketch.files import sketch_to_json
-from taccl_py.units import format_count, format_gap, format_rate, format_size, format_time
+from taccl_py.units import algbw_gbps, format_count, format_gap, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from rich.table import Column, Table
@@ -108,20 +109,48 @@ def _bounded(result: dict[str, Any]) -> str:
     return chunks + (f", sketch {result['sketch']}" if result["sketch"] else "")
 
 
+def _runtime_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows on the time under a runtime profile; none without one."""
+    if "runtime_us" not in result:
+        return []
+    size_bytes, time_us, bound_us = result["size_bytes"], result["runtime_us"], result["runtime_bound_us"]
+    rate = algbw_gbps(size_bytes, time_us)
+    return [
+        (
+            "runtime time",
+            f"{format_time(time_us)}  (profile {result['runtime_profile']}, {result['runtime_evidence']})",
+        ),
+        ("runtime bound", f"{format_time(bound_us)}  ({result['runtime_bound_reason']})"),
+        ("runtime gap", format_gap(time_us / bound_us - 1)),
+        ("algbw", format_rate(rate)),
+        ("busbw", format_rate(rate * busbw_factor(parse_kind(result["collective"]), result["num_ranks"]))),
+    ]
+
+
+def _setting(result: dict[str, Any]) -> str:
+    instances = result.get("instances", 1)
+    return f"protocol {result['protocol']}" + (f", {instances} instances" if instances > 1 else "")
+
+
 def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     per_chunk = result["size_bytes"] is None
 
     def time(value: float) -> str:
         return f"{value:.6g}" if per_chunk else format_time(value)
 
-    rows = [("predicted time", time(result["makespan_us"]))]
+    rows = _runtime_rows(result)
+    if not rows and "runtime_profile" in result:
+        note = f": {result['runtime_note']}" if "runtime_note" in result else ""
+        rows = [("runtime profile", f"{result['runtime_profile']}, links and ports alone{note}")]
+    under = " on links and ports" if "runtime_us" in result else ""
+    rows.append((f"predicted time{under}", time(result["makespan_us"])))
     if "replay_us" in result:
-        rows.append(("XML replayed", time(result["replay_us"])))
+        rows.append((f"XML replayed{under}", time(result["replay_us"])))
     rows += [
         ("lower bound", f"{time(result['bound_us'])}  ({result['bound_reason']}{_bounded(result)})"),
         ("gap", f"{format_gap(result['gap'])}  ({result['status']})"),
     ]
-    if not per_chunk:
+    if not per_chunk and "runtime_us" not in result:
         rows += [("algbw", format_rate(result["algbw_gbps"])), ("busbw", format_rate(result["busbw_gbps"]))]
     steps = "not counted" if result["steps"] is None else result["steps"]
     rows.append(("steps", f"{steps}  ({result['messages']} messages)"))
@@ -132,7 +161,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
                 "threadblocks",
                 f"{result['threadblocks']} a GPU, at most {format_count(result['threadblock_steps'], 'step')} each",
             ),
-            ("channels", f"{result['channels']}, protocol {result['protocol']}, {' and '.join(buffers)} place"),
+            ("channels", f"{result['channels']}, {_setting(result)}, {' and '.join(buffers)} place"),
         ]
     if result.get("found_by", result["engine"]) != result["engine"]:
         rows.append(("found by", f"engine {result['found_by']} (--engine {result['engine']} is a race)"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from taccl_py.lowering.plan import Operation, Plan, PlanBlock, PlanGpu
 from taccl_py.lowering.program import Program
+from taccl_py.profiles.model import NEUTRAL
 from taccl_py.report.structure import find_phases, structure_record
 from taccl_py.report.tables import plain_table
 from taccl_py.schedule.ir import Schedule
@@ -141,6 +142,7 @@ def _facts(kind: str, topology: Topology, timeline: Timeline) -> dict[str, Any]:
         "num_ranks": topology.num_ranks,
         "num_nodes": topology.num_nodes,
         "size_bytes": None if timeline.size_bytes is None else round(timeline.size_bytes),
+        "runtime_profile": NEUTRAL,
         "makespan_us": timeline.makespan_us,
         "algbw_gbps": timeline.algbw_gbps,
         "busbw_gbps": timeline.busbw_gbps,
@@ -281,7 +283,7 @@ def critical_line(record: dict[str, Any], columns: int) -> str:
 def _title(record: dict[str, Any]) -> str:
     machine = f" on {record['topology']}" if "topology" in record else ""
     size = f", {format_size(record['size_bytes'])}" if record.get("size_bytes") is not None else ""
-    time = f": {_time(record, record['makespan_us'])}" if "makespan_us" in record else ""
+    time = f": {_time(record, record['makespan_us'])} (links and ports alone)" if "makespan_us" in record else ""
     return f"{record['collective']}{machine}, {record['num_ranks']} ranks{size}{time}"
 
 

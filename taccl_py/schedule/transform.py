@@ -116,6 +116,26 @@ def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bo
     return costs == others and one.links[link].latency_us == other.links[other_link].latency_us
 
 
+def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
+    """The same paths with so many times as many chunks, each message in so many that follow each other.
+
+    What is forwarded or summed then starts with the first piece while others are still on their way. A message of several chunks is cut
+    into neighbouring parts. The result may be invalid where a message must not start after the arrival of another.
+    """
+    collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * pieces)
+    drafts: list[Draft] = []
+    for message in schedule.messages:
+        cells = [chunk * pieces + piece for chunk in message.chunks for piece in range(pieces)]
+        each = len(message.chunks)
+        for piece in range(pieces):
+            start, end = (
+                message.start_us + (message.end_us - message.start_us) * at / pieces for at in (piece, piece + 1)
+            )
+            part = tuple(cells[piece * each : (piece + 1) * each])
+            drafts.append(Draft(message.link, part, start, end, message.reduce, packed=message.packed))
+    return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, drafts)
+
+
 def resized(schedule: Schedule, chunk_bytes: float) -> Schedule:
     """The same decisions with chunks of another size; its provenance, which is of one size, is left out."""
     messages = time_messages(schedule.topology, chunk_bytes, drafts_of(schedule))

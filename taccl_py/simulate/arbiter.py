@@ -10,7 +10,8 @@ requests filed there are tried in order until it is taken again, so a request is
 changed.
 
 What a switch does for several ranks (`Way`) is many small packets that ports pass on among others. It does not wait until all its
-ports are free: each takes its share of it after what was asked of it before, and it is over when all have.
+ports are free: each takes its share of it after what was asked of it before, and it is over when all have. Under a runtime
+profile all requests are served so (`Queues`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from taccl_py.topology.model import Topology
+from taccl_py.units import BYTES_PER_MB
 
 # Times that are equal but for rounding are one moment, lest rounding decide who goes first.
 SAME_MOMENT = 1e-12
@@ -119,6 +121,14 @@ class Settlement:
 
     grants: tuple[Grant, ...]
     alarms: tuple[Alarm, ...]
+
+
+class Server(Protocol):
+    """Who serves requests for links and ports."""
+
+    def settle(self, now_us: float, fresh: Sequence[Request], freed: Sequence[int]) -> Settlement:
+        """Start every request that can start now; see `Arbiter.settle`."""
+        ...
 
 
 class Arbiter:
@@ -231,3 +241,61 @@ class Arbiter:
                 arrival_us=start_us + longest_us + latency_us,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a request asks of a resource.
+
+    Attributes
+    ----------
+    resource
+        Link or port.
+    alpha_us, beta_us_per_mb
+        Fixed time and time for the bytes of a request that is alone.
+    busy_us
+        Fixed time that also keeps others waiting.
+    after_us
+        Fixed time after the resource has served it, while it serves others.
+    """
+
+    resource: int
+    alpha_us: float
+    beta_us_per_mb: float
+    busy_us: float
+    after_us: float
+
+
+class Queues:
+    """Resources that serve requests one after the other, each resource for itself.
+
+    A request starts when it is made, takes its time of each resource after what was asked of it before, and is over when all
+    have served it, and never sooner than one alone. Nobody is kept from a resource by the wait for another one.
+
+    Parameters
+    ----------
+    costs
+        For every link, and after them for every way, the resources and what a request takes of them.
+    latencies_us
+        Time from there until the data have arrived.
+    """
+
+    def __init__(self, costs: Sequence[Sequence[Cost]], latencies_us: Sequence[float]) -> None:
+        self._costs, self._latencies_us = costs, latencies_us
+        self._free_us: dict[int, float] = {}
+
+    def settle(self, now_us: float, fresh: Sequence[Request], freed: Sequence[int]) -> Settlement:  # noqa: ARG002
+        """Serve all requests of this moment, in their order; nobody has to be asked again."""
+        return Settlement(tuple(self._serve(request, now_us) for request in sorted(fresh)), ())
+
+    def _serve(self, request: Request, now_us: float) -> Grant:
+        uses = []
+        end_us = now_us
+        for cost in self._costs[request.link]:
+            start_us = max(now_us, self._free_us.get(cost.resource, 0.0))
+            bytes_us = cost.beta_us_per_mb * request.size_bytes / BYTES_PER_MB
+            free_us = start_us + cost.busy_us + bytes_us
+            self._free_us[cost.resource] = free_us
+            uses.append(Use(cost.resource, start_us, free_us, request.size_bytes))
+            end_us = max(end_us, free_us + cost.after_us, now_us + cost.alpha_us + bytes_us)
+        return Grant(request, now_us, end_us, end_us + self._latencies_us[request.link], tuple(uses))

@@ -13,6 +13,21 @@
 * Signals themselves, the handshake at the start, local copies and sums take no time.
 
 Requests for links and ports are served as in `taccl_py.simulate.program_replay`.
+
+Under a runtime profile (`RuntimePlanReplay`) what takes no time above has its cost:
+
+* A put by a threadblock holds it for ``op + bytes / rate of a threadblock`` or until link and ports have carried what was asked of
+  them, whichever is longer. Each of these takes ``alpha + wire * bytes * beta / usable share`` after what came before it
+  (`taccl_py.simulate.arbiter.Queues`). NVLink's alpha keeps nobody waiting (`taccl_py.profiles.view.serial_alphas`); elsewhere
+  threadblocks of a rank that put to the same peer share one. What a switch does is served likewise, at the share of NVLink that
+  it reaches.
+* A put through a port channel holds its threadblock for the ``op`` of the request. A message occupies a NIC for a time of its
+  own beside its bytes.
+* A signal is seen a hop after all that it stands for has arrived: the far hop on port channels and between nodes, else the near
+  one; a flush ends a far hop after what it waits for. A relaxed signal stands for nothing, waits for no memory fence, and is
+  seen after the shortest hop of the profile.
+* A copy takes ``op + bytes / copy rate``, a sum ``reduce + bytes of all that it reads / reduce rate``.
+* A call begins and ends with its launch. Waits, semaphores and meetings of the threads of a block cost nothing of their own.
 """
 
 from __future__ import annotations
@@ -26,12 +41,22 @@ from typing import NamedTuple
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.plan import PORT, Operation, Plan, PlanBlock, PlanGpu
-from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
-from taccl_py.simulate.in_network import BY_SWITCH, errand_of, find_ways
+from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
+from taccl_py.profiles.view import (
+    far_resources,
+    is_far,
+    require_costs_by_size,
+    serial_alphas,
+    switch_share,
+    usable_shares,
+)
+from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Cost, Grant, Queues, Request, Server, Way
+from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_ways
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
 
 _PUTS = frozenset({"put", "pws", "pwsf"})
+_COPIES, _SUMS = frozenset({"copy"}), frozenset({"re"})
 
 
 def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) -> Timeline:
@@ -55,12 +80,9 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
     """
     if not (math.isfinite(chunk_bytes) and chunk_bytes > 0):
         raise InputError(f"a chunk of {chunk_bytes} bytes cannot be replayed; the size must be finite and above 0")
-    if len(plan.gpus) != topology.num_ranks:
-        raise InputError(
-            f"plan {plan.name} is for {len(plan.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; replay it on "
-            "the machine that it was made for"
-        )
-    replay = _Replay(plan, topology, chunk_bytes)
+    _require_fit(plan, topology)
+    ways = find_ways(plan, topology)
+    replay = _Replay(plan, topology, ways, chunk_bytes, Arbiter(topology, tuple(ways.values())), _FREE)
     replay.run()
     return Timeline(
         makespan_us=replay.end_us,
@@ -69,6 +91,138 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
         busbw_factor=Collective(kind, topology.num_ranks).busbw_factor,
         switched=tuple(sorted(replay.switched, key=lambda work: (work.start_us, work.rank, work.threadblock))),
     )
+
+
+class RuntimePlanReplay:
+    """Replays of one plan on one machine under one runtime profile, at any size.
+
+    Under the neutral profile times are those of `replay_plan`.
+
+    Parameters
+    ----------
+    plan, kind
+        A plan to which the verifier does not object, and its collective.
+    topology
+        Machine with the plan's ranks; its costs are by size.
+    profile
+        The runtime profile.
+
+    Raises
+    ------
+    InputError
+        If the machine has other ranks, lacks a link or a switch that the plan uses, or its costs are for one chunk of an unstated
+        size.
+    """
+
+    def __init__(self, plan: Plan, kind: Kind, topology: Topology, profile: RuntimeProfile) -> None:
+        _require_fit(plan, topology)
+        require_costs_by_size(topology, profile)
+        self._plan, self._kind, self._topology, self._profile = plan, kind, topology, profile
+        self._ways = find_ways(plan, topology)
+        self._links = _choose_links(plan, topology)
+
+    def time_us(self, size_bytes: float, *, protocol: str | None = None) -> float:
+        """Time of a call.
+
+        Parameters
+        ----------
+        size_bytes
+            Size as nccl-tests counts it.
+        protocol
+            Protocol whose costs the operations have; None is Simple, puts and signals. LL is as if they were packets.
+
+        Raises
+        ------
+        InputError
+            If the size is not positive or the profile lacks the protocol.
+        InvalidArtifact
+            If the plan names what it does not have, or comes to a stop before its end.
+        """
+        if not (math.isfinite(size_bytes) and size_bytes > 0):
+            raise InputError(f"a size of {size_bytes} bytes cannot be replayed; it must be finite and above 0")
+        costs = self._profile.costs_of(protocol or _PLAIN)
+        chunk_bytes = size_bytes / self._plan.chunks_per_size
+        if self._profile.is_neutral:
+            return replay_plan(self._plan, self._kind, self._topology, chunk_bytes).makespan_us
+        relaxed_us = min(each.hop_near_us for each in (costs, *self._profile.protocols.values()))
+        replay = _Replay(
+            self._plan, self._topology, self._ways, chunk_bytes, self._queues(costs), _Pace(costs, relaxed_us)
+        )
+        replay.run()
+        return costs.launch_us + replay.end_us
+
+    def _queues(self, costs: ProtocolCosts) -> Queues:
+        """Links, ports and switches as the profile sees them."""
+        topology, profile = self._topology, self._profile
+        far, usable, switch = far_resources(topology), usable_shares(topology, profile), switch_share(topology, profile)
+        serial = serial_alphas(topology)
+        sharing = Counter((rank, peer) for rank, _, peer in self._links)
+
+        def cost(resource: int, share: float, parallel: int, part: float) -> Cost:
+            alpha_us, beta = topology.resource_cost[resource]
+            beta *= costs.wire * part / share
+            if not serial[resource]:
+                return Cost(resource, alpha_us, beta, 0.0, alpha_us)
+            nic_us = profile.nic_message_us if far[resource] else 0.0
+            return Cost(resource, alpha_us + nic_us, beta, alpha_us / parallel + nic_us, 0.0)
+
+        of_links = [
+            [
+                cost(each, usable.far if far[each] else usable.near, sharing[link.src, link.dst] or 1, 1.0)
+                for each in dict.fromkeys(resources)
+            ]
+            for link, resources in zip(topology.links, topology.resources_of, strict=True)
+        ]
+        asking = _askers(self._plan)
+        of_ways = [
+            [cost(load.resource, switch, asking[errand], load.share) for load in way.loads]
+            for errand, way in self._ways.items()
+        ]
+        latencies_us = [
+            *(link.latency_us for link in topology.links),
+            *(way.latency_us for way in self._ways.values()),
+        ]
+        return Queues([*of_links, *of_ways], latencies_us)
+
+
+def _require_fit(plan: Plan, topology: Topology) -> None:
+    if len(plan.gpus) != topology.num_ranks:
+        raise InputError(
+            f"plan {plan.name} is for {len(plan.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; replay it on "
+            "the machine that it was made for"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """What operations cost beside links and ports, and the hop of a relaxed signal."""
+
+    costs: ProtocolCosts
+    relaxed_us: float
+
+    def moves_us(self, size_bytes: float) -> float:
+        """Time of a threadblock to put so many bytes."""
+        return self.costs.op_us + _rate_us(size_bytes, self.costs.tb_gbps)
+
+    def works_us(self, operation: Operation, chunk_bytes: float) -> float:
+        """Time of a threadblock before an operation has been done, or has been asked of somebody else."""
+        costs = self.costs
+        read_bytes = sum(cells.count for cells in operation.sources) * chunk_bytes
+        if operation.name in _COPIES:
+            return costs.op_us + _rate_us(read_bytes, costs.copy_gbps)
+        if operation.name in _SUMS:
+            return costs.reduce_us + _rate_us(read_bytes, costs.reduce_gbps)
+        if operation.name in _PUTS and operation.channel_type == PORT:
+            return costs.op_us
+        return 0.0
+
+
+_PLAIN = "Simple"
+_FREE = _Pace(ProtocolCosts(), 0.0)
+
+
+def _rate_us(size_bytes: float, rate_gbps: float) -> float:
+    return size_bytes / (rate_gbps * 1000)
 
 
 class _Lane(NamedTuple):
@@ -89,15 +243,21 @@ class _Semaphore(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """State of a threadblock; `landed_us` is when its last put to each peer arrives, `taken` what it has waited for."""
+    """State of a threadblock; `landed_us` is when its last put to each peer arrives, `taken` what it has waited for.
 
+    `worked` is whether it has spent the time of an operation itself, `latest` its last put through each proxy.
+    """
+
+    index: int
     rank: int
     number: int
     record: PlanBlock
     position: int = 0
     taken: int = 0
     asked: bool = False
+    worked: bool = False
     unsent: Counter[_Lane] = field(default_factory=Counter)
+    latest: dict[_Lane, int] = field(default_factory=dict)
     flushed: tuple[_Lane, ...] = ()
     landed_us: dict[int, float] = field(default_factory=dict)
 
@@ -105,6 +265,8 @@ class _Block:
 @dataclass(slots=True, eq=False)
 class _Flow:
     """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
+
+    `signals` are told when it has arrived.
 
     What a switch does has a way instead of a link, lands at `ranks`, and may be a sum.
     """
@@ -114,22 +276,24 @@ class _Flow:
     link: int
     size_bytes: float
     lane: _Lane | None
-    signals: bool = False
+    signals: int = 0
     ranks: tuple[int, ...] = ()
     adds_up: bool = False
 
 
 class _Replay:
-    def __init__(self, plan: Plan, topology: Topology, chunk_bytes: float) -> None:
+    def __init__(
+        self, plan: Plan, topology: Topology, ways: dict[Errand, Way], chunk_bytes: float, server: Server, pace: _Pace
+    ) -> None:  # fmt: skip
         self._plan = plan
         self._topology = topology
         self._chunk_bytes = chunk_bytes
-        self._blocks = [_Block(gpu.rank, n, one) for gpu in plan.gpus for n, one in enumerate(gpu.blocks)]
+        blocks = [(gpu.rank, number, one) for gpu in plan.gpus for number, one in enumerate(gpu.blocks)]
+        self._blocks = [_Block(index, *each) for index, each in enumerate(blocks)]
         self._lanes = [_lanes_of(gpu) for gpu in plan.gpus]
         self._links = _choose_links(plan, topology)
-        ways = find_ways(plan, topology)
         self._way_of = {errand: len(topology.links) + number for number, errand in enumerate(ways)}
-        self._arbiter = Arbiter(topology, tuple(ways.values()))
+        self._server, self._pace = server, pace
         self._flows: list[_Flow] = []
         self._fresh: list[int] = []
         self._freed: list[int] = []
@@ -168,6 +332,8 @@ class _Replay:
             self._freed.append(index)
         elif happening == "signal":
             self._give(self._signals[index])
+        elif happening == "worked":
+            self._ready.append(self._blocks[index])
         elif happening == "sent":
             flow = self._flows[index]
             if flow.lane is None:
@@ -180,13 +346,13 @@ class _Replay:
         else:
             flow = self._flows[index]
             if flow.lane is not None:
-                self._leave(flow.block, flow.lane, signals=flow.signals)
+                self._leave(flow.block, flow.lane, flow.signals)
 
     def _go_on(self) -> None:
         while self._ready:
             self._advance(self._ready.popleft())
         requests = [self._request(number) for number in self._fresh]
-        settlement = self._arbiter.settle(self._now_us, requests, self._freed)
+        settlement = self._server.settle(self._now_us, requests, self._freed)
         self._fresh.clear()
         self._freed.clear()
         for alarm in settlement.alarms:
@@ -203,27 +369,32 @@ class _Replay:
     def _depart(self, grant: Grant) -> None:
         number = grant.request.owner
         flow = self._flows[number]
-        self._at(grant.arrival_us, "arrived", number)
+        free_us, arrival_us = grant.link_free_us, grant.arrival_us
+        if flow.lane is None:
+            # A threadblock that is slower than the links ends later than they do.
+            done_us = grant.request.time_us + self._pace.moves_us(flow.size_bytes)
+            free_us, arrival_us = max(free_us, done_us), arrival_us + max(0.0, done_us - free_us)
+        self._at(arrival_us + (0.0 if flow.lane is None else self._pace.costs.hop_far_us), "arrived", number)
         if flow.link >= len(self._topology.links):
             # Its threadblock loads and stores what the switch adds up, so it is held until all that is done.
-            self._at(grant.arrival_us, "sent", number)
+            self._at(arrival_us, "sent", number)
             self.switched.append(
                 SwitchWork(
                     flow.block.rank, flow.block.number, flow.position, flow.adds_up, flow.ranks, grant.start_us,
-                    grant.arrival_us, flow.size_bytes, grant.uses,
+                    arrival_us, flow.size_bytes, grant.uses,
                 )
             )  # fmt: skip
             for rank in flow.ranks:
-                flow.block.landed_us[rank] = max(flow.block.landed_us.get(rank, 0.0), grant.arrival_us)
-            self.end_us = max(self.end_us, grant.arrival_us)
+                flow.block.landed_us[rank] = max(flow.block.landed_us.get(rank, 0.0), arrival_us)
+            self.end_us = max(self.end_us, arrival_us)
             return
-        self._at(grant.link_free_us, "sent", number)
+        self._at(free_us, "sent", number)
         link = self._topology.links[flow.link]
-        flow.block.landed_us[link.dst] = max(flow.block.landed_us.get(link.dst, 0.0), grant.arrival_us)
-        self.end_us = max(self.end_us, grant.arrival_us)
+        flow.block.landed_us[link.dst] = max(flow.block.landed_us.get(link.dst, 0.0), arrival_us)
+        self.end_us = max(self.end_us, arrival_us)
         self.transfers.append(
             Transfer(
-                flow.link, link.src, link.dst, grant.start_us, grant.arrival_us, flow.size_bytes,
+                flow.link, link.src, link.dst, grant.start_us, arrival_us, flow.size_bytes,
                 threadblock=flow.block.number, step=flow.position,
             )
         )  # fmt: skip
@@ -231,16 +402,28 @@ class _Replay:
     # Threadblocks
 
     def _advance(self, block: _Block) -> None:
-        while block.position < len(block.record.operations) and self._do(
-            block, block.record.operations[block.position]
-        ):
-            block.position, block.taken = block.position + 1, 0
+        operations = block.record.operations
+        while block.position < len(operations):
+            operation = operations[block.position]
+            if not self._work(block, operation) or not self._do(block, operation):
+                break
+            block.position, block.taken, block.worked = block.position + 1, 0, False
         self.end_us = max(self.end_us, self._now_us)
 
     def _finish(self, block: _Block) -> None:
         """End an operation that held its threadblock."""
-        block.position, block.asked = block.position + 1, False
+        block.position, block.asked, block.worked = block.position + 1, False, False
         self._ready.append(block)
+
+    def _work(self, block: _Block, operation: Operation) -> bool:
+        """Spend the time that an operation takes of its threadblock; whether that is over."""
+        if not block.worked:
+            block.worked = True
+            works_us = self._pace.works_us(operation, self._chunk_bytes)
+            if works_us > 0:
+                self._at(self._now_us + works_us, "worked", block.index)
+                return False
+        return True
 
     def _do(self, block: _Block, operation: Operation) -> bool:
         """Begin an operation; whether the threadblock goes on at once."""
@@ -277,9 +460,10 @@ class _Replay:
             self._fresh.append(number)
             return False
         lane = self._lane(block, operation, operation.channels[0])
-        signals = operation.name != "put"
+        signals = int(operation.name != "put")
         self._flows.append(_Flow(block, block.position, link, size_bytes, lane, signals))
         block.unsent[lane] += 1
+        block.latest[lane] = number
         queue = self._proxies.setdefault(lane, deque())
         queue.append(number)
         if len(queue) == 1:
@@ -288,9 +472,9 @@ class _Replay:
             block.asked, block.flushed = True, (lane,)
         return not block.asked
 
-    def _leave(self, block: _Block, lane: _Lane, *, signals: bool) -> None:
+    def _leave(self, block: _Block, lane: _Lane, signals: int) -> None:
         """Let what a proxy has put be there; who waits for that goes on."""
-        if signals:
+        for _ in range(signals):
             self._give(lane)
         block.unsent[lane] -= 1
         if block.flushed and not any(block.unsent[one] for one in block.flushed):
@@ -322,12 +506,22 @@ class _Replay:
     def _signal(self, block: _Block, operation: Operation) -> None:
         for place in operation.channels:
             lane = self._lane(block, operation, place)
-            when_us = block.landed_us.get(lane.dst, 0.0) if operation.name == "signal" else 0.0
+            if operation.name == "signal" and block.unsent[lane]:
+                # A proxy tells it after what it has been asked for before.
+                self._flows[block.latest[lane]].signals += 1
+                continue
+            landed_us = block.landed_us.get(lane.dst, 0.0) if operation.name == "signal" else 0.0
+            when_us = max(landed_us, self._now_us) + self._hop_us(lane, relaxed=operation.name == "rlxsignal")
             if when_us <= self._now_us:
                 self._give(lane)
             else:
                 self._at(when_us, "signal", len(self._signals))
                 self._signals.append(lane)
+
+    def _hop_us(self, lane: _Lane, *, relaxed: bool) -> float:
+        if lane.kind == PORT or is_far(self._topology, lane.src, lane.dst):
+            return self._pace.costs.hop_far_us
+        return self._pace.relaxed_us if relaxed else self._pace.costs.hop_near_us
 
     def _give(self, what: _Lane | _Semaphore) -> None:
         self._tokens[what] += 1
@@ -372,6 +566,16 @@ def _peer(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> int:
     if operation.remote is None:
         raise ValueError("a put names no remote buffer")
     return gpu.remotes[block.remotes[operation.channel_type][operation.remote]].rank
+
+
+def _askers(plan: Plan) -> Counter[Errand]:
+    """Number of threadblocks that ask a switch for each errand."""
+    return Counter(
+        errand
+        for gpu in plan.gpus
+        for block in gpu.blocks
+        for errand in {errand_of(gpu, block, each) for each in block.operations if each.name in BY_SWITCH}
+    )
 
 
 def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], int]:

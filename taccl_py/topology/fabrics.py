@@ -18,6 +18,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from taccl_py.topology.model import Medium
 from taccl_py.topology.template import (
     Cost,
     Network,
@@ -179,4 +180,5 @@ def rail_nodes(
         nics=nics,
         symmetry=(rotation(ranks),),
         network=Network(Reach.RAIL),
+        inside=Medium.NVLINK,
     )

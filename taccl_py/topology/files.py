@@ -36,6 +36,7 @@ FORMAT = "taccl-topology"
 VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_GPU = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 def is_taccl_profile(value: Any) -> bool:
@@ -150,16 +151,24 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "symmetry": [list(image) for image in topology.symmetry],
         "chunk_costs": topology.chunk_costs,
         **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
-        **_inside_to_json(topology.inside),
+        "inside": str(topology.inside),
+        **_gpu_to_json(topology.gpu),
     }
 
 
-def _inside_to_json(inside: Medium) -> dict[str, str]:
-    return {} if inside is Medium.NVLINK else {"inside": str(inside)}
+def _gpu_to_json(gpu: str) -> dict[str, str]:
+    return {"gpu": gpu} if gpu else {}
+
+
+def _gpu(fields: Fields) -> str:
+    gpu = fields.text("gpu", "")
+    if gpu and not _GPU.fullmatch(gpu):
+        fields.fail("gpu", f"found {gpu!r}; write the model in small letters, for example a100 or mi300x")
+    return gpu
 
 
 def _inside(fields: Fields) -> Medium:
-    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.NVLINK
+    return Medium(fields.choice("inside", tuple(Medium))) if fields.has("inside") else Medium.UNKNOWN
 
 
 def _switch_to_json(switch: Switch) -> dict[str, Any]:
@@ -207,10 +216,13 @@ def topology_from_fields(fields: Fields) -> Topology:
     symmetry = _permutations(fields, len(node_of))
     chunk_costs = fields.boolean("chunk_costs", False)
     switches = tuple(_expanded_switch(item, len(node_of)) for item in fields.objects("switches", []))
-    inside = _inside(fields)
+    inside, gpu = _inside(fields), _gpu(fields)
     fields.finish()
     topology: Topology = fields.build(
-        "", lambda: Topology(name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches, inside)
+        "",
+        lambda: Topology(
+            name, source, node_of, tuple(ports), tuple(links), symmetry, chunk_costs, switches, inside, gpu
+        ),
     )
     return topology
 
@@ -295,18 +307,24 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
     nics = tuple(_nic(item, num_ranks, known) for item in node.objects("nics", []))
     links = _node_links(node, num_ranks, known)
     symmetry = _permutations(node, num_ranks)
-    inside = _inside(node)
+    inside, gpu = _inside(node), _gpu(node)
     node.finish()
     _check_names(node, ports, switches, nics)
     _check_use(node, ports, links, nics)
     network = _network(fields, bool(nics))
     fields.finish()
-    return NodeTemplate(name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside)
+    return NodeTemplate(
+        name, description, source, num_ranks, links, switches, nics, ports, symmetry, network, inside, gpu
+    )
 
 
 def template_to_json(template: NodeTemplate) -> dict[str, Any]:
     """Return the node form of a node, which `template_from_fields` reads back without any change."""
-    node: dict[str, Any] = {"ranks": template.num_ranks, **_inside_to_json(template.inside)}
+    node: dict[str, Any] = {
+        "ranks": template.num_ranks,
+        "inside": str(template.inside),
+        **_gpu_to_json(template.gpu),
+    }
     if template.links:
         node["links"] = _node_links_to_json(template.links)
     if template.switches:
@@ -314,6 +332,11 @@ def template_to_json(template: NodeTemplate) -> dict[str, Any]:
             {"name": switch.name, "ranks": list(switch.ranks), **_cost_to_json(switch.cost)}
             | ({"multicast": True} if switch.multicast else {})
             | ({"reduce": True} if switch.reduce else {})
+            | (
+                {"rank_costs": {str(r): _cost_to_json(cost) for r, cost in switch.rank_costs}}
+                if switch.rank_costs
+                else {}
+            )
             for switch in template.switches
         ]
     if template.ports:
@@ -384,9 +407,26 @@ def _node_switch(item: Fields, num_ranks: int) -> NodeSwitch:
     name, ranks, cost = _name(item), _ranks(item, num_ranks), _cost(item)
     if len(ranks) < 2:
         item.fail("ranks", f"a switch joins at least two ranks, found {len(ranks)}")
-    switch = NodeSwitch(name, ranks, cost, item.boolean("multicast", False), item.boolean("reduce", False))
+    multicast, reduce = item.boolean("multicast", False), item.boolean("reduce", False)
+    switch = NodeSwitch(name, ranks, cost, multicast, reduce, _rank_costs(item, ranks))
     item.finish()
     return switch
+
+
+def _rank_costs(item: Fields, ranks: Sequence[int]) -> tuple[tuple[int, Cost], ...]:
+    """Costs of the ranks of a switch that have others than it states."""
+    if not item.has("rank_costs"):
+        return ()
+    costs = item.object("rank_costs")
+    joined = {str(rank): rank for rank in ranks}
+    found = []
+    for key in costs.names():
+        if key not in joined:
+            costs.fail(key, f"{key!r} is not one of the ranks that the switch joins")
+        cost = costs.object(key)
+        found.append((joined[key], _cost(cost)))
+        cost.finish()
+    return tuple(sorted(found, key=lambda each: each[0]))
 
 
 def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:

@@ -146,9 +146,10 @@ class _Cluster:
     ranks_per_node: int
     nvlink_gbps: float
     nic_gbps: float
+    gpu: str
 
 
-_CLUSTERS = {"hpn": _Cluster(8, 200.0, 50.0), "nvl72": _Cluster(72, 900.0, 50.0)}
+_CLUSTERS = {"hpn": _Cluster(8, 200.0, 50.0, "h800"), "nvl72": _Cluster(72, 900.0, 50.0, "gb200")}
 _NETWORKS = ("dragonfly", "fattree")  # every rank is a host
 _GRIDS = ("torus", "twisted", "mesh")
 # Their first number counts the ranks; those that follow are distances, or the number of links out.
@@ -251,7 +252,8 @@ def _cluster_node(shape: str, options: Sequence[str], text: str) -> NodeTemplate
         found.get("nvlink_alpha_us", NVSWITCH_ALPHA_US),
         found.get("nic_alpha_us", NIC_ALPHA_US),
     )
-    return replace(node, source=f"{node.source}; {', '.join(found)} of the formula {text}") if found else node
+    source = f"{node.source}; {', '.join(found)} of the formula {text}" if found else node.source
+    return replace(node, source=source, gpu=cluster.gpu)
 
 
 def _numbers(options: Sequence[str], allowed: Sequence[str], text: str) -> dict[str, float]:

@@ -46,9 +46,10 @@ class Port:
 
 
 class Medium(StrEnum):
-    """What messages go over."""
+    """What joins the ranks of a node; of several kinds in one machine the later one here counts."""
 
     NVLINK = "nvlink"  # or xGMI, or anything else that stores 128 bytes at once
+    UNKNOWN = "unknown"  # nothing says it; protocols are chosen as for PCIe
     PCIE = "pcie"
     NETWORK = "network"
 
@@ -131,6 +132,8 @@ class Topology:
         Switches that multicast or reduce. Messages of schedules, and so bounds, do not use it; plans may.
     inside
         What joins the ranks of a node. Times are those of links and ports; protocols of runtimes depend on it.
+    gpu
+        Model of the GPUs, such as ``a100``; empty if unknown. Runtime profiles depend on it.
 
     Raises
     ------
@@ -146,7 +149,8 @@ class Topology:
     symmetry: tuple[tuple[int, ...], ...] = ()
     chunk_costs: bool = False
     switches: tuple[Switch, ...] = ()
-    inside: Medium = Medium.NVLINK
+    inside: Medium = Medium.UNKNOWN
+    gpu: str = ""
 
     def __post_init__(self) -> None:
         """Sort the links and check that everything refers to something."""
@@ -289,7 +293,7 @@ class Topology:
         switches = tuple(Switch(one.name, one.ranks, one.reduce, one.multicast) for one in self.switches)
         return Topology(
             self.name, self.source, self.node_of, self.ports, links, self.symmetry, self.chunk_costs, switches,
-            self.inside,
+            self.inside, self.gpu,
         )  # fmt: skip
 
     def reversed_link(self) -> tuple[int, ...]:
@@ -335,7 +339,7 @@ class Topology:
         return Topology(
             self.name, self.source, tuple(nodes[self.node_of[r]] for r in ranks),
             tuple(self.ports[port] for port in used), links, symmetry, self.chunk_costs, switches,
-            self.inside,
+            self.inside, self.gpu,
         )  # fmt: skip
 
 

@@ -108,6 +108,9 @@ class NodeSwitch:
         Cost of each of its links and of each of its ports.
     multicast, reduce
         Whether the device can copy a message to several ranks, or add messages of several ranks; see `Switch`.
+    rank_costs
+        Ranks whose ports have another cost than the others, as where a link of theirs is lost. A link between two ranks
+        has the larger alpha and the larger beta of both.
     """
 
     name: str
@@ -115,6 +118,11 @@ class NodeSwitch:
     cost: Cost
     multicast: bool = False
     reduce: bool = False
+    rank_costs: tuple[tuple[int, Cost], ...] = ()
+
+    def cost_of(self, rank: int) -> Cost:
+        """Cost of the two ports of a rank."""
+        return next((cost for other, cost in self.rank_costs if other == rank), self.cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +186,8 @@ class NodeTemplate:
         What joins the nodes; of no importance without NICs.
     inside
         What joins the ranks of a node, where it is more than one thing the worst.
+    gpu
+        Model of the GPUs, such as ``a100``; empty if unknown.
     """
 
     name: str
@@ -190,7 +200,8 @@ class NodeTemplate:
     ports: tuple[NodePort, ...] = ()
     symmetry: tuple[tuple[int, ...], ...] = ()
     network: Network = Network()
-    inside: Medium = Medium.NVLINK
+    inside: Medium = Medium.UNKNOWN
+    gpu: str = ""
 
     @property
     def num_local_links(self) -> int:
@@ -323,6 +334,7 @@ def _assemble(templates: Sequence[NodeTemplate], name: str, symmetry: tuple[tupl
         symmetry=symmetry,
         switches=tuple(builder.switches),
         inside=max((template.inside for template in templates), key=list(Medium).index),
+        gpu=templates[0].gpu if len({template.gpu for template in templates}) == 1 else "",
     )
 
 
@@ -409,7 +421,6 @@ class _Builder:
 
     def _add_switch(self, node: int, switch: NodeSwitch) -> None:
         base = self._base[node]
-        cost = switch.cost
         if switch.multicast or switch.reduce:
             ranks = tuple(sorted(base + rank for rank in switch.ranks))
             self.switches.append(Switch(f"node {node} {switch.name}", ranks, switch.multicast, switch.reduce))
@@ -417,11 +428,14 @@ class _Builder:
             for dst in switch.ranks:
                 if src == dst:
                     continue
+                sender, receiver = switch.cost_of(src), switch.cost_of(dst)
                 ports = (
-                    self.table.index(f"node {node} rank {base + src} {switch.name} {Side.OUT}", cost),
-                    self.table.index(f"node {node} rank {base + dst} {switch.name} {Side.IN}", cost),
+                    self.table.index(f"node {node} rank {base + src} {switch.name} {Side.OUT}", sender),
+                    self.table.index(f"node {node} rank {base + dst} {switch.name} {Side.IN}", receiver),
                 )
-                self.links.append(Link(base + src, base + dst, cost.alpha_us, cost.beta_us_per_mb, ports=ports))
+                alpha_us = max(sender.alpha_us, receiver.alpha_us)
+                beta_us_per_mb = max(sender.beta_us_per_mb, receiver.beta_us_per_mb)
+                self.links.append(Link(base + src, base + dst, alpha_us, beta_us_per_mb, ports=ports))
 
     def join(self, here: int, there: int) -> None:
         """Add the links from one node to another."""

@@ -122,3 +122,103 @@ def test_the_users_end_is_heard_before_anything_is_searched(monkeypatch):
         compare.compare_sizes(
             request, SizeRange(1024, 1024), LoweringOptions(RUNTIMES["executor"]), compare.Tuned(), Events()
         )
+
+
+# --- Under a runtime profile ------------------------------------------------------------------------------------------
+
+LOG = """# nThread 1 nGpus 1 minBytes 1048576 maxBytes 1073741824
+# Using devices
+#  Rank  0 Group  0 Pid   1001 on     host-1 device  0 [0x00] NVIDIA A100
+#  Rank  1 Group  0 Pid   1002 on     host-1 device  1 [0x00] NVIDIA A100
+#  Rank  2 Group  0 Pid   1003 on     host-1 device  2 [0x00] NVIDIA A100
+#  Rank  3 Group  0 Pid   1004 on     host-1 device  3 [0x00] NVIDIA A100
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float    none      -1    30.00   34.95   26.21      0    30.00   34.95   26.21      0
+     4194304       1048576     float    none      -1    40.00  104.86   78.64      0    40.00  104.86   78.64      0
+"""
+
+
+@pytest.fixture
+def installed(taccl, folder):
+    """An AllGather of four A100 from 1 to 4 MiB, as files."""
+    ended = taccl("synth", "ndv4", "allgather", "--ranks", "0-3", "--size", "2MiB", "--engine", "greedy",
+                  "-o", "ours.xml", "--min-bytes", "1MiB", "--max-bytes", "8MiB")  # fmt: skip
+    assert ended.code == 0, ended.err
+    return folder / "ours.xml"
+
+
+FOUR = ("compare", "ndv4", "allgather", "--ranks", "0-3", "--sizes", "1MiB:8MiB")
+
+
+def test_every_size_has_times_under_the_profile(taccl, installed):
+    ended = taccl(*FOUR, "--with", installed, "--json")
+    assert ended.code == 0, ended.err
+    result = ended.json
+    assert (result["runtime_profile"], result["runtime_evidence"]) == ("executor-a100", "not measured")
+    for row in result["sizes"]:
+        assert row["engine"] == "ours.xml"
+        assert row["runtime_us"] > row["ours_us"]  # launch and operations come on top of links
+        assert set(row["nccl_runtime"]) == {"Ring"}
+        assert row["nccl_runtime_us"] == row["nccl_runtime"]["Ring"]["time_us"]
+        assert row["speedup_runtime"] == pytest.approx(row["nccl_runtime_us"] / row["runtime_us"])
+        assert bool(row["remedy"]) == (row["nccl_runtime_us"] < row["runtime_us"] * 0.99)
+
+
+def test_sizes_without_a_file_are_nccls_alone(taccl, installed):
+    ended = taccl(
+        "compare", "ndv4", "allgather", "--ranks", "0-3", "--sizes", "1KiB:2MiB", "--with", installed, "--json"
+    )
+    assert ended.code == 0, ended.err
+    first = ended.json["sizes"][0]
+    assert (first["ours_us"], first["runtime_us"], first["gap"], first["remedy"]) == (None, None, None, "")
+    assert first["nccl_runtime_us"] > 0
+    table = taccl("compare", "ndv4", "allgather", "--ranks", "0-3", "--sizes", "1KiB:2MiB", "--with", installed)
+    assert "executor-a100, not measured" in table.out
+
+
+def test_a_slower_size_names_a_remedy_that_is_a_command_that_works(taccl, installed, folder):
+    """A profile whose operations take long makes ours slow: NCCL's single ring has fewer of them."""
+    profile = taccl("compare", *FOUR[1:], "--with", installed, "--json").json
+    slow = json.loads((Path(compare.__file__).parents[1] / "profiles" / "executor-a100.json").read_text())
+    for costs in slow["protocols"].values():
+        costs["tb_gbps"] = 1.0
+    (folder / "slow.json").write_text(json.dumps(slow))
+    ended = taccl(*FOUR, "--with", installed, "--runtime-profile", "slow.json")
+    assert ended.code == 0, ended.err
+    assert profile["left_to_nccl"] == [] or profile["left_to_nccl"][0][0] >= 1 << 20
+    note = next(line for line in ended.err.splitlines() if line.startswith("note: under"))
+    if "install no file" in note:
+        assert "slower: leave to NCCL" in ended.out
+        return
+    words = note.partition("taccl install ")[2].replace("INSTALLED", "left").split()
+    done = taccl("install", *words)
+    assert done.code == 0, done.err
+
+
+def test_measured_beside_predicted(taccl, installed, folder):
+    (folder / "run.log").write_text(LOG)
+    ended = taccl(*FOUR, "--with", installed, "--measured", "run.log", "--measured", "nccl=run.log", "--json")
+    assert ended.code == 0, ended.err
+    both, nccl = ended.json["measured"]
+    assert [row["size_bytes"] for row in both["rows"]] == [1 << 20, 4 << 20]
+    for row in both["rows"]:
+        assert row["nccl_error"] == pytest.approx(row["nccl_us"] / row["measured_us"] - 1)
+        assert row["ours_error"] == pytest.approx(row["ours_us"] / row["measured_us"] - 1)
+    assert nccl["of"] == "nccl"
+    assert all(row["ours_us"] is None for row in nccl["rows"])
+    assert both["nccl_median_error"] >= 1
+    table = taccl(*FOUR, "--with", installed, "--measured", "ours=run.log")
+    assert "Measured of our files: run.log" in " ".join(table.out.split())
+
+
+def test_files_and_logs_of_others_are_refused(refuse, installed, folder):
+    (folder / "run.log").write_text(LOG)
+    refuse(2, ["allreduce of 4 ranks", "allgather of 4 ranks"], "compare", "ndv4", "allreduce", "--ranks", "0-3",
+           "--sizes", "1MiB:1MiB", "--with", installed)  # fmt: skip
+    refuse(2, ["run.log", "is of 4 ranks", "has 8"], "compare", "ndv4", "allgather", "--sizes", "1MiB:1MiB",
+           "--measured", "run.log")  # fmt: skip
+    refuse(2, ["nowhere"], *FOUR, "--with", "nowhere")
+    refuse(2, ["no fabric", "efa"], *FOUR, "--with", installed, "--fabric", "slingshot")
+    refuse(2, ["--with", "--sketch"], *FOUR, "--with", installed, "--sketch", "sk")

@@ -12,6 +12,8 @@ from tests.cli.inputs import PROFILE, SKETCH, TACCL_SKETCH, write_json
 from tests.cli.running import run_apart
 from tests.discover import dumps
 from tests.lowering.foreign_files import copying_allgather
+from tests.measure.calibration import truth, write_calibration
+from tests.measure.test_foreign import P2P
 from tests.verify.mscclpp.plans import two_allgather
 
 HEAVY = ("numpy", "ortools", "highspy", "pulp", "networkx", "rich")
@@ -84,8 +86,15 @@ def given(folder):
     (folder / "samples.csv").write_text("src,dst,size_bytes,time_us\n0,1,8,2\n0,1,9999,4\n1,0,8,2\n1,0,9999,4\n")
     (folder / "osu_latency.txt").write_text("# OSU MPI Latency Test\n8 2.0\n1024 2.5\n")
     (folder / "osu_bw.txt").write_text("# OSU MPI Bandwidth Test\n1048576 10000.0\n")
+    (folder / "p2pBandwidthLatencyTest.txt").write_text(P2P, encoding="utf-8")
     (folder / "nccl-topo.xml").write_text(dumps.nvlink_pairs(), encoding="utf-8")
     (folder / "topo-m.txt").write_text(dumps.switched_matrix(8, 18, 8), encoding="utf-8")
+    (folder / "nccl.log").write_text(
+        "#  size count type redop root time algbw busbw #wrong\n#  (B) (elements) (us) (GB/s) (GB/s)\n"
+        "16000000 4000000 float none -1 100.0 160.0 140.0 0\n"
+    )
+    write_calibration(folder, truth(), ["ring"])
+    (folder / "times.csv").write_text("file,size_bytes,time_us\nring,4096,9.5\nring,1048576,50\n", encoding="utf-8")
     relays = {"connections": {"0": [1]}, "relays": {"0": list(range(8))}}
     (folder / "suite.toml").write_text(
         'format = "taccl-suite"\nversion = 1\n[[instances]]\ntopology = "ring:4"\ncollectives = "allgather"\n'
@@ -98,7 +107,7 @@ def given(folder):
 @every_command
 def test_every_example_works(taccl, folder, path):
     given(folder)
-    made_before = {"check", "lower", "simulate", "run", "convert", "install", "show", "trace", "report"}
+    made_before = {"compare", "check", "lower", "simulate", "run", "convert", "install", "show", "trace", "report"}
     if path[1:] == () and set(path) & made_before:
         made = taccl("synth", "ndv2", "allgather", "--nodes", 2, "--sketch", "sk-1", "--size", "16MB", "--time-limit", 0.5,
                      "-o", "out")  # fmt: skip

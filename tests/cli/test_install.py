@@ -1,6 +1,7 @@
 """``taccl install`` and ``taccl check`` of a directory."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -311,3 +312,20 @@ def test_plans_are_told_from_what_other_commands_need(taccl):
     )
     ended = taccl("lower", "small.json", "-o", "a.xml")
     assert (ended.code, ended.sentence.startswith("small.json: is a plan for MSCCL++")) == (2, True)
+
+
+@pytest.mark.usefixtures("folder")
+def test_sizes_left_to_nccl_have_no_file(taccl, refuse):
+    made = taccl(
+        "synth", "full:4", "allgather", "--size", "1MiB", "--min-bytes", "1KiB", "--max-bytes", "4MiB", "-o", "one.xml"
+    )
+    assert made.code == 0, made.err
+    ended = taccl("install", "one.xml", "-o", "left", "--leave", "64KiB:1MiB", "--json")
+    assert ended.code == 0, ended.err
+    ranges = sorted(tuple(map(int, Path(name).stem.split("-")[-2:])) for name in ended.json["files"])
+    assert ranges == [(1 << 10, (64 << 10) - 1), ((1 << 20) + 1, 4 << 20)]
+    assert "left to NCCL" in ended.json["notes"][0]
+    other = taccl("install", "one.xml", "-o", "all", "--leave", "allreduce:64KiB:1MiB", "--json")
+    assert (other.code, len(other.json["files"])) == (0, 1)
+    refuse(2, ["--leave", "nothing is left"], "install", "one.xml", "-o", "none", "--leave", "1B:1GiB")
+    refuse(2, ["--leave"], "install", "one.xml", "-o", "none", "--leave", "allthings:1KiB:1MiB")

@@ -1,10 +1,12 @@
 """``taccl profile`` of emulated machines."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from taccl_py.cli.profile import _warn_if_crowded
 from taccl_py.topology.files import read_topology
 
 
@@ -38,11 +40,11 @@ def test_a_record_saves_what_was_measured(taccl, folder):
 
 
 @pytest.mark.parametrize(
-    ("options", "inside"), [([], "network"), (["--inside", "pcie"], "pcie"), (["--inside", "nvlink"], None)]
+    ("options", "inside"), [([], "network"), (["--inside", "pcie"], "pcie"), (["--inside", "nvlink"], "nvlink")]
 )
 def test_what_joins_the_ranks_is_taken_from_the_emulated_machine_or_said(taccl, folder, options, inside):
     taccl("profile", "--emulate", "fattree:2", *options, "-o", "mine.json")
-    assert json.loads((folder / "mine.json").read_text("utf-8")).get("inside") == inside
+    assert json.loads((folder / "mine.json").read_text("utf-8"))["inside"] == inside
 
 
 def test_the_largest_message_may_be_smaller(taccl, folder):
@@ -99,3 +101,33 @@ def test_a_record_with_a_wrong_line_is_refused(taccl, refuse, folder):
     assert wrong != lines[1]
     (folder / "wrong.jsonl").write_text(lines[0] + wrong, encoding="utf-8")
     refuse(2, ["wrong.jsonl, line 2", "ranks below 3"], "topo", "fit", "wrong.jsonl")
+
+
+def test_times_far_from_their_lines_are_warned_of(taccl):
+    assert "off the lines" not in taccl("profile", "--emulate", "full:4").err
+    noisy = taccl("profile", "--emulate", "full:4", "--noise", 0.4)
+    assert "warning: times are up to" in noisy.err
+    assert "off the lines" in noisy.err
+
+
+class _Started:
+    """Processes of a launcher, as far as the command looks at them before it measures."""
+
+    def __init__(self, *hosts):
+        self.hosts = hosts
+
+
+@pytest.mark.parametrize(
+    ("hosts", "values", "warned"),
+    [
+        (["a"] * 3, {}, True),
+        (["a"] * 2, {}, False),
+        (["a", "a", "b", "b"], {}, False),
+        (["a"] * 3, {"emulate": "ring:3"}, False),
+        (["a"] * 3, {"backend": "nccl"}, False),
+    ],
+)
+def test_more_ranks_than_processors_are_warned_of(monkeypatch, capsys, hosts, values, warned):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    _warn_if_crowded(_Started(*hosts), {"emulate": None, "backend": None} | values)
+    assert ("3 ranks on 2 processors of a take turns" in capsys.readouterr().err) is warned

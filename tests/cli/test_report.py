@@ -18,7 +18,9 @@ def test_every_form_is_written_from_the_name_of_the_file(taccl, files, name):
 
 def test_a_folder_brings_its_program(taccl, files):
     assert taccl("report", ".", "-o", "report.html", *SIZES).code == 0
-    assert "Threadblocks (" in (files / "report.html").read_text()
+    page = (files / "report.html").read_text()
+    assert "Threadblocks (" in page
+    assert "links and ports alone (runtime profile neutral)" in page
     assert taccl("report", "schedule.json", "-o", "report.html", *SIZES).code == 0
     assert "Threadblocks (" not in (files / "report.html").read_text()
 
@@ -35,6 +37,7 @@ def test_a_catalogue_and_a_portfolio_are_reported_whole(taccl, folder):
     ended = taccl("report", "portfolio", "-o", "report.md", *SIZES, "--json")
     assert len(ended.json["algorithms"]) == len(made.json["ranges"])
     assert "| 64KiB |" in (folder / "report.md").read_text()
+    assert "links and ports alone (runtime profile neutral)" in (folder / "report.md").read_text()
     assert "| 128KiB |" not in (folder / "report.md").read_text()
 
 

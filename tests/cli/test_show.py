@@ -16,7 +16,7 @@ END_US = 11.0
 def test_a_schedule_has_steps_a_timeline_and_traffic(taccl):
     ended = taccl("show", "schedule.json")
     assert ended.code == 0, ended.err
-    assert "allgather on ring-4, 4 ranks, 1MB: 11 us" in ended.out
+    assert "allgather on ring-4, 4 ranks, 1MB: 11 us (links and ports alone)" in ended.out
     assert all(f"rank {rank} |" in ended.out for rank in range(4))
     assert "critical path, 2 messages: " in ended.out
     assert "link 0->1" in ended.out
@@ -26,6 +26,7 @@ def test_a_schedule_has_steps_a_timeline_and_traffic(taccl):
 @pytest.mark.usefixtures("files")
 def test_the_record_counts_every_message_once(taccl):
     record = taccl("show", "schedule.json", "--json").json
+    assert record["runtime_profile"] == "neutral"
     assert record["makespan_us"] == pytest.approx(END_US)
     assert sum(step["messages"] for step in record["steps"]) == len(record["transfers"])
     assert [step["step"] for step in record["steps"]] == [1, 2]
@@ -105,6 +106,8 @@ def test_a_trace_has_a_slice_for_every_message(taccl, files):
     trace = json.loads((files / "trace.json").read_text())
     events = trace["traceEvents"]
     assert ended.json["events"] == len(events)
+    assert ended.json["runtime_profile"] == "neutral"
+    assert "times of links and ports alone" in taccl("trace", "schedule.json", "-o", "trace.json").err
     slices = [event for event in events if event["ph"] == "X"]
     assert len(slices) == len(json.loads((files / "schedule.json").read_text())["messages"])
     assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(END_US)
@@ -164,7 +167,7 @@ def test_a_plan_for_mscclpp_has_puts_and_with_a_machine_a_timeline(taccl):
     assert "traffic" in taccl("show", "plan.json").out
     ended = taccl("show", "plan.json", "--topology", "ring:4", "--size", "1MB")
     assert ended.code == 0, ended.err
-    assert "allgather on ring-4, 4 ranks, 1MB: 11 us" in ended.out
+    assert "allgather on ring-4, 4 ranks, 1MB: 11 us (links and ports alone)" in ended.out
     assert taccl("trace", "plan.json", "--topology", "ring:4", "-o", "trace.json").code == 0
 
 

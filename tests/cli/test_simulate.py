@@ -5,10 +5,21 @@ import json
 
 import pytest
 
+from taccl_py.profiles.catalog import load_profile
+from taccl_py.profiles.files import profile_to_json
+from taccl_py.units import format_rate, format_time
 from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
 
 XML = ("algorithm.xml", "--topology", "ring:4")
-KEYS = {"size_bytes", "time_us", "makespan_us", "algbw_gbps", "busbw_gbps"}
+KEYS = {
+    "size_bytes", "time_us", "makespan_us", "algbw_gbps", "busbw_gbps",
+    "runtime_profile", "runtime_measured", "runtime_us", "runtime_algbw_gbps", "runtime_busbw_gbps",
+}  # fmt: skip
+UNKNOWN_GPU = (
+    "note: the GPU of ring-4 is not known: times are those of links and ports alone, without launch, protocol and threadblocks "
+    "(--runtime-profile names another)\n"
+)
+PLAN = ("plan.json", "--topology", "ring:4")
 
 
 def times(ended):
@@ -31,7 +42,7 @@ def test_a_file_takes_the_time_that_the_model_says(taccl, what):
 @pytest.mark.usefixtures("files")
 def test_json_has_the_stable_keys(taccl, what):
     ended = taccl("simulate", *what, "--size", "1MB", "--json")
-    assert ended.err == ""
+    assert ended.err == ("" if what == ("schedule.json",) else UNKNOWN_GPU)
     assert set(ended.json) == {"file", "results"}
     (result,) = ended.json["results"]
     assert set(result) == KEYS
@@ -212,4 +223,133 @@ def test_sizes_at_which_no_runtime_takes_the_file_are_told(taccl):
     sizes = ("--size", "1KiB", "--size", "4KiB", "--size", "1MiB", "--size", "2MiB")
     ended = taccl("simulate", "some.xml", "--topology", "ring:4", *sizes)
     assert ended.code == 0
-    assert ended.err == "note: no runtime takes the file at 1KiB, 2MiB, as it declares itself for 4KiB to 1MiB\n"
+    note = "note: no runtime takes the file at 1KiB, 2MiB, as it declares itself for 4KiB to 1MiB\n"
+    assert ended.err == UNKNOWN_GPU + note
+
+
+# Under a runtime profile
+
+
+@pytest.fixture
+def plan(taccl, files):
+    assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    return files
+
+
+def results(ended):
+    assert ended.code == 0, ended.err
+    return ended.json["results"]
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_plan_has_a_time_under_a_profile_beside_that_of_links_and_ports(taccl):
+    (neutral,) = results(taccl("simulate", *PLAN, "--size", "1MB", "--json"))
+    (found,) = results(taccl("simulate", *PLAN, "--size", "1MB", "--json", "--runtime-profile", "mscclpp-h100"))
+    assert neutral["runtime_profile"] == "neutral"
+    assert neutral["runtime_us"] == neutral["time_us"] == found["time_us"] == pytest.approx(11.0)
+    assert neutral["runtime_algbw_gbps"] == neutral["algbw_gbps"]
+    assert found["makespan_us"] == found["time_us"]
+    assert (found["runtime_profile"], found["runtime_measured"]) == ("mscclpp-h100", False)
+    assert found["runtime_us"] > found["time_us"]
+    assert found["runtime_algbw_gbps"] == pytest.approx(1e6 / found["runtime_us"] / 1000)
+    assert found["runtime_busbw_gbps"] == pytest.approx(found["runtime_algbw_gbps"] * 3 / 4)
+
+
+@pytest.mark.usefixtures("files")
+def test_the_table_says_under_which_profile_times_are(taccl):
+    ended = taccl("simulate", *XML, "--size", "1MB", "--runtime-profile", "executor-h100")
+    assert (ended.code, ended.err) == (0, "")
+    lines = [line.strip() for line in ended.out.splitlines()]
+    assert lines[0] == "algorithm.xml: runtime profile executor-h100 (not measured)"
+    assert [word.strip() for word in lines[2].strip("┃").split("┃")] == [
+        "size",
+        "links and ports",
+        "runtime",
+        "algbw",
+        "busbw",
+    ]
+    size, links, runtime, algbw, busbw = (word.strip() for word in lines[4].strip("│").split("│"))
+    (found,) = results(taccl("simulate", *XML, "--size", "1MB", "--runtime-profile", "executor-h100", "--json"))
+    assert (size, links) == ("1MB", "11 us")
+    assert runtime == format_time(found["runtime_us"])
+    assert (algbw, busbw) == (format_rate(found["runtime_algbw_gbps"]), format_rate(found["runtime_busbw_gbps"]))
+
+
+@pytest.mark.usefixtures("files")
+def test_a_table_of_links_and_ports_alone_says_so(taccl):
+    assert "algorithm.xml: runtime profile neutral (links and ports alone)" in taccl("simulate", *XML).out
+    assert taccl("simulate", *XML, "--runtime-profile", "neutral").err == ""
+    assert (
+        "schedule.json: links and ports alone, a schedule has no threadblocks" in taccl("simulate", "schedule.json").out
+    )
+
+
+def test_the_machine_decides_on_the_profile(taccl):
+    assert taccl("synth", "ndv4", "allgather", "--engine", "templates", "-o", "out").code == 0
+    assert taccl("lower", "out/schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
+    assert taccl("lower", "out/schedule.json", "--runtime", "legacy", "-o", "legacy.xml").code == 0
+    for file, options, name in [
+        ("out/algorithm.xml", (), "executor-a100"),
+        ("legacy.xml", ("--runtime", "legacy"), "legacy-a100"),
+        ("plan.json", (), "mscclpp-a100"),
+    ]:
+        ended = taccl("simulate", file, "--topology", "ndv4", *options, "--size", "1MiB", "--json")
+        assert results(ended)[0]["runtime_profile"] == name
+        assert ended.err == ""
+    (found,) = results(taccl("simulate", "out/schedule.json", "--json"))
+    assert {found[key] for key in KEYS if key.startswith("runtime_")} == {None}
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_profile_may_be_a_file(taccl, folder):
+    value = profile_to_json(load_profile("mscclpp-a100"))
+    write_json(folder / "mine.json", {**value, "name": "mine"})
+    found, shipped = (
+        results(taccl("simulate", *PLAN, "--json", "--runtime-profile", name))[0]
+        for name in ("./mine.json", "mscclpp-a100")
+    )
+    assert found["runtime_us"] == shipped["runtime_us"]
+    assert found["runtime_profile"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*PLAN, "--runtime-profile", "mscclpp-h101"), ["--runtime-profile", "did you mean mscclpp-h100"]),
+        ((*PLAN, "--runtime-profile", "executor-h100"), ["is of executor", "the runtime is mscclpp", "or neutral"]),
+        ((*XML, "--runtime-profile", "mscclpp-h100"), ["is of mscclpp", "the runtime is executor"]),
+        ((*XML, "--runtime-profile", "none.json"), ["none.json"]),
+        (
+            ("schedule.json", "--runtime-profile", "mscclpp-h100"),
+            ["schedule.json is a schedule", "no threadblocks", "lower it first"],
+        ),
+        (("schedule.json", "--curve", "--runtime-profile", "executor-h100"), ["no threadblocks"]),
+    ],
+)
+@pytest.mark.usefixtures("plan")
+def test_a_profile_that_does_not_fit_is_refused(refuse, arguments, words):
+    refuse(2, words, "simulate", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"protocols": {}}, ["protocols", "LL is missing"]),
+        ({"nic_message_us": -1.0}, ["nic_message_us", "found -1", "microseconds"]),
+        ({"shares": {"nvlink": 1.5}}, ["nvlink", "a share is above 0 and at most 1"]),
+        ({"speed": 3}, ["speed"]),
+    ],
+)
+@pytest.mark.usefixtures("plan")
+def test_a_wrong_profile_file_is_refused(refuse, folder, change, words):
+    write_json(folder / "mine.json", {**profile_to_json(load_profile("mscclpp-a100")), **change})
+    refuse(2, ["mine.json", *words], "simulate", *PLAN, "--runtime-profile", "mine.json")
+
+
+def test_a_taccl_profile_has_no_runtime_times(taccl, refuse, folder):
+    profile, sketch = write_json(folder / "p.json", PROFILE), write_json(folder / "s.json", TACCL_SKETCH)
+    taccl("synth", profile, "broadcast", "--sketch", sketch, "--time-limit", 1, "-o", "out")
+    what = ("out/algorithm.xml", "--topology", profile, "--sketch", sketch)
+    (found,) = results(taccl("simulate", *what, "--json"))
+    assert (found["runtime_profile"], found["runtime_us"]) == ("neutral", None)
+    refuse(2, ["costs are for one chunk", "only neutral"], "simulate", *what, "--runtime-profile", "executor-h100")

@@ -13,6 +13,7 @@ from taccl_py.topology.machines import SHAPES
 from taccl_py.units import format_count
 from tests.cli.inputs import EXPANDED, NODE_FORM, PROFILE, TACCL_SKETCH, changed, write_json
 from tests.discover import dumps
+from tests.measure.test_foreign import P2P
 
 SHIPPED = [entry.name for entry in list_topologies()]
 
@@ -204,6 +205,33 @@ def test_an_import_without_output_is_shown_with_where_its_figures_come_from(tacc
     out = taccl("topo", "import", "matrix.txt", "--nodes", 2).out
     assert "matrix-x2: 16 ranks in 2 nodes" in out
     assert "not measured" in out
+
+
+def test_a_guessed_gpu_is_told_on_the_terminal_and_one_that_is_named_is_not(taccl, folder):
+    (folder / "tray.txt").write_text(dumps.nvlink_matrix([18] * 4))
+    guessed = taccl("topo", "import", "tray.txt", "-o", "guess.json")
+    assert re.match(r"note: the GPU is a guess by its 18 NVLinks: h100, 20.6 GB/s a link; .*b200.*--gpu\n", guessed.err)
+    node = json.loads((folder / "guess.json").read_text("utf-8"))
+    assert node["node"]["gpu"] == "h100"
+    assert "h100, 20.6 GB/s a link" in node["source"]
+    named = taccl("topo", "import", "tray.txt", "--gpu", "b200", "-o", "named.json")
+    assert named.err == "wrote named.json\n"
+    assert taccl("compare", "named.json", "allgather", "--sizes", "1KiB:1KiB", "--time-limit", 1, "--json").json[
+        "nccl_tuner"
+    ]["gpu"] == "blackwell"  # fmt: skip
+
+
+def test_what_joins_gpus_is_said_where_files_do_not(taccl, folder):
+    write_json(folder / "graph.json", dumps.networkx_leaf_spine())
+    assert "inside: unknown" in taccl("topo", "import", "graph.json").out
+    assert taccl("topo", "import", "graph.json", "--inside", "pcie", "--json").json["inside"] == "pcie"
+    (folder / "p2p.txt").write_text(P2P)
+    for options, inside in (((), "unknown"), (("--inside", "pcie"), "pcie")):
+        ended = taccl("topo", "fit", "p2p.txt", *options, "-o", "mine.json")
+        assert "note: the samples of some links are bandwidths of one size" in ended.err
+        assert json.loads((folder / "mine.json").read_text("utf-8"))["inside"] == inside
+        assert taccl("synth", "mine.json", "allgather", "--size", "256KiB", "-o", "out").code == 0
+        assert "LL128" not in (folder / "out" / "algorithm.xml").read_text("utf-8")
 
 
 def test_a_profile_of_taccl_is_imported_as_one_node(taccl, folder):

@@ -95,14 +95,63 @@ def rccl_mi200():
     return system(cpu(0, one(0), one(1)), cpu(1, one(2), one(3)), version=2)
 
 
-def graph_dump():
+def graph_dump(joined='typeintra="NVL"'):
     """Two channels of a ring over 4 GPUs in opposite directions, 20 GB/s each."""
     rows = [[0, 1, 2, 3], [3, 2, 1, 0]]
     channels = "".join("<channel>" + "".join(f'<gpu dev="{g}"/>' for g in row) + "</channel>" for row in rows)
     return (
         '<graphs version="1"><graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="20" speedinter="20" '
-        f'latencyinter="0" typeintra="NVL" typeinter="PIX" samechannels="0">{channels}</graph></graphs>'
+        f'latencyinter="0" {joined} typeinter="PIX" samechannels="0">{channels}</graph></graphs>'
     )
+
+
+GRACE = 'arch="arm64"'
+
+
+def tray(host, first_rank=0, *, gpus=4, links=18, without=(), sm=100, kind=GRACE, first_net=0):
+    """CPUs of a Grace tray of a rack: each GPU on a root port with a NIC of 400 Gb/s; bus numbers are the same on every host."""
+    cpus = []
+    for number in range(gpus):
+        rank = first_rank + number
+        up = [] if rank in without else [nvlink("fffffff:ff:ff.0", links, "0x068000")]
+        here = [
+            gpu(f"00{number:02x}:06:00.0", rank, *up, '<c2c bw="44712" count="5"/>', sm=sm, speed="32.0 GT/s PCIe"),
+            nic(f"00{number:02x}:03:00.0", first_net + number, 400000, speed="32.0 GT/s PCIe"),
+        ]
+        port = pci(f"00{number:02x}:00:00.0", *here, speed="32.0 GT/s PCIe")
+        cpus.append(cpu(number, port, kind=f'{kind} host_hash="{host}"' if host else kind))
+    return cpus
+
+
+def cut_up_gpus(parts=2, links=36):
+    """Two GPUs of one NVLink switch, each cut up into parts that are ranks of their own."""
+    devices = []
+    for device in range(2):
+        inside = "".join(
+            f'<gpu dev="{device}" sm="100" mlopart="{part}" rank="{device * parts + part}" gdr="1">'
+            f'{nvlink("fffffff:ff:ff.0", links, "0x068000")}<c2c bw="56376" count="7"/></gpu>'
+            for part in range(parts)
+        )
+        devices.append(pci(f"000{device}:81:00.0", inside, kind="0x030200", speed="64.0 GT/s PCIe", width=2))
+    return system(cpu(0, *devices, kind=GRACE), version=2)
+
+
+def topo_file(arch='arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"', nics=True):
+    """What clouds ship for NCCL to read: PCIe devices without a word on NVLink and the rates of NICs."""
+    cpus = []
+    for number in range(2):
+        devices = [pci(f"000{number}:00:00.0", kind="0x030200", speed="32.0 GT/s PCIe")]
+        devices += [pci(f"010{number}:00:00.0", kind="0x020700", speed="32.0 GT/s PCIe")] if nics else []
+        cpus.append(cpu(number, pci(f"ffff:ff:0{number}.0", *devices, speed="32.0 GT/s PCIe"), kind=arch))
+    return system(*cpus)
+
+
+def near_and_far_nics(near_mbits, far_mbits):
+    """One GPU two PCIe switches away from a NIC, and a NIC at the root complex."""
+    deep = pci("0000:03:00.0", nic("0000:40:00.0", 0, near_mbits, speed="32.0 GT/s PCIe"), speed="32.0 GT/s PCIe")
+    above = pci("0000:02:00.0", deep, pci("0000:04:00.0", gpu("0000:10:00.0", 0, sm=90, speed="32.0 GT/s PCIe"),
+                speed="32.0 GT/s PCIe"), speed="32.0 GT/s PCIe")  # fmt: skip
+    return system(cpu(0, above, nic("0000:41:00.0", 1, far_mbits)))
 
 
 def nvidia_matrix(names, cell, affinity):
@@ -192,6 +241,61 @@ def amd_smi():
     text = amd_tables(names, lambda *_: "XGMI", ("HOPS TABLE:", "LINK TYPE TABLE:"), selves=("0", "SELF"))
     rows = [" ".join([a, *("N/A" if a == b else "50000-50000" for b in names)]) for a in names]
     return text + "\nNUMA BW TABLE:\n  " + " ".join(names) + "\n" + "\n".join(rows) + "\n"
+
+
+def amd_table(title, names, cell, own="0"):
+    """One table of ``rocm-smi --showtopo`` or ``amd-smi topology``."""
+    rows = [" ".join([a, *(own if a == b else cell(a, b) for b in names)]) for a in names]
+    return "\n".join([title, "   ".join(["", *names]), *rows, ""])
+
+
+MI250X_LINKS = {(0, 1), (0, 2), (0, 6), (1, 3), (1, 5), (2, 3), (2, 4), (3, 7), (4, 5), (4, 6), (5, 7), (6, 7)}
+
+
+def rocm_smi_weights(size=8, links=MI250X_LINKS):
+    """GPUs of which every two say XGMI and 1 hop, and only the weight says how far they are."""
+    names = [f"GPU{i}" for i in range(size)]
+
+    def weight(a, b):
+        return "15" if tuple(sorted((_number(a), _number(b)))) in links else "30"
+
+    return "\n".join([
+        "======= ROCm System Management Interface =======",
+        amd_table("===== Weight between two GPUs =====", names, weight),
+        amd_table("===== Hops between two GPUs =====", names, lambda *_: "1"),
+        amd_table("===== Link Type between two GPUs =====", names, lambda *_: "XGMI"),
+        *(f"GPU[{i}]\t\t: (Topology) Numa Node: {i // 2}" for i in range(size)),
+    ])  # fmt: skip
+
+
+def amd_smi_rates(size=8, links=MI250X_LINKS, rate="50000-50000", far="0-0"):
+    """The same machine in the words of amd-smi, whose table of rates says which two are joined."""
+    names = [f"0000:{0x10 + i:02x}:00.0" for i in range(size)]
+
+    def stated(a, b):
+        return rate if tuple(sorted((names.index(a), names.index(b)))) in links else far
+
+    return "\n".join([
+        amd_table("HOPS TABLE:", names, lambda *_: "1"),
+        amd_table("LINK TYPE TABLE:", names, lambda *_: "XGMI", "SELF"),
+        amd_table("NUMA BW TABLE:", names, stated, "N/A"),
+    ])  # fmt: skip
+
+
+def amd_full(size, numa):
+    """GPUs of which every two are joined by xGMI; their NUMA nodes."""
+    names = [f"GPU{i}" for i in range(size)]
+    tables = [amd_table(f"===== {title} between two GPUs =====", names, lambda *_, cell=cell: cell)
+              for title, cell in (("Weight", "15"), ("Hops", "1"), ("Link Type", "XGMI"))]  # fmt: skip
+    return "\n".join([*tables, *(f"GPU[{i}]\t\t: (Topology) Numa Node: {numa(i)}" for i in range(size))])
+
+
+def nvlink_matrix(counts):
+    """GPUs of which every two say the same NVLinks, those of the one that has fewer."""
+    names = [f"GPU{i}" for i in range(len(counts))]
+    return nvidia_matrix(
+        names, lambda a, b: f"NV{min(counts[_number(a)], counts[_number(b)])}", lambda _: ("0-95", "0", "N/A")
+    )
 
 
 def networkx_leaf_spine():

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.topology.model import Link, Port, Topology
+from taccl_py.topology.model import Link, Medium, Port, Topology
 
 MB = 1_000_000
 
 
 def machine(num_ranks, pairs, *, alpha_us=1.0, beta_us_per_mb=1.0, nodes=None, name="test", latency_us=0.0):
     links = tuple(Link(a, b, alpha_us, beta_us_per_mb, latency_us) for a, b in pairs)
-    return Topology(name, "made up", tuple(nodes or (0,) * num_ranks), (), links)
+    return Topology(name, "made up", tuple(nodes or (0,) * num_ranks), (), links, inside=Medium.NVLINK)
 
 
 def ring(num_ranks, **kwargs):
@@ -196,7 +196,7 @@ def chain_scatter(num_ranks=3, k=2):
 def machine_with_ports(num_ranks, links, num_ports):
     """Machine whose ports all take 10 us for a chunk."""
     ports = tuple(Port(f"port {i}", 0.0, 10.0) for i in range(num_ports))
-    return Topology("test", "made up", (0,) * num_ranks, ports, tuple(links))
+    return Topology("test", "made up", (0,) * num_ranks, ports, tuple(links), inside=Medium.NVLINK)
 
 
 def crossing(topology, src, dst, chunk, start_us, end_us, lane=0):
@@ -261,7 +261,9 @@ def random_machine(rng, num_ranks):
             pairs.append((a, b))
     latency_us = rng.choice([0.0, 0.0, 2.0])
     links = [Link(a, b, rng.choice([0.5, 1.0, 2.0]), rng.choice([1.0, 2.0]), latency_us) for a, b in pairs]
-    return Topology("random", "made up", tuple(r * 2 // num_ranks for r in range(num_ranks)), (), tuple(links))
+    return Topology(
+        "random", "made up", tuple(r * 2 // num_ranks for r in range(num_ranks)), (), tuple(links), inside=Medium.NVLINK
+    )
 
 
 def random_tree(rng, topology, source, wanting):

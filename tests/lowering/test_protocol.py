@@ -63,6 +63,12 @@ def test_over_pcie_there_is_no_ll128_which_it_would_break_up():
     assert chosen(inside(cases.chain_broadcast(3), Medium.PCIE), Protocol.SIMPLE) is Protocol.SIMPLE
 
 
+def test_where_nothing_says_what_joins_the_gpus_there_is_no_ll128():
+    schedule = inside(cases.ring_allgather(4), Medium.UNKNOWN)
+    sizes = [10.0**exponent for exponent in range(3, 9)]
+    assert {chosen(sized(schedule, size)) for size in sizes} == {Protocol.LL, Protocol.SIMPLE}
+
+
 def test_hosts_of_one_rank_are_joined_by_a_network():
     assert chosen(sized(inside(cases.ring_allgather(4), Medium.NETWORK), 11.2e6)) is Protocol.LL
     assert chosen(sized(inside(cases.ring_allgather(4), Medium.NETWORK), 11.4e6)) is Protocol.SIMPLE

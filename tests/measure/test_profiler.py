@@ -191,3 +191,19 @@ def test_what_nodes_share_beyond_themselves_is_not_overlooked():
     """Four nodes of two, two nodes on each leaf, and a third of the rate between leaves."""
     truth = racks()
     assert set(felt_ports(profile(Counted(EmulatedBench(truth))).topology)) == set(felt_ports(truth))
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "classes"), [("full:8", 1, 1), ("ndv2", 2, 3), ("switch:8", 1, 1), ("torus:4x4", 1, 1)]
+)
+@pytest.mark.parametrize(("noise", "seed"), [(0.02, 0), (0.05, 1), (0.1, 2)])
+def test_noise_makes_no_classes(name, nodes, classes, noise, seed):
+    machine = load_topology(name, nodes)
+    assert len(profile(Counted(EmulatedBench(machine, noise, seed))).lines) == classes
+
+
+def test_classes_that_differ_stay_apart():
+    """One link in eight is 10 % slower, and noise is 1 %."""
+    truth = degraded(load_topology("full:4"), Degradation(slow=(parse_slow_link("0-1:0.9"),)))
+    found = profile(Counted(EmulatedBench(truth, 0.01, 1)))
+    assert sorted(len(members) for _, members in found.lines) == [2, 10]

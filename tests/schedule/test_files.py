@@ -35,7 +35,8 @@ RELAYED = """\
       {"from": 2, "to": 1, "alpha_us": 1.0, "beta_us_per_mb": 10.0}
     ],
     "symmetry": [],
-    "chunk_costs": false
+    "chunk_costs": false,
+    "inside": "unknown"
   },
   "origin": null,
   "scratch": [
@@ -67,6 +68,12 @@ def test_reading_undoes_writing_to_the_last_bit(schedule, origin):
     again = read_schedule(text, "x.json")
     assert again == schedule
     assert write_schedule(again) == text
+
+
+def test_a_file_written_before_topologies_said_what_joins_the_ranks_is_still_read():
+    old = RELAYED.replace(',\n    "inside": "unknown"', "")
+    assert "inside" not in old
+    assert read_schedule(old, "old.json") == relayed_scatter()
 
 
 def test_a_packed_message_says_so():

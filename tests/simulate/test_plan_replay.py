@@ -16,6 +16,7 @@ from tests.simulate.cases import MB, both_ways, machine
 from tests.verify.mscclpp.plans import (
     NOP,
     far,
+    on,
     put,
     two_allgather,
     two_allgather_by_proxy,
@@ -77,6 +78,16 @@ def test_a_flush_waits_until_what_was_put_before_has_arrived(holds):
     cost_us = link.alpha_us + link.beta_us_per_mb
     assert starts == [0.0, pytest.approx(cost_us)]
     assert timeline.makespan_us == pytest.approx(2 * cost_us)
+
+
+def test_a_signal_through_a_proxy_comes_after_what_was_put_before_it():
+    """Rank 1 answers with a put of its own, behind the wait."""
+    value = two_allgather_by_proxy()
+    first, second = (value["gpus"][rank]["threadblocks"][0]["ops"] for rank in range(2))
+    first[3:5] = [{**first[3], "name": "put"}, on("signal", 0, kind="port")]
+    second[3:] = [on("wait", 0, kind="port"), NOP, *second[3:5]]
+    link = PAIR.links[0]
+    assert replay(value).makespan_us == pytest.approx(2 * (link.alpha_us + link.beta_us_per_mb))
 
 
 def test_a_plan_that_stops_is_told():

@@ -1,0 +1,151 @@
+"""Plan of a calibration: the MSCCL XML files whose logs identify a runtime profile, and the commands that make the logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError, InvalidArtifact
+from taccl_py.lowering.msccl_xml import emit_xml
+from taccl_py.lowering.program import Program, Protocol, chunks_of_size
+from taccl_py.measure.runtime_programs import all_pairs_allgather, all_pairs_allreduce, ring_allgather
+from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RCCL, Runtime
+from taccl_py.topology.model import Topology
+from taccl_py.verify.msccl import judge_program
+
+_RING_CHANNELS = 8
+_FIRST_BYTES, _LAST_BYTES, _FACTOR = 4096, 1 << 28, 4
+_ELEMENT_BYTES = 16  # chunks are multiples of it, so that every type divides them
+_PROGRAMS = {Kind.ALLGATHER: "all_gather_perf", Kind.ALLREDUCE: "all_reduce_perf"}
+SCRIPT = "run.sh"
+
+
+@dataclass(frozen=True)
+class CalibrationPlan:
+    """Files of a calibration.
+
+    Attributes
+    ----------
+    texts
+        Text by path in the folder of the plan: an XML file in a folder of its own for each run, and a script.
+    runs
+        Names of the runs, in order.
+    fit_command
+        Command that reads the logs, for the folder of the plan.
+    """
+
+    texts: Mapping[str, str]
+    runs: tuple[str, ...]
+    fit_command: str
+
+
+def plan_calibration(topology: Topology, runtime: Runtime, machine: str) -> CalibrationPlan:
+    """Make the files for a machine: for each protocol an all-pairs AllGather, a ring AllGather and an all-pairs AllReduce.
+
+    Parameters
+    ----------
+    topology
+        The machine.
+    runtime
+        The runtime.
+    machine
+        Options of ``taccl`` that name the machine, for the fit.
+
+    Raises
+    ------
+    InputError
+        If two ranks of the machine have no link.
+    InvalidArtifact
+        If the verifier objects to a file, as for more ranks than a threadblock has steps for.
+    """
+    ranks = topology.num_ranks
+    for src in range(ranks):
+        for dst in range(ranks):
+            if src != dst and (src, dst) not in topology.links_between:
+                raise InputError(
+                    f"{topology.name} has no link from rank {src} to rank {dst}, and the files of a plan send between all pairs; fit logs of "
+                    "your own files instead (taccl runtime fit LOG --xml FILE)"
+                )  # fmt: skip
+    programs = [
+        _limited(program, runtime)
+        for protocol in Protocol
+        for program in (
+            all_pairs_allgather(ranks, 1, protocol),
+            ring_allgather(ranks, min(ranks, _RING_CHANNELS), 1, protocol),
+            all_pairs_allreduce(ranks, 1, protocol),
+        )
+    ]
+    names = [program.name for program in programs]
+    texts = {f"{program.name}/{program.name}.xml": emit_xml(program, runtime) for program in programs}
+    if runtime.name == LEGACY.name:
+        texts |= {f"{program.name}/{LEGACY_CONFIG}": _legacy_config(program) for program in programs}
+    fit = f"taccl runtime fit *.log --xml */*.xml {machine} --runtime {runtime.name} -o profile.json"
+    texts[SCRIPT] = _script(programs, runtime, topology, fit)
+    return CalibrationPlan(MappingProxyType(texts), tuple(names), fit)
+
+
+def _limited(program: Program, runtime: Runtime) -> Program:
+    """The program for the sizes that are measured and at which it is safe."""
+    first = _first_bytes(program)
+    program = replace(program, max_bytes=_largest(first, _LAST_BYTES))
+    facts = judge_program(emit_xml(program, runtime), runtime, kind=program.kind).facts
+    if facts is not None and facts.safe_max_bytes:
+        program = replace(program, max_bytes=_largest(first, min(_LAST_BYTES, facts.safe_max_bytes)))
+    verdict = judge_program(emit_xml(program, runtime), runtime, kind=program.kind)
+    if verdict.violations:
+        raise InvalidArtifact(program.name, verdict.violations)
+    return program
+
+
+def _first_bytes(program: Program) -> int:
+    unit = chunks_of_size(program) * _ELEMENT_BYTES
+    return unit * math.ceil(_FIRST_BYTES / unit)
+
+
+def _largest(first: int, most: int) -> int:
+    """Largest of the sizes that are measured."""
+    while first * _FACTOR <= most:
+        first *= _FACTOR
+    return first
+
+
+def _legacy_config(program: Program) -> str:
+    load = f'<load path="{program.name}/{program.name}.xml" minbytes="0" maxbytes="{program.max_bytes + 1}" proto="{program.protocol}"/>'
+    return f"<msccl_algos>\n  {load}\n</msccl_algos>\n"
+
+
+def _script(programs: list[Program], runtime: Runtime, topology: Topology, fit: str) -> str:
+    """The commands, for people who read them and for a shell."""
+    tests = "rccl-tests" if runtime.name == RCCL.name else "nccl-tests"
+    variables = {
+        "executor": {"NCCL_MSCCL_ENABLE": "1", "MSCCL_ALGO_DIR": '"$PWD/$1"'},
+        "rccl": {"RCCL_MSCCL_ENABLE": "1", "RCCL_MSCCL_FORCE_ENABLE": "1", "MSCCL_ALGO_DIR": '"$PWD/$1"'},
+        "legacy": {"MSCCL_CONFIG": f'"$PWD/$1/{LEGACY_CONFIG}"', "NCCL_ALGO": "MSCCL,RING,TREE"},
+    }[runtime.name]
+    passed = " ".join(f"-x {name}" for name in variables)
+    return "\n".join([
+        "#!/bin/sh",
+        f"# Measures what taccl runtime fit needs, on the {topology.num_ranks} GPUs of {topology.name} under {runtime.title}. Idle GPUs, please.",
+        f"# TESTS is the folder with the programs of {tests}; LAUNCH starts them with one process for each GPU (add your host file).",
+        "# All ranks must see this folder. In a log the times of our file are those in place; NCCL_DEBUG=INFO says which file was loaded.",
+        "set -eu",
+        'cd "$(dirname "$0")"',
+        "TESTS=${TESTS:-.}",
+        f'LAUNCH=${{LAUNCH:-"mpirun -np {topology.num_ranks} {passed}"}}',
+        "",
+        "run() {  # name, program, smallest and largest size in bytes",
+        *[f"  export {name}={value}" for name, value in variables.items()],
+        f'  $LAUNCH "$TESTS/$2" -b "$3" -e "$4" -f {_FACTOR} -g 1 -w 20 -n 100 > "$1.log"',
+        "}",
+        "",
+        *[
+            f"run {one.name} {_PROGRAMS[one.kind]} {_first_bytes(one)} {one.max_bytes}" for one in programs
+        ],
+        "",
+        "# Then, here:",
+        f"# {fit}",
+        "",
+    ])  # fmt: skip

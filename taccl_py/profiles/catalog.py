@@ -1,0 +1,112 @@
+"""Runtime profiles by name: the shipped ones, files, and the default of a runtime on a machine."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from taccl_py.errors import InputError
+from taccl_py.profiles.files import read_profile
+from taccl_py.profiles.model import NEUTRAL, RuntimeProfile
+from taccl_py.topology.model import Topology
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A profile for a runtime on a machine.
+
+    Attributes
+    ----------
+    profile
+        The profile.
+    note
+        Why it is the neutral one, of links and ports alone, although none was asked for; empty otherwise.
+    """
+
+    profile: RuntimeProfile
+    note: str = ""
+
+
+def list_profiles() -> tuple[RuntimeProfile, ...]:
+    """Return the shipped profiles in order of name."""
+    return tuple(_shipped(name) for name in sorted(_files()))
+
+
+def neutral_profile() -> RuntimeProfile:
+    """Return the profile without costs."""
+    return _shipped(NEUTRAL)
+
+
+def load_profile(name_or_path: str) -> RuntimeProfile:
+    """Return the profile of a shipped name, or of a file (a text that ends in ``.json`` or holds a separator).
+
+    Raises
+    ------
+    InputError
+        If there is no such profile, or its file is wrong.
+    """
+    path = Path(name_or_path)
+    if path.suffix == ".json" or path.name != name_or_path:
+        return read_profile(path)
+    if name_or_path in _files():
+        return _shipped(name_or_path)
+    near = difflib.get_close_matches(name_or_path.lower(), list(_files()), 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise InputError(
+        f"{name_or_path!r} is not a runtime profile; {hint}shipped are {', '.join(sorted(_files()))}, a file ends in .json",
+        path="command line", field="--runtime-profile",
+    )  # fmt: skip
+
+
+def select_profile(asked: str, runtime: str, topology: Topology) -> Selection:
+    """Return the profile that is asked for, or the shipped one of the runtime on the machine's GPUs.
+
+    Parameters
+    ----------
+    asked
+        A name, a file, or ``auto``.
+    runtime
+        Name of the runtime: ``executor``, ``rccl``, ``legacy`` or ``mscclpp``.
+    topology
+        The machine.
+
+    Raises
+    ------
+    InputError
+        If the profile does not exist, is wrong, or is one of another runtime; or if the machine's costs are for one chunk and a
+        profile is asked for.
+    """
+    if asked != AUTO:
+        profile = load_profile(asked)
+        if profile.runtime and profile.runtime != runtime:
+            raise InputError(
+                f"profile {profile.name} is of {profile.runtime}, but the runtime is {runtime}; name a profile of {runtime}, or neutral",
+                path="command line", field="--runtime-profile",
+            )  # fmt: skip
+        if topology.chunk_costs and not profile.is_neutral:
+            raise InputError(
+                f"{topology.name} is a TACCL profile, whose costs are for one chunk of an unstated size; only {NEUTRAL} is possible",
+                path="command line", field="--runtime-profile",
+            )  # fmt: skip
+        return Selection(profile)
+    if topology.chunk_costs:
+        return Selection(neutral_profile())
+    name = f"{runtime}-{topology.gpu}"
+    if topology.gpu and name in _files():
+        return Selection(_shipped(name))
+    why = f"there is no runtime profile {name}" if topology.gpu else f"the GPU of {topology.name} is not known"
+    return Selection(neutral_profile(), f"{why} (--runtime-profile names one)")
+
+
+@lru_cache(maxsize=1)
+def _files() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(Path(__file__).resolve().parent.glob("*.json"))}
+
+
+@cache
+def _shipped(name: str) -> RuntimeProfile:
+    return read_profile(_files()[name])

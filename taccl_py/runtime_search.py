@@ -1,0 +1,93 @@
+"""Search for schedules that fit a runtime: engines run on the machine as its protocols see it.
+
+There operations cost what the runtime profile says, so that Simple gets fewer and larger messages than LL. What is found is timed
+again on the machine itself, and is a candidate like others: the replay of programs decides (`taccl_py.selection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+
+from taccl_py.errors import Infeasible, LimitReached
+from taccl_py.lowering.protocol import possible_protocols
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.profiles.view import machine_under
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.timing import dispatch_messages, time_messages
+from taccl_py.schedule.transform import drafts_of
+from taccl_py.synthesis.bounds.runtime import View, likely_views
+from taccl_py.synthesis.catalog import load_engine
+from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Synthesis
+from taccl_py.topology.model import Topology
+from taccl_py.verify.any_size import judge_any
+
+# The engine that also searches on the machine as protocols see it, and its part of the time for the machine itself.
+_VIEWED_ENGINE, _OWN_SHARE = "auto", 0.6
+
+
+def search(
+    demand: Demand, engine_name: str, options: Options, profile: RuntimeProfile | None, events: Events
+) -> Synthesis:
+    """Answer of an engine; under a runtime profile, schedules that are found on the machine as protocols see it are runners-up.
+
+    Parameters
+    ----------
+    demand, engine_name, options
+        What is asked of which engine; ``auto`` without a sketch also searches as protocols see the machine.
+    profile
+        The runtime profile, or None for links and ports alone.
+    events
+        Progress.
+
+    Raises
+    ------
+    TacclError
+        Those of the engine.
+    """
+    engine = load_engine(engine_name)
+    if profile is None or profile.is_neutral or demand.sketch is not None or engine_name != _VIEWED_ENGINE:
+        return engine(demand, options, events)
+    limits = options.limits
+    own = replace(options, limits=limits.within(limits.seconds * _OWN_SHARE))
+    synthesis = engine(demand, own, events)
+    views = likely_views(
+        lambda size: synthesis.bound.time_us * max(1.0, size / demand.size_bytes),
+        demand.topology, profile, demand.kind, demand.size_bytes,
+        [str(each) for each in possible_protocols(demand.topology, demand.kind)],
+    )  # fmt: skip
+    found: list[Schedule] = []
+    for view in views:
+        if limits.stop.is_set():
+            break
+        events.stage(f"search for {view.protocol}")
+        part = replace(options, limits=limits.within(limits.seconds * (1 - _OWN_SHARE) / len(views)))
+        with suppress(LimitReached, Infeasible):
+            found += schedules_under(demand, profile, view, engine, part)
+    seen = {synthesis.schedule.messages, *(each.messages for each in synthesis.runners_up)}
+    fresh = [each for each in found if each.messages not in seen]
+    return replace(synthesis, runners_up=(*fresh, *synthesis.runners_up))
+
+
+def schedules_under(
+    demand: Demand, profile: RuntimeProfile, view: View, engine: Engine, options: Options
+) -> list[Schedule]:
+    """Schedules that an engine finds on the machine as a protocol sees it, with the times of the machine itself."""
+    machine = machine_under(demand.topology, profile, view.protocol, view.instances)
+    answer = engine(replace(demand, topology=machine), options, Events())
+    return list(chain.from_iterable(retimed(each, demand.topology) for each in (answer.schedule, *answer.runners_up)))
+
+
+def retimed(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
+    """The schedule with the times of another machine of the same links, if it is valid there.
+
+    With other times a message may start after the arrival of something that it was to go before, which sums cannot bear.
+    """
+    drafts = drafts_of(schedule)
+    for timing in (time_messages, dispatch_messages):
+        moved = replace(schedule, topology=topology, messages=timing(topology, schedule.chunk_bytes, drafts))
+        if not judge_any(moved):
+            yield moved
+            break

@@ -1,0 +1,408 @@
+"""Protocol and instances of a program, and which schedule it carries out, chosen by replay under a runtime profile.
+
+A schedule is lowered once, and its program is replayed at the size under every protocol and number of instances that the
+runtime allows, as if it had been lowered for them (`taccl_py.simulate.runtime_replay`). The best few are then lowered in
+earnest, verified, and replayed as they are; the fastest of these is the choice. Under the neutral profile none of this is
+done: `taccl_py.pipeline` chooses as it always has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringError
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.program import Protocol
+from taccl_py.lowering.protocol import possible_protocols
+from taccl_py.pipeline import Lowered, chosen_instead, lower_and_judge, require_valid
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.profiles.view import with_alphas_side_by_side
+from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK, Runtime
+from taccl_py.schedule.ir import Schedule
+from taccl_py.schedule.transform import in_pieces
+from taccl_py.simulate.runtime_replay import RuntimeReplay
+from taccl_py.solvers.limits import Limits, Over, never
+from taccl_py.synthesis.bounds import DemandBounds
+from taccl_py.synthesis.bounds.runtime import RuntimeBound, runtime_bound
+from taccl_py.synthesis.engine import Synthesis
+from taccl_py.verify.any_size import judge_any
+
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the choice.
+
+    Attributes
+    ----------
+    instances
+        Numbers of instances that are tried. Guess: powers of two, as experts' files have them.
+    most_lowered
+        Settings that are lowered in earnest for one choice.
+    nearly
+        A setting whose first replay is slower than the best program by more than this part is not lowered.
+    worth_of_doubling
+        Part of the time that twice as many instances have to save. Guess: threadblocks are taken from other kernels.
+    least_cell_bytes
+        Chunks are not cut into instances with fewer bytes.
+    joined
+        Threadblocks of all instances may be so many times as many as a GPU has, as lowering joins receiving and sending ones.
+    most_joined_messages
+        Messages of a schedule up to which that is tried, as it takes seconds. Guess.
+    pieces
+        Numbers of pieces into which messages are cut. Guess.
+    least_piece_bytes, most_messages
+        Pieces have so many bytes at least, and schedules of pieces so many messages at most. Guess: an operation of Simple costs what
+        some 32 KiB take, and several instances share a piece.
+    most_schedules
+        Schedules that are lowered for one choice.
+    bound_seconds
+        Most time for bounds.
+    """
+
+    instances: tuple[int, ...] = (1, 2, 4, 8, 16)
+    most_lowered: int = 5
+    nearly: float = 0.02
+    worth_of_doubling: float = 0.01
+    joined: float = 2.0
+    least_cell_bytes: int = 16
+    pieces: tuple[int, ...] = (1, 2, 4)
+    least_piece_bytes: float = 262144.0
+    most_messages: int = 1500
+    most_joined_messages: int = 600
+    most_schedules: int = 8
+    bound_seconds: float = 5.0
+
+
+PARAMS = Params()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
+    """A protocol and a number of instances."""
+
+    protocol: Protocol
+    instances: int
+
+
+class Trial:
+    """A lowered schedule that is replayed under a profile at any size and setting.
+
+    Attributes
+    ----------
+    schedule
+        The schedule, at the size that it was lowered for.
+    lowered
+        Its program with one instance.
+    options, profile
+        The runtime, and the runtime profile.
+    joined
+        Programs by number of instances where copies of the one with one instance do not fit, and lowering has to join threadblocks.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        lowered: Lowered,
+        options: LoweringOptions,
+        profile: RuntimeProfile,
+        joined: Mapping[int, Lowered],
+    ) -> None:
+        self.schedule, self.lowered = schedule, lowered
+        self.options, self.profile = options, profile
+        self.joined = joined
+        self._replay = RuntimeReplay(lowered.program, schedule.topology, profile)
+        self._joined = {
+            number: RuntimeReplay(each.program, schedule.topology, profile) for number, each in joined.items()
+        }
+        self._known: dict[tuple[float, Setting], float] = {}
+
+    def time_us(self, size_bytes: float, setting: Setting) -> float:
+        """Time at a size as nccl-tests counts it."""
+        if (size_bytes, setting) not in self._known:
+            protocol, number = str(setting.protocol), setting.instances
+            joined = self._joined.get(number)
+            self._known[size_bytes, setting] = (
+                self._replay.time_us(size_bytes, protocol=protocol, instances=number)
+                if joined is None
+                else joined.time_us(size_bytes, protocol=protocol)
+            )
+        return self._known[size_bytes, setting]
+
+    def allows(self, size_bytes: float, setting: Setting) -> bool:
+        """Whether so many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
+        program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
+        cell_bytes = size_bytes / max(self.schedule.collective.chunks_per_size, 1)
+        return (
+            (number in self.joined or program.num_threadblocks * number <= most_threadblocks(runtime))
+            and program.num_channels * number <= runtime.max_channels
+            and cell_bytes / number >= PARAMS.least_cell_bytes
+            and size_bytes % (program.num_chunks_per_loop * number) == 0
+        )
+
+    def settings(self, size_bytes: float, protocols: Sequence[Protocol], instances: int | None) -> Iterator[Setting]:
+        """Settings for a call of a size: those that the runtime allows, or all with the instances that the user asks for."""
+        for number in tried_instances(instances):
+            for protocol in protocols:
+                setting = Setting(protocol, number)
+                if number == 1 or instances is not None or self.allows(size_bytes, setting):
+                    yield setting
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A schedule, its program, and its time under the profile in microseconds."""
+
+    schedule: Schedule
+    lowered: Lowered
+    setting: Setting
+    runtime_us: float
+
+    @property
+    def preferred_us(self) -> float:
+        """See `preferred_us`."""
+        return preferred_us(self.runtime_us, self.setting)
+
+
+def lower_under(
+    synthesis: Synthesis,
+    options: LoweringOptions,
+    profile: RuntimeProfile,
+    instances: int | None,
+    over: Over = never,
+    stopped: Over = never,
+) -> tuple[Synthesis, Chosen]:
+    """Lower the schedule whose program is fastest under a profile; the choice is the synthesis' schedule.
+
+    Parameters
+    ----------
+    synthesis
+        An answer with its runners-up.
+    options
+        Runtime, placement, and protocol if the user asks for one.
+    profile
+        The runtime profile; not the neutral one.
+    instances
+        Number that the user asks for, or None to choose it.
+    over, stopped
+        Whether time is up, and whether the user wants an end.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept by any schedule.
+    """
+    schedules = _different([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
+    trials, failure = _trials(schedules, options, profile, over, stopped)
+    if not trials:
+        raise failure or ValueError("there is no schedule to lower")
+    chosen = _choose(trials, options, instances, over, stopped)
+    if chosen.schedule is synthesis.schedule:
+        return synthesis, chosen
+    return chosen_instead(synthesis, chosen.schedule), chosen
+
+
+def choose_for(
+    schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, instances: int | None, stopped: Over = never
+) -> Chosen:
+    """Lower one schedule with the protocol and the instances that are fastest at its size under a profile.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+    trials, failure = _trials([schedule], options, profile, never, stopped)
+    if not trials:
+        raise failure or ValueError("there is no schedule to lower")
+    return _choose(trials, options, instances, never, stopped)
+
+
+def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
+    """Lower bound under a profile for the collective, size and machine of a schedule."""
+    collective, topology = schedule.collective, with_alphas_side_by_side(schedule.topology)
+    bounds = DemandBounds.of(topology, collective.kind, collective.root, Limits(seconds=PARAMS.bound_seconds))
+
+    def physical_us(size_bytes: float) -> float:
+        return bounds.at(size_bytes).time_us
+
+    return runtime_bound(physical_us, topology, profile, collective.kind, size_of(schedule))
+
+
+def _different(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """The schedules without those that are as fast as one before them with as many messages, mostly its images."""
+    found: dict[tuple[int, int, str], Schedule] = {}
+    for schedule in schedules:
+        key = (len(schedule.messages), schedule.num_steps, f"{schedule.makespan_us:.6g}")
+        found.setdefault(key, schedule)
+    return list(found.values())
+
+
+def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
+    """The schedule, and valid ones with its messages in pieces: what is forwarded, summed or copied out need not wait for a whole one."""
+    yield schedule
+    for number in PARAMS.pieces[1:]:
+        few = len(schedule.messages) * number <= PARAMS.most_messages
+        if schedule.chunk_bytes / number < PARAMS.least_piece_bytes or not few:
+            return
+        cut = in_pieces(schedule, number)
+        if not judge_any(cut):
+            yield replace(cut, origin=schedule.origin)
+
+
+def _trials(
+    schedules: Sequence[Schedule], options: LoweringOptions, profile: RuntimeProfile, over: Over, stopped: Over
+) -> tuple[list[Trial], LoweringError | None]:
+    trials: list[Trial] = []
+    failure: LoweringError | None = None
+    for schedule in chain.from_iterable(map(pieces_of, schedules)):
+        if trials and over():
+            break
+        try:
+            require_valid(schedule)
+            trials.append(trial_of(schedule, options, profile, stopped))
+        except LoweringError as error:
+            failure = failure or error
+        except Interrupted:
+            if trials:
+                break
+            raise
+    return trials, failure
+
+
+def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, stopped: Over = never) -> Trial:
+    """Lower a schedule with one instance for trials.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+    failure: LoweringError | None = None
+    for each in _arrangements(options):
+        try:
+            lowered = lower_and_judge(schedule, replace(each, instances=1), stopped)
+            return Trial(schedule, lowered, each, profile, _joined(schedule, lowered, each, stopped))
+        except LoweringError as error:
+            failure = failure or error
+    raise failure or ValueError("no arrangement was tried")
+
+
+def most_threadblocks(runtime: Runtime) -> int:
+    """Threadblocks of a GPU that run at the same time and can be waited for."""
+    return min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
+
+
+def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stopped: Over) -> dict[int, Lowered]:
+    """Programs with instances that do not fit without joining threadblocks, as long as there are not too many of these."""
+    most, blocks = most_threadblocks(options.runtime), lowered.program.num_threadblocks
+    found: dict[int, Lowered] = {}
+    if len(schedule.messages) > PARAMS.most_joined_messages:
+        return found
+    for number in PARAMS.instances:
+        cell_bytes = schedule.chunk_bytes / number
+        if not most < blocks * number <= most * PARAMS.joined or cell_bytes < PARAMS.least_cell_bytes or stopped():
+            continue
+        with suppress(LoweringError, InvalidArtifact):
+            wanted = replace(options, instances=number, port_order=lowered.port_order)
+            found[number] = lower_and_judge(schedule, wanted, stopped)
+    return found
+
+
+def _arrangements(options: LoweringOptions) -> Iterator[LoweringOptions]:
+    """Options with local work spread and sums gathered, and where that cannot be lowered without."""
+    yield replace(options, spread_local=True, gather_sums=True)
+    yield options
+
+
+def protocols_for(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> tuple[Protocol, ...]:
+    """Protocols that may be chosen: the user's, else what machine and collective allow."""
+    if options.protocol is not None:
+        return (options.protocol,)
+    possible = possible_protocols(schedule.topology, schedule.collective.kind)
+    return tuple(protocol for protocol in possible if str(protocol) in profile.protocols)
+
+
+def _choose(
+    trials: Sequence[Trial], options: LoweringOptions, instances: int | None, over: Over, stopped: Over
+) -> Chosen:
+    ranked = sorted(_ranked(trials, options, instances), key=lambda each: each[0])
+    best: Chosen | None = None
+    failure: LoweringError | InvalidArtifact | None = None
+    tried: set[tuple[Setting, float]] = set()
+    for estimate_us, _, trial, setting in ranked:
+        if best is not None and (
+            estimate_us > best.preferred_us * (1 + PARAMS.nearly) or len(tried) >= PARAMS.most_lowered or over()
+        ):
+            break
+        # Of schedules that are as fast as each other in the same setting, which are often images of each other, one is enough.
+        likeness = (setting, float(f"{estimate_us:.3g}"))
+        if likeness in tried:
+            continue
+        tried.add(likeness)
+        try:
+            chosen = lower_as(trial, setting, options, stopped)
+        except (LoweringError, InvalidArtifact) as error:
+            failure = failure or error
+            continue
+        except Interrupted:
+            if best is not None:
+                break
+            raise
+        if best is None or chosen.preferred_us < best.preferred_us * (1 - 1e-9):
+            best = chosen
+    if best is None:
+        raise failure or InputError("no protocol and number of instances is possible")
+    return best
+
+
+def _ranked(
+    trials: Sequence[Trial], options: LoweringOptions, instances: int | None
+) -> Iterator[tuple[float, int, Trial, Setting]]:
+    """Every trial and setting with its time; of equal times the one with fewer instances of the earlier trial first."""
+    for place, trial in enumerate(trials):
+        size = size_of(trial.schedule)
+        protocols = protocols_for(trial.schedule, options, trial.profile)
+        for setting in trial.settings(size, protocols, instances):
+            yield preferred_us(trial.time_us(size, setting), setting), place, trial, setting
+
+
+def tried_instances(asked: int | None) -> tuple[int, ...]:
+    """Numbers of instances to try: the one that the user asks for, else powers of two."""
+    return PARAMS.instances if asked is None else (asked,)
+
+
+def preferred_us(time_us: float, setting: Setting) -> float:
+    """Time by which settings are ranked: more instances take more of the GPU, and have to be worth it."""
+    return time_us * (1 + PARAMS.worth_of_doubling * math.log2(setting.instances))
+
+
+def size_of(schedule: Schedule) -> float:
+    """Size of a schedule in bytes as nccl-tests counts it."""
+    return schedule.chunk_bytes * schedule.collective.chunks_per_size
+
+
+def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: Over = never) -> Chosen:
+    """Lower a trial's schedule for a setting and replay its program.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+    lowered = trial.lowered if setting.instances == 1 else trial.joined.get(setting.instances)
+    if lowered is None or lowered.program.protocol is not setting.protocol:
+        wanted = replace(
+            trial.options, protocol=setting.protocol, instances=setting.instances, port_order=trial.lowered.port_order
+        )
+        lowered = lower_and_judge(trial.schedule, wanted, stopped)
+    facts = lowered.verdict.facts
+    if options.protocol is None and facts is not None and facts.flags_early:
+        raise LoweringError(
+            "its flags come too early for this protocol", runtime=options.runtime.name, limit="protocol"
+        )
+    replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
+    return Chosen(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))

@@ -1,0 +1,142 @@
+"""Lower bound on the time of a call under a runtime profile, for any algorithm and any of the runtime's protocols.
+
+It follows from the bound on links and ports. Under a protocol every byte costs its share of flags and moves at the usable rate
+of the wires, so that a size costs at least what a larger one costs without a runtime; an arrival comes an operation and a hop
+after that; some data cross nodes; a GPU receives no faster than all its threadblocks together; and the launch comes on top. The
+least over all protocols is the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from taccl_py.collective import Kind
+from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
+from taccl_py.profiles.view import is_far, usable_shares
+from taccl_py.topology.model import Topology
+
+# Protocols are searched under whose bound is within this factor of the least, and at most so many. Guess.
+_LIKELY, _MOST_VIEWS = 1.5, 2
+# Threadblocks that may feed a link when schedules are searched: as many as instances are ever tried. The replay decides how many fit.
+_MOST_INSTANCES = 16
+# Bytes that the rank that receives most receives at least, as a part of the size, for n ranks.
+_RECEIVED: dict[Kind, Callable[[int], float]] = {
+    Kind.ALLGATHER: lambda n: (n - 1) / n,
+    Kind.REDUCESCATTER: lambda n: (n - 1) / n,
+    Kind.ALLTOALL: lambda n: (n - 1) / n,
+    Kind.ALLREDUCE: lambda n: 2 * (n - 1) / n,
+    Kind.BROADCAST: lambda _: 1.0,
+    Kind.REDUCE: lambda _: 1.0,
+    Kind.GATHER: lambda n: (n - 1) / n,
+    Kind.SCATTER: lambda n: 1 / n,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeBound:
+    """A lower bound under a runtime profile.
+
+    Attributes
+    ----------
+    time_us
+        No program of any protocol is faster under the profile.
+    protocol
+        The protocol that has the least bound; empty under the neutral profile.
+    reason
+        Where it comes from, for people.
+    """
+
+    time_us: float
+    protocol: str
+    reason: str
+
+
+def runtime_bound(
+    physical_us: Callable[[float], float], topology: Topology, profile: RuntimeProfile, kind: Kind, size_bytes: float
+) -> RuntimeBound:
+    """Lower bound under a profile.
+
+    Parameters
+    ----------
+    physical_us
+        Bound on links and ports of `topology` for a size in bytes, in microseconds.
+    topology, profile
+        Machine, whose alphas are side by side where they do not follow each other
+        (`taccl_py.profiles.view.with_alphas_side_by_side`), and runtime profile.
+    kind, size_bytes
+        The collective, and its size as nccl-tests counts it.
+    """
+    if profile.is_neutral:
+        return RuntimeBound(physical_us(size_bytes), "", "links and ports")
+    bounds = {
+        name: _bound_of(costs, physical_us, topology, profile, kind, size_bytes)
+        for name, costs in profile.protocols.items()
+    }
+    least = min(bounds, key=bounds.__getitem__)
+    launch_us = profile.protocols[least].launch_us
+    return RuntimeBound(bounds[least], least, f"{least}: launch {launch_us:.3g} us, then links, hops and threadblocks")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A protocol and a number of instances under which a machine is worth a search."""
+
+    protocol: str
+    instances: int
+
+
+def likely_views(
+    physical_us: Callable[[float], float],
+    topology: Topology,
+    profile: RuntimeProfile,
+    kind: Kind,
+    size_bytes: float,
+    protocols: Sequence[str],
+) -> list[View]:
+    """Protocols whose bound at a size is within `_LIKELY` of the least, the least first.
+
+    Parameters
+    ----------
+    physical_us, topology, profile, kind, size_bytes
+        As for `runtime_bound`.
+    protocols
+        Protocols that are possible.
+    """
+    bounds = {
+        name: _bound_of(profile.protocols[name], physical_us, topology, profile, kind, size_bytes)
+        for name in protocols
+        if name in profile.protocols
+    }
+    ordered = sorted(bounds, key=bounds.__getitem__)
+    near = [name for name in ordered if bounds[name] <= _LIKELY * bounds[ordered[0]]]
+    return [View(name, _MOST_INSTANCES) for name in near[:_MOST_VIEWS]]
+
+
+def _bound_of(
+    costs: ProtocolCosts,
+    physical_us: Callable[[float], float],
+    topology: Topology,
+    profile: RuntimeProfile,
+    kind: Kind,
+    size_bytes: float,
+) -> float:
+    far_us, near_us = _hops_us(topology, costs)
+    usable = usable_shares(topology, profile)
+    shares = [usable.far] * (topology.num_nodes > 1) + [usable.near] * (near_us is not None)
+    wires_us = physical_us(size_bytes * costs.wire / max(shares, default=1.0))
+    after_us = min((each for each in (far_us, near_us) if each is not None), default=0.0)
+    received = size_bytes * _RECEIVED[kind](topology.num_ranks) / profile.most_threadblocks
+    fed_us = received / (1000 * costs.tb_gbps)
+    return costs.launch_us + max(wires_us + after_us, (far_us or 0.0), fed_us)
+
+
+def _hops_us(topology: Topology, costs: ProtocolCosts) -> tuple[float | None, float | None]:
+    """Least that an operation and a hop add to the alpha of a link, between nodes and inside them; None where there is no link."""
+    added: dict[bool, float] = {}
+    for link in topology.links:
+        far = is_far(topology, link.src, link.dst)
+        own_us = link.alpha_us + link.latency_us
+        hop_us = max((costs.hop_far_us if far else costs.hop_near_us) + costs.op_us - own_us, 0.0)
+        added[far] = min(added.get(far, hop_us), hop_us)
+    return added.get(True), added.get(False)

@@ -1,0 +1,1 @@
+"""Runtime profiles: values, files, and what a machine looks like under them."""

@@ -1,0 +1,1 @@
+"""Predictions beside measurements that others made and published."""
