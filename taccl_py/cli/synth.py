@@ -15,6 +15,7 @@ from taccl_py.cli.interrupt import interrupts_drop
 from taccl_py.cli.options import (
     KIND,
     OUTPUT,
+    OUTPUT_FILE,
     RANKS,
     SIZE,
     SIZE_RANGE,
@@ -131,7 +132,7 @@ _UNLOWERED = "unlowered.json"
 )
 @click.option(
     "--progress",
-    type=OUTPUT,
+    type=OUTPUT_FILE,
     default=None,
     help="Write incumbent and bound over time to this file; taccl report draws progress.json beside a schedule.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -224,7 +225,10 @@ def print_table(table: Table) -> None:
         for column in table.columns:
             _narrow(column)
         console.width = max(console.width, console.measure(table, options=unlimited).minimum)
-    console.print(table)
+    # Written here, since rich has an exit code of its own for a reader that has gone away.
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.write(captured.get())
 
 
 def _narrow(column: Column) -> None:
