@@ -15,6 +15,9 @@ from taccl_py.runtimes import Runtime
 from taccl_py.schedule.teccl import is_teccl_schedule, read_teccl_schedule
 from taccl_py.verify.msccl import ProgramVerdict
 
+# Rules of the judge that a program which never ends breaks.
+_STOPS = ("fifo-deadlock", "deadlock")
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -76,13 +79,15 @@ def convert_and_judge(
         )
         return Conversion(lowered.program, lowered.text, lowered.verdict, ("the schedule of TE-CCL was lowered",))
     file = read_foreign(text, path, kind=kind, origin=origin)
-    refusal: InvalidArtifact | LoweringError | None = None
+    refusals: dict[bool, InvalidArtifact | LoweringError] = {}
     for options in conversions(file, runtime, placement):
         try:
             return _convert_once(file, path, options)
         except (InvalidArtifact, LoweringError) as error:
-            refusal = refusal or error
-    raise refusal or ValueError("there is no way to convert a file")
+            # What is wrong with the placement that the file names says more than that a guess was wrong.
+            guessed = placement is None and options.in_place and options.out_of_place and file.legacy
+            refusals.setdefault(guessed, error)
+    raise refusals.get(False) or refusals.get(True) or ValueError("there is no way to convert a file")
 
 
 def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conversion:
@@ -95,11 +100,14 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conv
     if program.max_bytes != max_bytes:
         notes.append(f"maxBytes is now {program.max_bytes}, above which the program would stop")
     if verdict.violations:
-        raise InvalidArtifact(f"{path}, converted", verdict.violations)
+        # Results are wrong where the program stops; that it does comes first.
+        stops = sorted(verdict.violations, key=lambda one: one.rule not in _STOPS)
+        raise InvalidArtifact(f"{path}, converted", stops)
     if verdict.facts is not None and verdict.facts.flags_early and program.kind not in (Kind.BROADCAST, Kind.REDUCE):
         # Simple is the one that is right over all networks, but for these two.
         found = _convert_once(replace(file, program=replace(file.program, protocol=Protocol.SIMPLE)), path, options)
         early = "the protocol is now Simple: with LL this runtime may overwrite what is still being sent"
         return replace(found, notes=(*found.notes, early))
+    notes += ["fused steps are taken apart, for with them the program would stop or be wrong"] * options.unfused
     notes += ["rrc adds to what lies at its destination, as TACCL means it"] * options.adds_to_target
     return Conversion(program, text, verdict, tuple(notes))

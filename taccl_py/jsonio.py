@@ -7,12 +7,19 @@ asked for, so a misspelt key is an error and never silently ignored.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import os
 import re
+import select
+import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from io import RawIOBase
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,28 +27,87 @@ from taccl_py.errors import InputError
 
 # First characters of texts of these forms.
 _BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
+# What is read at a time, and at most: of a file, and of a pipe or a device, which may have no end.
+_BLOCK_BYTES, _MOST_BYTES, _MOST_STREAM_BYTES = 1 << 20, 1 << 32, 1 << 27
+# Characters of a name that a temporary file beside it begins with: names have an end too.
+_NAME_KEPT = 40
+# How long somebody may take to open a named pipe to write.
+_PIPE_SECONDS = 30.0
 # Files of ours say first what they are, so that large ones need not be read twice.
 _FORMAT_FIRST = re.compile(r'\s*\{\s*"format"\s*:\s*"([^"\\]*)"')
 
 
 def read_text(path: Path) -> str:
-    """Text of a UTF-8 file.
+    """Text of a UTF-8 file, a pipe or a device.
 
     Raises
     ------
     InputError
-        If the file cannot be read or is not UTF-8.
+        If it cannot be read, is not UTF-8, holds a NUL, or is longer than any file of this program can be.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        is_file = path.is_file()
+        with open(path, "rb", buffering=0, opener=_opened) as file:
+            first = b"" if is_file else _await_writer(file.fileno(), str(path))
+            return _decode(_blocks(first, file), str(path), is_file=is_file)
     except FileNotFoundError:
         raise InputError("there is no such file", path=str(path)) from None
     except IsADirectoryError:
         raise InputError("is a directory, a file is needed", path=str(path)) from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text (byte {error.start})", path=str(path)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=str(path)) from None
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file without waiting for somebody who writes to a pipe."""
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISFIFO(os.fstat(handle).st_mode):
+        os.set_blocking(handle, True)
+    return handle
+
+
+def _await_writer(handle: int, path: str) -> bytes:
+    """Wait until somebody has opened a pipe to write; returns what was read from it meanwhile."""
+    if not stat.S_ISFIFO(os.fstat(handle).st_mode):
+        return b""
+    poll, end, first = select.poll(), time.monotonic() + _PIPE_SECONDS, b""
+    poll.register(handle, select.POLLIN)
+    with suppress(BlockingIOError):  # somebody has, and writes later
+        while not first and not poll.poll(50):
+            first = os.read(handle, 1)
+            if time.monotonic() > end:
+                raise InputError(
+                    f"is a pipe to which nobody writes (for {_PIPE_SECONDS:g} s); start its writer", path=path
+                )
+    os.set_blocking(handle, True)
+    return first
+
+
+def _blocks(first: bytes, file: RawIOBase) -> Iterator[bytes]:
+    """What was read of a file already, and the rest of it."""
+    if first:
+        yield first
+    while block := file.read(_BLOCK_BYTES):
+        yield block
+
+
+def _decode(blocks: Iterable[bytes], path: str, *, is_file: bool) -> str:
+    """Text of blocks of a file, or of what may have no end; lines end as on this system."""
+    most = _MOST_BYTES if is_file else _MOST_STREAM_BYTES
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    texts, done = [], 0
+    for block in chain(blocks, [b""]):
+        waiting = len(decoder.getstate()[0])
+        try:
+            texts.append(decoder.decode(block, final=not block))
+        except UnicodeDecodeError as error:
+            raise InputError(f"is not UTF-8 text (byte {done - waiting + error.start})", path=path) from None
+        if (nul := block.find(b"\0")) >= 0:
+            raise InputError(f"is no text: byte {done + nul} is NUL; name another file", path=path)
+        done += len(block)
+        if done > most:
+            raise InputError(f"holds more than {most >> 20} MiB; name a smaller file", path=path)
+    return "".join(texts).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def refuse_form(text: str, path: str, form: str, needed: str, advice: str) -> None:
@@ -144,8 +210,8 @@ def _scalar_line(value: dict[str, Any]) -> str | None:
     return "{" + ", ".join(f"{json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in value.items()) + "}"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file by way of a temporary file beside it, so that nobody ever sees half of it.
+def write_atomically(path: Path, text: str | bytes) -> None:
+    """Write a file by way of a temporary file beside it, so that nobody ever sees half of it.
 
     Raises
     ------
@@ -155,8 +221,8 @@ def write_atomically(path: Path, text: str) -> None:
     write_all({path: text})
 
 
-def write_all(texts: Mapping[Path, str]) -> None:
-    """Write several text files: every one is complete under another name before the first gets its own.
+def write_all(texts: Mapping[Path, str | bytes]) -> None:
+    """Write several files, texts in UTF-8: every one is complete under another name before the first gets its own.
 
     So if one cannot be written, as on a full disk, none of them is there. Only if a name cannot be given in the end, do those before
     it have theirs already. A device or a pipe, such as /dev/null, stays what it is, and takes its text when all files are complete.
@@ -184,21 +250,25 @@ def write_all(texts: Mapping[Path, str]) -> None:
             written.unlink(missing_ok=True)
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, *, is_file: bool = False) -> None:
     """Refuse an output for which no file can be made, before there is anything to lose; nothing is left behind.
 
     Parameters
     ----------
     path
         A directory that exists, or a file or a directory to be made; of a pipe or a device nothing is asked.
+    is_file
+        Whether it can only be a file.
 
     Raises
     ------
     InputError
-        If a file cannot be made there, or in the nearest directory above it that exists.
+        If it is a directory and must be a file, or a file cannot be made there, or in the nearest directory above it that exists.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         return
+    if is_file and path.is_dir():
+        raise InputError("cannot be written: it is a directory; name a file", path=str(path))
     folders = [path, *path.parents] if path.is_dir() else path.parents
     nearest = next((folder for folder in folders if folder.exists()), path.parent)
     try:
@@ -208,14 +278,42 @@ def require_writable(path: Path) -> None:
         raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
 
 
-def _write_beside(path: Path, text: str) -> Path:
+def append_text(path: Path, text: str) -> None:
+    """Add a text to the end of a file, which is made if it is not there; if not all of it can be written, none of it stays.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            before = os.fstat(file.fileno()).st_size
+            try:
+                left = _bytes(text)
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                if path.is_file():
+                    file.truncate(before)
+                raise
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _write_beside(path: Path, text: str | bytes) -> Path:
     """Complete copy of a file under a temporary name in its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:_NAME_KEPT]}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(_bytes(text))
             os.chmod(name, 0o666 & ~_umask())
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -225,9 +323,9 @@ def _write_beside(path: Path, text: str) -> Path:
     return Path(name)
 
 
-def _write_to(path: Path, text: str) -> None:
+def _write_to(path: Path, text: str | bytes) -> None:
     try:
-        path.write_text(text, encoding="utf-8", newline="\n")
+        path.write_bytes(_bytes(text))
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
 

@@ -33,7 +33,7 @@ from taccl_py.simulate.cost_curve import CostCurve, cost_curve
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.sketch.machine import load_machine
-from taccl_py.solvers.limits import Deadline, Limits, Over
+from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology
@@ -207,6 +207,8 @@ class Comparison:
         The runtime profile.
     rows, measured
         One row for each size, and the logs that were given.
+    tried_all
+        Whether there was time for all variants of the baselines.
     """
 
     demand: Demand
@@ -214,6 +216,7 @@ class Comparison:
     profile: RuntimeProfile
     rows: tuple[ComparedSize, ...]
     measured: tuple[MeasuredLog, ...] = ()
+    tried_all: bool = True
 
     @property
     def left(self) -> tuple[SizeRange, ...]:
@@ -328,7 +331,7 @@ def compare_sizes(
         _require_ranks(log, topology)
     # First, as ours can be compared with nothing else, however early the user ends their search.
     events.stage("baselines")
-    timed = _timed(demand, sizes, limits.stop.is_set)
+    timed, tried_all = _timed(demand, sizes, limits)
     if given.installed is None:
         own, files = _searched(request, sizes, options, events)
     else:
@@ -352,7 +355,7 @@ def compare_sizes(
         for row in own
     ]
     measured = tuple(_beside(log, subject, machine, replays, demand.kind) for subject, log in given.logs)
-    return Comparison(demand, job, profile, tuple(rows), measured)
+    return Comparison(demand, job, profile, tuple(rows), measured, tried_all)
 
 
 def _searched(
@@ -464,20 +467,23 @@ def _beside(log: Log, subject: str, machine: NcclMachine, replays: _Replays, kin
     return MeasuredLog(log.path, subject, tuple(rows))
 
 
-def _timed(demand: Demand, sizes: SizeRange, stopped: Over) -> list[_Timed]:
-    """Judged variants of all baselines with their times, or Interrupted if the user does not wait for all."""
+def _timed(demand: Demand, sizes: SizeRange, limits: Limits) -> tuple[list[_Timed], bool]:
+    """Judged variants of baselines with their times, and whether there was time for all; Interrupted if the user wants an end."""
     # An order that suits small messages need not suit large ones, so baselines are planned for both and for between.
     planned = {sizes.low_bytes, round(math.sqrt(sizes.low_bytes * sizes.high_bytes)), sizes.high_bytes}
     made = (baselines_of(demand.topology, demand.kind, demand.root, size) for size in sorted(planned))
-    found = []
+    found: list[_Timed] = []
+    over = limits.countdown()
     for baseline in chain.from_iterable(made):
         for variant in baseline.variants:
-            if stopped():
+            if limits.stop.is_set():
                 raise Interrupted("interrupted before there was an answer")
+            if found and over():
+                return found, False
             require_valid(variant.schedule, f"baseline {baseline.family} ({variant.name})")
             curve = cost_curve(variant.schedule, sizes.low_bytes, sizes.high_bytes)
             found.append(_Timed(baseline.family, variant.name, curve))
-    return found
+    return found, True
 
 
 def _fastest(timed: Sequence[_Timed], size_bytes: int) -> tuple[BaselineTime, ...]:

@@ -70,6 +70,10 @@ def read_suite(path: Path) -> Suite:
         value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"is not TOML: {error}; correct it", path=str(path)) from None
+    except RecursionError:
+        raise InputError("is nested too deeply; write it with fewer levels", path=str(path)) from None
+    except ValueError as error:  # a number with thousands of digits
+        raise InputError(f"holds a number that cannot be read ({error})", path=str(path)) from None
     fields = Fields(value, str(path))
     fields.header(FORMAT, VERSION)
     defaults = value.get("defaults", {})

@@ -1,12 +1,15 @@
 """Ask for it: the command line. Options become pipeline calls, results become tables or JSON.
 
 Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a runtime's limit, 6 a package is missing,
-130 interrupted before there was an answer (`taccl_py.errors`). Data goes to stdout, progress and errors to stderr.
+130 interrupted before there was an answer (`taccl_py.errors`), 141 the reader of the output has gone away. Data goes to stdout,
+progress and errors to stderr.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -15,7 +18,8 @@ import click
 
 from taccl_py import __version__
 from taccl_py.cli.interrupt import interrupts_end
-from taccl_py.errors import Interrupted, SynthesisError, TacclError
+from taccl_py.cli.streams import CLOSED_PIPE_EXIT_CODE, PipeClosed, standard_streams
+from taccl_py.errors import InputError, Interrupted, SynthesisError, TacclError
 
 # A group without a command prints its help; click has an error for that since 8.2.
 _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
@@ -101,7 +105,7 @@ def cli(debug: bool) -> None:
       taccl check out/schedule.json out/algorithm.xml
 
     Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a limit of the runtime, 6 a package is missing,
-    130 interrupted (Ctrl-C, SIGTERM) before there was an answer.
+    130 interrupted (Ctrl-C, SIGTERM, SIGHUP) before there was an answer, 141 the reader of the output has gone away.
     """
 
 
@@ -114,34 +118,50 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line: the one place where an error becomes a line and an exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     collect_rarely()
+    with standard_streams():
+        sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command line; returns its exit code."""
     try:
         with interrupts_end():
             result: Any = cli.main(args=arguments, prog_name="taccl", standalone_mode=False)
-    except TacclError as error:
-        if "--debug" in arguments:
-            raise
-        _complain(str(error))
-        sys.exit(error.exit_code)
+            sys.stdout.flush()
+    except PipeClosed:
+        return CLOSED_PIPE_EXIT_CODE
     except _NO_ARGUMENTS as error:
         error.show(file=sys.stderr)
-        sys.exit(2)
-    except click.ClickException as error:
-        if "--debug" in arguments:
+        return InputError.exit_code
+    except (Exception, KeyboardInterrupt) as error:
+        found = _sentence(error)
+        if found is None or ("--debug" in arguments and not isinstance(error, click.Abort | KeyboardInterrupt)):
             raise
-        _complain(_in_one_sentence(error))
-        sys.exit(2)
-    except MemoryError:
-        if "--debug" in arguments:
-            raise
-        _complain("the memory is too small for a problem of this size; use fewer ranks or chunks")
-        sys.exit(SynthesisError.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted")
-        sys.exit(Interrupted.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
-    sys.exit(result if isinstance(result, int) else 0)
+        _complain(found[0])
+        return found[1]
+    return result if isinstance(result, int) else 0
+
+
+def _sentence(error: BaseException) -> tuple[str, int] | None:
+    """What is said of an error, and the exit code; None of a mistake in this program."""
+    match error:
+        case TacclError():
+            return str(error), error.exit_code
+        case click.ClickException():
+            return _in_one_sentence(error), InputError.exit_code
+        case click.Abort() | KeyboardInterrupt():
+            return "interrupted", Interrupted.exit_code
+        case MemoryError():
+            words = "the memory is too small for a problem of this size; use fewer ranks or chunks"
+            return words, SynthesisError.exit_code
+        case OSError(filename=str() | bytes() as name, strerror=str() as reason):
+            where = os.fsdecode(name)
+            return f"{where}: cannot be used: {reason}; name another file", InputError.exit_code
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EMFILE | errno.ENFILE, strerror=reason):
+            return f"the machine cannot go on: {reason}; make room and start again", InputError.exit_code
+        case RecursionError():
+            return "the input is nested too deeply; write it with fewer levels", InputError.exit_code
+    return None
 
 
 def _in_one_sentence(error: click.ClickException) -> str:

@@ -85,7 +85,11 @@ _SUBJECTS = ("nccl", "ours")
     help="Log of nccl-tests, set beside what is predicted: of NCCL itself, of our files, or (without a word) of either. May be repeated.",
 )
 @click.option(
-    "--time-limit", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Seconds for the search of ours."
+    "--time-limit",
+    type=click.FloatRange(0.1),
+    default=100.0,
+    show_default=True,
+    help="Seconds for the search of ours, and at most for the baselines, of which those tried by then are compared.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @json_option  # fmt: skip
@@ -147,7 +151,7 @@ def compare(as_json: bool, **values: Any) -> None:
     generation = tuned_as(gpu) if gpu is not None else None
     graphs = read_graphs(values["nccl_graph"]) if values["nccl_graph"] is not None else None
     tuned = Tuned(generation, None if cpu == "auto" else cpu == "amd", graphs, values["fabric"])
-    with watched(stop) as events:
+    with watched(stop, in_vain="baselines") as events:
         comparison = compare_sizes(
             request,
             values["sizes"],
@@ -157,7 +161,7 @@ def compare(as_json: bool, **values: Any) -> None:
             Given(values["with_taccl"], installed, logs),
         )
     if selection.note:
-        click.echo(f"note: {selection.note}", err=True)
+        click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
     result = comparison_record(comparison)
     if as_json:
         echo_json(result)
@@ -166,6 +170,10 @@ def compare(as_json: bool, **values: Any) -> None:
         print_table(table)
     if note := remedy(result, str(directory) if directory is not None else "DIRECTORY"):
         click.echo(note, err=True)
+    if not comparison.tried_all:
+        click.echo(
+            "note: time was up before all variants of the baselines were tried; give more with --time-limit", err=True
+        )
     if values["with_taccl"] and (note := _without_taccl(result)):
         click.echo(note, err=True)
 

@@ -12,7 +12,6 @@ import click
 
 from taccl_py.cli.options import LEFT, OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError
-from taccl_py.jsonio import write_all
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.units import format_count
 
@@ -55,7 +54,8 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
 
     Files are converted for the runtime and judged, one by one and together: only algorithm files, names that sort by size, and
     no two files for the same call; a file that is there already changes nothing. For the legacy runtime a configuration file is
-    written too. Stdout tells the environment variables to set; all ranks must see the same directory.
+    written too. The directory has all new files at once, or, if something goes wrong or it is killed, those it had. Stdout tells
+    the environment variables to set; all ranks must see the same directory.
 
     NCCL runs its own algorithms at sizes for which no file is; taccl compare says where they are faster, and --leave cuts files there.
 
@@ -71,6 +71,7 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
       taccl install plan.json -o plans --runtime mscclpp
     """
     from taccl_py.portfolio.directory import leave_to_nccl, plan_installation, read_offer, xml_files
+    from taccl_py.portfolio.swap import sole_user, swap_files
 
     place, trim, replaces, leave = values["place"], values["trim"], values["replaces"], values["leave"]
     at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"
@@ -84,19 +85,17 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
         _install_plans(sources, output, at, trim=trim, replaces=replaces, as_json=as_json)
         return
     target = RUNTIMES[runtime]
-    old = _files_of_runtimes(output) if output.is_dir() else []
-    kept = [] if replaces else [path for path in old if path.name != LEGACY_CONFIG]
-    # What is in a directory of the legacy runtime counts maxBytes as that does, whatever else the files say.
-    origin = LEGACY if any(path.name == LEGACY_CONFIG for path in old) else None
-    offers = [read_offer(path, target, origin, held=True) for path in kept]
-    offers += [read_offer(path, target) for path in xml_files(sources)]
-    offers, notes = leave_to_nccl(offers, leave, target)
-    found = plan_installation(offers, target, at, trim=trim)
-    found = replace(found, notes=(*notes, *found.notes))
-    write_all({output / name: text for name, text in found.texts.items()})
-    for path in old:
-        if path.name not in found.texts:
-            path.unlink(missing_ok=True)
+    with sole_user(output):
+        old = _files_of_runtimes(output) if output.is_dir() else []
+        kept = [] if replaces else [path for path in old if path.name != LEGACY_CONFIG]
+        # What is in a directory of the legacy runtime counts maxBytes as that does, whatever else the files say.
+        origin = LEGACY if any(path.name == LEGACY_CONFIG for path in old) else None
+        offers = [read_offer(path, target, origin, held=True) for path in kept]
+        offers += [read_offer(path, target) for path in xml_files(sources)]
+        offers, notes = leave_to_nccl(offers, leave, target)
+        found = plan_installation(offers, target, at, trim=trim)
+        found = replace(found, notes=(*notes, *found.notes))
+        swap_files(output, found.texts, [path.name for path in old])
     _print(found, output, target, as_json=as_json)
 
 
@@ -104,16 +103,15 @@ def _install_plans(
     sources: Sequence[Path], output: Path, place: str, *, trim: bool, replaces: bool, as_json: bool
 ) -> None:  # fmt: skip
     from taccl_py.portfolio.plans import install_plans, read_plan_offer
+    from taccl_py.portfolio.swap import sole_user, swap_files
 
     folder = output / PLAN_FOLDER
-    old = sorted(folder.glob("*.json")) if folder.is_dir() else []
-    files = [file for path in sources for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-    offers = [read_plan_offer(path, held=True) for path in ([] if replaces else old)]
-    found = install_plans([*offers, *map(read_plan_offer, files)], trim=trim)
-    write_all({folder / name: text for name, text in found.texts.items()})
-    for path in old:
-        if path.name not in found.texts:
-            path.unlink(missing_ok=True)
+    with sole_user(output):
+        old = sorted(folder.glob("*.json")) if folder.is_dir() else []
+        files = [file for path in sources for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+        offers = [read_plan_offer(path, held=True) for path in ([] if replaces else old)]
+        found = install_plans([*offers, *map(read_plan_offer, files)], trim=trim)
+        swap_files(folder, found.texts, [path.name for path in old])
     environment = {"MSCCLPP_CACHE_DIR": place}
     if as_json:
         echo_json({

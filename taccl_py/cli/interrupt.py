@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM, which is how schedulers of clusters, CI and `timeout` say the same.
+"""Ctrl-C, SIGTERM, which is how schedulers of clusters, CI and `timeout` say the same, and SIGHUP, when a terminal is closed.
 
 The first one asks a search for the best answer so far; it ends the program where there is none yet, and so does the second one.
 """
@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 from taccl_py.errors import Interrupted, LimitReached
+from taccl_py.solvers.limits import INTERRUPTS
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # What follows so soon is the same interrupt: `timeout` sends one to the command, and then one to its process group.
 _ONE_INTERRUPT_SECONDS = 0.2
+_NO_ANSWER = "interrupted before there was an answer"
 
 
 @contextmanager
@@ -32,19 +33,28 @@ def interrupts_end() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_stop(stop: threading.Event) -> Iterator[None]:
+def interrupts_stop(stop: threading.Event, in_vain: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """For a search: the first interrupt sets `stop`, the second one raises KeyboardInterrupt.
+
+    Parameters
+    ----------
+    stop
+        Set by the first interrupt.
+    in_vain
+        Whether there can be no answer yet, so that the first interrupt ends the search at once.
 
     Raises
     ------
     Interrupted
-        If the search says that time was too short, which the user cut.
+        If the search says that time was too short, which the user cut, or there can be no answer yet.
     """
 
     def interrupt() -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        if in_vain():
+            raise Interrupted(_NO_ANSWER)
 
     with _handled(interrupt):
         try:
@@ -52,7 +62,7 @@ def interrupts_stop(stop: threading.Event) -> Iterator[None]:
         except LimitReached:
             if not stop.is_set():
                 raise
-            raise Interrupted("interrupted before there was an answer") from None
+            raise Interrupted(_NO_ANSWER) from None
 
 
 @contextmanager
@@ -89,7 +99,9 @@ def _handled(act: Callable[[], None]) -> Iterator[None]:
     def handler(_number: int, _frame: FrameType | None) -> None:
         _LISTENER.hears(act)
 
-    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    # Who started the command with nohup wants it to outlive the terminal.
+    heeded = [one for one in INTERRUPTS if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield
     finally:

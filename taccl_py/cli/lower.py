@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from taccl_py.cli.options import (
-    chosen_profile,
     echo_json,
     json_option,
     lowering_options,
@@ -161,10 +160,11 @@ def _lower_group(group: GroupSchedule, values: dict[str, Any]) -> _Written:
 
 def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
     from taccl_py.pipeline import lower_and_judge
+    from taccl_py.profiles.catalog import select_profile
     from taccl_py.selection import choose_for
 
     options = replace(make_lowering_options(values, subject.topology), name=values["name"])
-    profile = chosen_profile(values["runtime_profile"], options.runtime.name, subject.topology)
+    profile = select_profile(values["runtime_profile"], options.runtime.name, subject.topology).profile
     if profile.is_neutral:
         return _written(lower_and_judge(subject, options), subject, options.runtime.name)
     chosen = choose_for(subject, options, profile, values["instances"])

@@ -80,11 +80,13 @@ class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
     probed
         Whether it is refused at once where nothing can be written: not for what may only be read, or is written by one of several
         processes.
+    is_file
+        Whether it can only be a file.
     """
 
-    def __init__(self, *, probed: bool = True) -> None:
+    def __init__(self, *, probed: bool = True, is_file: bool = False) -> None:
         super().__init__(path_type=Path)
-        self._probed = probed
+        self._probed, self._is_file = probed, is_file
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse the dash that means stdout elsewhere, and what cannot be written."""
@@ -92,7 +94,7 @@ class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
             self.fail("- (stdout) is not possible here, name a file or a directory", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self._probed:
-            require_writable(path)
+            require_writable(path, is_file=self._is_file)
         return path
 
 
@@ -112,6 +114,7 @@ LINK = ParsedType("link", LinkChoice, parse_link)
 SLOW_LINK = ParsedType("link:part", SlowLink, parse_slow_link)
 SLOW_PORT = ParsedType("port:part", SlowPort, parse_slow_port)
 OUTPUT = OutputType()
+OUTPUT_FILE = OutputType(is_file=True)
 UNPROBED_OUTPUT = OutputType(probed=False)
 
 
@@ -190,7 +193,7 @@ def chosen_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfi
 
     selection = select_profile(asked, runtime, topology)
     if selection.note:
-        click.echo(f"note: {selection.note}", err=True)
+        click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
     return selection.profile
 
 

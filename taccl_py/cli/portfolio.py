@@ -37,8 +37,9 @@ def synth_portfolio(
     sizes: SizeRange,
     options: LoweringOptions,
     output: Path | None,
-    *,
     instances: int | None,
+    note: str,
+    *,
     as_json: bool,
 ) -> None:
     """Synthesize, write and print a portfolio."""
@@ -49,7 +50,7 @@ def synth_portfolio(
         portfolio = synthesize_portfolio(request, sizes, options, workers, events, instances=instances)
         stem = _stem(portfolio, request, options)
         names = [_name(stem, member) for member in portfolio.members] if output is not None else []
-        result = portfolio_record(portfolio, names)
+        result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})
         events.stage("plans by switch")
         _add_switch_times(result, portfolio)
     if output is not None:

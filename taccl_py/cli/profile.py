@@ -19,6 +19,7 @@ from taccl_py.cli.progress import counted_down
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.jsonio import canonical_json, require_writable, write_atomically
 from taccl_py.report.tables import print_table
+from taccl_py.solvers.limits import INTERRUPTS
 from taccl_py.topology.files import topology_to_json
 from taccl_py.units import MAX_RANKS
 
@@ -179,7 +180,7 @@ def _prepare(job: Job | None, values: dict[str, Any], output: Path | None) -> _S
 
     _refuse_contradictions(job, values)
     if output is not None:
-        require_writable(output)
+        require_writable(output, is_file=True)
     reference = load_machine(values["against"]).topology if values["against"] else None
     if not values["emulate"]:
         return _Setup(None, reference, "")
@@ -229,8 +230,8 @@ def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as
     try:
         bench = _open_bench(job, setup, values)
         if job is not None and job.rank:
-            # Ctrl-C and SIGTERM reach all processes; rank 0 decides what becomes of them.
-            for number in (signal.SIGINT, signal.SIGTERM):
+            # Interrupts reach all processes; rank 0 decides what becomes of them.
+            for number in INTERRUPTS:
                 signal.signal(number, signal.SIG_IGN)
             bench.serve()
             return 0

@@ -55,15 +55,17 @@ class LiveEvents(Events):
 
 
 class RecordedEvents(Events):
-    """Passes events on and remembers when a better schedule or bound came."""
+    """Passes events on and remembers the stage, and when a better schedule or bound came."""
 
     def __init__(self, onward: Events) -> None:
         self._onward = onward
+        self.current = ""
         self._begun = time.monotonic()
         self.points: list[ProgressPoint] = []
 
     def stage(self, name: str) -> None:
         """Report that a stage begins."""
+        self.current = name
         self._onward.stage(name)
 
     def incumbent(self, time_us: float) -> None:
@@ -82,7 +84,7 @@ class RecordedEvents(Events):
 
 
 @contextmanager
-def watched(stop: threading.Event, record: Path | None = None) -> Iterator[Events]:
+def watched(stop: threading.Event, record: Path | None = None, *, in_vain: str = "-") -> Iterator[Events]:
     """Progress for the time of a synthesis; the first Ctrl-C asks for the best answer so far, the second one ends.
 
     Parameters
@@ -91,15 +93,17 @@ def watched(stop: threading.Event, record: Path | None = None) -> Iterator[Event
         Set by the first interrupt.
     record
         File that incumbents and bounds are written to at the end, or None.
+    in_vain
+        Stage that has no answer yet: the first Ctrl-C ends it at once.
     """
     events = LiveEvents(stop) if sys.stderr.isatty() else Events()
     recorded = RecordedEvents(events)
     finished = threading.Event()
     painter = threading.Thread(target=_paint, args=(events, finished), daemon=True)
-    with interrupts_stop(stop):
+    with interrupts_stop(stop, lambda: recorded.current == in_vain):
         painter.start()
         try:
-            yield events if record is None else recorded
+            yield recorded
         finally:
             finished.set()
             painter.join()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from taccl_py.cli.campaign import carry_out_watched, force_options
-from taccl_py.cli.options import OUTPUT, UNPROBED_OUTPUT, echo_json, json_option
+from taccl_py.cli.options import OUTPUT_FILE, UNPROBED_OUTPUT, echo_json, json_option
 from taccl_py.errors import InputError, InvalidArtifact, SynthesisError
+from taccl_py.jsonio import require_writable
 
 if TYPE_CHECKING:
     from taccl_py.campaign.baseline import Verdict
@@ -51,9 +52,12 @@ def _common(command: F) -> F:
 
 @regress.command(short_help="Compare results with the baseline; exit code 4 if something got worse.")
 @_common
-@click.option("--junit", type=OUTPUT, default=None, help="Write JUnit XML to this file.")
+@click.option("--junit", type=OUTPUT_FILE, default=None, help="Write JUnit XML to this file.")
 @click.option(
-    "--summary", type=OUTPUT, default=None, help='Append Markdown to this file, for example "$GITHUB_STEP_SUMMARY".'
+    "--summary",
+    type=OUTPUT_FILE,
+    default=None,
+    help='Append Markdown to this file, for example "$GITHUB_STEP_SUMMARY".',
 )
 def check(suite: Path, junit: Path | None, summary: Path | None, as_json: bool, **values: Any) -> int:
     """Carry out all instances of SUITE, a TOML file, and compare each with the baseline.
@@ -68,7 +72,7 @@ def check(suite: Path, junit: Path | None, summary: Path | None, as_json: bool, 
     """
     from taccl_py.campaign.baseline import compare, read_baseline
     from taccl_py.campaign.verdicts import junit_xml, markdown, verdict_notes, verdict_record
-    from taccl_py.jsonio import write_atomically
+    from taccl_py.jsonio import append_text, write_atomically
 
     path = values["baseline"] or _beside(suite)
     chosen = _choose(suite, values)
@@ -80,7 +84,7 @@ def check(suite: Path, junit: Path | None, summary: Path | None, as_json: bool, 
     if junit is not None:
         write_atomically(junit, junit_xml([each.case.name for each in ran.outcomes], verdict))
     if summary is not None:
-        _append(summary, markdown(verdict))
+        append_text(summary, markdown(verdict))
     if as_json:
         echo_json({"suite": str(suite), "baseline": str(path), **verdict_record(verdict)})
     else:
@@ -104,8 +108,10 @@ def accept(suite: Path, as_json: bool, **values: Any) -> int:
     from taccl_py.campaign.verdicts import verdict_notes, verdict_record
 
     path = values["baseline"] or _beside(suite)
+    chosen = _choose(suite, values)
+    require_writable(path, is_file=True)
     known = read_baseline(path) if path.is_file() else {}
-    ran = _carry_out(_choose(suite, values), values)
+    ran = _carry_out(chosen, values)
     verdict = compare(ran.suite, ran.outcomes, known, is_whole=not values["only"])
     if not verdict.failed:
         others = {name: entry for name, entry in known.items() if name not in verdict.gone}
@@ -165,11 +171,3 @@ def _print_changes(verdict: Verdict) -> None:
 
     for rows in verdict_rows(verdict):
         print_table(plain_table(rows.title, COLUMNS, rows.cells))
-
-
-def _append(path: Path, text: str) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None

@@ -71,7 +71,7 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
     elif form == "md":
         write_atomically(output, report_markdown(title, items, sweeps))
     else:
-        draw(items, sweeps, output)
+        write_atomically(output, draw(items, sweeps, form))
     if as_json:
         echo_json({"file": str(output), "format": form, "algorithms": [item.name for item in items]})
     else:

@@ -15,10 +15,10 @@ from taccl_py.cli.interrupt import interrupts_drop
 from taccl_py.cli.options import (
     KIND,
     OUTPUT,
+    OUTPUT_FILE,
     RANKS,
     SIZE,
     SIZE_RANGE,
-    chosen_profile,
     degradation_options,
     echo_json,
     json_option,
@@ -132,7 +132,7 @@ _UNLOWERED = "unlowered.json"
 )
 @click.option(
     "--progress",
-    type=OUTPUT,
+    type=OUTPUT_FILE,
     default=None,
     help="Write incumbent and bound over time to this file; taccl report draws progress.json beside a schedule.",
 )
@@ -165,20 +165,22 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
     from taccl_py.pipeline import resolve_machine, synthesize
+    from taccl_py.profiles.catalog import select_profile
 
     stop = threading.Event()
     sizes: SizeRange | None = values["sizes"]
     request = _request(values, stop)
     topology = resolve_machine(request)
     options = make_lowering_options(values, topology)
-    profile = chosen_profile(values["runtime_profile"], options.runtime.name, topology)
+    selection = select_profile(values["runtime_profile"], options.runtime.name, topology)
+    profile = selection.profile
     request = replace(request, profile=profile)
     if sizes is not None and values["progress"] is not None:
         raise InputError(
             "it is for one search, and --sizes makes many; leave it out", path="command line", field="--progress"
         )
     if sizes is not None:
-        _synth_range(request, sizes, options, output, instances=values["instances"], as_json=as_json)
+        _synth_range(request, sizes, options, output, values["instances"], selection.note, as_json=as_json)
         return
     _check_output(output)
     over = request.options.limits.to_lower()
@@ -193,7 +195,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
             lower = _lowering(options, profile, values["instances"], over, stop)
             synthesis, lowered, facts = _lower(synthesis, lower, stop, output)
         facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
-        facts |= _runtime_facts(synthesis, profile)
+        facts |= _runtime_facts(synthesis, profile, selection.note)
     files = _write(output, synthesis, lowered, facts)
     result = timed({**facts, "files": files}, synthesis)
     if as_json:
@@ -267,8 +269,9 @@ def _synth_range(
     sizes: SizeRange,
     options: LoweringOptions,
     output: Path | None,
-    *,
     instances: int | None,
+    note: str,
+    *,
     as_json: bool,
 ) -> None:
     """Refuse what contradicts a range, then synthesize for it."""
@@ -287,7 +290,7 @@ def _synth_range(
             raise InputError(
                 "it contradicts --sizes, which decides it for every size; leave it out", path="command line", field=name
             )
-    synth_portfolio(request, sizes, options, output, instances=instances, as_json=as_json)
+    synth_portfolio(request, sizes, options, output, instances, note, as_json=as_json)
 
 
 def _lower(
@@ -325,13 +328,13 @@ def _lowering(
     return plainly if profile.is_neutral else under_profile
 
 
-def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile) -> dict[str, Any]:
-    """Runtime profile, and the bound under it."""
+def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile, note: str) -> dict[str, Any]:
+    """Runtime profile, and the bound under it or why it is neutral."""
     from taccl_py.selection import bound_under
 
-    facts: dict[str, Any] = {"runtime_profile": profile.name, "runtime_evidence": profile.evidence}
     if profile.is_neutral:
-        return facts
+        return {"runtime_profile": profile.name, **({"runtime_note": note} if note else {})}
+    facts: dict[str, Any] = {"runtime_profile": profile.name, "runtime_evidence": profile.evidence}
     bound = bound_under(synthesis.schedule, profile)
     return facts | {"runtime_bound_us": bound.time_us, "runtime_bound_reason": bound.reason}
 

@@ -18,7 +18,7 @@ from taccl_py.runtimes import CUSTOM, EXECUTOR
 from taccl_py.units import MAX_RANKS
 
 _T = TypeVar("_T")
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?[0-9]{1,18}|0[xX][0-9a-fA-F]{1,15}")
 _PARENTS = {"gpu": "algo", "tb": "gpu", "step": "tb"}
 _PROTOCOLS = tuple(EXECUTOR.payload_bytes)
 
@@ -196,7 +196,7 @@ class _Reader:
         value = self._text(node, key)
         if not _NUMBER.fullmatch(value):
             self._fail(node, key, f"found {value[:40]!r}, a whole decimal number is needed")
-        number = int(value)
+        number = int(value, 16 if value[:2] in ("0x", "0X") else 10)
         if least is not None and number < least:
             self._fail(node, key, f"found {number}, at least {least} is needed")
         if most is not None and number > most:

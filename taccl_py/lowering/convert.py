@@ -17,6 +17,7 @@ from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES
 from taccl_py.lowering.program import Gpu, Op, Program, Step, Threadblock
 from taccl_py.runtimes import CUSTOM, LEGACY, LOOP_LIMIT, MAX_COUNT, Runtime
 
+_FUSED = (Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND)
 _NOWHERE = (Address(Buffer.INPUT, -1), Address(Buffer.OUTPUT, -1))
 
 
@@ -32,12 +33,15 @@ class ConvertOptions:
         For which placements.
     adds_to_target
         Whether ``rrc`` adds to what lies at its destination, as TACCL means it: there its source is the sender's address.
+    unfused
+        Whether fused steps are taken apart although the runtime has them: one waits for room to send before it receives.
     """
 
     runtime: Runtime
     in_place: bool
     out_of_place: bool
     adds_to_target: bool = False
+    unfused: bool = False
 
 
 def conversions(file: ForeignFile, runtime: Runtime, placement: Placement | None) -> list[ConvertOptions]:
@@ -57,7 +61,13 @@ def conversions(file: ForeignFile, runtime: Runtime, placement: Placement | None
         wanted.insert(0, Placement.BOTH)
     meanings = (False, True) if any(file.copies) else (False,)
     flags = [placement_flags(one, runtime, program.kind) for one in wanted]
-    return [ConvertOptions(runtime, one.in_place, one.out_of_place, meaning) for one in flags for meaning in meanings]
+    fused = any(step.op in _FUSED for gpu in program.gpus for tb in gpu.threadblocks for step in tb.steps)
+    return [
+        ConvertOptions(runtime, one.in_place, one.out_of_place, meaning, apart)
+        for apart in ((False, True) if fused and runtime.fused else (False,))
+        for one in flags
+        for meaning in meanings
+    ]
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +117,7 @@ def convert(file: ForeignFile, options: ConvertOptions) -> Program:
         if options.out_of_place:
             _insert_copies(blocks, copies)
         scratch = gpu.scratch_chunks
-        if not runtime.fused:
+        if options.unfused or not runtime.fused:
             scratch = _unfuse(blocks, scratch, in_place=options.in_place)
         lengths = _lengths(file, gpu, blocks, runtime)
         gpus.append(Gpu(gpu.rank, lengths[Buffer.INPUT], lengths[Buffer.OUTPUT], scratch, _put_together(blocks)))

@@ -26,7 +26,7 @@ _KNOWN = {
 }
 _ADDRESS = {"srcbuf": "i", "srcoff": "-1", "dstbuf": "o", "dstoff": "-1"}
 _STEP = {**_ADDRESS, "cnt": "1", "depid": "-1", "deps": "-1", "hasdep": "0"}
-_NUMBER = re.compile(r"-?[0-9]{1,9}")
+_NUMBER = re.compile(r"-?[0-9]{1,9}|0[xX][0-9a-fA-F]{1,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class _Filler:
         if value is None or not _NUMBER.fullmatch(value):
             found = "is missing; add it" if value is None else f"found {value[:20]!r}, a whole decimal number is needed"
             raise InputError(found, path=self._path, field=f"line {element.line}, {element.name} {key}")
-        return int(value)
+        return int(value, 16 if value[:2] in ("0x", "0X") else 10)
 
 
 def _number_steps(tb: Element) -> dict[str, str]:

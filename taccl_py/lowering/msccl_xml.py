@@ -24,7 +24,7 @@ from taccl_py.runtimes import CUSTOM, Runtime
 UNLIMITED_BYTES = (1 << 63) - 1
 
 _DEFAULT_MAX_BYTES = 1 << 27  # of the one runtime that does not insist on the attribute; exclusive
-_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"-?[0-9]{1,19}|0[xX][0-9a-fA-F]{1,16}")
 _CHILD = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 _KNOWN = {parent: frozenset({child}) for parent, child in _CHILD.items()}
 
@@ -354,7 +354,7 @@ class _ProgramReader:
         value = self._text(element, key)
         if not _NUMBER.fullmatch(value):
             self._fail(element, f"found {value!r}, a whole decimal number is needed", key)
-        number = int(value)
+        number = int(value, 16 if value[:2] in ("0x", "0X") else 10)
         if least is not None and number < least:
             self._fail(element, f"found {number}, at least {least} is needed", key)
         return number

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from taccl_py.errors import InputError
-from taccl_py.jsonio import Fields, parse_json, read_text
+from taccl_py.jsonio import Fields, append_text, parse_json, read_text, write_atomically
 from taccl_py.measure.experiment import Experiment, Flow
 from taccl_py.measure.samples import Sample
 
@@ -68,7 +68,7 @@ class Record:
     Parameters
     ----------
     path
-        The file; it is made if it is not there.
+        The file; it is made if it is not there, and begun again if it is empty or stopped in its first line.
     machine
         Name of the machine, which a record that is continued must have.
     num_ranks
@@ -84,15 +84,15 @@ class Record:
         self._path = path
         self.known: dict[Experiment, tuple[float, ...]] = {}
         header = {"format": RECORD_FORMAT, "version": _VERSION, "machine": machine, "num_ranks": num_ranks}
-        if not path.exists():
-            self._append(json.dumps(header) + "\n")
-            return
-        text = read_text(path)
+        text, first = read_text(path) if path.exists() else "", json.dumps(header) + "\n"
         lines = _whole_lines(text)
+        if not lines and first.startswith(text):
+            write_atomically(path, first)
+            return
         if not lines or parse_json(lines[0], str(path)) != header:
             raise InputError(f"is not a record of {machine} with {num_ranks} ranks; name another file", path=str(path))
         if not text.endswith("\n"):
-            path.write_text("".join(lines), encoding="utf-8")
+            write_atomically(path, "".join(lines))
         for number, line in enumerate(lines[1:], 2):
             experiment, times = _read_line(line, f"{path}, line {number}", num_ranks)
             self.known[experiment] = times
@@ -116,12 +116,4 @@ class Record:
         value = {
             "size_bytes": experiment.size_bytes, "messages": experiment.messages, "ranks": ends, "times_us": list(times),
         }  # fmt: skip
-        self._append(json.dumps(value) + "\n")
-
-    def _append(self, line: str) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write(line)
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", path=str(self._path)) from None
+        append_text(self._path, json.dumps(value) + "\n")

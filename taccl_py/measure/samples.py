@@ -81,7 +81,13 @@ def read_samples(text: str, path: str) -> tuple[Sample, ...]:
     lines = [
         line for line in text.removeprefix("\ufeff").splitlines() if line.strip() and not line.lstrip().startswith("#")
     ]
-    reader = csv.DictReader(lines, skipinitialspace=True)
+    try:
+        return _samples_of(csv.DictReader(lines, skipinitialspace=True), path)
+    except csv.Error as error:
+        raise InputError(f"is not CSV: {error}; correct it", path=path) from None
+
+
+def _samples_of(reader: csv.DictReader[str], path: str) -> tuple[Sample, ...]:
     columns = [name.strip() for name in reader.fieldnames or []]
     for name in _NEEDED:
         if name not in columns:

@@ -24,7 +24,7 @@ class Selection:
     profile
         The profile.
     note
-        Why it is the neutral one although none was asked for; empty otherwise.
+        Why it is the neutral one, of links and ports alone, although none was asked for; empty otherwise.
     """
 
     profile: RuntimeProfile
@@ -99,10 +99,7 @@ def select_profile(asked: str, runtime: str, topology: Topology) -> Selection:
     if topology.gpu and name in _files():
         return Selection(_shipped(name))
     why = f"there is no runtime profile {name}" if topology.gpu else f"the GPU of {topology.name} is not known"
-    return Selection(
-        neutral_profile(),
-        f"{why}: times are those of links and ports alone, without launch, protocol and threadblocks (--runtime-profile names another)",
-    )
+    return Selection(neutral_profile(), f"{why} (--runtime-profile names one)")
 
 
 @lru_cache(maxsize=1)

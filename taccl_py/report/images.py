@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
-from taccl_py.errors import InputError, PackageMissing
+from taccl_py.errors import PackageMissing
 from taccl_py.report.items import Item, SizeSweep, title_of
 from taccl_py.units import format_size
 
 _MOST_ROWS = 64
 
 
-def draw(items: Sequence[Item], sweeps: Sequence[SizeSweep], path: Path) -> None:
-    """Write a picture; its format is that of the file's name, png or svg. The same report gives the same bytes.
+def draw(items: Sequence[Item], sweeps: Sequence[SizeSweep], form: str) -> bytes:
+    """Bytes of a picture, png or svg. The same report gives the same ones.
 
     Raises
     ------
     PackageMissing
         If Matplotlib is not installed.
-    InputError
-        If the file cannot be written.
     """
     try:
         import matplotlib as mpl
@@ -37,13 +35,11 @@ def draw(items: Sequence[Item], sweeps: Sequence[SizeSweep], path: Path) -> None
         for number, sweep in enumerate(sweeps):
             _sweep(sweep, [figure.add_subplot(grid[number, column]) for column in range(3)])
         _timeline(items[0], figure.add_subplot(grid[rows - 1, :]), mpl)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Date and version would make the same picture another file.
-            metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
-            figure.savefig(path, dpi=110, metadata=metadata)
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", path=str(path)) from None
+        # Date and version would make the same picture another file.
+        metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+        picture = BytesIO()
+        figure.savefig(picture, format=form, dpi=110, metadata=metadata)
+    return picture.getvalue()
 
 
 def _sweep(sweep: SizeSweep, axes: Sequence[Any]) -> None:

@@ -112,8 +112,7 @@ def _runtime_cells(row: dict[str, Any]) -> list[str]:
 def portfolio_tables(result: dict[str, Any]) -> list[Table]:
     """Tables of a record: one row for every size, and one for every file."""
     what = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks"
-    evidence = f", {result['runtime_evidence']}" if result["runtime_evidence"] else ", links and ports alone"
-    what += f", runtime profile {result['runtime_profile']}{evidence}"
+    what += f", runtime profile {result['runtime_profile']} ({result['runtime_evidence'] or 'links and ports alone'})"
     is_replayed = "runtime_us" in result["sizes"][0]
     sizes = [_runtime_cells(row) if is_replayed else _cells(row) for row in result["sizes"]]
     ranges = [

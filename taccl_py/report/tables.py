@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
 
     rows = _runtime_rows(result)
     if not rows and "runtime_profile" in result:
-        rows = [("runtime profile", f"{result['runtime_profile']} (links and ports alone)")]
+        note = f": {result['runtime_note']}" if "runtime_note" in result else ""
+        rows = [("runtime profile", f"{result['runtime_profile']}, links and ports alone{note}")]
     under = " on links and ports" if "runtime_us" in result else ""
     rows.append((f"predicted time{under}", time(result["makespan_us"])))
     if "replay_us" in result:
@@ -223,7 +225,10 @@ def print_table(table: Table) -> None:
         for column in table.columns:
             _narrow(column)
         console.width = max(console.width, console.measure(table, options=unlimited).minimum)
-    console.print(table)
+    # Written here, since rich has an exit code of its own for a reader that has gone away.
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.write(captured.get())
 
 
 def _narrow(column: Column) -> None:

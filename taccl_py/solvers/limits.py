@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,8 @@ from typing import TypeVar
 _T = TypeVar("_T")
 # Whether time is up or the user wants an end.
 Over = Callable[[], bool]
+# Signals with which the user, a cluster's scheduler or a closed terminal asks a program to end.
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How long after a time limit what is under way may take to come to its end: a part of it, and so many seconds at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.25, 2.0
 

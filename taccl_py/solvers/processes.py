@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import ParamSpec, TypeVar
 
+from taccl_py.solvers.limits import INTERRUPTS
+
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -44,7 +46,8 @@ class Workers:
     ) -> Future[_Result]:
         """Begin with a call; where a process has died before, its result is that, as for the calls that were under way then."""
         try:
-            return self.pool.submit(function, *given, **named)
+            with _interrupts_held():
+                return self.pool.submit(function, *given, **named)
         except self.lost as error:
             lost = error
         except RuntimeError as error:  # of a pool that was given up
@@ -60,6 +63,16 @@ class Workers:
     def abandon(self) -> None:
         """End all processes that are on this machine, whatever they do; what was under way is lost."""
         self._kill()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold interrupts back, in this thread and in the processes that it starts, which cannot leave them to their parent at once."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _kill_all() -> None:
@@ -107,8 +120,10 @@ def _prepare(listens: Connection) -> None:
 
     A terminal sends Ctrl-C to everyone, and a cluster's scheduler SIGTERM: what becomes of that is the parent's decision.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
+    # They were held back since the process began (`_interrupts_held`); those that came meanwhile are dropped with that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
     parent = multiprocessing.parent_process()
 
     def relay() -> None:

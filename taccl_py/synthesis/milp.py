@@ -55,6 +55,8 @@ _POLICY_ROUNDS = 12
 _WHOLE_ROUNDS, _MOST_WHOLE = 40, 20_000
 # Pairs of chunk and link up to which a problem can be built.
 _MOST_PAIRS = 40_000_000
+# Chunks a rank, for whose first schedule the time grows with the square of their number: a ring of 4 takes seconds for so many.
+_MOST_CHUNKS_PER_RANK = 256
 # Rounds of neighbourhood search: fewer the larger the models.
 _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SIZE = 6, 40, 15_000
 
@@ -102,6 +104,13 @@ def _synthesize(demand: Demand, options: Options, events: Events, solver: str, s
 
 def _require_room(collective: Collective, topology: Topology) -> None:
     """Refuse what would take all memory and minutes before time is looked at: a table of every chunk on every link."""
+    if collective.chunks_per_rank > _MOST_CHUNKS_PER_RANK:
+        raise InputError(
+            f"engines milp and cp take too long for {collective.chunks_per_rank} chunks a rank, {_MOST_CHUNKS_PER_RANK} are the most; "
+            "use another one (auto, hierarchy, templates) or fewer chunks",
+            path="command line",
+            field="--engine",
+        )
     pairs = collective.num_chunks * len(topology.links)
     if pairs > _MOST_PAIRS:
         raise InputError(

@@ -84,3 +84,65 @@ def test_where_flags_of_ll_come_early_the_protocol_becomes_simple(taccl):
     assert found["protocol"] == "Simple"
     assert "overwrite what is still being sent" in found["notes"][-1]
     assert taccl("check", "rccl.xml", "--runtime", "rccl").code == 0
+
+
+# --- Programs that stop ---------------------------------------------------------------------------------------------
+
+
+def crowded(chunks=6, fused=False):
+    """Legacy file in place of two ranks, each of which sends its half of an AllReduce before it receives the other's."""
+    half = chunks // 2
+    ranks = []
+    for rank in range(2):
+        other, mine = [half * (1 - rank) + i for i in range(half)], [half * rank + i for i in range(half)]
+        sums = [("rrcs" if fused else "rrc", i) for i in mine]
+        steps = [("s", i) for i in other] + sums + [("s", i) for i in mine] * (not fused) + [("r", i) for i in other]
+        lines = "".join(
+            f'<step s="{s}" type="{kind}" srcbuf="i" srcoff="{i}" dstbuf="i" dstoff="{i}" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
+            for s, (kind, i) in enumerate(steps)
+        )
+        peer = 1 - rank
+        ranks.append(
+            f'<gpu id="{rank}" i_chunks="{chunks}" o_chunks="0" s_chunks="0"><tb id="0" send="{peer}" recv="{peer}" chan="0">{lines}</tb></gpu>'
+        )
+    head = f'<algo name="crowded" proto="Simple" nchannels="1" nchunksperloop="{chunks}" ngpus="2" coll="allreduce" inplace="1">'
+    return f"{head}{''.join(ranks)}</algo>"
+
+
+@pytest.mark.parametrize("runtime", ["executor", "rccl", "legacy"])
+@pytest.mark.parametrize("placement", ["declared", "in", "out"])
+@pytest.mark.parametrize("chunks", [6, 8, 10])
+def test_a_program_that_stops_is_told_so_and_not_that_results_are_wrong(refuse, folder, runtime, placement, chunks):
+    """With six chunks it is a file from the field; which placements were tried makes no difference."""
+    (folder / "dead.xml").write_text(crowded(chunks=chunks), encoding="utf-8")
+    words = ["Simple keeps at most 2 unread operations", f"needs {chunks // 2}", "[fifo-deadlock]"]
+    refuse(4, words, "convert", "dead.xml", "--runtime", runtime, "--placement", placement, "-o", "o.xml")
+
+
+@pytest.mark.parametrize("chunks", [4, 2])
+def test_fused_steps_for_which_there_is_no_room_are_taken_apart(taccl, folder, chunks):
+    """With four chunks both ranks have filled their connections when they want to pass on what they have not received."""
+    (folder / "fused.xml").write_text(crowded(chunks=chunks, fused=True), encoding="utf-8")
+    needed = chunks == 4
+    ended = taccl("convert", "fused.xml", "--placement", "in", "-o", "new.xml")
+    assert ended.code == 0
+    assert ("fused steps are taken apart" in ended.err) is needed
+    assert ('type="rrcs"' in (folder / "new.xml").read_text(encoding="utf-8")) is not needed
+    assert taccl("check", "new.xml").code == 0
+    assert taccl("run", "new.xml").code == 0
+
+
+@pytest.mark.parametrize("runtime", ["executor", "rccl", "legacy"])
+def test_a_hexadecimal_number_is_read_right_and_remarked(taccl, folder, runtime):
+    text = ring_allreduce().text().replace('maxBytes="1048576"', 'maxBytes="0x100000"')
+    (folder / "hex.xml").write_text(text, encoding="utf-8")
+    plain = ring_allreduce().text()
+    (folder / "plain.xml").write_text(plain, encoding="utf-8")
+    taccl("convert", "plain.xml", "--runtime", runtime, "-o", "one.xml")
+    assert taccl("convert", "hex.xml", "--runtime", runtime, "-o", "two.xml").code == 0
+    assert (folder / "one.xml").read_text("utf-8") == (folder / "two.xml").read_text("utf-8")
+    if runtime == "executor":
+        ended = taccl("check", "hex.xml", "--verbose")
+        assert ended.code == 0
+        assert "hexadecimal" in ended.out + ended.err
+        assert taccl("run", "hex.xml").code == 0

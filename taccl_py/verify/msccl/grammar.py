@@ -14,6 +14,7 @@ from taccl_py.verify.msccl.text import Document, Element
 LEGACY_MAX_BYTES = 1 << 27  # what the legacy runtime takes where maxBytes is missing
 
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
 _C_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _LONGEST_NUMBER = 255
 
@@ -233,7 +234,11 @@ class _Attributes:
         if value is not None:
             return value
         value = c_integer(text)
-        if not _is_decimal(text):
+        if _HEXADECIMAL.fullmatch(text):
+            self._findings.note(
+                f"{name}={quoted(text)} (line {self._element.line}) is hexadecimal, which is read right"
+            )
+        elif not _is_decimal(text):
             what = f"{name}={quoted(text)} (line {self._element.line}) is read as {value}; write a plain decimal number"
             self._findings.violation(self._where, "number-format", what)
         if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):

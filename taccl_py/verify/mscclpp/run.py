@@ -373,7 +373,8 @@ class Run:
         for (column, rank, verb), accesses in sorted(self._far.items()):
             last = max(accesses, key=lambda access: access.count)
             if leaving[rank][column] < last.count:
-                what = f"it {verb} gpu {rank}, which can leave before that is done; let that wait for a signal"
+                remedy = self._relaxed_since(last, rank) or "let that wait for a signal"
+                what = f"it {verb} gpu {rank}, which can leave before that is done; {remedy}"
                 rule = "unawaited-read" if verb == "reads from" else "unawaited-write"
                 self._findings.violation(place(last.seat.gpu, last.seat.block, last.step), rule, what)
         for rank, access in self._proxied:
@@ -388,6 +389,24 @@ class Run:
             if len(tokens) != self._plan.gpus[rank].semaphores[semaphore]:
                 what = f"semaphore {semaphore} is left at {len(tokens)}, not at its value at the start; acquire what is released"
                 self._findings.violation(place(rank), "semaphore-left-over", what)
+
+    def _relaxed_since(self, access: Access, rank: int) -> str:
+        """What to do about a relaxed signal, or a relaxed wait for one, that tells a rank of an access and does not carry it; or empty."""
+        seat = access.seat
+        block = next(one.block for one in self._workers if one.seat == seat)
+        for step, operation in enumerate(block.operations):
+            if step <= access.step or operation.name not in ("signal", "rlxsignal"):
+                continue
+            for channel in operation.channels:
+                end = self._network.other_end(seat, operation.channel_type, channel)
+                if end.seat.gpu != rank:
+                    continue
+                if operation.name == "rlxsignal":
+                    return f"its last signal, step {step}, is relaxed, which says nothing of memory; make it a signal"
+                waiting = next(one.block for one in self._workers if one.seat == end.seat)
+                if any(one.name == "rlxwait" and end.channel in one.channels for one in waiting.operations):
+                    return f"the wait of gpu {rank} for it is relaxed, which says nothing of memory; make it a wait"
+        return ""
 
     def _explain(self, stuck: list[_Worker]) -> None:
         """Object to what keeps everybody waiting: waits for what nobody does first, else the circle."""

@@ -432,3 +432,17 @@ def test_what_is_no_plan_is_bad_input_that_names_the_field(change, field):
 def test_what_is_no_json_is_bad_input():
     with pytest.raises(InputError, match="not valid JSON"):
         judge_plan("{", "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "words"),
+    [
+        (6, "rlxsignal", "its last signal, step 6, is relaxed, which says nothing of memory; make it a signal"),
+        (7, "rlxwait", "for it is relaxed, which says nothing of memory; make it a wait"),
+    ],
+)
+def test_a_relaxed_last_signal_is_named_as_such(number, name, words):
+    plan = changed(two_allgather(), lambda v: [replace(number, on(name, 0), r)(v) for r in (0, 1)])
+    found = [one for one in verdict(plan).violations if one.rule == "unawaited-write"]
+    assert found
+    assert all(words in one.what for one in found)
