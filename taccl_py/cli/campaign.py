@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from taccl_py.cli.progress import watched
+from taccl_py.errors import Interrupted
+from taccl_py.units import format_count
 
 if TYPE_CHECKING:
     from taccl_py.campaign.case import Case
@@ -46,7 +48,7 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[s
     ------
     InputError
         If the store is in use.
-    KeyboardInterrupt
+    Interrupted
         If the user said stop.
     """
     from taccl_py.campaign.work import Force, carry_out
@@ -63,5 +65,11 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[s
 
         outcomes = carry_out(cases, store, force, stop, done)
     if stop.is_set():
-        raise KeyboardInterrupt
+        kept = f"interrupted after {len(finished)} of {format_count(len(cases), 'instance')}"
+        remedy = (
+            "--cache keeps what is finished"
+            if store is None
+            else "they are kept, and the same command goes on from there"
+        )
+        raise Interrupted(f"{kept}; {remedy}")
     return outcomes

@@ -43,6 +43,9 @@ _WORK = 20.0
 # Largest C by default, where it is not 6.
 _USUAL_CHUNKS = {Kind.BROADCAST: 18, Kind.REDUCE: 18, Kind.ALLTOALL: 3}
 
+# Pairs of chunk and link up to which a problem is built in half a minute.
+_MOST_PAIRS = 2_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -137,8 +140,9 @@ def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Event
     Raises
     ------
     InputError
-        If capacities of the machine are not multiples of the smallest one.
+        If capacities of the machine are not multiples of the smallest one, or it is too large.
     """
+    _require_room(demand)
     asking = _Asking(demand, limits)
     points: list[Point] = []
     events.stage("bound")
@@ -155,6 +159,18 @@ def pareto_front(demand: Demand, walk: WalkLimits, limits: Limits, events: Event
     # What one rank has reaches all others here too, though perhaps over links that a sketch leaves to one half only.
     steps = _fewest_steps(replace(asking.demand, sketch=None))
     return Front(tuple(map(_twice, points)), steps, _least_rounds_per_chunk(demand), asking.round_us_per_mb)
+
+
+def _require_room(demand: Demand) -> None:
+    """Refuse what would take minutes before time is looked at."""
+    chunks, links = demand.collective(1).num_chunks, len(demand.topology.links)
+    if chunks * links > _MOST_PAIRS:
+        raise InputError(
+            f"fronts are for machines of some dozens of ranks: {chunks} chunks on {links} links are more than {_MOST_PAIRS} pairs; "
+            "use taccl synth, or taccl bound",
+            path="command line",
+            field="TOPOLOGY",
+        )
 
 
 def _twice(point: Point) -> Point:
