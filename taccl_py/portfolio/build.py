@@ -294,6 +294,9 @@ def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: Loweri
     made_for = min(max(span.min_bytes, round(math.sqrt(span.min_bytes * span.max_bytes))), span.max_bytes)
     variant = Variant(candidate, made_for, trial.lowered, candidate.curve)
     wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
+    divisor = _divisor(variant, options) * choice.setting.instances
+    if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:
+        raise no_call(span.min_bytes, span.max_bytes, divisor, options.runtime)
     member = _lower_with(variant, span.min_bytes, span.max_bytes, wanted, stopped)
     facts = member.lowered.verdict.facts
     if options.protocol is None and facts is not None and facts.flags_early:
