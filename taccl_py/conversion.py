@@ -8,10 +8,11 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
-from taccl_py.lowering.lower import Placement
+from taccl_py.lowering.lower import LoweringOptions, Placement
 from taccl_py.lowering.program import Program, Protocol
-from taccl_py.pipeline import judged_where_safe
+from taccl_py.pipeline import judged_where_safe, lower_and_judge
 from taccl_py.runtimes import Runtime
+from taccl_py.schedule.teccl import is_teccl_schedule, read_teccl_schedule
 from taccl_py.verify.msccl import ProgramVerdict
 
 # Rules of the judge that a program which never ends breaks.
@@ -52,7 +53,7 @@ def convert_and_judge(
     Parameters
     ----------
     text, path
-        The file.
+        The file; of TE-CCL also its schedule of an AllGather of whole chunks.
     runtime
         Where it is to run.
     kind
@@ -72,6 +73,11 @@ def convert_and_judge(
     InvalidArtifact
         If the judge objects, whatever is tried.
     """
+    if is_teccl_schedule(text):
+        lowered = lower_and_judge(
+            read_teccl_schedule(text, path), LoweringOptions(runtime, placement or Placement.BOTH)
+        )
+        return Conversion(lowered.program, lowered.text, lowered.verdict, ("the schedule of TE-CCL was lowered",))
     file = read_foreign(text, path, kind=kind, origin=origin)
     refusals: dict[bool, InvalidArtifact | LoweringError] = {}
     for options in conversions(file, runtime, placement):

@@ -21,7 +21,7 @@ from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline import Lowered, chosen_instead, lower_and_judge, require_valid
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import with_alphas_side_by_side
-from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK, Runtime
+from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import in_pieces
 from taccl_py.simulate.runtime_replay import RuntimeReplay
@@ -29,6 +29,7 @@ from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, runtime_bound
 from taccl_py.synthesis.engine import Synthesis
+from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.verify.any_size import judge_any
 
 
@@ -137,7 +138,7 @@ class Trial:
         program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
         cell_bytes = size_bytes / max(self.schedule.collective.chunks_per_size, 1)
         return (
-            (number in self.joined or program.num_threadblocks * number <= most_threadblocks(runtime))
+            (number in self.joined or program.num_threadblocks * number <= (self.options.max_threadblocks or 1))
             and program.num_channels * number <= runtime.max_channels
             and cell_bytes / number >= PARAMS.least_cell_bytes
             and size_bytes % (program.num_chunks_per_loop * number) == 0
@@ -195,6 +196,7 @@ def lower_under(
     LoweringError
         If a limit of the runtime cannot be kept by any schedule.
     """
+    synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
     schedules = _different([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
     trials, failure = _trials(schedules, options, profile, over, stopped)
     if not trials:
@@ -282,7 +284,7 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
         If a limit of the runtime cannot be kept.
     """
     failure: LoweringError | None = None
-    for each in _arrangements(options):
+    for each in _arrangements(replace(options, max_threadblocks=_most_threadblocks(options, profile))):
         try:
             lowered = lower_and_judge(schedule, replace(each, instances=1), stopped)
             return Trial(schedule, lowered, each, profile, _joined(schedule, lowered, each, stopped))
@@ -291,14 +293,16 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
     raise failure or ValueError("no arrangement was tried")
 
 
-def most_threadblocks(runtime: Runtime) -> int:
-    """Threadblocks of a GPU that run at the same time and can be waited for."""
-    return min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
+def _most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int:
+    """Threadblocks of the profile's GPU that run at the same time and can be waited for."""
+    runtime = options.runtime
+    most = min(runtime.max_threadblocks, runtime.resident_threadblocks, MAX_DEPENDENCY_THREADBLOCK + 1)
+    return int(min(most, profile.most_threadblocks, options.max_threadblocks or most))
 
 
 def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stopped: Over) -> dict[int, Lowered]:
     """Programs with instances that do not fit without joining threadblocks, as long as there are not too many of these."""
-    most, blocks = most_threadblocks(options.runtime), lowered.program.num_threadblocks
+    most, blocks = options.max_threadblocks or 1, lowered.program.num_threadblocks
     found: dict[int, Lowered] = {}
     if len(schedule.messages) > PARAMS.most_joined_messages:
         return found

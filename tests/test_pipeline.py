@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from taccl_py import pipeline
+from taccl_py import pipeline, runtime_search
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
@@ -112,7 +112,7 @@ def answer(schedule, *runners_up, proof=Proof.OPTIMAL):
 
 
 def engine_that_finds(synthesis, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_engine", lambda _name: lambda *_: synthesis)
+    monkeypatch.setattr(runtime_search, "load_engine", lambda _name: lambda *_: synthesis)
 
 
 def test_what_an_engine_gets_wrong_does_not_leave_the_pipeline(monkeypatch):

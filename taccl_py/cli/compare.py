@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taccl_py.baselines.compare import OwnFile
     from taccl_py.collective import Kind
     from taccl_py.measure.nccl_tests import Log
+    from taccl_py.pipeline import Request
 
 _SUBJECTS = ("nccl", "ours")
 
@@ -118,31 +119,14 @@ def compare(as_json: bool, **values: Any) -> None:
     from taccl_py.baselines.nccl_job import tuned_as
     from taccl_py.cli.progress import watched
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline import Request, resolve_machine
+    from taccl_py.pipeline import resolve_machine
     from taccl_py.profiles.catalog import select_profile
     from taccl_py.report.comparison import comparison_record, comparison_tables, remedy
     from taccl_py.report.tables import print_table
-    from taccl_py.solvers.limits import Limits
-    from taccl_py.synthesis.engine import Options
 
     stop = threading.Event()
-    request = Request(
-        topology=values["topology"],
-        kind=values["collective"],
-        sketch=values["sketch"],
-        nodes=values["nodes"],
-        ranks=values["ranks"],
-        root=values["root"],
-        engine="auto",
-        options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
-    )
+    request = _request(values, stop)
     runtime, directory = RUNTIMES[values["runtime"]], values["directory"]
-    if directory is not None and values["sketch"]:
-        raise InputError(
-            "--with compares files as they are, without a search; leave --sketch out",
-            path="command line",
-            field="--sketch",
-        )
     selection = select_profile(values["runtime_profile"], runtime.name, resolve_machine(request))
     request = replace(request, profile=selection.profile)
     logs = [_log(word, values["collective"]) for word in values["measured"]]
@@ -176,6 +160,36 @@ def compare(as_json: bool, **values: Any) -> None:
         )
     if values["with_taccl"] and (note := _without_taccl(result)):
         click.echo(note, err=True)
+
+
+def _request(values: dict[str, Any], stop: threading.Event) -> Request:
+    """What is asked for.
+
+    Raises
+    ------
+    InputError
+        If a sketch is named although nothing is searched.
+    """
+    from taccl_py.pipeline import Request
+    from taccl_py.solvers.limits import Limits
+    from taccl_py.synthesis.engine import Options
+
+    if values["directory"] is not None and values["sketch"]:
+        raise InputError(
+            "--with compares files as they are, without a search; leave --sketch out",
+            path="command line",
+            field="--sketch",
+        )
+    return Request(
+        topology=values["topology"],
+        kind=values["collective"],
+        sketch=values["sketch"],
+        nodes=values["nodes"],
+        ranks=values["ranks"],
+        root=values["root"],
+        engine="auto",
+        options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
+    )
 
 
 def _log(word: str, kind: Kind) -> tuple[str, Log]:

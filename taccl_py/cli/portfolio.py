@@ -19,13 +19,13 @@ from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Request
 from taccl_py.portfolio.build import Member, Portfolio, synthesize_portfolio
 from taccl_py.portfolio.directory import calls_name
+from taccl_py.portfolio.swap import NOTES
 from taccl_py.report.portfolio import portfolio_record, portfolio_tables
 from taccl_py.report.tables import PORTFOLIO_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
 from taccl_py.units import SizeRange, format_ranks, format_size, format_time
 
 # Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
-_NOTES = "taccl"
 # Engines run in as many processes as there are processors, up to this number, as each takes some hundred megabytes.
 _MOST_WORKERS = 4
 # Characters of a list of ranks in a file's name; of a longer one there is a digest.
@@ -54,7 +54,7 @@ def synth_portfolio(
         events.stage("plans by switch")
         _add_switch_times(result, portfolio)
     if output is not None:
-        summary = output / _NOTES / f"{stem}-summary.json"
+        summary = output / NOTES / f"{stem}-summary.json"
         stale = _written_before(summary) - set(names)
         write_all(_texts(output, portfolio, names) | {summary: canonical_json({"format": PORTFOLIO_FORMAT, **result})})
         for name in stale:
@@ -124,4 +124,4 @@ def _texts(output: Path, portfolio: Portfolio, names: Sequence[str]) -> dict[Pat
     """Programs, and beside them in a folder that runtimes do not look into their schedules."""
     members = list(zip(names, portfolio.members, strict=True))
     programs = {output / name: member.lowered.text for name, member in members}
-    return programs | {output / _NOTES / f"{Path(n).stem}.json": write_schedule(m.schedule) for n, m in members}
+    return programs | {output / NOTES / f"{Path(n).stem}.json": write_schedule(m.schedule) for n, m in members}

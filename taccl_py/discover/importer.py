@@ -14,7 +14,7 @@ from taccl_py.discover.gpus import GPU_MODELS
 from taccl_py.discover.graphs import is_sccl, is_teccl, read_node_link, read_sccl, read_teccl
 from taccl_py.discover.rates import ALPHA_SOURCE
 from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
-from taccl_py.discover.xml_dump import are_trays, parse_xml_root, read_graph_dump, read_topology_dumps
+from taccl_py.discover.xml_dump import are_trays, is_tray, parse_xml_root, read_graph_dump, read_topology_dumps
 from taccl_py.errors import InputError
 from taccl_py.jsonio import parse_json, read_text
 from taccl_py.topology.catalog import name_of_file
@@ -35,6 +35,10 @@ _SCCL_UNIT = (
     f"{GPU_MODELS[_SCCL_GPU].link_gbps:g} GB/s; name another GPU with --gpu"
 )
 _TRAYS = "the files are of trays of one rack, whose GPUs are taken to be on one NVLink switch; import files of other racks apart"
+_APART = (
+    "the dump is of one tray of a rack, and --nodes joins trays by their NICs; import the dumps of all trays of the rack, or one of a "
+    "job on all of them, to have their GPUs on one NVLink switch"
+)
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,8 @@ def import_machine(
     if inside is not None:
         servers = [replace(server, inside=inside) for server in servers]
     notes = [box.guess for box, _, _ in boxes if box.guess] + [_TRAYS] * (len(boxes) < len(paths))
+    if (nodes or 1) > 1 and formats[0] is DumpFormat.NCCL and is_tray(_root(texts[0], str(paths[0]), "system")):
+        notes.append(_APART)
     several = servers if len(boxes) > 1 else servers * (nodes or 1)
     try:
         machine = join_nodes(several, name)

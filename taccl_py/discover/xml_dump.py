@@ -101,6 +101,12 @@ def _hosts(roots: Sequence[Element]) -> set[str]:
     return {_host(cpu, number) for number, root in enumerate(roots) for cpu in root.findall("cpu")}
 
 
+def is_tray(root: Element) -> bool:
+    """Whether a dump is of one host with Grace CPUs whose GPUs are on an NVLink switch, which is then that of a rack."""
+    grace = all(cpu.get("arch") == "arm64" for cpu in root.findall("cpu"))
+    return grace and len(_hosts([root])) == 1 and any(link.get("tclass") == _NVSWITCH for link in root.iter("nvlink"))
+
+
 def _gpus_of_hosts(roots: Sequence[Element]) -> dict[str, int]:
     """Number of GPUs of each host; a host that several dumps have counts once."""
     found: dict[str, int] = {}
@@ -253,6 +259,7 @@ class _TopologyDump(_Attributes):
         self._cpus: dict[str, list[str]] = {}  # of each host
         self._guids: set[tuple[str, str, str]] = set()
         self._local: list[tuple[Element, str, str]] = []  # pcilink, its device, prefix
+        self._parts: dict[str, list[str]] = {}  # of devices that are cut up into several GPUs
 
     def read(self, roots: Sequence[Element], paths: Sequence[str]) -> Box:
         """Server of the elements ``system``."""
@@ -335,6 +342,7 @@ class _TopologyDump(_Attributes):
             self._add(element, part, DeviceKind.GPU)
             if part != name:
                 self.box.wire(part, name, _LOCAL_GBPS)
+            self._parts.setdefault(name, []).append(part)
             found = _FoundGpu(part, self.number(gpu, "rank"), gpu, 1 / len(parts), place.cpu, self._prefix, place.dump,
                               self.path)  # fmt: skip
             self._gpus.append(found)
@@ -384,14 +392,15 @@ class _TopologyDump(_Attributes):
             one = xgmi_gbps(gpu.get("gcn", "")) if link.tag == "xgmi" else nvlink_gbps(int(self.number(gpu, "sm")))
             gbps = self.number(link, "count") * one * found.share
             kind, target = self._end_of(link, found)
-            if gbps == 0 or target == name:
+            ends = self._parts.get(target, [target])
+            if gbps == 0 or name in ends:
                 continue
             if kind == _CPU:
                 self.box.wire(name, found.cpu, gbps, f"nvlink-{wire_name}")
             elif kind == _NVSWITCH:
                 self.box.switched_gbps[name] = self.box.switched_gbps.get(name, 0.0) + gbps
             else:
-                self.box.gpu_links.append(GpuLink(name, target, gbps))
+                self.box.gpu_links += [GpuLink(name, end, gbps / len(ends)) for end in ends]
         for link in gpu.findall("c2c"):
             gbps = self.number(link, "bw") * self.number(link, "count") / 1000 * found.share
             if gbps > 0:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from taccl_py.errors import InputError
+from taccl_py.jsonio import Fields, parse_json
 from taccl_py.measure.samples import Sample
 from taccl_py.units import BYTES_PER_MB
 
@@ -75,6 +76,23 @@ def read_nvbandwidth(lines: Sequence[str], path: str) -> list[Sample]:
     rates = _matrix(lines, _NVBANDWIDTH_COPIES, path)
     turned = title[1] == "<-"
     return [_copy((b, a) if turned else (a, b), _NVBANDWIDTH_BYTES, gbps) for (a, b), gbps in rates.items()]
+
+
+def nvbandwidth_lines(text: str, path: str) -> list[str]:
+    """Lines that nvbandwidth prints without ``--json``, of what it printed with it.
+
+    Raises
+    ------
+    InputError
+        If the text is no such JSON.
+    """
+    lines = ["nvbandwidth Version"]
+    for case in Fields(parse_json(text, path), path).object("nvbandwidth").objects("testcases", []):
+        if case.has("bandwidth_matrix"):
+            rows = [Fields({"cells": row}, path, case.pointer).items("cells") for row in case.items("bandwidth_matrix")]
+            lines += [case.text("bandwidth_description"), " ".join(map(str, range(len(rows))))]
+            lines += [" ".join(map(str, [number, *cells])) for number, cells in enumerate(rows)]
+    return lines
 
 
 def read_transfer_bench(lines: Sequence[str], path: str) -> list[Sample]:

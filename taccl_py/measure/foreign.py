@@ -10,6 +10,7 @@ from taccl_py.measure.copies import (
     is_nvbandwidth,
     is_p2p,
     is_transfer_bench,
+    nvbandwidth_lines,
     read_nvbandwidth,
     read_p2p,
     read_transfer_bench,
@@ -23,6 +24,10 @@ from taccl_py.measure.sendrecv import is_nccl_tests, read_sendrecv
 # What launchers put before each line: mpirun --tag-output (of Open MPI 4 and 5), srun --label.
 _MARK = re.compile(r"^(?:\[[^\]\s]*\d+,\s*\d+\]<(?:stdout|stderr)>:\s?|\s*\d+:\s)")
 
+_KNOWN = (
+    "osu_latency, osu_bw, sendrecv_perf, p2pBandwidthLatencyTest, nvbandwidth, TransferBench p2p, ib_write_bw, ib_write_lat or taccl "
+    "profile --record; give one of these"
+)
 _Reader = tuple[Callable[[Sequence[str]], bool], Callable[[Sequence[str], str], list[Sample]], str]
 _READERS: tuple[_Reader, ...] = (
     (is_osu, read_osu, "rows of size and value"),
@@ -54,13 +59,19 @@ def read_any(text: str, path: str) -> tuple[Sample, ...]:
     """
     if RECORD_FORMAT in text[:100]:
         return samples_of_record(text, path)
-    lines = _unmarked(text.splitlines())
+    is_json = text.lstrip()[:1] == "{" and '"nvbandwidth"' in text
+    lines = nvbandwidth_lines(text, path) if is_json else _unmarked(text.splitlines())
     for is_of_it, read, what in _READERS:
         if is_of_it(lines):
             samples = read(lines, path)
             if not samples:
                 raise InputError(f"has no {what}; save the whole output of the benchmark", path=path)
             return tuple(samples)
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "src")
+    if "," not in first and "src" not in first:
+        raise InputError(
+            f"is neither CSV with the columns src,dst,size_bytes,time_us nor the output of {_KNOWN}", path=path
+        )
     return read_samples(text, path)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_all
 
+NOTES = "taccl"  # the folder of our notes beside algorithm files, which runtimes do not look into
 _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2
 
 
@@ -53,7 +54,8 @@ def swap_files(folder: Path, texts: Mapping[str, str], gone: Collection[str]) ->
     Parameters
     ----------
     folder
-        The directory; it is made if it is not there. Where it cannot be moved, as it is a mount, files are written into it.
+        The directory; it is made if it is not there. Where it cannot be moved, as it is a mount, or holds folders that are not ours,
+        files are written into it.
     texts
         New files by name.
     gone
@@ -65,6 +67,11 @@ def swap_files(folder: Path, texts: Mapping[str, str], gone: Collection[str]) ->
         If something cannot be written; the directory is as it was then.
     """
     folder = folder.resolve()
+    if folder.exists() and not folder.is_dir():
+        raise InputError("is no directory; name another one", path=str(folder))
+    if not _may_be_moved(folder):
+        _write_into(folder, texts, gone)
+        return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=_beside(folder, "new"), dir=folder.parent))
@@ -81,6 +88,18 @@ def swap_files(folder: Path, texts: Mapping[str, str], gone: Collection[str]) ->
         raise InputError(f"cannot be written: {error.strerror or error}", path=str(folder)) from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _may_be_moved(folder: Path) -> bool:
+    """Whether a directory holds algorithm files and nothing that is not to be copied: no folder but that of our notes."""
+    if not folder.exists():
+        return True
+    if folder.is_mount() or folder == Path.cwd() or folder in Path.cwd().parents:
+        return False
+    try:
+        return all(entry.name == NOTES for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
+    except OSError:
+        return False
 
 
 def _beside(folder: Path, what: str) -> str:

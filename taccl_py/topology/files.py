@@ -151,13 +151,12 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
         "symmetry": [list(image) for image in topology.symmetry],
         "chunk_costs": topology.chunk_costs,
         **({"switches": [_switch_to_json(switch) for switch in topology.switches]} if topology.switches else {}),
-        "inside": str(topology.inside),
-        **_gpu_to_json(topology.gpu),
+        **_kinds_to_json(topology),
     }
 
 
-def _gpu_to_json(gpu: str) -> dict[str, str]:
-    return {"gpu": gpu} if gpu else {}
+def _kinds_to_json(machine: Topology | NodeTemplate) -> dict[str, str]:
+    return {"inside": str(machine.inside)} | ({"gpu": machine.gpu} if machine.gpu else {})
 
 
 def _gpu(fields: Fields) -> str:
@@ -320,11 +319,7 @@ def template_from_fields(fields: Fields) -> NodeTemplate:
 
 def template_to_json(template: NodeTemplate) -> dict[str, Any]:
     """Return the node form of a node, which `template_from_fields` reads back without any change."""
-    node: dict[str, Any] = {
-        "ranks": template.num_ranks,
-        "inside": str(template.inside),
-        **_gpu_to_json(template.gpu),
-    }
+    node: dict[str, Any] = {"ranks": template.num_ranks, **_kinds_to_json(template)}
     if template.links:
         node["links"] = _node_links_to_json(template.links)
     if template.switches:
@@ -332,11 +327,7 @@ def template_to_json(template: NodeTemplate) -> dict[str, Any]:
             {"name": switch.name, "ranks": list(switch.ranks), **_cost_to_json(switch.cost)}
             | ({"multicast": True} if switch.multicast else {})
             | ({"reduce": True} if switch.reduce else {})
-            | (
-                {"rank_costs": {str(r): _cost_to_json(cost) for r, cost in switch.rank_costs}}
-                if switch.rank_costs
-                else {}
-            )
+            | ({"rank_costs": slow} if (slow := {str(r): _cost_to_json(c) for r, c in switch.rank_costs}) else {})
             for switch in template.switches
         ]
     if template.ports:
@@ -415,18 +406,15 @@ def _node_switch(item: Fields, num_ranks: int) -> NodeSwitch:
 
 def _rank_costs(item: Fields, ranks: Sequence[int]) -> tuple[tuple[int, Cost], ...]:
     """Costs of the ranks of a switch that have others than it states."""
-    if not item.has("rank_costs"):
-        return ()
-    costs = item.object("rank_costs")
-    joined = {str(rank): rank for rank in ranks}
-    found = []
+    costs = item.object("rank_costs") if item.has("rank_costs") else Fields({}, item.path)
+    found = {}
     for key in costs.names():
-        if key not in joined:
+        if key not in map(str, ranks):
             costs.fail(key, f"{key!r} is not one of the ranks that the switch joins")
         cost = costs.object(key)
-        found.append((joined[key], _cost(cost)))
+        found[int(key)] = _cost(cost)
         cost.finish()
-    return tuple(sorted(found, key=lambda each: each[0]))
+    return tuple(sorted(found.items()))
 
 
 def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:

@@ -221,7 +221,7 @@ def special(draw, commands):
     ]  # fmt: skip
     words = list(draw.choice(commands))
     place = draw.choice([i for i, word in enumerate(words) if word == "FILE" or (words[i - 1] == "-o" and word != "-")])
-    names = names if words[place] == "FILE" else [name for name in names if name not in ("pipe", "/")]
+    names = names if words[place] == "FILE" else [name for name in names if name not in ("pipe", "/", "/dev/urandom")]
     words[place] = draw.choice(names)
     return [draw.choice(["schedule.json", "algorithm.xml"]) if word == "FILE" else word for word in words]
 

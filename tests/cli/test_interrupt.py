@@ -39,8 +39,8 @@ def endless(demand, options, events):
 
 
 catalog.load_engine = lambda name: endless
-import taccl_py.pipeline
-taccl_py.pipeline.load_engine = catalog.load_engine
+import taccl_py.runtime_search
+taccl_py.runtime_search.load_engine = catalog.load_engine
 main()
 """
 
@@ -49,8 +49,8 @@ main()
 ANNOUNCED = """
 import sys
 from taccl_py.cli import main
-import taccl_py.pipeline as pipeline
-load = pipeline.load_engine
+import taccl_py.runtime_search as searching
+load = searching.load_engine
 
 
 def announced(name):
@@ -63,7 +63,7 @@ def announced(name):
     return begin
 
 
-pipeline.load_engine = announced
+searching.load_engine = announced
 main()
 """
 

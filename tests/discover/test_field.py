@@ -10,12 +10,14 @@ from taccl_py.baselines.nccl_tuner import Gpu
 from taccl_py.collective import Kind
 from taccl_py.discover.importer import import_machine
 from taccl_py.errors import InputError
+from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
-from taccl_py.pipeline import Request, synthesize
+from taccl_py.pipeline import Request, lower_and_judge, synthesize
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
+from taccl_py.topology.files import read_template
 from taccl_py.topology.model import Medium
 from tests.discover import dumps
 
@@ -182,6 +184,12 @@ def test_trays_of_a_rack_in_a_dump_each_are_on_one_switch(imported, hosts):
     assert "one rack" in found.notes[0]
 
 
+def test_a_tray_that_nodes_multiplies_is_said_to_be_joined_by_nics(imported):
+    (note,) = imported(dumps.system(*dumps.tray("0xa1")), nodes=2).notes
+    assert "joins trays by their NICs" in note
+    assert imported(dumps.nvswitch_node(), nodes=2).notes == ()
+
+
 def test_dumps_of_several_ranks_of_one_job_are_the_same_machine(imported):
     text = dumps.system(*dumps.tray("0xa1"), *dumps.tray("0xb2", 4))
     assert imported(text, text).template.num_ranks == 8
@@ -198,6 +206,18 @@ def test_servers_with_a_switch_of_their_own_are_not_joined_by_it(imported):
 def test_parts_of_one_gpu_are_ranks_that_share_its_links(imported, parts, gbps):
     node = imported(dumps.cut_up_gpus(parts)).template
     assert switch_gbps(node) == dict.fromkeys(range(2 * parts), gbps)
+
+
+def test_parts_of_two_gpus_that_nvlink_joins_directly_share_its_links(imported):
+    text = dumps.cut_up_gpus(2, links=18)
+    device = 'target="fffffff:ff:ff.0" count="18" tclass="0x068000"'
+    first, second = text.split('busid="0001:81:00.0"')
+    joined = [part.replace(device, f'target="{bus}" count="18" tclass="0x030200"')
+              for part, bus in ((first, "0001:81:00.0"), (second, "0000:81:00.0"))]  # fmt: skip
+    node = imported('busid="0001:81:00.0"'.join(joined)).template
+    across = {pair: gbps for pair, gbps in rates(node).items() if pair[0] // 2 != pair[1] // 2}
+    assert across == dict.fromkeys(across, round(18 * 40.1 / 4, 3))
+    assert len(across) == 8
 
 
 def test_a_part_that_is_in_no_job_keeps_its_share(imported):
@@ -353,6 +373,30 @@ def test_a_dump_names_its_gpu_and_compare_uses_it(imported, made, gpu, tuned):
 def test_soc_of_old_drivers_is_the_way_between_cpus(imported):
     text = dumps.pcie_box_matrix()
     assert imported(text.replace("SYS", "SOC")).template == imported(text).template
+
+
+# What comes out
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: dumps.nvlink_matrix([18, 17, 18, 18]),
+        lambda: dumps.cut_up_gpus(2),
+        lambda: dumps.system(*dumps.tray("0x1", without=(1,)), *dumps.tray("0x2", 4, first_net=4)),
+        lambda: dumps.rocm_smi_weights(),
+    ],
+)
+def test_it_is_read_back_and_synthesized_on(imported, tmp_path, made):
+    found = imported(made())
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(found.to_json()))
+    assert read_template(path) == found.template
+    options = Options(limits=Limits(seconds=1.0))
+    synthesis = synthesize(
+        Request(str(path), Kind.ALLGATHER, size_bytes=1 << 20, engine="greedy", options=options), Events()
+    )
+    assert lower_and_judge(synthesis.schedule, LoweringOptions(EXECUTOR)).verdict.violations == ()
 
 
 # SCCL

@@ -103,3 +103,37 @@ def test_reductions_of_different_length_are_not_merged():
 def test_no_more_than_fifteen_reductions_are_merged():
     assert flagged(*(add(i, f"s{i}", "o0") for i in range(15))) == set()
     assert flagged(*(add(i, f"s{i}", "o0") for i in range(31))) == {14, 29}
+
+
+def test_a_chain_of_sums_waits_for_all_its_sources_first_where_waits_are_gathered():
+    drafts = (
+        draft(recv(0, "s0", 0), recv_peer=1),
+        draft(recv(1, "s1", 1), recv_peer=2),
+        draft(add(2, "s0", "o0"), add(3, "s1", "o0")),
+        draft(send(4, "o0", 2), send_peer=3),
+    )
+    plain = find_dependencies((drafts,), GEOMETRY, aliased=False)
+    assert plain.waits == {2: (0,), 3: (1,), 4: (3,)}
+    gathered = find_dependencies((drafts,), GEOMETRY, aliased=False, gather=True)
+    assert gathered.waits == {2: (0, 1), 4: (3,)}
+    assert gathered.flagged == {0, 1, 3}
+
+
+def test_who_waits_for_a_sum_inside_a_chain_waits_for_its_end():
+    """The arrival of 4 overwrites what the first sum reads."""
+    drafts = (
+        draft(recv(0, "s0", 0), recv(4, "s0", 2), recv_peer=1),
+        draft(recv(1, "s1", 1), recv_peer=2),
+        draft(add(2, "s0", "o0"), add(3, "s1", "o0")),
+    )
+    assert find_dependencies((drafts,), GEOMETRY, aliased=False).waits == {2: (0,), 3: (1,), 4: (2,)}
+    assert find_dependencies((drafts,), GEOMETRY, aliased=False, gather=True).waits == {2: (0, 1), 4: (3,)}
+
+
+def test_sums_into_other_cells_are_no_chain():
+    drafts = (
+        draft(recv(0, "s0", 0), recv_peer=1),
+        draft(recv(1, "s1", 1), recv_peer=2),
+        draft(add(2, "s0", "o0"), add(3, "s1", "o1")),
+    )
+    assert find_dependencies((drafts,), GEOMETRY, aliased=False, gather=True).waits == {2: (0,), 3: (1,)}

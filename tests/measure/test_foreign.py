@@ -1,5 +1,7 @@
 """Outputs of benchmarks as they come from the field: headers tell what a file is of, and what is no link sample is refused."""
 
+import json
+
 import pytest
 
 from taccl_py.errors import InputError
@@ -123,6 +125,13 @@ def test_marks_of_a_launcher_are_dropped(mark):
     assert read_any("\n".join(mark + line for line in osu.splitlines()), "l") == read_any(osu, "l")
 
 
+def test_a_text_of_no_known_kind_is_told_what_is_known():
+    with pytest.raises(InputError, match=r"neither CSV .* nor the output of osu_latency"):
+        read_any("bandwidth between 0 and 1\n12 GB/s\n", "x.txt")
+    with pytest.raises(InputError, match="no column src"):
+        read_any("from,to,us\n0,1,2\n", "x.csv")
+
+
 # OSU
 
 
@@ -227,6 +236,19 @@ def nvbandwidth(arrow="->", names=("device_to_device_memcpy_read_ce",), kind="CE
 def test_nvbandwidth_says_by_its_arrow_which_way_a_copy_goes(arrow, fast, kind):
     links = fit_topology(read_any(nvbandwidth(arrow, kind=kind), "n"), "pair").topology.links
     assert {(k.src, k.dst): round(1000 / k.beta_us_per_mb, 2) for k in links} == {fast: 26.0, fast[::-1]: 13.0}
+
+
+def test_nvbandwidth_is_read_as_json_too():
+    case = {"name": "device_to_device_memcpy_read_ce", "status": "Passed", "sum": 39.0,
+            "bandwidth_description": "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
+            "bandwidth_matrix": [["N/A", "26"], ["13", "N/A"]]}  # fmt: skip
+    skipped = {"name": "host_to_device_memcpy_ce", "status": "Waived"}
+    text = json.dumps({"nvbandwidth": {"version": "v0.8", "testcases": [skipped, case]}})
+    assert read_any(text, "n.json") == read_any(nvbandwidth(), "n.txt")
+    with pytest.raises(InputError, match="no matrix of copies"):
+        read_any(json.dumps({"nvbandwidth": {"testcases": [skipped]}}), "n.json")
+    with pytest.raises(InputError, match=r"n\.json"):
+        read_any(text[:-4], "n.json")
 
 
 def test_nvbandwidth_both_ways_at_once_is_refused():

@@ -140,3 +140,21 @@ def test_of_two_at_once_one_wins_whole(folder):
         found = tree(folder)
         assert found in [whole({"a.xml": f"{who} a", "c.xml": f"{who} c"}) for who in ("one", "two")]
         assert os.listdir(folder.parent) == ["algos"]
+
+
+def test_what_is_no_directory_keeps_its_name(tmp_path):
+    place = tmp_path / "device"
+    os.mkfifo(place)
+    with pytest.raises(InputError, match="is no directory"):
+        swap.swap_files(place, {"a.xml": "new"}, [])
+    assert place.is_fifo()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["device"]
+
+
+def test_folders_of_others_are_neither_copied_nor_moved(tmp_path):
+    theirs = tmp_path / "place" / "theirs"
+    theirs.mkdir(parents=True)
+    before = (tmp_path / "place").stat().st_ino, theirs.stat().st_ino
+    swap.swap_files(tmp_path / "place", {"a.xml": "new"}, [])
+    assert ((tmp_path / "place").stat().st_ino, theirs.stat().st_ino) == before
+    assert (tmp_path / "place" / "a.xml").read_text(encoding="utf-8") == "new"

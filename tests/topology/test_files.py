@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, canonical_json, parse_json
-from taccl_py.topology.catalog import data_dir, list_topologies
+from taccl_py.topology.catalog import data_dir, list_topologies, load_topology
 from taccl_py.topology.files import (
     is_taccl_profile,
     read_template,
@@ -23,8 +23,8 @@ from taccl_py.topology.files import (
     topology_from_fields,
     topology_to_json,
 )
-from taccl_py.topology.model import Link, Port, Switch, Topology
-from taccl_py.topology.template import Cost, Network, Nic, NodePort, NodeTemplate, PortSide, Reach, Side
+from taccl_py.topology.model import Link, Medium, Port, Switch, Topology
+from taccl_py.topology.template import Cost, Network, Nic, NodePort, NodeTemplate, PortSide, Reach, Side, instantiate
 from taccl_py.units import MAX_COST_US, MIN_COST_US
 
 WriteJson = Callable[..., Path]
@@ -161,6 +161,30 @@ def test_switch_abilities_are_read(write_json: WriteJson) -> None:
     assert (switch.multicast, switch.reduce) == (True, True)
 
 
+def test_a_rank_of_a_switch_may_have_a_cost_of_its_own(write_json: WriteJson) -> None:
+    slow = {"2": {"alpha_us": 0.2, "bandwidth_gbps": 100}}
+    template = read_template(write_json(changed(NODE_FORM, "node.switches.0.rank_costs", slow)))
+    assert [template.switches[0].cost_of(rank) for rank in (0, 2)] == [Cost(0.1, 5), Cost(0.2, 10)]
+    machine = instantiate(template)
+    costs = {port.name: port.beta_us_per_mb for port in machine.ports if "plane" in port.name}
+    assert costs == {
+        "node 0 rank 0 plane out": 5, "node 0 rank 0 plane in": 5, "node 0 rank 2 plane out": 10, "node 0 rank 2 plane in": 10,
+    }  # fmt: skip
+    through = [link for link in machine.links if {"plane" in machine.ports[port].name for port in link.ports} == {True}]
+    assert {(link.alpha_us, link.beta_us_per_mb) for link in through} == {(0.2, 10)}
+    again = read_template(write_json(template_to_json(template)))
+    assert again == template
+
+
+def test_what_joins_the_ranks_is_unknown_where_the_file_does_not_say_it(write_json: WriteJson) -> None:
+    for value in (NODE_FORM, EXPANDED):
+        assert read_topology(write_json(value)).inside is Medium.UNKNOWN
+    said = changed(NODE_FORM, "node.inside", "nvlink")
+    assert read_topology(write_json(said)).inside is Medium.NVLINK
+    for name in [entry.name for entry in list_topologies()] + ["ring:4", "hpn:2", "nvl72:1", "switch:4"]:
+        assert load_topology(name).inside is Medium.NVLINK
+
+
 def test_expanded_form_is_read_as_it_stands(write_json: WriteJson) -> None:
     topology = read_topology(write_json(EXPANDED))
     assert topology.links == (Link(0, 1, 0.5, 20.0, 0.0, (1, 0)), Link(1, 0, 0.5, 20.0, 1.5, ()))
@@ -254,6 +278,14 @@ BROKEN_NODE_FORM = [
     ("node.links.1.width", 0, "node.links.1.width", "at least 1"),
     ("node.links.1.width", 10**9, "node.links.1.width", "at most 1024"),
     ("node.switches.0.ranks", [0], "node.switches.0.ranks", "at least two ranks, found 1"),
+    (
+        "node.switches.0.rank_costs",
+        {"1": {"alpha_us": 0, "beta_us_per_mb": 9}},
+        "node.switches.0.rank_costs.1",
+        "'1' is not one of the ranks",
+    ),
+    ("node.switches.0.rank_costs", {"2": {"alpha_us": 0}}, "node.switches.0.rank_costs.2.beta_us_per_mb", "is missing"),
+    ("node.inside", "copper", "node.inside", "use one of: nvlink, unknown, pcie, network"),
     ("node.switches.0.ranks", [0, 0], "node.switches.0.ranks.1", "rank 0 stands twice"),
     ("node.switches.0.ranks", "every", "node.switches.0.ranks", "a list [...] is needed"),
     ("node.switches.0.name", "pla ne", "node.switches.0.name", "use letters, digits"),

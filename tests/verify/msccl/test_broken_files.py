@@ -208,7 +208,6 @@ TEXT_CASES = [
     Case("missing-attribute", "no_chan", pair_allreduce, edit=replace(' chan="0"', ""), where="gpu 0 tb 0"),
     Case("missing-attribute", "no_name_in_legacy", pair_allreduce, edit=replace(' name="test"', ""), runtime=LEGACY),
     Case("number-format", "octal", pair_allreduce, edit=replace('maxBytes="', 'maxBytes="0')),
-    Case("number-format", "hexadecimal", pair_allreduce, edit=replace('ngpus="2"', 'ngpus="0x2"')),
     Case("number-format", "unit", pair_allreduce, edit=replace('minBytes="0"', 'minBytes="1K"')),
     Case("number-format", "no_digits", pair_allreduce, edit=replace('srcoff="0"', 'srcoff=""')),
     Case("number-range", "33_bits", pair_allreduce, edit=replace('srcoff="0"', 'srcoff="4294967296"')),

@@ -1,0 +1,90 @@
+"""Files of a portfolio under a runtime profile."""
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from taccl_py.collective import Kind
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.program import Protocol
+from taccl_py.pipeline import Request
+from taccl_py.portfolio.build import synthesize_portfolio
+from taccl_py.portfolio.by_replay import Choice, _best_path, _rounded
+from taccl_py.profiles.catalog import select_profile
+from taccl_py.runtimes import RUNTIMES
+from taccl_py.selection import Setting, trial_of
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Events, Options
+from taccl_py.topology.catalog import load_topology
+from taccl_py.units import SizeRange
+
+RISING = [Protocol.LL, Protocol.LL128, Protocol.SIMPLE]
+
+
+def choice(protocol, instances=1):
+    return Choice(0, Setting(protocol, instances))
+
+
+def test_protocols_only_rise_even_where_a_lower_one_is_faster_again():
+    ll, simple = choice(Protocol.LL), choice(Protocol.SIMPLE)
+    times = [{ll: 10.0, simple: 20.0}, {ll: 30.0, simple: 20.0}, {ll: 19.5, simple: 20.0}]
+    assert _best_path(times) == [ll, simple, simple]
+
+
+def test_a_change_has_to_be_worth_a_file():
+    one, two = choice(Protocol.LL, 1), choice(Protocol.LL, 2)
+    assert _best_path([{one: 10.0, two: 10.3}, {one: 10.1, two: 10.0}]) == [one, one]
+    assert _best_path([{one: 10.0, two: 12.0}, {one: 12.0, two: 10.0}]) == [one, two]
+
+
+def test_ends_of_ranges_have_few_digits():
+    assert _rounded(100_000, 1 << 16, 1 << 17) == 98304
+    assert _rounded(5, 4, 8) == 5
+
+
+def portfolio(name, kind, sizes, runtime, seconds):
+    profile = select_profile("auto", runtime, load_topology(name)).profile
+    request = Request(
+        name, kind, engine="auto", options=Options(limits=Limits(seconds=seconds, workers=1)), profile=profile,
+        ranks=tuple(range(8)) if load_topology(name).num_ranks > 8 else None,
+    )  # fmt: skip
+    options = LoweringOptions(RUNTIMES[runtime])
+    return synthesize_portfolio(request, sizes, options, 1, Events()), profile, options
+
+
+def require_sound(found, profile, options):
+    """What every portfolio under a profile promises."""
+    protocols = [RISING.index(member.lowered.program.protocol) for member in found.members]
+    assert protocols == sorted(protocols)
+    assert all(before.max_bytes + 1 == after.min_bytes for before, after in pairwise(found.members))
+    for member in found.members:
+        if member.lowered.program.protocol is Protocol.LL:
+            assert member.max_bytes <= 2 << 20
+    for row in found.rows:
+        assert row.bound.time_us <= row.runtime_bound.time_us * (1 + 1e-9) <= row.runtime_us * (1 + 1e-6)
+        member = found.members[row.member]
+        trial = trial_of(member.schedule, options, profile)
+        doubled = Setting(member.lowered.program.protocol, 2 * member.instances)
+        if trial.allows(row.size_bytes, doubled):
+            assert row.runtime_us <= 1.1 * trial.time_us(row.size_bytes, doubled)
+
+
+def test_files_of_mi300x():
+    found, profile, options = portfolio("mi300x", Kind.ALLGATHER, SizeRange(1 << 14, 1 << 22), "rccl", 6.0)
+    require_sound(found, profile, options)
+    assert [member.lowered.program.protocol for member in found.members][-1] is Protocol.SIMPLE
+    assert found.profile is profile
+    assert math.isclose(found.rows[0].runtime_us, 7.0, rel_tol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [("ndv4", "executor"), ("ndv5", "executor"), ("dgx1", "legacy"), ("ndv2", "executor"), ("dgx2", "executor"),
+     ("mi250x", "rccl"), ("mi300x", "rccl")],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE])
+def test_eight_ranks_of_every_shipped_machine(name, runtime, kind):
+    found, profile, options = portfolio(name, kind, SizeRange(1 << 10, 1 << 28), runtime, 12.0)
+    require_sound(found, profile, options)
