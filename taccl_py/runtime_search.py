@@ -51,6 +51,7 @@ def search(
     if profile is None or profile.is_neutral or demand.sketch is not None or engine_name != _VIEWED_ENGINE:
         return engine(demand, options, events)
     limits = options.limits
+    over = limits.countdown()
     own = replace(options, limits=limits.within(limits.seconds * _OWN_SHARE))
     synthesis = engine(demand, own, events)
     views = likely_views(
@@ -60,7 +61,7 @@ def search(
     )  # fmt: skip
     found: list[Schedule] = []
     for view in views:
-        if limits.stop.is_set():
+        if over():
             break
         events.stage(f"search for {view.protocol}")
         part = replace(options, limits=limits.within(limits.seconds * (1 - _OWN_SHARE) / len(views)))

@@ -1,7 +1,11 @@
 """Files that are no text, no JSON, or no file: every command that reads one says so in one sentence."""
 
+import os
+
 import pytest
 
+from taccl_py.errors import InputError
+from taccl_py.jsonio import read_text
 from tests.cli.inputs import NODE_FORM, write_json
 
 NOT_JSON = {
@@ -80,3 +84,57 @@ def test_check_says_in_one_line_what_is_wrong_with_a_json_file(taccl, folder, te
     assert ended.out.startswith("bad.json: bad: ")
     assert word in ended.out
     assert ended.out.count("\n") == 1
+
+
+# --- Files without end, and names that none can have ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("/dev/zero", ["is no text: byte 0 is NUL"]),
+        ("/dev/urandom", ["UTF-8"]),
+        ("x" * 256 + ".json", ["name too long", "no such"]),
+        ("pipe", ["is a pipe to which nobody writes", "start its writer"]),
+        ("socket/file", ["there is no such file"]),
+    ],
+)
+def test_what_has_no_end_or_no_name_is_one_sentence(refuse, folder, monkeypatch, name, words):
+    monkeypatch.setattr("taccl_py.jsonio._PIPE_SECONDS", 0.1)
+    os.mkfifo(folder / "pipe")
+    sentence = refuse(2, [], "show", name)
+    assert any(word.lower() in sentence.lower() for word in words), sentence
+
+
+def test_a_stream_that_never_ends_is_given_up(monkeypatch, tmp_path):
+    monkeypatch.setattr("taccl_py.jsonio._MOST_BYTES", 1000)
+    (tmp_path / "long.txt").write_text("x" * 1001)
+    with pytest.raises(InputError, match="holds more than"):
+        read_text(tmp_path / "long.txt")
+
+
+def test_a_nested_suite_and_a_large_field_are_one_sentence(refuse, folder):
+    (folder / "deep.toml").write_text("a = " + "[" * 100_000)
+    refuse(2, ["deep.toml", "nested too deeply"], "sweep", "deep.toml", "-o", "out")
+    (folder / "wide.csv").write_text("src,dst,size_bytes,time_us\n0,1," + "9" * 140_000 + ",1\n")
+    refuse(2, ["wide.csv", "field larger than"], "topo", "fit", "wide.csv", "-o", "o.json")
+
+
+def test_an_empty_record_is_a_new_one(taccl, folder):
+    (folder / "r.jsonl").write_text("")
+    assert taccl("profile", "--emulate", "ring:4", "--record", "r.jsonl").code == 0
+    assert (folder / "r.jsonl").read_text().startswith('{"format": "taccl-profile-record"')
+
+
+def test_a_baseline_that_cannot_be_written_is_said_before_anything_is_computed(refuse, folder, monkeypatch):
+    monkeypatch.setattr("taccl_py.cli.regress._carry_out", lambda *_: pytest.fail("work has begun"))
+    (folder / "suite.toml").write_text(
+        'format = "taccl-suite"\nversion = 1\n[[instances]]\ntopology = "ring:4"\ncollectives = "allgather"\nsizes = "1MB"\nengines = "templates"\n'
+    )
+    (folder / "place").mkdir()
+    refuse(2, ["place", "is a directory"], "regress", "accept", "suite.toml", "--baseline", "place")
+    refuse(2, ["suite.toml/b.json"], "regress", "accept", "suite.toml", "--baseline", "suite.toml/b.json")
+
+
+def test_more_chunks_than_any_search_can_do_are_refused_at_once(refuse):
+    refuse(2, ["--chunks", "at most 16384"], "synth", "ring:4", "allgather", "--chunks", "1000000")
