@@ -122,16 +122,18 @@ class Trial:
         self._known: dict[tuple[float, Setting], float] = {}
 
     def time_us(self, size_bytes: float, setting: Setting) -> float:
-        """Time at a size as nccl-tests counts it."""
+        """Time at a size as nccl-tests counts it; infinite where connections of the protocol hold too little for the program."""
         if (size_bytes, setting) not in self._known:
-            protocol, number = str(setting.protocol), setting.instances
-            joined = self._joined.get(number)
-            self._known[size_bytes, setting] = (
-                self._replay.time_us(size_bytes, protocol=protocol, instances=number)
-                if joined is None
-                else joined.time_us(size_bytes, protocol=protocol)
-            )
+            self._known[size_bytes, setting] = math.inf
+            with suppress(InvalidArtifact):
+                self._known[size_bytes, setting] = self._replayed_us(size_bytes, setting)
         return self._known[size_bytes, setting]
+
+    def _replayed_us(self, size_bytes: float, setting: Setting) -> float:
+        protocol, number = str(setting.protocol), setting.instances
+        if number in self._joined:
+            return self._joined[number].time_us(size_bytes, protocol=protocol)
+        return self._replay.time_us(size_bytes, protocol=protocol, instances=number)
 
     def allows(self, size_bytes: float, setting: Setting) -> bool:
         """Whether so many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
@@ -371,7 +373,9 @@ def _ranked(
         size = size_of(trial.schedule)
         protocols = protocols_for(trial.schedule, options, trial.profile)
         for setting in trial.settings(size, protocols, instances):
-            yield preferred_us(trial.time_us(size, setting), setting), place, trial, setting
+            time_us = trial.time_us(size, setting)
+            if math.isfinite(time_us):
+                yield preferred_us(time_us, setting), place, trial, setting
 
 
 def tried_instances(asked: int | None) -> tuple[int, ...]:

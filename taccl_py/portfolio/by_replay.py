@@ -181,7 +181,8 @@ class ReplayedCover:
             for choice in matter:
                 trial = self.trials[choice.trial]
                 if choice not in by_size[place] and trial.allows(size, choice.setting):
-                    by_size[place][choice] = self.time_us(choice, size)
+                    time_us = self.time_us(choice, size)
+                    by_size[place] |= {choice: time_us} if math.isfinite(time_us) else {}
         return by_size
 
     def _end(self, choice: Choice, following: Choice, low: int, high: int) -> int:
@@ -269,6 +270,8 @@ def _replayed(job: _Replays) -> tuple[int, dict[Choice, float]]:
             if number > 1 and not job.trial.allows(job.size, setting):
                 continue
             time_us = preferred_us(job.trial.time_us(job.size, setting), setting)
+            if not math.isfinite(time_us):
+                continue
             times[Choice(job.number, setting)] = time_us
             if time_us > best_us:
                 break

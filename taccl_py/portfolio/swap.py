@@ -94,7 +94,7 @@ def _may_be_moved(folder: Path) -> bool:
     """Whether a directory holds algorithm files and nothing that is not to be copied: no folder but that of our notes."""
     if not folder.exists():
         return True
-    if folder.is_mount() or folder == Path.cwd() or folder in Path.cwd().parents:
+    if folder.is_mount():
         return False
     try:
         return all(entry.name == NOTES for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
