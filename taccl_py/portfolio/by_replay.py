@@ -170,6 +170,9 @@ class ReplayedCover:
         place_of = {size: place for place, size in enumerate(self._sizes)}
         for size, times in first:
             by_size[place_of[size]].update(times)
+        for place, times in enumerate(by_size):
+            if not times:  # as they are, all programs stop at this size; lowered for it they may not
+                times.update(self._assumed(place))
         matter: dict[Choice, None] = {}
         for times in by_size:
             for protocol in self._protocols:
@@ -184,6 +187,15 @@ class ReplayedCover:
                     time_us = self.time_us(choice, size)
                     by_size[place] |= {choice: time_us} if math.isfinite(time_us) else {}
         return by_size
+
+    def _assumed(self, place: int) -> dict[Choice, float]:
+        """Times by schedules alone where no program can be replayed."""
+        size, found = self._sizes[place], {}
+        for trial in self._ranks[place]:
+            curves = _curves(self.candidates[trial], self._sizes, self._protocols, self.profile)
+            for protocol, (curve, launch_us) in zip(self._protocols, curves, strict=True):
+                found[Choice(trial, Setting(protocol, 1))] = curve.time_us(size) + launch_us
+        return found
 
     def _end(self, choice: Choice, following: Choice, low: int, high: int) -> int:
         """Largest size, from `low` on and below `high`, at which a choice is no slower than the one that follows."""
