@@ -409,7 +409,7 @@ def program_parameters(start: RuntimeProfile, topology: Topology, programs: Sequ
 
 def near_medium(profile: RuntimeProfile, topology: Topology) -> str:
     """Name of the share that is applied inside the nodes of a machine; empty if none is."""
-    if topology.inside is Medium.NVLINK:
+    if topology.inside in (Medium.NVLINK, Medium.UNKNOWN):
         return "xgmi" if "xgmi" in profile.shares or profile.runtime == "rccl" else "nvlink"
     return "pcie" if topology.inside is Medium.PCIE else ""
 

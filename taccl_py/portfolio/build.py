@@ -297,7 +297,12 @@ def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: Loweri
     divisor = _divisor(variant, options) * choice.setting.instances
     if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:
         raise no_call(span.min_bytes, span.max_bytes, divisor, options.runtime)
-    member = _lower_with(variant, span.min_bytes, span.max_bytes, wanted, stopped)
+    try:
+        member = _lower_with(variant, span.min_bytes, span.max_bytes, wanted, stopped)
+    except LoweringError:
+        # Sums that wait for all their sources may leave connections full.
+        plain = replace(wanted, spread_local=False, gather_sums=False)
+        member = _lower_with(variant, span.min_bytes, span.max_bytes, plain, stopped)
     facts = member.lowered.verdict.facts
     if options.protocol is None and facts is not None and facts.flags_early:
         raise LoweringError("its flags come too early", runtime=options.runtime.name, limit="protocol")

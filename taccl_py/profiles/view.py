@@ -79,7 +79,11 @@ def _far_factor(profile: RuntimeProfile) -> float:
 
 
 def _near_factor(topology: Topology, profile: RuntimeProfile) -> float:
-    names = {Medium.NVLINK: ("nvlink", "xgmi"), Medium.PCIE: ("pcie",)}.get(topology.inside, ())
+    of_gpu = (
+        "nvlink",
+        "xgmi",
+    )  # where nothing says what joins the GPUs, too: their links are what their machines mostly have
+    names = {Medium.NVLINK: of_gpu, Medium.UNKNOWN: of_gpu, Medium.PCIE: ("pcie",)}.get(topology.inside, ())
     for name in names:
         if name in profile.shares:
             rate = _link_gbps(topology) if name == "xgmi" else gpu_gbps(topology)

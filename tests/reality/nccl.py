@@ -21,7 +21,7 @@ from taccl_py.baselines.nccl_tuner import choose
 from taccl_py.collective import Kind, busbw_factor
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.topology.model import Topology
+from taccl_py.topology.model import Medium, Topology
 from taccl_py.topology.template import Cost, Nic, NodeSwitch, NodeTemplate, instantiate
 
 LARGE_BYTES = 16 << 20
@@ -44,7 +44,17 @@ def machine(gpu: str, ranks: int, nodes: int, nvlink_gbps: float, nics: int, nic
     each = ranks // nics if nics else 1
     ports = tuple(Nic(f"nic{i}", everyone[i * each : (i + 1) * each], Cost(2.6, 1000 / nic_gbps)) for i in range(nics))
     switch = NodeSwitch("nvswitch", everyone, Cost(0.3, 1000 / nvlink_gbps))
-    node = NodeTemplate(f"{ranks}-{gpu}", "as a log names it", "nominal rates", ranks, (), (switch,), ports, gpu=gpu)
+    node = NodeTemplate(
+        f"{ranks}-{gpu}",
+        "as a log names it",
+        "nominal rates",
+        ranks,
+        (),
+        (switch,),
+        ports,
+        inside=Medium.NVLINK,
+        gpu=gpu,
+    )
     return instantiate(node, nodes)
 
 
