@@ -135,6 +135,11 @@ class Trial:
             return self._joined[number].time_us(size_bytes, protocol=protocol)
         return self._replay.time_us(size_bytes, protocol=protocol, instances=number)
 
+    def lowered_for(self, setting: Setting) -> Lowered | None:
+        """Program of a setting, if it was lowered already."""
+        lowered = self.lowered if setting.instances == 1 else self.joined.get(setting.instances)
+        return lowered if lowered is not None and lowered.program.protocol is setting.protocol else None
+
     def allows(self, size_bytes: float, setting: Setting) -> bool:
         """Whether so many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
         program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
@@ -344,6 +349,8 @@ def _choose(
             estimate_us > best.preferred_us * (1 + PARAMS.nearly) or len(tried) >= PARAMS.most_lowered or over()
         ):
             break
+        if stopped() and trial.lowered_for(setting) is None:
+            continue  # who wants an end gets what is there
         # Of schedules that are as fast as each other in the same setting, which are often images of each other, one is enough.
         likeness = (setting, float(f"{estimate_us:.3g}"))
         if likeness in tried:
@@ -401,8 +408,8 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    lowered = trial.lowered if setting.instances == 1 else trial.joined.get(setting.instances)
-    if lowered is None or lowered.program.protocol is not setting.protocol:
+    lowered = trial.lowered_for(setting)
+    if lowered is None:
         wanted = replace(
             trial.options, protocol=setting.protocol, instances=setting.instances, port_order=trial.lowered.port_order
         )
