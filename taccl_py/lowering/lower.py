@@ -344,9 +344,9 @@ def _drafted(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
         min(options.max_threadblocks or runtime.resident_threadblocks, runtime.max_threadblocks),
         decisions.local,
         runtime.max_threadblocks if options.spread_local else options.instances,
-        options.instances,
         decisions.apart,
         fuse=options.port_order is PortOrder.FREE,
+        instances=options.instances,
     )
     drafts = draft_threadblocks(work, placed.flow, channels, case.schedule.collective.num_ranks, block_rules)
     return Attempt(drafts, work.transfers, 1 + max(channels, default=0))

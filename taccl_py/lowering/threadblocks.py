@@ -69,22 +69,22 @@ class ThreadblockRules:
         Threadblocks for local work, for the ranks that need more than `local_default`.
     local_default
         Threadblocks for local work on the other ranks, if there is so much to do.
-    instances
-        Number of instances, whose local work has a threadblock each in any case.
     apart
         Joints that have turned out to be bad; if they cannot be avoided, at least nothing is fused in them.
     fuse
         Whether forwards become fused steps. A fused step can be told to wait only before it receives, so where sends wait
         for their turn at a port, fusing would hold up what arrives.
+    instances
+        Number of instances, whose local work has a threadblock each in any case.
     """
 
     runtime: Runtime
     max_threadblocks: int
     local: dict[int, int]
     local_default: int
-    instances: int
     apart: frozenset[Joint]
     fuse: bool = True
+    instances: int = 1
 
 
 def draft_threadblocks(
