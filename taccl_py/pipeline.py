@@ -171,7 +171,7 @@ def synthesize(request: Request, events: Events) -> Synthesis:
 
 def _finder(schedule: Schedule) -> str:
     """The engine that won a race."""
-    return schedule.origin.engine if schedule.origin is not None else ""
+    return schedule.origin.found_by or schedule.origin.engine if schedule.origin is not None else ""
 
 
 def suggest(request: Request, events: Events) -> list[Suggestion]:
@@ -571,11 +571,11 @@ def _first_lowered(
 
 
 def chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
-    """The synthesis with a runner-up as its answer, of which nothing is proven."""
-    origin = synthesis.schedule.origin
+    """The synthesis with another schedule as its answer, of which nothing is proven but that its time is at the bound, if it is."""
+    origin, proof = synthesis.schedule.origin, Proof.of(schedule.makespan_us, synthesis.bound)
     if origin is not None:
-        schedule = schedule.with_origin(replace(origin, status=str(Proof.FEASIBLE), found_by=_finder(schedule)))
-    return replace(synthesis, schedule=schedule, proof=Proof.FEASIBLE)
+        schedule = schedule.with_origin(replace(origin, status=str(proof), found_by=_finder(schedule)))
+    return replace(synthesis, schedule=schedule, proof=proof)
 
 
 def _lower_once(lowering: Lowering, order: PortOrder, options: LoweringOptions) -> tuple[Program, Timeline]:

@@ -9,10 +9,11 @@ done: `taccl_py.pipeline` chooses as it always has.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TypeVar
 
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringError
 from taccl_py.lowering.lower import LoweringOptions
@@ -180,6 +181,8 @@ def lower_under(
     options: LoweringOptions,
     profile: RuntimeProfile,
     instances: int | None,
+    *,
+    fixed_chunks: bool = False,
     over: Over = never,
     stopped: Over = never,
 ) -> tuple[Synthesis, Chosen]:
@@ -195,6 +198,8 @@ def lower_under(
         The runtime profile; not the neutral one.
     instances
         Number that the user asks for, or None to choose it.
+    fixed_chunks
+        Whether the number of chunks is the user's or a sketch's, or the bound is for it, so that messages are not cut into pieces.
     over, stopped
         Whether time is up, and whether the user wants an end.
 
@@ -204,11 +209,9 @@ def lower_under(
         If a limit of the runtime cannot be kept by any schedule.
     """
     synthesis = bounded_by_messages(synthesis, MAX_COUNT, over)
-    schedules = _different([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
-    trials, failure = _trials(schedules, options, profile, over, stopped)
-    if not trials:
-        raise failure or ValueError("there is no schedule to lower")
-    chosen = _choose(trials, options, instances, over, stopped)
+    schedules = _without_images([synthesis.schedule, *synthesis.runners_up])[: PARAMS.most_schedules]
+    lowered = schedules if fixed_chunks else chain.from_iterable(map(pieces_of, schedules))
+    chosen = _choose(_trials(lowered, options, profile, over, stopped), options, instances, over, stopped)
     if chosen.schedule is synthesis.schedule:
         return synthesis, chosen
     return chosen_instead(synthesis, chosen.schedule), chosen
@@ -224,24 +227,22 @@ def choose_for(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    trials, failure = _trials([schedule], options, profile, never, stopped)
-    if not trials:
-        raise failure or ValueError("there is no schedule to lower")
-    return _choose(trials, options, instances, never, stopped)
+    return _choose(_trials(pieces_of(schedule), options, profile, never, stopped), options, instances, never, stopped)
 
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     """Lower bound under a profile for the collective, size and machine of a schedule."""
     collective, topology = schedule.collective, with_alphas_side_by_side(schedule.topology)
-    bounds = DemandBounds.of(topology, collective.kind, collective.root, Limits(seconds=PARAMS.bound_seconds))
+    limits = Limits(seconds=PARAMS.bound_seconds)
+    bounds, over = DemandBounds.of(topology, collective.kind, collective.root, limits), limits.countdown()
 
     def physical_us(size_bytes: float) -> float:
-        return bounds.at(size_bytes).time_us
+        return bounds.at(size_bytes, over=over).time_us
 
     return runtime_bound(physical_us, topology, profile, collective.kind, size_of(schedule))
 
 
-def _different(schedules: Sequence[Schedule]) -> list[Schedule]:
+def _without_images(schedules: Sequence[Schedule]) -> list[Schedule]:
     """The schedules without those that are as fast as one before them with as many messages, mostly its images."""
     found: dict[tuple[int, int, str], Schedule] = {}
     for schedule in schedules:
@@ -262,12 +263,24 @@ def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
             yield replace(cut, origin=schedule.origin)
 
 
+def are_small(pieces: Schedule, size_bytes: float) -> bool:
+    """Whether the pieces of a schedule that was cut for some size are too small at another one."""
+    return pieces.chunk_bytes * size_bytes / size_of(pieces) < PARAMS.least_piece_bytes
+
+
 def _trials(
-    schedules: Sequence[Schedule], options: LoweringOptions, profile: RuntimeProfile, over: Over, stopped: Over
-) -> tuple[list[Trial], LoweringError | None]:
+    schedules: Iterable[Schedule], options: LoweringOptions, profile: RuntimeProfile, over: Over, stopped: Over
+) -> list[Trial]:
+    """Trials of the schedules that can be lowered, of one at least.
+
+    Raises
+    ------
+    LoweringError
+        If none can.
+    """
     trials: list[Trial] = []
     failure: LoweringError | None = None
-    for schedule in chain.from_iterable(map(pieces_of, schedules)):
+    for schedule in schedules:
         if trials and over():
             break
         try:
@@ -279,7 +292,9 @@ def _trials(
             if trials:
                 break
             raise
-    return trials, failure
+    if not trials:
+        raise failure or ValueError("there is no schedule to lower")
+    return trials
 
 
 def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, stopped: Over = never) -> Trial:
@@ -290,14 +305,30 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    failure: LoweringError | None = None
-    for each in _arrangements(replace(options, max_threadblocks=_most_threadblocks(options, profile))):
-        try:
-            lowered = lower_and_judge(schedule, replace(each, instances=1), stopped)
-            return Trial(schedule, lowered, each, profile, _joined(schedule, lowered, each, stopped))
-        except LoweringError as error:
-            failure = failure or error
-    raise failure or ValueError("no arrangement was tried")
+    plain = replace(options, instances=1, max_threadblocks=_most_threadblocks(options, profile))
+
+    def tried(arranged: LoweringOptions) -> Trial:
+        lowered = lower_and_judge(schedule, arranged, stopped)
+        return Trial(schedule, lowered, arranged, profile, _joined(schedule, lowered, arranged, stopped))
+
+    return in_some_arrangement(tried, plain)
+
+
+T = TypeVar("T")
+
+
+def in_some_arrangement(lower: Callable[[LoweringOptions], T], options: LoweringOptions) -> T:
+    """Lower with local work spread and the waits of sums gathered, and where that cannot be, without: then connections may be full.
+
+    Raises
+    ------
+    LoweringError
+        If neither can be lowered.
+    """
+    try:
+        return lower(replace(options, spread_local=True, gather_sums=True))
+    except LoweringError:
+        return lower(replace(options, spread_local=False, gather_sums=False))
 
 
 def _most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int:
@@ -317,16 +348,10 @@ def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stop
         cell_bytes = schedule.chunk_bytes / number
         if not most < blocks * number <= most * PARAMS.joined or cell_bytes < PARAMS.least_cell_bytes or stopped():
             continue
-        with suppress(LoweringError, InvalidArtifact):
+        with suppress(LoweringError):
             wanted = replace(options, instances=number, port_order=lowered.port_order)
             found[number] = lower_and_judge(schedule, wanted, stopped)
     return found
-
-
-def _arrangements(options: LoweringOptions) -> Iterator[LoweringOptions]:
-    """Options with local work spread and sums gathered, and where that cannot be lowered without."""
-    yield replace(options, spread_local=True, gather_sums=True)
-    yield options
 
 
 def protocols_for(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile) -> tuple[Protocol, ...]:
@@ -342,7 +367,7 @@ def _choose(
 ) -> Chosen:
     ranked = sorted(_ranked(trials, options, instances), key=lambda each: each[0])
     best: Chosen | None = None
-    failure: LoweringError | InvalidArtifact | None = None
+    failure: LoweringError | None = None
     tried: set[tuple[Setting, float]] = set()
     for estimate_us, _, trial, setting in ranked:
         if best is not None and (
@@ -358,7 +383,7 @@ def _choose(
         tried.add(likeness)
         try:
             chosen = lower_as(trial, setting, options, stopped)
-        except (LoweringError, InvalidArtifact) as error:
+        except LoweringError as error:
             failure = failure or error
             continue
         except Interrupted:
@@ -413,16 +438,24 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
         wanted = replace(
             trial.options, protocol=setting.protocol, instances=setting.instances, port_order=trial.lowered.port_order
         )
-        try:
-            lowered = lower_and_judge(trial.schedule, wanted, stopped)
-        except LoweringError:
-            # Sums that wait for all their sources may leave connections full.
-            plain = replace(wanted, spread_local=False, gather_sums=False)
-            lowered = lower_and_judge(trial.schedule, plain, stopped)
+        lowered = in_some_arrangement(lambda each: lower_and_judge(trial.schedule, each, stopped), wanted)
+    require_chosen(lowered, options)
+    replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
+    return Chosen(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))
+
+
+def require_chosen(lowered: Lowered, options: LoweringOptions) -> None:
+    """Refuse a program whose protocol nobody asked for and whose flags the runtime raises before their data have been read.
+
+    Raises
+    ------
+    LoweringError
+        If that is so.
+    """
     facts = lowered.verdict.facts
     if options.protocol is None and facts is not None and facts.flags_early:
         raise LoweringError(
-            "its flags come too early for this protocol", runtime=options.runtime.name, limit="protocol"
+            f"with protocol {lowered.program.protocol} flags come before what is sent has been read; use another one",
+            runtime=options.runtime.name,
+            limit="protocol",
         )
-    replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
-    return Chosen(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))

@@ -30,7 +30,7 @@ from taccl_py.cli.options import (
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
+from taccl_py.report.tables import OF_FIXED_CHUNKS, SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.runtimes import V100_THREADBLOCKS, Runtime
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
@@ -192,7 +192,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         lowered = None
         facts: dict[str, Any] = {}
         if not values["only_schedule"] and not _only_schedule(output):
-            lower = _lowering(options, profile, values["instances"], over, stop)
+            lower = _lowering(request, options, values["instances"], over, stop)
             synthesis, lowered, facts = _lower(synthesis, lower, stop, output)
         facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
         facts |= _runtime_facts(synthesis, profile, selection.note)
@@ -312,20 +312,27 @@ def _lower(
 
 
 def _lowering(
-    options: LoweringOptions, profile: RuntimeProfile, instances: int | None, over: Over, stop: threading.Event
+    request: Request, options: LoweringOptions, instances: int | None, over: Over, stop: threading.Event
 ) -> _Lowering:
     """How an answer is lowered, and what is to be said of it: by the schedule's own costs, or by replay under a profile."""
     from taccl_py.pipeline import lower_best
     from taccl_py.selection import lower_under
 
+    profile = request.profile
+    fixed_chunks = bool(request.sketch or request.chunks_per_rank or request.engine in OF_FIXED_CHUNKS)
+
     def plainly(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
         return *lower_best(synthesis, options, over, stop.is_set), {}
 
     def under_profile(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
-        synthesis, chosen = lower_under(synthesis, options, profile, instances, over, stop.is_set)
+        if profile is None:
+            raise ValueError("there is no runtime profile")
+        synthesis, chosen = lower_under(
+            synthesis, options, profile, instances, fixed_chunks=fixed_chunks, over=over, stopped=stop.is_set
+        )
         return synthesis, chosen.lowered, {"instances": chosen.setting.instances, "runtime_us": chosen.runtime_us}
 
-    return plainly if profile.is_neutral else under_profile
+    return plainly if profile is None or profile.is_neutral else under_profile
 
 
 def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile, note: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
 from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
-from taccl_py.portfolio.by_replay import LOWEST, Choice, ReplayedCover, Stretch, settings_after
+from taccl_py.portfolio.by_replay import LOWEST, Choice, ReplayedCover, Stretch, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import Span, lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
@@ -22,7 +22,7 @@ from taccl_py.profiles.view import machine_under, with_alphas_side_by_side
 from taccl_py.runtime_search import retimed
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
-from taccl_py.selection import preferred_us
+from taccl_py.selection import in_some_arrangement, preferred_us, require_chosen
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Deadline, Limits, Over
@@ -258,7 +258,7 @@ def _first_member(
     best: Member | None = None
     best_us, lowered = math.inf, 0
     middle = min(max(low, round(math.sqrt(low * stretch.high))), stretch.high)
-    for choice in settings_after(stretch, floor):
+    for choice in in_rising_order(stretch, floor):
         # What the first replay promised may be lost where threadblocks had to be joined; then the next choices are lowered too.
         if best is not None and (
             lowered == _MOST_LOWERED or cover.time_us(choice, middle) > best_us * (1 + _TOLERANCE)
@@ -297,15 +297,10 @@ def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: Loweri
     divisor = _divisor(variant, options) * choice.setting.instances
     if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:
         raise no_call(span.min_bytes, span.max_bytes, divisor, options.runtime)
-    try:
-        member = _lower_with(variant, span.min_bytes, span.max_bytes, wanted, stopped)
-    except LoweringError:
-        # Sums that wait for all their sources may leave connections full.
-        plain = replace(wanted, spread_local=False, gather_sums=False)
-        member = _lower_with(variant, span.min_bytes, span.max_bytes, plain, stopped)
-    facts = member.lowered.verdict.facts
-    if options.protocol is None and facts is not None and facts.flags_early:
-        raise LoweringError("its flags come too early", runtime=options.runtime.name, limit="protocol")
+    member = in_some_arrangement(
+        lambda each: _lower_with(variant, span.min_bytes, span.max_bytes, each, stopped), wanted
+    )
+    require_chosen(member.lowered, options)
     return member
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice, pairwise
+from itertools import groupby, pairwise
 
-from taccl_py.errors import InvalidArtifact, LoweringError
+from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.portfolio.candidates import Candidate
@@ -22,8 +22,17 @@ from taccl_py.portfolio.variants import at_size
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
 from taccl_py.schedule.ir import Schedule
-from taccl_py.selection import Setting, Trial, pieces_of, preferred_us, protocols_for, trial_of, tried_instances
-from taccl_py.simulate.cost_curve import CostCurve, cost_curve
+from taccl_py.selection import (
+    Setting,
+    Trial,
+    are_small,
+    pieces_of,
+    preferred_us,
+    protocols_for,
+    trial_of,
+    tried_instances,
+)
+from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.race import Racer
 
@@ -37,7 +46,7 @@ class Params:
     Attributes
     ----------
     change
-        Another choice than at the size before must be faster by this part (RUNTIME_MODEL: 3 %, which files' ranges are worth).
+        Another choice than at the size before must be faster by this part: predictions are off by as much.
     lowered_per_size
         Candidates that are lowered for one probe size. Guess.
     alike
@@ -96,7 +105,7 @@ class ReplayedCover:
     racer
         For what can be done side by side.
     over
-        Whether time is up.
+        Whether time is up; then no more candidates are lowered than are there.
 
     Raises
     ------
@@ -114,29 +123,33 @@ class ReplayedCover:
         racer: Racer,
         over: Over,
     ) -> None:
-        self._sizes, self._options, self.profile, self._instances = tuple(sizes), options, profile, instances
-        chosen = list(_in_pieces(_worth_lowering(candidates, self._sizes, options, profile, racer), self._sizes))
-        made = racer.spread(_tried, (_Job(each, size, options, profile) for each, size in chosen))
-        kept = [(pair[0], trial) for pair, trial in zip(chosen, made, strict=True) if isinstance(trial, Trial)]
+        self.profile = profile
+        self._sizes, self._instances, self._racer = tuple(sizes), instances, racer
+        self._protocols = protocols_for(candidates[0].schedule, options, profile)
+        estimating = [_Estimating(each, self._sizes, self._protocols, profile) for each in candidates]
+        estimates = racer.spread(_estimated, estimating)
+        jobs = list(_trial_jobs(candidates, self._sizes, estimates, options, profile))
+        made = racer.spread(_tried, _until_over(jobs, over))
+        kept = [(job, trial) for job, trial in zip(jobs, made, strict=False) if isinstance(trial, Trial)]
         if not kept:
             raise next((each for each in made if isinstance(each, LoweringError)), ValueError("there is no candidate"))
-        self.candidates = [candidate for candidate, _ in kept]
+        self.candidates = [job.candidate for job, _ in kept]
         self.trials = [trial for _, trial in kept]
-        self._protocols = protocols_for(self.trials[0].schedule, options, profile)
-        self._over = over
-        self._racer = racer
-        self._ranks = self._estimates()
+        self._estimates = [estimates[job.source] for job, _ in kept]
+        self._is_cut = [job.candidate is not candidates[job.source] for job, _ in kept]
 
-    def _estimates(self) -> list[list[int]]:
-        """For every size the trials worth a replay, the best first."""
-        curves = [_curves(candidate, self._sizes, self._protocols, self.profile) for candidate in self.candidates]
-        found = []
-        for size in self._sizes:
-            times = [min(curve.time_us(size) + launch for curve, launch in of_one) for of_one in curves]
-            order = sorted(range(len(times)), key=times.__getitem__)
-            near = [place for place in order if times[place] <= PARAMS.near * times[order[0]]]
-            found.append(near[: PARAMS.lowered_per_size + 1])
-        return found
+    def _worth_replaying(self, place: int) -> list[int]:
+        """Trials of the best few candidates at a size, the best first, without pieces that would be small there."""
+        size = self._sizes[place]
+        times = [min(each[place].values()) for each in self._estimates]
+        order = sorted(range(len(times)), key=times.__getitem__)
+        near = [number for number in order if times[number] <= PARAMS.near * times[order[0]]]
+        best = list(dict.fromkeys(times[number] for number in near))[: PARAMS.lowered_per_size]
+        return [
+            number
+            for number in near
+            if times[number] in best and not (self._is_cut[number] and are_small(self.trials[number].schedule, size))
+        ]
 
     def stretches(self, low: int, high: int) -> list[Stretch]:
         """Choices for all sizes of a range, in order."""
@@ -163,13 +176,12 @@ class ReplayedCover:
     def _times(self) -> list[dict[Choice, float]]:
         """For every size the times of choices that matter at any size."""
         first = self._racer.spread(_replayed, (
-            _Replays(self.trials[trial], trial, size, self._protocols, self._instances)
-            for place, size in enumerate(self._sizes) for trial in self._ranks[place]
+            _Replaying(self.trials[number], number, place, size, self._protocols, self._instances)
+            for place, size in enumerate(self._sizes) for number in self._worth_replaying(place)
         ))  # fmt: skip
         by_size: list[dict[Choice, float]] = [{} for _ in self._sizes]
-        place_of = {size: place for place, size in enumerate(self._sizes)}
-        for size, times in first:
-            by_size[place_of[size]].update(times)
+        for place, times in first:
+            by_size[place].update(times)
         for place, times in enumerate(by_size):
             if not times:  # as they are, all programs stop at this size; lowered for it they may not
                 times.update(self._assumed(place))
@@ -190,12 +202,11 @@ class ReplayedCover:
 
     def _assumed(self, place: int) -> dict[Choice, float]:
         """Times by schedules alone where no program can be replayed."""
-        size, found = self._sizes[place], {}
-        for trial in self._ranks[place]:
-            curves = _curves(self.candidates[trial], self._sizes, self._protocols, self.profile)
-            for protocol, (curve, launch_us) in zip(self._protocols, curves, strict=True):
-                found[Choice(trial, Setting(protocol, 1))] = curve.time_us(size) + launch_us
-        return found
+        return {
+            Choice(number, Setting(protocol, 1)): time_us
+            for number, estimates in enumerate(self._estimates)
+            for protocol, time_us in estimates[place].items()
+        }
 
     def _end(self, choice: Choice, following: Choice, low: int, high: int) -> int:
         """Largest size, from `low` on and below `high`, at which a choice is no slower than the one that follows."""
@@ -243,81 +254,62 @@ def _best_path(times: Sequence[dict[Choice, float]]) -> list[Choice]:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A candidate to be lowered for trials at a size."""
+class _Estimating:
+    """A candidate whose time at every size is to be estimated by its schedule."""
 
     candidate: Candidate
+    sizes: tuple[int, ...]
+    protocols: tuple[Protocol, ...]
+    profile: RuntimeProfile
+
+
+def _estimated(job: _Estimating) -> list[dict[Protocol, float]]:
+    """For every size the time in microseconds as each protocol sees the machine, its launch included."""
+    schedule, instances = job.candidate.schedule, _room(job.candidate.schedule, job.profile)
+    found: list[dict[Protocol, float]] = [{} for _ in job.sizes]
+    for protocol in job.protocols:
+        machine = machine_under(schedule.topology, job.profile, str(protocol), instances)
+        curve = cost_curve(replace(schedule, topology=machine), job.sizes[0], job.sizes[-1])
+        launch_us = job.profile.protocols[str(protocol)].launch_us
+        for size, times in zip(job.sizes, found, strict=True):
+            times[protocol] = launch_us + curve.time_us(size)
+    return found
+
+
+@dataclass(frozen=True)
+class _TrialJob:
+    """A candidate to be lowered for trials at a size; `source` is the number of the one whose messages it has, in pieces or not."""
+
+    candidate: Candidate
+    source: int
     size: int
     options: LoweringOptions
     profile: RuntimeProfile
 
 
-def _tried(job: _Job) -> Trial | LoweringError:
-    try:
-        return trial_of(at_size(job.candidate.schedule, job.size), job.options, job.profile)
-    except LoweringError as error:
-        return error
-    except InvalidArtifact as error:
-        return LoweringError(str(error), runtime=job.options.runtime.name, limit="verifier")
-
-
-@dataclass(frozen=True)
-class _Replays:
-    """A trial to be replayed at a size."""
-
-    trial: Trial
-    number: int
-    size: int
-    protocols: tuple[Protocol, ...]
-    instances: int | None
-
-
-def _replayed(job: _Replays) -> tuple[int, dict[Choice, float]]:
-    """Times of a trial at a size: instances are raised as long as that helps."""
-    times: dict[Choice, float] = {}
-    for protocol in job.protocols:
-        best_us = math.inf
-        for number in tried_instances(job.instances):
-            setting = Setting(protocol, number)
-            if number > 1 and not job.trial.allows(job.size, setting):
-                continue
-            time_us = preferred_us(job.trial.time_us(job.size, setting), setting)
-            if not math.isfinite(time_us):
-                continue
-            times[Choice(job.number, setting)] = time_us
-            if time_us > best_us:
-                break
-            best_us = time_us
-    return job.size, times
-
-
-def _worth_lowering(
+def _trial_jobs(
     candidates: Sequence[Candidate],
     sizes: Sequence[int],
+    estimates: Sequence[Sequence[dict[Protocol, float]]],
     options: LoweringOptions,
     profile: RuntimeProfile,
-    racer: Racer,
-) -> list[tuple[Candidate, int]]:
-    """Candidates with a size to lower them for: the best few of every size, by schedules on the machine as protocols see it."""
-    protocols = protocols_for(candidates[0].schedule, options, profile)
-    curves = racer.spread(_curves_of, [(each, tuple(sizes), protocols, profile) for each in candidates])
+) -> Iterator[_TrialJob]:
+    """The best few candidates of every size, each for the middle one of its sizes, and the same with messages in pieces."""
     found: dict[int, list[int]] = {}
-    for size in sizes:
-        times = [min(curve.time_us(size) + launch for curve, launch in of_one) for of_one in curves]
-        for place in _different(candidates, times):
-            found.setdefault(place, []).append(size)
-    return [(candidates[place], of_one[len(of_one) // 2]) for place, of_one in found.items()]
+    for place, size in enumerate(sizes):
+        for number in _best_few(candidates, [min(each[place].values()) for each in estimates]):
+            found.setdefault(number, []).append(size)
+    for number, of_one in found.items():
+        size, whole = of_one[len(of_one) // 2], candidates[number]
+        for schedule in pieces_of(at_size(whole.schedule, size)):
+            candidate = whole
+            if schedule.collective != whole.schedule.collective:
+                curve = cost_curve(schedule, sizes[0], sizes[-1])
+                candidate = replace(whole, schedule=schedule, curve=curve)
+            yield _TrialJob(candidate, number, size, options, profile)
 
 
-def _in_pieces(chosen: Sequence[tuple[Candidate, int]], sizes: Sequence[int]) -> Iterator[tuple[Candidate, int]]:
-    """What was chosen, and the same with messages in pieces."""
-    for candidate, size in chosen:
-        yield candidate, size
-        for schedule in islice(pieces_of(at_size(candidate.schedule, size)), 1, None):
-            yield replace(candidate, schedule=schedule, curve=cost_curve(schedule, sizes[0], sizes[-1])), size
-
-
-def _different(candidates: Sequence[Candidate], times: Sequence[float]) -> list[int]:
+def _best_few(candidates: Sequence[Candidate], times: Sequence[float]) -> list[int]:
     """The best few at a size; of those of one engine that are as fast as each other, one."""
     chosen: list[int] = []
     for place in sorted(range(len(times)), key=times.__getitem__):
@@ -331,24 +323,47 @@ def _different(candidates: Sequence[Candidate], times: Sequence[float]) -> list[
     return chosen
 
 
-def _curves_of(
-    job: tuple[Candidate, tuple[int, ...], tuple[Protocol, ...], RuntimeProfile],
-) -> list[tuple[CostCurve, float]]:
-    return _curves(*job)
+def _until_over(jobs: Sequence[_TrialJob], over: Over) -> Iterator[_TrialJob]:
+    """Jobs as long as there is time, the first one in any case."""
+    for number, job in enumerate(jobs):
+        if number and over():
+            return
+        yield job
 
 
-def _curves(
-    candidate: Candidate, sizes: Sequence[int], protocols: Sequence[Protocol], profile: RuntimeProfile
-) -> list[tuple[CostCurve, float]]:
-    """Cost curves of a candidate's schedule as protocols see the machine, each with the launch in microseconds."""
-    schedule = candidate.schedule
-    found = []
-    instances = _room(schedule, profile)
-    for protocol in protocols:
-        machine = machine_under(schedule.topology, profile, str(protocol), instances)
-        curve = cost_curve(replace(schedule, topology=machine), sizes[0], sizes[-1])
-        found.append((curve, profile.protocols[str(protocol)].launch_us))
-    return found
+def _tried(job: _TrialJob) -> Trial | LoweringError:
+    try:
+        return trial_of(at_size(job.candidate.schedule, job.size), job.options, job.profile)
+    except LoweringError as error:
+        return error
+
+
+@dataclass(frozen=True)
+class _Replaying:
+    """A trial, by its number, to be replayed at a size, by its place."""
+
+    trial: Trial
+    number: int
+    place: int
+    size: int
+    protocols: tuple[Protocol, ...]
+    instances: int | None
+
+
+def _replayed(job: _Replaying) -> tuple[int, dict[Choice, float]]:
+    """Place of the size, and times of the trial there: instances are raised as long as that helps."""
+    times: dict[Choice, float] = {}
+    for protocol in job.protocols:
+        best_us = math.inf
+        for setting in job.trial.settings(job.size, (protocol,), job.instances):
+            time_us = preferred_us(job.trial.time_us(job.size, setting), setting)
+            if not math.isfinite(time_us):
+                continue
+            times[Choice(job.number, setting)] = time_us
+            if time_us > best_us:
+                break
+            best_us = time_us
+    return job.place, times
 
 
 def _room(schedule: Schedule, profile: RuntimeProfile) -> int:
@@ -363,10 +378,10 @@ def _room(schedule: Schedule, profile: RuntimeProfile) -> int:
     return max(fitting, default=1)
 
 
-def settings_after(stretch: Stretch, floor: Protocol) -> Iterator[Choice]:
-    """Choices of a stretch whose protocol is no lower than one that was used before."""
+def in_rising_order(stretch: Stretch, floor: Protocol) -> list[Choice]:
+    """Choices of a stretch, those whose protocol was passed already at smaller sizes last, for want of others."""
     level = _RISING.index(floor)
-    return (choice for choice in stretch.choices if _RISING.index(choice.setting.protocol) >= level)
+    return sorted(stretch.choices, key=lambda choice: _RISING.index(choice.setting.protocol) < level)
 
 
 LOWEST = _RISING[0]

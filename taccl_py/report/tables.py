@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # What files say that they are that tell of schedules and are none: of one answer, of a range of sizes, of a front.
 SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfolio", "taccl-front"
 # Engines that say what is the best for a number of chunks, and under a sketch.
-_OF_FIXED_CHUNKS = ("milp", "cp")
+OF_FIXED_CHUNKS = ("milp", "cp")
 # Chunks in all messages up to which steps are counted, for which each of them is looked at.
 _MOST_COUNTED = 20_000_000
 # Cells of more characters are texts, which may take several lines.
@@ -103,7 +103,7 @@ def summary_table(result: dict[str, Any]) -> Table:
 
 def _bounded(result: dict[str, Any]) -> str:
     """Which schedules the bound holds for, if not for all."""
-    if result["engine"] not in _OF_FIXED_CHUNKS:
+    if result["engine"] not in OF_FIXED_CHUNKS:
         return ""
     chunks = f"; for {format_count(result['chunks_per_rank'], 'chunk')} a share"
     return chunks + (f", sketch {result['sketch']}" if result["sketch"] else "")
