@@ -21,14 +21,12 @@ from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import possible_protocols
 from taccl_py.pipeline import Lowered, chosen_instead, lower_and_judge, require_valid
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import with_alphas_side_by_side
 from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import in_pieces
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits, Over, never
-from taccl_py.synthesis.bounds import DemandBounds
-from taccl_py.synthesis.bounds.runtime import RuntimeBound, runtime_bound
+from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Synthesis
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.verify.any_size import judge_any
@@ -232,14 +230,9 @@ def choose_for(
 
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     """Lower bound under a profile for the collective, size and machine of a schedule."""
-    collective, topology = schedule.collective, with_alphas_side_by_side(schedule.topology)
-    limits = Limits(seconds=PARAMS.bound_seconds)
-    bounds, over = DemandBounds.of(topology, collective.kind, collective.root, limits), limits.countdown()
-
-    def physical_us(size_bytes: float) -> float:
-        return bounds.at(size_bytes, over=over).time_us
-
-    return runtime_bound(physical_us, topology, profile, collective.kind, size_of(schedule))
+    collective, limits = schedule.collective, Limits(seconds=PARAMS.bound_seconds)
+    bounds = RuntimeBounds.of(schedule.topology, collective.kind, collective.root, profile, limits)
+    return bounds.at(size_of(schedule))
 
 
 def _without_images(schedules: Sequence[Schedule]) -> list[Schedule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,12 +11,20 @@ from taccl_py.cli.options import (
     RANKS,
     SIZE,
     SIZE_RANGE,
+    chosen_runtime,
     degradation_options,
     echo_json,
     json_option,
     make_degradation,
+    runtime_profile_option,
 )
+from taccl_py.discover.gpus import AUTO
 from taccl_py.errors import InputError
+from taccl_py.runtimes import MSCCLPP, RUNTIMES
+
+if TYPE_CHECKING:
+    from taccl_py.synthesis.bounds.runtime import RuntimeBounds
+    from taccl_py.synthesis.engine import Demand
 
 _STEP = 4.0
 
@@ -32,6 +40,14 @@ _STEP = 4.0
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, for example 1KiB:1GiB.")
 @degradation_options
 @click.option(
+    "--runtime",
+    type=click.Choice([AUTO, *RUNTIMES, MSCCLPP.name]),
+    default=AUTO,
+    show_default=True,
+    help="Runtime of the bound under a runtime profile; auto is RCCL on GPUs of AMD, else the MSCCL executor.",
+)
+@runtime_profile_option
+@click.option(
     "--switch",
     "by_switch",
     is_flag=True,
@@ -45,6 +61,9 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
     so much time; crossing counts the few messages between nodes, before which data is gathered and behind which it is handed
     out, and for up to 32 ranks proves whether some choice of them serves everyone, which can take seconds; bandwidth is the
     worst cut through links and ports, or a flow over all of them. The largest binds.
+
+    Under a runtime profile there is a second bound beside it, for any algorithm in that runtime: with its launch, operations, hops, flags
+    and threadblocks, and the usable share of the wires.
 
     These are for messages from rank to rank. With --switch, what a switch stores at many ranks leaves its sender once, and what it
     adds up enters a rank once: latency and cuts remain, and the other bounds fall.
@@ -87,8 +106,24 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
         bounds = DemandBounds.by_switch(demand.topology, demand.kind, demand.root)
     else:
         bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=wanted[0])
-    result = bounds_record(demand, bounds, wanted, by_switch=by_switch)
+    result = bounds_record(
+        demand, bounds, wanted, by_switch=by_switch, runtime=None if by_switch else _runtime(demand, values)
+    )
     if as_json:
         echo_json(result)
         return
     print_table(bounds_table(result))
+
+
+def _runtime(demand: Demand, values: dict[str, Any]) -> RuntimeBounds | None:
+    """Bounds under the runtime profile; None if that is neutral."""
+    from taccl_py.profiles.catalog import select_profile
+    from taccl_py.solvers.limits import Limits
+    from taccl_py.synthesis.bounds.runtime import RuntimeBounds
+
+    asked = values["runtime"]
+    runtime = asked if asked == MSCCLPP.name else chosen_runtime(asked, demand.topology).name
+    profile = select_profile(values["runtime_profile"], runtime, demand.topology).profile
+    if profile.is_neutral:
+        return None
+    return RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, Limits())

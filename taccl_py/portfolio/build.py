@@ -18,7 +18,7 @@ from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import Span, lower_envelope
 from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import machine_under, with_alphas_side_by_side
+from taccl_py.profiles.view import machine_under
 from taccl_py.runtime_search import retimed
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
@@ -27,7 +27,7 @@ from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Deadline, Limits, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
-from taccl_py.synthesis.bounds.runtime import RuntimeBound, likely_views, runtime_bound
+from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds, likely_views
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import SizeRange, relative_gap
@@ -535,12 +535,7 @@ def _rows(
     rows = []
     replays: dict[int, RuntimeReplay] = {}
     demand = probes[0].demand
-    machine = with_alphas_side_by_side(demand.topology)
-    bounds = None if profile is None else DemandBounds.of(machine, demand.kind, demand.root, limits)
-
-    def physical_us(size_bytes: float) -> float:
-        return bounds.at(size_bytes, over=lambda: True).time_us if bounds is not None else 0.0
-
+    bounds = None if profile is None else RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, limits)
     for probe in probes:
         size = round(probe.demand.size_bytes)
         index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
@@ -548,11 +543,9 @@ def _rows(
         schedule = at_size(member.schedule, size)
         replay = replay_at(member.lowered.program, schedule, options.runtime, member.instances)
         row = SizeRow(size, index, schedule.makespan_us, replay.makespan_us, probe.bound)
-        if profile is not None:
-            topology, kind = schedule.topology, schedule.collective.kind
+        if profile is not None and bounds is not None:
             if index not in replays:
-                replays[index] = RuntimeReplay(member.lowered.program, topology, profile)
-            bound = runtime_bound(physical_us, machine, profile, kind, size)
-            row = replace(row, runtime_us=replays[index].time_us(size), runtime_bound=bound)
+                replays[index] = RuntimeReplay(member.lowered.program, schedule.topology, profile)
+            row = replace(row, runtime_us=replays[index].time_us(size), runtime_bound=bounds.at(size))
         rows.append(row)
     return rows

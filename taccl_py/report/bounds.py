@@ -14,16 +14,24 @@ from taccl_py.units import algbw_gbps, format_rate, format_size, format_time
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from taccl_py.synthesis.bounds.runtime import RuntimeBounds
+
 _COLUMNS = ("size", "bound", "algbw <=", "busbw <=", "latency", "fan-out", "crossing", "bandwidth", "what binds")
 
 
 def bounds_record(
-    demand: Demand, bounds: DemandBounds, sizes: Sequence[float], *, by_switch: bool = False
+    demand: Demand,
+    bounds: DemandBounds,
+    sizes: Sequence[float],
+    *,
+    by_switch: bool = False,
+    runtime: RuntimeBounds | None = None,
 ) -> dict[str, Any]:
     """Return the JSON object of the bounds for some sizes; times are microseconds, rates GB/s.
 
     `switch` says whether they hold for algorithms that let switches multicast and add up (true), or for messages alone (false);
-    it is null where no switch can.
+    it is null where no switch can. With bounds under a runtime profile, `runtime`, there are `runtime_bound_us` and its reason beside
+    those on links and ports.
 
     On machines whose costs are per chunk the size and the rates are null and times are in the profile's own unit.
     """
@@ -54,7 +62,15 @@ def bounds_record(
                 # The factor depends on the kind and the number of ranks only.
                 factor = Collective(demand.kind, topology.num_ranks, root=demand.root).busbw_factor
                 row["busbw_gbps"] = row["algbw_gbps"] * factor
+        if runtime is not None:
+            under = runtime.at(size_bytes)
+            row |= {"runtime_bound_us": under.time_us, "runtime_bound_reason": under.reason}
         rows.append(row)
+    profile = (
+        {}
+        if runtime is None
+        else {"runtime_profile": runtime.profile.name, "runtime_evidence": runtime.profile.evidence}
+    )
     return {
         "collective": str(demand.kind),
         "topology": topology.name,
@@ -62,6 +78,7 @@ def bounds_record(
         "num_nodes": topology.num_nodes,
         "root": demand.root,
         "switch": by_switch if helpful_switches(topology, demand.kind) else None,
+        **profile,
         "results": rows,
     }
 
@@ -74,7 +91,16 @@ def bounds_table(result: dict[str, Any]) -> Table:
         True: "no algorithm is faster, switches included",
     }[result["switch"]]
     title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks: {claim}"
-    return plain_table(title, _COLUMNS, [_row(row) for row in result["results"]])
+    if "runtime_profile" not in result:
+        return plain_table(f"{title}; links and ports alone", _COLUMNS, [_row(row) for row in result["results"]])
+    title += f"; runtime bound: profile {result['runtime_profile']}, {result['runtime_evidence']}"
+    columns = (*_COLUMNS[:2], "runtime bound", *_COLUMNS[2:])
+    rows = [
+        [*cells[:2], format_time(row["runtime_bound_us"]), *cells[2:]]
+        for row in result["results"]
+        for cells in [_row(row)]
+    ]
+    return plain_table(title, columns, rows)
 
 
 def _row(row: dict[str, Any]) -> list[str]:

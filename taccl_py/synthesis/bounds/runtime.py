@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Kind
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
-from taccl_py.profiles.view import is_far, usable_shares
+from taccl_py.profiles.view import is_far, usable_shares, with_alphas_side_by_side
+from taccl_py.solvers.limits import Limits, Over
+from taccl_py.synthesis.bounds.demand import DemandBounds
 from taccl_py.topology.model import Topology
 
 # Protocols are searched under whose bound is within this factor of the least, and at most so many. Guess.
@@ -76,6 +78,50 @@ def runtime_bound(
     least = min(bounds, key=bounds.__getitem__)
     launch_us = profile.protocols[least].launch_us
     return RuntimeBound(bounds[least], least, f"{least}: launch {launch_us:.3g} us, then links, hops and threadblocks")
+
+
+@dataclass(frozen=True)
+class RuntimeBounds:
+    """Lower bounds under a profile for all sizes.
+
+    Attributes
+    ----------
+    topology
+        The machine, its alphas side by side where they do not follow each other.
+    kind, profile
+        The collective and the runtime profile.
+    physical
+        Bounds on links and ports of that machine.
+    over
+        Whether time is up; bounds that take long to evaluate are then left out.
+    """
+
+    topology: Topology
+    kind: Kind
+    profile: RuntimeProfile
+    physical: DemandBounds
+    over: Over
+
+    @staticmethod
+    def of(topology: Topology, kind: Kind, root: int, profile: RuntimeProfile, limits: Limits) -> RuntimeBounds:
+        """Analyse a machine.
+
+        Raises
+        ------
+        InputError, Infeasible
+            See `taccl_py.synthesis.bounds.DemandBounds.of`.
+        """
+        machine = topology if profile.is_neutral else with_alphas_side_by_side(topology)
+        over = limits.countdown()
+        return RuntimeBounds(machine, kind, profile, DemandBounds.of(machine, kind, root, limits), over)
+
+    def at(self, size_bytes: float) -> RuntimeBound:
+        """Bound for a size as nccl-tests counts it."""
+
+        def physical_us(size: float) -> float:
+            return self.physical.at(size, over=self.over).time_us
+
+        return runtime_bound(physical_us, self.topology, self.profile, self.kind, size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
