@@ -16,11 +16,11 @@ from taccl_py.cli.options import (
     echo_json,
     json_option,
     make_degradation,
+    runtime_option,
     runtime_profile_option,
 )
-from taccl_py.discover.gpus import AUTO
 from taccl_py.errors import InputError
-from taccl_py.runtimes import MSCCLPP, RUNTIMES
+from taccl_py.runtimes import MSCCLPP
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.bounds.runtime import RuntimeBounds
@@ -39,13 +39,7 @@ _STEP = 4.0
 @click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB.")
 @click.option("--sizes", type=SIZE_RANGE, default=None, help="Range of sizes, for example 1KiB:1GiB.")
 @degradation_options
-@click.option(
-    "--runtime",
-    type=click.Choice([AUTO, *RUNTIMES, MSCCLPP.name]),
-    default=AUTO,
-    show_default=True,
-    help="Runtime of the bound under a runtime profile; auto is RCCL on GPUs of AMD, else the MSCCL executor.",
-)
+@runtime_option("Runtime of the bound under a runtime profile", MSCCLPP.name)
 @runtime_profile_option
 @click.option(
     "--switch",

@@ -13,13 +13,15 @@ from taccl_py.cli.options import (
     KIND,
     RANKS,
     SIZE_RANGE,
+    chosen_runtime,
     echo_json,
     gpu_option,
     json_option,
+    runtime_option,
     runtime_profile_option,
 )
 from taccl_py.errors import InputError
-from taccl_py.runtimes import RUNTIMES, Runtime
+from taccl_py.runtimes import Runtime
 from taccl_py.units import format_count
 
 if TYPE_CHECKING:
@@ -47,13 +49,7 @@ _SUBJECTS = ("nccl", "ours")
     show_default=True,
     help="Maker of the CPUs, for NCCL's tuner; auto knows that of shipped machines.",
 )
-@click.option(
-    "--runtime",
-    type=click.Choice(list(RUNTIMES)),
-    default="executor",
-    show_default=True,
-    help="Runtime that ours must fit.",
-)
+@runtime_option("Runtime that ours must fit")
 @click.option(
     "--nccl-graph",
     type=click.Path(path_type=Path),
@@ -126,8 +122,9 @@ def compare(as_json: bool, **values: Any) -> None:
 
     stop = threading.Event()
     request = _request(values, stop)
-    runtime, directory = RUNTIMES[values["runtime"]], values["directory"]
-    selection = select_profile(values["runtime_profile"], runtime.name, resolve_machine(request))
+    topology, directory = resolve_machine(request), values["directory"]
+    runtime = chosen_runtime(values["runtime"], topology)
+    selection = select_profile(values["runtime_profile"], runtime.name, topology)
     request = replace(request, profile=selection.profile)
     logs = [_log(word, values["collective"]) for word in values["measured"]]
     installed = None if directory is None else _installed(directory, runtime)

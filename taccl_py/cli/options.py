@@ -200,9 +200,7 @@ def chosen_profile(asked: str, runtime: str, topology: Topology) -> RuntimeProfi
 def lowering_options(command: F) -> F:
     """Options that say for what a program is made."""
     decorators = [
-        click.option("--runtime", type=click.Choice([AUTO, *RUNTIMES]), default=AUTO, show_default=True,
-                     help="Runtime that will load the XML: MSCCL executor for NCCL, RCCL, or legacy MSCCL; auto is RCCL on GPUs of AMD, "
-                     "else the executor."),
+        runtime_option("Runtime that will load the XML"),
         click.option("--placement", type=click.Choice([str(p) for p in Placement]), default="both", show_default=True,
                      help="Buffers for which the XML is right: in place, out of place, or both."),
         click.option("--protocol", type=click.Choice(["auto", *map(str, Protocol)]), default="auto", show_default=True,
@@ -218,11 +216,20 @@ def lowering_options(command: F) -> F:
     return command
 
 
-def chosen_runtime(asked: str, topology: Topology) -> Runtime:
-    """Runtime that an option names; ``auto`` is the one for the machine's GPUs."""
+def runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
+    """Option that names a runtime, of those for XML or of some more; see `chosen_runtime`."""
+    words = (
+        f"{purpose}: MSCCL executor for NCCL, RCCL, or legacy MSCCL; auto is RCCL on GPUs of AMD, else the executor."
+    )
+    choice = click.Choice([AUTO, *RUNTIMES, *more])
+    return click.option("--runtime", type=choice, default=AUTO, show_default=True, help=words)
+
+
+def chosen_runtime(asked: str, topology: Topology | None) -> Runtime:
+    """Runtime that `runtime_option` names; ``auto`` is the one for the GPUs of the machine, if that is known."""
     if asked != AUTO:
         return RUNTIMES[asked]
-    return RCCL if topology.gpu.startswith(_AMD) else EXECUTOR
+    return RCCL if topology is not None and topology.gpu.startswith(_AMD) else EXECUTOR
 
 
 def make_lowering_options(values: dict[str, Any], topology: Topology) -> LoweringOptions:

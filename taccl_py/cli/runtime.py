@@ -10,24 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, echo_json, json_option
+from taccl_py.cli.options import OUTPUT, chosen_runtime, echo_json, json_option, runtime_option
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, write_all, write_atomically
 from taccl_py.report.tables import plain_table, print_table
-from taccl_py.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from taccl_py.measure.runtime_fit import FittedRuntime, Residual
     from taccl_py.profiles.model import Figure, RuntimeProfile
+    from taccl_py.runtimes import Runtime
     from taccl_py.topology.model import Topology
 
-_runtime_option = click.option(
-    "--runtime",
-    type=click.Choice(list(RUNTIMES)),
-    default="executor",
-    show_default=True,
-    help="Runtime that ran the files.",
-)
 _nodes_option = click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that topology.")
 _UNITS = (("_us", "us"), ("_gbps", "GB/s"), ("_bytes", "bytes"))
 
@@ -128,7 +121,7 @@ class _SeveralFiles(click.Command):
 )  # fmt: skip
 @click.option("--topology", default="", help="Machine on which they ran: name, formula or file.")
 @_nodes_option
-@_runtime_option
+@runtime_option("Runtime that runs the files")
 @click.option(
     "--start", default="auto", show_default=True, metavar="NAME|FILE",
     help="Profile to start from, which gives what the logs do not tell; auto takes that of the runtime on the machine's GPUs.",
@@ -159,11 +152,12 @@ def fit_command(logs: tuple[Path, ...], files: tuple[Path, ...], output: Path | 
             "logs do not say what links a machine has; name the machine", path="command line", field="--topology"
         )
     topology = load_machine(values["topology"], "", values["nodes"]).topology
-    start = starting_profile(values["start"], values["runtime"], topology)
-    name = values["name"] or (output.stem if output is not None else f"{values['runtime']}-{topology.name}")
+    ran = chosen_runtime(values["runtime"], topology)
+    start = starting_profile(values["start"], ran.name, topology)
+    name = values["name"] or (output.stem if output is not None else f"{ran.name}-{topology.name}")
     name = re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "-", name).strip("-") or "measured"
     if files:
-        made, record, show = _fit_files(logs, files, values["runtime"], topology, start, name)
+        made, record, show = _fit_files(logs, files, ran, topology, start, name)
     else:
         made, record, show = _fit_nccl(logs, values["fabric"], topology, start, name)
     if output is not None:
@@ -181,13 +175,13 @@ _Made = tuple["RuntimeProfile", dict[str, Any], Callable[[], None]]
 
 
 def _fit_files(
-    logs: Sequence[Path], files: Sequence[Path], runtime: str, topology: Topology, start: RuntimeProfile, name: str
+    logs: Sequence[Path], files: Sequence[Path], runtime: Runtime, topology: Topology, start: RuntimeProfile, name: str
 ) -> _Made:
     """Profile fitted to runs of MSCCL XML files, what is told of it to programs, and what tells it to people."""
     from taccl_py.measure.runtime_fit import fit_runtime, measured_profile, program_observations, program_parameters
     from taccl_py.measure.runtime_runs import read_runs
 
-    runs = read_runs(logs, files, RUNTIMES[runtime], start.launch_per_gpu_us)
+    runs = read_runs(logs, files, runtime, start.launch_per_gpu_us)
     observations = [
         one for run in runs for one in program_observations(run.program, topology, start, run.rows, run.name)
     ]
@@ -274,7 +268,7 @@ def _show_fit(fit: FittedRuntime, made: RuntimeProfile, start: RuntimeProfile, s
 @runtime.command("plan")
 @click.argument("topology")
 @_nodes_option
-@_runtime_option
+@runtime_option("Runtime that runs the files")
 @click.option("-o", "--output", type=OUTPUT, required=True, metavar="DIR", help="Folder to write.")
 @json_option
 def plan_command(topology: str, nodes: int | None, runtime: str, output: Path, as_json: bool) -> None:
@@ -290,7 +284,7 @@ def plan_command(topology: str, nodes: int | None, runtime: str, output: Path, a
 
     machine = load_machine(topology, "", nodes).topology
     words = f"--topology {shlex.quote(topology)}" + (f" --nodes {nodes}" if nodes else "")
-    plan = plan_calibration(machine, RUNTIMES[runtime], words)
+    plan = plan_calibration(machine, chosen_runtime(runtime, machine), words)
     for name in plan.texts:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
     write_all({output / name: text for name, text in plan.texts.items()})

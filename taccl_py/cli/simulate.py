@@ -20,7 +20,6 @@ from taccl_py.cli.options import (
 from taccl_py.cli.subject import Subject, load_subject, machine_options
 from taccl_py.errors import InputError
 from taccl_py.report.tables import plain_table, print_table
-from taccl_py.runtimes import MSCCLPP
 from taccl_py.units import SizeRange, algbw_gbps, format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -112,8 +111,7 @@ def _runtime(subject: Subject, values: dict[str, Any]) -> _Runtime | None:
     topology = subject.topology
     if subject.schedule is not None or topology is None:
         return None
-    runtime = values["runtime"] if subject.plan is None else MSCCLPP.name
-    profile = chosen_profile(values["runtime_profile"], runtime, topology)
+    profile = chosen_profile(values["runtime_profile"], subject.runtime, topology)
     if profile.is_neutral:
         return _Runtime(profile, None)
     if subject.plan is not None and subject.kind is not None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from taccl_py.cli.options import chosen_runtime, runtime_option
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import format_of, parse_json, read_text
-from taccl_py.runtimes import RUNTIMES
+from taccl_py.runtimes import MSCCLPP
 from taccl_py.units import BYTES_PER_MB, parse_size
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Subject:
         Whether sizes other than its own are possible.
     kind
         Collective of a plan.
+    runtime
+        Name of the runtime that a program or a plan is for; empty for a schedule.
     """
 
     replay: Callable[[int | None], Timeline] | None
@@ -54,6 +57,7 @@ class Subject:
     sized: bool
     plan: Plan | None = None
     kind: Kind | None = None
+    runtime: str = ""
 
 
 def machine_options(command: F) -> F:
@@ -62,13 +66,7 @@ def machine_options(command: F) -> F:
         click.option("--topology", default="", help="Topology for an XML file or a plan: name, formula or file."),
         click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of that topology."),
         click.option("--sketch", default="", help="Sketch that completes a TACCL profile."),
-        click.option(
-            "--runtime",
-            type=click.Choice(list(RUNTIMES)),
-            default="executor",
-            show_default=True,
-            help="Runtime that an XML file is for: its rules, and what its connections hold.",
-        ),
+        runtime_option("Runtime that an XML file is for, with its rules, and what its connections hold"),
         click.option(
             "--instances",
             type=click.IntRange(1),
@@ -160,7 +158,7 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
     plan = parse_plan(text, str(file))
     kind = kind_of_plan(plan, str(file))
     if not values["topology"]:
-        return Subject(None, None, None, None, sized=False, plan=plan)
+        return Subject(None, None, None, None, sized=False, runtime=MSCCLPP.name, plan=plan)
     topology = load_machine(values["topology"], values["sketch"], values["nodes"]).topology
 
     def replay(size: int | None) -> Timeline:
@@ -171,7 +169,9 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
         except InputError as error:
             raise InputError(error.what, path=str(file), field="--topology") from None
 
-    return Subject(replay, None, None, topology, sized=not topology.chunk_costs, plan=plan, kind=kind)
+    return Subject(
+        replay, None, None, topology, sized=not topology.chunk_costs, runtime=MSCCLPP.name, plan=plan, kind=kind
+    )
 
 
 def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> Subject:
@@ -181,11 +181,11 @@ def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool
     from taccl_py.sketch.machine import load_machine
     from taccl_py.verify.msccl import judge_program
 
-    runtime = RUNTIMES[values["runtime"]]
-    program = parse_xml(text, str(file), runtime)
     topology = None
     if values["topology"]:
         topology = load_machine(values["topology"], values["sketch"], values["nodes"]).topology
+    runtime = chosen_runtime(values["runtime"], topology)
+    program = parse_xml(text, str(file), runtime)
     if values["instances"] != 1 and topology is not None and not topology.chunk_costs:
         raise InputError(
             f"is for TACCL profiles, but {topology.name} has costs by size; leave --instances out",
@@ -195,7 +195,7 @@ def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool
     if judged:
         _require_good(file, judge_program(text, runtime, kind=program.kind).violations)
     if topology is None:
-        return Subject(None, None, program, None, sized=False)
+        return Subject(None, None, program, None, sized=False, runtime=runtime.name)
     whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
 
     def replay(size: int | None) -> Timeline:
@@ -206,7 +206,7 @@ def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool
         except InputError as error:
             raise InputError(error.what, path=str(file), field="--topology") from None
 
-    return Subject(replay, None, program, topology, sized=not topology.chunk_costs)
+    return Subject(replay, None, program, topology, sized=not topology.chunk_costs, runtime=runtime.name)
 
 
 def _require_good(file: Path, violations: Sequence[Violation]) -> None:
