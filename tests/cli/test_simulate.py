@@ -16,10 +16,8 @@ KEYS = {
     "runtime_profile", "runtime_measured", "runtime_us", "runtime_algbw_gbps", "runtime_busbw_gbps",
 }  # fmt: skip
 UNKNOWN_GPU = (
-    "note: the GPU of ring-4 is not known: times are those of links and ports alone, without launch, protocol and threadblocks "
-    "(--runtime-profile names another)\n"
+    "note: times are those of links and ports alone, as the GPU of ring-4 is not known (--runtime-profile names one)\n"
 )
-PLAN = ("plan.json", "--topology", "ring:4")
 
 
 def times(ended):
