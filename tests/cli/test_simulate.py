@@ -18,6 +18,7 @@ KEYS = {
 UNKNOWN_GPU = (
     "note: times are those of links and ports alone, as the GPU of ring-4 is not known (--runtime-profile names one)\n"
 )
+PLAN = ("plan.json", "--topology", "ring:4")
 
 
 def times(ended):
