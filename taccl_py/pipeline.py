@@ -353,12 +353,15 @@ def require_valid(schedule: Schedule, name: str = "schedule") -> None:
         raise InvalidArtifact(name, violations)
 
 
-def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over = never) -> Lowered:
+def lower_and_judge(
+    schedule: Schedule, options: LoweringOptions, stopped: Over = never, *, reorders: bool = True
+) -> Lowered:
     """Lower a schedule, judge the text, and replay it.
 
     Where ports would let messages pass in another order than planned, or what is forwarded as it arrives would hold up what comes
     behind it, programs that enforce the order, without fused steps, are tried: the order is worth up to a quarter of the time, and
-    takes no longer than the first program did. If the user wants an end, they are tried where that was soon done.
+    takes no longer than the first program did. If the user wants an end, they are tried where that was soon done. Without `reorders` the
+    options' own order is kept, for those who have another clock.
 
     A large schedule that is symmetric is lowered as a group schedule, rank by rank, if that keeps its promise.
 
@@ -379,7 +382,7 @@ def lower_and_judge(schedule: Schedule, options: LoweringOptions, stopped: Over 
     kept = options.port_order
     program, timeline = _lower_once(lowering, kept, options)
     is_soon = time.monotonic() - begun <= _SOON_S
-    for order in _PORT_ORDERS[schedule.collective.reduces]:
+    for order in _PORT_ORDERS[schedule.collective.reduces] if reorders else ():
         slower = timeline.makespan_us > schedule.makespan_us * (1 + _REPLAY_TOLERANCE)
         if not slower or (stopped() and not is_soon):
             break

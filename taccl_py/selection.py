@@ -301,7 +301,7 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
     plain = replace(options, instances=1, max_threadblocks=_most_threadblocks(options, profile))
 
     def tried(arranged: LoweringOptions) -> Trial:
-        lowered = lower_and_judge(schedule, arranged, stopped)
+        lowered = lower_and_judge(schedule, arranged, stopped, reorders=False)
         return Trial(schedule, lowered, arranged, profile, _joined(schedule, lowered, arranged, stopped))
 
     return in_some_arrangement(tried, plain)
@@ -342,8 +342,8 @@ def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stop
         if not most < blocks * number <= most * PARAMS.joined or cell_bytes < PARAMS.least_cell_bytes or stopped():
             continue
         with suppress(LoweringError):
-            wanted = replace(options, instances=number, port_order=lowered.port_order)
-            found[number] = lower_and_judge(schedule, wanted, stopped)
+            wanted = replace(options, instances=number)
+            found[number] = lower_and_judge(schedule, wanted, stopped, reorders=False)
     return found
 
 
@@ -428,10 +428,10 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
     """
     lowered = trial.lowered_for(setting)
     if lowered is None:
-        wanted = replace(
-            trial.options, protocol=setting.protocol, instances=setting.instances, port_order=trial.lowered.port_order
+        wanted = replace(trial.options, protocol=setting.protocol, instances=setting.instances)
+        lowered = in_some_arrangement(
+            lambda each: lower_and_judge(trial.schedule, each, stopped, reorders=False), wanted
         )
-        lowered = in_some_arrangement(lambda each: lower_and_judge(trial.schedule, each, stopped), wanted)
     require_chosen(lowered, options)
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
     return Chosen(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))

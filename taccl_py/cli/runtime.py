@@ -275,7 +275,7 @@ def plan_command(topology: str, nodes: int | None, runtime: str, output: Path, a
     """Write the MSCCL XML files whose logs identify a runtime profile, and a script with the commands to run.
 
     For each protocol: an all-pairs AllGather with one threadblock for each peer, a ring AllGather with eight threadblocks, and an
-    all-pairs AllReduce whose sums are spread over threadblocks.
+    all-pairs AllReduce whose sums are spread over threadblocks; around a ring where two ranks have no link, or there are more than 16.
 
     Example: taccl runtime plan mi300x --runtime rccl -o calibration/
     """

@@ -11,12 +11,21 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program, Protocol, chunks_of_size
-from taccl_py.measure.runtime_programs import all_pairs_allgather, all_pairs_allreduce, ring_allgather
+from taccl_py.measure.runtime_programs import (
+    all_pairs_allgather,
+    all_pairs_allreduce,
+    in_order,
+    ring_allgather,
+    ring_allreduce,
+)
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RCCL, Runtime
+from taccl_py.synthesis.templates.site import Site
 from taccl_py.topology.model import Topology
 from taccl_py.verify.msccl import judge_program
 
 _RING_CHANNELS = 8
+# Ranks up to which threadblocks have the steps for all pairs and for a ring, and the size for which links of a ring are compared.
+_MOST_PAIRED, _MOST_IN_RING, _RING_BYTES = 16, 22, 1e6
 _FIRST_BYTES, _LAST_BYTES, _FACTOR = 4096, 1 << 28, 4
 _ELEMENT_BYTES = 16  # chunks are multiples of it, so that every type divides them
 _PROGRAMS = {Kind.ALLGATHER: "all_gather_perf", Kind.ALLREDUCE: "all_reduce_perf"}
@@ -45,6 +54,9 @@ class CalibrationPlan:
 def plan_calibration(topology: Topology, runtime: Runtime, machine: str) -> CalibrationPlan:
     """Make the files for a machine: for each protocol an all-pairs AllGather, a ring AllGather and an all-pairs AllReduce.
 
+    Where two ranks have no link, or there are too many ranks for all pairs, the files are two AllGathers and an AllReduce around a ring
+    of links.
+
     Parameters
     ----------
     topology
@@ -57,27 +69,9 @@ def plan_calibration(topology: Topology, runtime: Runtime, machine: str) -> Cali
     Raises
     ------
     InputError
-        If two ranks of the machine have no link.
-    InvalidArtifact
-        If the verifier objects to a file, as for more ranks than a threadblock has steps for.
+        If there are too many ranks, or no ring of links joins them.
     """
-    ranks = topology.num_ranks
-    for src in range(ranks):
-        for dst in range(ranks):
-            if src != dst and (src, dst) not in topology.links_between:
-                raise InputError(
-                    f"{topology.name} has no link from rank {src} to rank {dst}, and the files of a plan send between all pairs; fit logs of "
-                    "your own files instead (taccl runtime fit LOG --xml FILE)"
-                )  # fmt: skip
-    programs = [
-        _limited(program, runtime)
-        for protocol in Protocol
-        for program in (
-            all_pairs_allgather(ranks, 1, protocol),
-            ring_allgather(ranks, min(ranks, _RING_CHANNELS), 1, protocol),
-            all_pairs_allreduce(ranks, 1, protocol),
-        )
-    ]
+    programs = [_limited(program, runtime) for protocol in Protocol for program in _programs(topology, protocol)]
     names = [program.name for program in programs]
     texts = {f"{program.name}/{program.name}.xml": emit_xml(program, runtime) for program in programs}
     if runtime.name == LEGACY.name:
@@ -85,6 +79,38 @@ def plan_calibration(topology: Topology, runtime: Runtime, machine: str) -> Cali
     fit = f"taccl runtime fit *.log --xml */*.xml {machine} --runtime {runtime.name} -o profile.json"
     texts[SCRIPT] = _script(programs, runtime, topology, fit)
     return CalibrationPlan(MappingProxyType(texts), tuple(names), fit)
+
+
+def _programs(topology: Topology, protocol: Protocol) -> tuple[Program, ...]:
+    """The three programs of a protocol."""
+    ranks = topology.num_ranks
+    channels = min(ranks, _RING_CHANNELS)
+    if ranks <= _MOST_PAIRED and len(topology.links_between) == ranks * (ranks - 1):
+        return (
+            all_pairs_allgather(ranks, 1, protocol),
+            ring_allgather(ranks, channels, 1, protocol),
+            all_pairs_allreduce(ranks, 1, protocol),
+        )
+    ring = (
+        Site(topology, _RING_BYTES).cycle(range(ranks), [0] * topology.num_resources)
+        if ranks <= _MOST_IN_RING
+        else None
+    )
+    if ring is None:
+        why = (
+            f"has {ranks} ranks, more than {_MOST_IN_RING}"
+            if ranks > _MOST_IN_RING
+            else "has no ring of links through all ranks"
+        )
+        raise InputError(
+            f"{topology.name} {why}, which the files of a plan need; fit logs of your own files instead (taccl runtime fit LOG --xml FILE)"
+        )
+    around = (
+        ring_allgather(ranks, 1, 1, protocol),
+        ring_allgather(ranks, channels, 1, protocol),
+        ring_allreduce(ranks, protocol),
+    )
+    return tuple(in_order(program, ring) for program in around)
 
 
 def _limited(program: Program, runtime: Runtime) -> Program:

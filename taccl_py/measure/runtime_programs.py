@@ -1,4 +1,4 @@
-"""Programs whose measured times tell the costs of a runtime: all-pairs and ring AllGather, all-pairs AllReduce.
+"""Programs whose measured times tell the costs of a runtime: all-pairs and ring AllGather and AllReduce.
 
 They are written step by step, as the community's tools emit them, so that every term of a runtime profile stands out: one threadblock
 sends and receives little or much, forwards over many hops, sums with or without neighbours that wait.
@@ -7,6 +7,7 @@ sends and receives little or much, forwards over many hops, sums with or without
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
@@ -98,6 +99,64 @@ def all_pairs_allreduce(num_ranks: int, instances: int, protocol: Protocol) -> P
     gpus = [_allreduce_gpu(rank, num_ranks, instances) for rank in range(num_ranks)]
     name = f"ar_all_pairs_{instances}_{protocol.lower()}"
     return _program(name, Kind.ALLREDUCE, num_ranks * num_ranks * instances, instances, protocol, gpus)
+
+
+def ring_allreduce(num_ranks: int, protocol: Protocol) -> Program:
+    """AllReduce around the ring 0, 1, 2, ...: every rank adds to what it forwards, then the sums go around.
+
+    One threadblock of a rank adds, another one hands the sums on, after the first one's last sum.
+
+    Parameters
+    ----------
+    num_ranks
+        Number of ranks.
+    protocol
+        Protocol of the program.
+    """
+    gpus = []
+    for rank in range(num_ranks):
+        adding, handing = list[Step](), list[Step]()
+        for turn in range(num_ranks - 1):
+            scratch = Address(Buffer.SCRATCH, turn)
+            out, into = (Address(Buffer.INPUT, (rank - turn - late) % num_ranks) for late in (0, 1))
+            last = turn == num_ranks - 2
+            adding += [Step(Op.SEND, out, scratch, 1), Step(Op.RECV, into, scratch, 1)]
+            adding.append(Step(Op.REDUCE, scratch, into, 1, has_dependent=last))
+            out, into = (Address(Buffer.INPUT, (rank + 1 - turn - late) % num_ranks) for late in (0, 1))
+            handing.append(Step(Op.SEND, out, out, 1, None if turn else (0, 3 * num_ranks - 4)))
+            handing.append(Step(Op.RECV, into, into, 1))
+        peers = (rank + 1) % num_ranks, (rank - 1) % num_ranks
+        blocks = tuple(Threadblock(*peers, channel, tuple(steps)) for channel, steps in enumerate((adding, handing)))
+        gpus.append(Gpu(rank, num_ranks, 0, num_ranks - 1, blocks))
+    return _program(f"ar_ring_1_{protocol.lower()}", Kind.ALLREDUCE, num_ranks, 2, protocol, gpus)
+
+
+def in_order(program: Program, order: Sequence[int]) -> Program:
+    """The program around another ring: what it has rank p do, rank ``order[p]`` does; shares of an AllGather stay their ranks'."""
+    each = program.num_chunks_per_loop // len(order)
+    moves_shares = program.kind is Kind.ALLGATHER
+
+    def address(one: Address) -> Address:
+        if not moves_shares or one.offset < 0:
+            return one
+        return Address(one.buffer, order[one.offset // each] * each + one.offset % each)
+
+    def peer(position: int) -> int:
+        return order[position] if position >= 0 else position
+
+    gpus = {}
+    for position, gpu in enumerate(program.gpus):
+        blocks = tuple(
+            Threadblock(
+                peer(block.send_peer),
+                peer(block.recv_peer),
+                block.channel,
+                tuple(replace(step, src=address(step.src), dst=address(step.dst)) for step in block.steps),
+            )
+            for block in gpu.threadblocks
+        )
+        gpus[order[position]] = replace(gpu, rank=order[position], threadblocks=blocks)
+    return replace(program, gpus=tuple(gpus[rank] for rank in range(len(order))))
 
 
 def _allreduce_gpu(rank: int, num_ranks: int, instances: int) -> Gpu:

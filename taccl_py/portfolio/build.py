@@ -298,7 +298,7 @@ def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: Loweri
     if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:
         raise no_call(span.min_bytes, span.max_bytes, divisor, options.runtime)
     member = in_some_arrangement(
-        lambda each: _lower_with(variant, span.min_bytes, span.max_bytes, each, stopped), wanted
+        lambda each: _lower_with(variant, span.min_bytes, span.max_bytes, each, stopped, reorders=False), wanted
     )
     require_chosen(member.lowered, options)
     return member
@@ -439,8 +439,10 @@ def _divisor(variant: Variant, options: LoweringOptions) -> int:
     return math.ceil(variant.lowered.program.num_chunks_per_loop / bytes_per_byte(variant.candidate.schedule, options))
 
 
-def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions, stopped: Over) -> Member:
-    """Program for the sizes from `low` up to `high`, or as far as it is safe."""
+def _lower_with(
+    variant: Variant, low: int, high: int, options: LoweringOptions, stopped: Over, *, reorders: bool = True
+) -> Member:
+    """Program for the sizes from `low` up to `high`, or as far as it is safe; orders at ports are not tried without `reorders`."""
     schedule = at_size(variant.candidate.schedule, variant.at_bytes)
     share = bytes_per_byte(schedule, options)
     wanted = math.floor(high * share)
@@ -448,7 +450,7 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions,
     # The order that its program needs for its own size is the one for others too.
     options = replace(options, min_bytes=math.ceil(low * share), port_order=known.port_order)
     if known.program.protocol is not options.protocol or options.instances > 1 or known.program.max_bytes < wanted:
-        known = _lowered_anew(schedule, options, wanted, stopped)
+        known = _lowered_anew(schedule, options, wanted, stopped, reorders=reorders)
     safe = math.floor(known.program.max_bytes / share)
     if safe < low:
         raise LoweringError(
@@ -461,14 +463,17 @@ def _lower_with(variant: Variant, low: int, high: int, options: LoweringOptions,
     return Member(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 
 
-def _lowered_anew(schedule: Schedule, options: LoweringOptions, wanted: int, stopped: Over) -> Lowered:
+def _lowered_anew(
+    schedule: Schedule, options: LoweringOptions, wanted: int, stopped: Over, *, reorders: bool
+) -> Lowered:
     """Program up to a wanted size in bytes, else for as large sizes as it may be, else without an order at ports."""
     failure: LoweringError | None = None
     for port_order, max_bytes in product(
         dict.fromkeys((options.port_order, PortOrder.FREE)), (wanted, options.max_bytes)
     ):
         try:
-            return lower_and_judge(schedule, replace(options, port_order=port_order, max_bytes=max_bytes), stopped)
+            wishes = replace(options, port_order=port_order, max_bytes=max_bytes)
+            return lower_and_judge(schedule, wishes, stopped, reorders=reorders)
         except LoweringError as error:
             failure = error
     raise failure or ValueError("no way to lower was tried")

@@ -157,7 +157,13 @@ def test_logs_of_nccl_itself_scale_the_profile(taccl, folder):
 
 @pytest.mark.parametrize(
     ("machine", "runtime", "ranks"),
-    [("mi300x", "rccl", 8), ("ndv5", "executor", 8), pytest.param("dgx2", "legacy", 16, marks=pytest.mark.slow)],
+    [
+        ("mi300x", "rccl", 8),
+        ("ndv5", "executor", 8),
+        ("dgx1", "executor", 8),
+        ("mi250x", "rccl", 16),
+        pytest.param("dgx2", "legacy", 16, marks=pytest.mark.slow),
+    ],
 )
 def test_a_plan_is_verified_and_its_script_runs(taccl, folder, machine, runtime, ranks):
     plan = taccl("runtime", "plan", machine, "--nodes", 1, "--runtime", runtime, "-o", "plan", "--json").json

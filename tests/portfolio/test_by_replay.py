@@ -3,6 +3,8 @@
 import math
 from itertools import pairwise
 
+import pytest
+
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
@@ -74,3 +76,15 @@ def test_files_of_mi300x():
     assert [member.lowered.program.protocol for member in found.members][-1] is Protocol.SIMPLE
     assert found.profile is profile
     assert math.isclose(found.rows[0].runtime_us, 7.0, rel_tol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [("ndv4", "executor"), ("ndv5", "executor"), ("dgx1", "legacy"), ("ndv2", "executor"), ("dgx2", "executor"),
+     ("mi250x", "rccl"), ("mi300x", "rccl")],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLREDUCE])
+def test_eight_ranks_of_every_shipped_machine(name, runtime, kind):
+    found, profile, options = portfolio(name, kind, SizeRange(1 << 10, 1 << 28), runtime, 12.0)
+    require_sound(found, profile, options)

@@ -167,22 +167,14 @@ def _bound_of(
     kind: Kind,
     size_bytes: float,
 ) -> float:
-    far_us, near_us = _hops_us(topology, costs)
     usable = usable_shares(topology, profile)
-    shares = [usable.far] * (topology.num_nodes > 1) + [usable.near] * (near_us is not None)
-    wires_us = physical_us(size_bytes * costs.wire / max(shares, default=1.0))
-    after_us = min((each for each in (far_us, near_us) if each is not None), default=0.0)
+    hops, shares = {False: costs.hop_near_us, True: costs.hop_far_us}, {False: usable.near, True: usable.far}
+    kinds = {is_far(topology, link.src, link.dst) for link in topology.links} or {False}
+    # What comes last through a link or a port is seen a hop later. And something crosses nodes, where there are several.
+    wires_us = physical_us(size_bytes * costs.wire / max(shares[far] for far in kinds)) + min(
+        hops[far] for far in kinds
+    )
+    farthest_us = costs.op_us + hops[max(kinds)]
     received = size_bytes * _RECEIVED[kind](topology.num_ranks) / profile.most_threadblocks
     fed_us = received / (1000 * costs.tb_gbps)
-    return costs.launch_us + max(wires_us + after_us, (far_us or 0.0), fed_us)
-
-
-def _hops_us(topology: Topology, costs: ProtocolCosts) -> tuple[float | None, float | None]:
-    """Least that an operation and a hop add to the alpha of a link, between nodes and inside them; None where there is no link."""
-    added: dict[bool, float] = {}
-    for link in topology.links:
-        far = is_far(topology, link.src, link.dst)
-        own_us = link.alpha_us + link.latency_us
-        hop_us = max((costs.hop_far_us if far else costs.hop_near_us) + costs.op_us - own_us, 0.0)
-        added[far] = min(added.get(far, hop_us), hop_us)
-    return added.get(True), added.get(False)
+    return costs.launch_us + max(wires_us, farthest_us, fed_us)

@@ -34,10 +34,11 @@ def bound(topology, profile, kind, size, physical_us=lambda size: size / MB * 10
 
 
 def test_launch_wire_operation_and_hop_by_hand():
-    """Two ranks, alpha 1 us: 2 MB cost 20 us; with wire 2 it is 40, the hop adds 3 + 2 - 1, the launch 5."""
+    """Two ranks: 2 MB cost 20 us; with wire 2 it is 40, the hop adds 3, the launch 5. Of 1 byte there are operation and hop."""
     costs = ProtocolCosts(launch_us=5.0, op_us=2.0, hop_near_us=3.0, wire=2.0)
     found = bound(full(2), profile_of(Simple=costs), Kind.ALLGATHER, 2 * MB)
-    assert found.time_us == pytest.approx(5 + 40 + 4)
+    assert found.time_us == pytest.approx(5 + 40 + 3)
+    assert bound(full(2), profile_of(Simple=costs), Kind.ALLGATHER, 1).time_us == pytest.approx(5 + 2 + 3)
     assert found.protocol == "Simple"
 
 
