@@ -43,6 +43,14 @@ KEYS = {
     "files": list,
     "solver_seconds": float,
     "stage_seconds": dict,
+    "runtime_profile": str,
+}
+RUNTIME_KEYS = {
+    "instances": int,
+    "runtime_us": float,
+    "runtime_bound_us": float,
+    "runtime_bound_reason": str,
+    "runtime_evidence": str,
 }
 LOWERED_KEYS = {
     "replay_us": float,
@@ -67,9 +75,32 @@ def test_json_has_the_stable_keys_and_nothing_else_is_on_stdout(taccl):
     assert ended.code == 0
     assert ended.err == ""
     record = ended.json
-    assert set(record) == {*KEYS, *LOWERED_KEYS}
+    assert set(record) == {*KEYS, *LOWERED_KEYS, "runtime_note"}
     for key, kind in {**KEYS, **LOWERED_KEYS}.items():
         assert type(record[key]) is kind, key
+    assert record["runtime_profile"] == "neutral"
+    assert record["runtime_note"] == "the GPU of ring-4 is not known (--runtime-profile names one)"
+
+
+def test_json_under_a_runtime_profile_has_its_keys_beside_those_of_links_and_ports(taccl):
+    record = taccl("synth", "mi300x", "allgather", "--size", "64KiB", "--engine", "templates", "--json").json
+    assert set(record) == {*KEYS, *LOWERED_KEYS, *RUNTIME_KEYS}
+    for key, kind in RUNTIME_KEYS.items():
+        assert type(record[key]) is kind, key
+    neutral = taccl(
+        "synth",
+        "mi300x",
+        "allgather",
+        "--size",
+        "64KiB",
+        "--engine",
+        "templates",
+        "--runtime-profile",
+        "neutral",
+        "--json",
+    ).json
+    assert (record["runtime_profile"], neutral["runtime_profile"]) == ("rccl-mi300x", "neutral")
+    assert record["makespan_us"] == neutral["makespan_us"] < record["runtime_bound_us"] <= record["runtime_us"]
 
 
 def test_json_of_a_known_case_has_the_known_values(taccl):
@@ -97,7 +128,7 @@ def test_a_table_says_the_same_as_json(taccl):
 
 def test_a_schedule_alone_is_not_lowered(taccl, folder):
     record = taccl("synth", "ring:4", "allgather", "-o", "ring.json", "--json").json
-    assert set(record) == set(KEYS)
+    assert set(record) == {*KEYS, "runtime_note"}
     assert record["files"] == ["ring.json"]
     assert not judge_schedule(schedule_of(folder, "ring.json"))
 
