@@ -126,14 +126,15 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
     values["executor"] = executor
     session = _open_session(executor, values)
     try:
-        _run(session, file, values, as_json=as_json)
+        try:
+            _run(session, file, values, as_json=as_json)
+        finally:
+            session.close()
     except (TacclError, KeyboardInterrupt) as error:
         # A launcher also interrupts those that are not done when another one has told what is wrong.
         if session.speaks:
             raise
         return error.exit_code if isinstance(error, TacclError) else Interrupted.exit_code
-    finally:
-        session.close()
     return 0
 
 

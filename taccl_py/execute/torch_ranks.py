@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, MutableMapping
@@ -176,7 +177,7 @@ class TorchSession:
         if self._is_stuck:
             atexit.register(_leave, exit_code)
         if not self.speaks:
-            atexit.register(time.sleep, _LAST_WORDS_SECONDS)  # registered last, done first
+            atexit.register(_wait_in_silence)  # registered last, done first
 
     def close(self) -> None:
         """Let go of the others; torch ends the process with a signal otherwise."""
@@ -229,6 +230,13 @@ class TorchSession:
             what = f"the run has not ended on the GPUs within {timeout_seconds:g} seconds; use a larger --timeout"
             return [Violation("", "stopped", what)]
         return [Violation("", "lost-rank", "messages between the ranks were lost; see what torchrun says")]
+
+
+def _wait_in_silence() -> None:
+    """Leave the last words to the rank that speaks; a signal of the launcher ends this one without a word."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    time.sleep(_LAST_WORDS_SECONDS)
 
 
 def _leave(exit_code: int) -> None:

@@ -133,7 +133,8 @@ def test_what_does_not_go_together_is_refused(taccl, folder):
     assert "has no row of a size" in refused(taccl("runtime", "fit", "times.csv", "--xml", "pairs.xml", *ON))
     (folder / "bad.json").write_text(json.dumps({"format": "taccl-runtime-profile", "version": 1}))
     assert refused(taccl("runtime", "show", "bad.json")).startswith("bad.json")
-    assert "has no link" in refused(taccl("runtime", "plan", "ring:8", "-o", "plan"))
+    assert "has no ring of links" in refused(taccl("runtime", "plan", "mesh:3x3", "-o", "plan"))
+    assert "more than 22" in refused(taccl("runtime", "plan", "ring:23", "-o", "plan"))
 
 
 def test_logs_are_paired_by_order_where_names_do_not_tell(taccl, folder):

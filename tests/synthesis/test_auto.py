@@ -140,12 +140,13 @@ def test_middle_sizes_of_one_root_on_a_few_ranks_gain_by_matching_and_steps(name
     assert answer.schedule.makespan_us <= most_us
 
 
-@pytest.mark.parametrize("kind", [Kind.SCATTER, pytest.param(Kind.GATHER, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Kind.SCATTER, Kind.GATHER])
 def test_what_is_dealt_out_by_one_root_or_collected_goes_in_flows(kind):
     """Two ND A100 v4 nodes, 1 GiB: 4.3 ms by a search for chunks, 3.2 by the flow, where 3.1 are needed."""
     demand = Demand(load_topology("ndv4-x2"), kind, 1 << 30)
     assert "flow" in [run.engine for run in first_runs(demand)]
-    answer = synthesize_auto(demand, Options(limits=Limits(seconds=10.0)), Events())
+    answer = load_engine("flow")(demand, Options(limits=Limits(seconds=300.0)), Events())
     assert answer.schedule.makespan_us < 1.05 * answer.bound.time_us
 
 
