@@ -8,7 +8,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
-from taccl_py.lowering.lower import LoweringOptions, Placement
+from taccl_py.lowering.lower import CallPlacement, LoweringOptions
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.pipeline import judged_where_safe, lower_and_judge
 from taccl_py.runtimes import Runtime
@@ -45,7 +45,7 @@ def convert_and_judge(
     runtime: Runtime,
     *,
     kind: Kind | None = None,
-    placement: Placement | None = None,
+    placement: CallPlacement | None = None,
     origin: Runtime | None = None,
 ) -> Conversion:
     """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
@@ -75,7 +75,7 @@ def convert_and_judge(
     """
     if is_teccl_schedule(text):
         lowered = lower_and_judge(
-            read_teccl_schedule(text, path), LoweringOptions(runtime, placement or Placement.BOTH)
+            read_teccl_schedule(text, path), LoweringOptions(runtime, placement or CallPlacement.BOTH)
         )
         return Conversion(lowered.program, lowered.text, lowered.verdict, ("the schedule of TE-CCL was lowered",))
     file = read_foreign(text, path, kind=kind, origin=origin)

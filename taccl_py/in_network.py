@@ -9,7 +9,7 @@ from itertools import chain, permutations
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, Rails, lower_plan, needs_rails, serving_switches
+from taccl_py.lowering.mscclpp import LoweredPlan, NodeRails, PlanOptions, lower_plan, needs_rails, serving_switches
 from taccl_py.lowering.plan import Plan
 from taccl_py.pipeline import lower_plan_and_judge
 from taccl_py.schedule.ir import Schedule
@@ -136,7 +136,7 @@ def switch_times_us(topology: Topology, kind: Kind, root: int, sizes: Sequence[f
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _CachedPlan:
     """A plan and what it was made with."""
 
     options: PlanOptions
@@ -152,13 +152,13 @@ class _Cut:
         return round(size_bytes) % self.plan.unit_bytes == 0
 
 
-def _rails(schedule: Schedule) -> tuple[Rails, ...]:
+def _rails(schedule: Schedule) -> tuple[NodeRails, ...]:
     """Ways between nodes that are worth trying: of two nodes none has to relay anything."""
     several = schedule.topology.num_nodes > 2 and schedule.collective.kind in _RELAYED and needs_rails(schedule)
-    return tuple(Rails) if several else (Rails.DIRECT,)
+    return tuple(NodeRails) if several else (NodeRails.DIRECT,)
 
 
-def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterator[_Cut]]:
+def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterator[_CachedPlan]]:
     """Cuts for each way between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
     failures: list[LoweringError] = []
     ways = _rails(schedule)
@@ -174,7 +174,7 @@ def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterato
         raise failures[0]
 
 
-def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_Cut]:
+def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_CachedPlan]:
     """Plans by more and more owners and then of more and more pieces, until a limit of the runtime is reached."""
     kind, several = schedule.collective.kind, needs_rails(schedule)
     most = len(schedule.topology.node_ranks[0]) if several else schedule.topology.num_ranks
@@ -190,7 +190,7 @@ def _cuts(schedule: Schedule, options: PlanOptions) -> Iterator[_Cut]:
             if number == 0:
                 raise
             return
-        yield _Cut(tried, plan)
+        yield _CachedPlan(tried, plan)
 
 
 def _fastest_cut(schedule: Schedule, options: PlanOptions, size_bytes: float) -> PlanOptions:

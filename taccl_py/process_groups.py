@@ -12,10 +12,10 @@ from taccl_py.pipeline import Request, make_demand, synthesize
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events, Proof
-from taccl_py.synthesis.together import Member, makespan_us, orders, together_bound
+from taccl_py.synthesis.together import GroupMember, makespan_us, orders, together_bound
 from taccl_py.topology.model import Topology
 from taccl_py.units import format_ranks, relative_gap
-from taccl_py.verify.together import Part, judge_together
+from taccl_py.verify.together import TimedGroup, judge_together
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ def synthesize_groups(request: Request, groups: Sequence[tuple[int, ...]], event
     demands = [_demand(request, ranks) for ranks in groups]
     bound = together_bound(machine, groups, request.kind, demands[0].size_bytes)
     events.bound(bound.time_us)
-    members: list[Member] = []
+    members: list[GroupMember] = []
     for number, (ranks, demand) in enumerate(zip(groups, demands, strict=True)):
         like = next((i for i in range(number) if _look_alike(demands[i].topology, demand.topology)), None)
         if like is not None:
-            members.append(Member(ranks, replace(members[like].schedule, topology=demand.topology)))
+            members.append(GroupMember(ranks, replace(members[like].schedule, topology=demand.topology)))
         else:
-            members.append(Member(ranks, synthesize(replace(request, ranks=ranks), events).schedule))
+            members.append(GroupMember(ranks, synthesize(replace(request, ranks=ranks), events).schedule))
     events.stage("together")
     return _judged(machine, members, demands, bound)
 
@@ -93,12 +93,14 @@ def _demand(request: Request, ranks: tuple[int, ...]) -> Demand:
         raise InputError(error.what, path=error.path, field="--group") from None
 
 
-def _judged(machine: Topology, members: Sequence[Member], demands: Sequence[Demand], bound: Bound) -> GroupsSynthesis:
+def _judged(
+    machine: Topology, members: Sequence[GroupMember], demands: Sequence[Demand], bound: Bound
+) -> GroupsSynthesis:
     """The best order to which the judge does not object."""
     groups = tuple(member.ranks for member in members)
     violations = None
     for schedules in orders(machine, members):
-        parts = [Part(ranks, schedule) for ranks, schedule in zip(groups, schedules, strict=True)]
+        parts = [TimedGroup(ranks, schedule) for ranks, schedule in zip(groups, schedules, strict=True)]
         objections = judge_together(machine, parts)
         if not objections:
             schedules = tuple(_named(schedule, bound) for schedule in schedules)

@@ -18,7 +18,7 @@ from taccl_py.profiles.view import machine_under
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import dispatch_messages, time_messages
 from taccl_py.schedule.transform import drafts_of
-from taccl_py.synthesis.bounds.runtime import View, likely_views
+from taccl_py.synthesis.bounds.runtime import ProtocolView, likely_views
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Synthesis
 from taccl_py.topology.model import Topology
@@ -73,7 +73,7 @@ def search(
 
 
 def schedules_under(
-    demand: Demand, profile: RuntimeProfile, view: View, engine: Engine, options: Options
+    demand: Demand, profile: RuntimeProfile, view: ProtocolView, engine: Engine, options: Options
 ) -> list[Schedule]:
     """Schedules that an engine finds on the machine as a protocol sees it, with the times of the machine itself."""
     machine = machine_under(demand.topology, profile, view.protocol, view.instances)

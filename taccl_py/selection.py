@@ -160,7 +160,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenProgram:
     """A schedule, its program, and its time under the profile in microseconds."""
 
     schedule: Schedule
@@ -183,7 +183,7 @@ def lower_under(
     fixed_chunks: bool = False,
     over: Over = never,
     stopped: Over = never,
-) -> tuple[Synthesis, Chosen]:
+) -> tuple[Synthesis, ChosenProgram]:
     """Lower the schedule whose program is fastest under a profile; the choice is the synthesis' schedule.
 
     Parameters
@@ -217,7 +217,7 @@ def lower_under(
 
 def choose_for(
     schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, instances: int | None, stopped: Over = never
-) -> Chosen:
+) -> ChosenProgram:
     """Lower one schedule with the protocol and the instances that are fastest at its size under a profile.
 
     Raises
@@ -357,9 +357,9 @@ def protocols_for(schedule: Schedule, options: LoweringOptions, profile: Runtime
 
 def _choose(
     trials: Sequence[Trial], options: LoweringOptions, instances: int | None, over: Over, stopped: Over
-) -> Chosen:
+) -> ChosenProgram:
     ranked = sorted(_ranked(trials, options, instances), key=lambda each: each[0])
-    best: Chosen | None = None
+    best: ChosenProgram | None = None
     failure: LoweringError | None = None
     tried: set[tuple[Setting, float]] = set()
     for estimate_us, _, trial, setting in ranked:
@@ -418,7 +418,7 @@ def size_of(schedule: Schedule) -> float:
     return schedule.chunk_bytes * schedule.collective.chunks_per_size
 
 
-def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: Over = never) -> Chosen:
+def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: Over = never) -> ChosenProgram:
     """Lower a trial's schedule for a setting and replay its program.
 
     Raises
@@ -434,7 +434,7 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
         )
     require_chosen(lowered, options)
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
-    return Chosen(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))
+    return ChosenProgram(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))
 
 
 def require_chosen(lowered: Lowered, options: LoweringOptions) -> None:

@@ -7,7 +7,7 @@ import pytest
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.in_network import lower_by_switch, switch_times_us
-from taccl_py.lowering.mscclpp import PlanOptions, Rails, lower_plan
+from taccl_py.lowering.mscclpp import NodeRails, PlanOptions, lower_plan
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
@@ -76,7 +76,7 @@ def test_two_nodes_are_faster_than_messages_can_be_and_large_sizes_go_in_more_pi
 
 
 def test_over_several_nodes_small_data_is_sent_to_all_and_large_data_relayed():
-    for chunk_bytes, rails in ((64, Rails.DIRECT), (1 << 22, Rails.RELAYED)):
+    for chunk_bytes, rails in ((64, NodeRails.DIRECT), (1 << 22, NodeRails.RELAYED)):
         for kind in ("allreduce", "broadcast"):
             schedule = wanted(
                 "ndv5-x4", kind, chunk_bytes=chunk_bytes, chunks_per_rank=1 if kind == "allreduce" else 16
@@ -112,7 +112,7 @@ def test_where_there_is_no_plan_for_a_size_there_is_no_time(machine, kind, size_
     assert switch_times_us(load_topology(machine), Kind(kind), 0, [size_bytes]) == [None]
 
 
-@pytest.mark.parametrize("refused", [*Rails, None])
+@pytest.mark.parametrize("refused", [*NodeRails, None])
 def test_a_way_between_nodes_that_does_not_fit_leaves_the_other_one(monkeypatch, refused):
     """As where a root would need port channels to more than 16 other nodes at once."""
 
@@ -141,7 +141,7 @@ def test_a_root_with_more_other_nodes_than_it_has_port_channels_relays(tmp_path)
     (tmp_path / "many.json").write_text(json.dumps(value | {"node": node, "network": {"reach": "rail"}}))
     topology = load_topology(str(tmp_path / "many.json"), 18)
     schedule = Schedule(topology, Collective(Kind.BROADCAST, 36), float(1 << 20), (), ((),) * 36)
-    assert lower_by_switch(schedule, PlanOptions()).options.rails is Rails.RELAYED
+    assert lower_by_switch(schedule, PlanOptions()).options.rails is NodeRails.RELAYED
 
 
 def test_limits_of_the_smallest_cut_are_told():

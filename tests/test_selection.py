@@ -11,7 +11,7 @@ from taccl_py.pipeline import Request, lower_and_judge, synthesize
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.model import ProtocolCosts
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import in_pieces
 from taccl_py.selection import Setting, bound_under, choose_for, lower_under, preferred_us, trial_of
@@ -34,9 +34,9 @@ def exchange(kind, size_bytes, name="mi300x"):
     drafts = []
     for index, link in enumerate(topology.links):
         if kind is Kind.ALLREDUCE:
-            drafts += [Draft(index, (link.dst,), 0, 1, reduce=True), Draft(index, (link.src,), 2, 3)]
+            drafts += [UntimedMessage(index, (link.dst,), 0, 1, reduce=True), UntimedMessage(index, (link.src,), 2, 3)]
         else:
-            drafts.append(Draft(index, (link.src,), 0, 1))
+            drafts.append(UntimedMessage(index, (link.src,), 0, 1))
     return build_schedule(topology, collective, collective.chunk_bytes(size_bytes), drafts)
 
 
@@ -110,7 +110,7 @@ def test_pieces_follow_each_other_and_are_valid():
     topology = full(3)
     links = topology.links_between
     collective = Collective(Kind.BROADCAST, 3)
-    drafts = [Draft(links[0, 1][0], (0,), 0, 1), Draft(links[1, 2][0], (0,), 1, 2)]
+    drafts = [UntimedMessage(links[0, 1][0], (0,), 0, 1), UntimedMessage(links[1, 2][0], (0,), 1, 2)]
     schedule = build_schedule(topology, collective, MB, drafts)
     cut = in_pieces(schedule, 2)
     assert not judge_any(cut)
@@ -137,7 +137,7 @@ def _ring(size_bytes):
     topology = load_topology("mi300x")
     collective = Collective(Kind.ALLGATHER, 8)
     drafts = [
-        Draft(topology.links_between[rank, (rank + 1) % 8][0], ((rank - step) % 8,), step, step + 1)
+        UntimedMessage(topology.links_between[rank, (rank + 1) % 8][0], ((rank - step) % 8,), step, step + 1)
         for step in range(7)
         for rank in range(8)
     ]

@@ -16,7 +16,7 @@ from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.baselines.nccl_graph import Graphs
 from taccl_py.baselines.nccl_job import generation_of, gpu_of, has_amd_cpu, job_of
 from taccl_py.baselines.nccl_time import NcclMachine, NcclTime, NcclTimes, nccl_machine, with_processes
-from taccl_py.baselines.nccl_tuner import Algorithm, Choice, Gpu, Job, choose, predictions
+from taccl_py.baselines.nccl_tuner import GpuGeneration, NcclAlgorithm, NcclChoice, NcclRanks, choose, predictions
 from taccl_py.baselines.taccl.method import KINDS, Effort, run_taccl, sketches_for
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact
@@ -48,9 +48,9 @@ _WORTH_TELLING = 0.01
 _ROW_FACTOR = 2.0
 # Which of our baselines is NCCL's algorithm; its NVLS is none, for no link of a topology multicasts.
 _FAMILY_OF = {
-    Algorithm.RING: Family.RING,
-    Algorithm.TREE: Family.TREE,
-    Algorithm.PAT: Family.PAT,
+    NcclAlgorithm.RING: Family.RING,
+    NcclAlgorithm.TREE: Family.TREE,
+    NcclAlgorithm.PAT: Family.PAT,
 }
 
 
@@ -70,7 +70,7 @@ class Tuned:
         Network that needs a term of its own, such as ``efa``; empty for InfiniBand and RoCE.
     """
 
-    gpu: Gpu | None = None
+    gpu: GpuGeneration | None = None
     amd_cpu: bool | None = None
     graphs: Graphs | None = None
     fabric: str = ""
@@ -116,7 +116,7 @@ class ComparedSize:
     engine: str
     bound_us: float
     baselines: tuple[BaselineTime, ...]
-    nccl: Choice | None
+    nccl: NcclChoice | None
     is_direct: bool
     runtime_us: float | None = None
     nccl_runtime: tuple[NcclTime, ...] = ()
@@ -194,7 +194,7 @@ class MeasuredLog:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BaselineComparison:
     """Our files beside what people have without them.
 
     Attributes
@@ -212,7 +212,7 @@ class Comparison:
     """
 
     demand: Demand
-    job: Job | None
+    job: NcclRanks | None
     profile: RuntimeProfile
     rows: tuple[ComparedSize, ...]
     measured: tuple[MeasuredLog, ...] = ()
@@ -281,7 +281,7 @@ _NOTHING_GIVEN = Given()
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _TimedVariant:
     """A variant with its time at every size."""
 
     family: Family
@@ -296,7 +296,7 @@ def compare_sizes(
     tuned: Tuned,
     events: Events,
     given: Given = _NOTHING_GIVEN,
-) -> Comparison:
+) -> BaselineComparison:
     """Synthesize for a range of sizes and compare.
 
     Parameters
@@ -355,7 +355,7 @@ def compare_sizes(
         for row in own
     ]
     measured = tuple(_beside(log, subject, machine, replays, demand.kind) for subject, log in given.logs)
-    return Comparison(demand, job, profile, tuple(rows), measured, tried_all)
+    return BaselineComparison(demand, job, profile, tuple(rows), measured, tried_all)
 
 
 def _searched(
@@ -467,12 +467,12 @@ def _beside(log: Log, subject: str, machine: NcclMachine, replays: _Replays, kin
     return MeasuredLog(log.path, subject, tuple(rows))
 
 
-def _timed(demand: Demand, sizes: SizeRange, limits: Limits) -> tuple[list[_Timed], bool]:
+def _timed(demand: Demand, sizes: SizeRange, limits: Limits) -> tuple[list[_TimedVariant], bool]:
     """Judged variants of baselines with their times, and whether there was time for all; Interrupted if the user wants an end."""
     # An order that suits small messages need not suit large ones, so baselines are planned for both and for between.
     planned = {sizes.low_bytes, round(math.sqrt(sizes.low_bytes * sizes.high_bytes)), sizes.high_bytes}
     made = (baselines_of(demand.topology, demand.kind, demand.root, size) for size in sorted(planned))
-    found: list[_Timed] = []
+    found: list[_TimedVariant] = []
     over = limits.countdown()
     for baseline in chain.from_iterable(made):
         for variant in baseline.variants:
@@ -482,11 +482,11 @@ def _timed(demand: Demand, sizes: SizeRange, limits: Limits) -> tuple[list[_Time
                 return found, False
             require_valid(variant.schedule, f"baseline {baseline.family} ({variant.name})")
             curve = cost_curve(variant.schedule, sizes.low_bytes, sizes.high_bytes)
-            found.append(_Timed(baseline.family, variant.name, curve))
+            found.append(_TimedVariant(baseline.family, variant.name, curve))
     return found, True
 
 
-def _fastest(timed: Sequence[_Timed], size_bytes: int) -> tuple[BaselineTime, ...]:
+def _fastest(timed: Sequence[_TimedVariant], size_bytes: int) -> tuple[BaselineTime, ...]:
     """The fastest variant of every baseline at a size."""
     best: dict[Family, BaselineTime] = {}
     for each in timed:
@@ -529,7 +529,7 @@ def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[i
     return found
 
 
-def _job(topology: Topology, tuned: Tuned) -> Job | None:
+def _job(topology: Topology, tuned: Tuned) -> NcclRanks | None:
     gpu = tuned.gpu or gpu_of(topology)
     if gpu is None:
         return None

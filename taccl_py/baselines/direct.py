@@ -5,36 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from taccl_py.collective import Kind
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn, turned
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, in_turn, turned
+from taccl_py.synthesis.templates.site import TemplateSite
 
 
-def direct_plans(site: Site, back: Site, kind: Kind, root: int) -> Iterator[Plan]:
+def direct_plans(site: TemplateSite, back: TemplateSite, kind: Kind, root: int) -> Iterator[TemplatePlan]:
     """Everything straight to where it is wanted; nothing where links are missing."""
     num_ranks = site.topology.num_ranks
     if kind in (Kind.BROADCAST, Kind.SCATTER):
         others = [rank for rank in range(num_ranks) if rank != root]
         moves = tuple(
-            Move(root, rank, (0 if kind is Kind.BROADCAST else rank,), i, i + 1) for i, rank in enumerate(others)
+            TemplateMessage(root, rank, (0 if kind is Kind.BROADCAST else rank,), i, i + 1)
+            for i, rank in enumerate(others)
         )
         if _linked(site, moves):
-            yield Plan("from the root", 1, moves)
+            yield TemplatePlan("from the root", 1, moves)
         return
     for name, steps in _orders(site):
         gather = _all_pairs(steps, num_ranks, per_pair=kind is Kind.ALLTOALL)
         if not _linked(site, gather):
             return
         if kind in (Kind.ALLGATHER, Kind.ALLTOALL):
-            yield Plan(name, 1, gather)
+            yield TemplatePlan(name, 1, gather)
         elif kind is Kind.ALLREDUCE and _linked(back, gather):
-            yield Plan(f"{name}, twice", 1, in_turn(turned(gather, reduce=True), gather))
+            yield TemplatePlan(f"{name}, twice", 1, in_turn(turned(gather, reduce=True), gather))
 
 
 # Whom every rank sends to at a step.
 _Step = tuple[int, ...]
 
 
-def _orders(site: Site) -> Iterator[tuple[str, tuple[_Step, ...]]]:
+def _orders(site: TemplateSite) -> Iterator[tuple[str, tuple[_Step, ...]]]:
     """Orders in which nobody is sent to by two at the same step: around all ranks, and around nodes and in them.
 
     In the second one all ranks use their NICs at the same time.
@@ -58,13 +59,13 @@ def _orders(site: Site) -> Iterator[tuple[str, tuple[_Step, ...]]]:
 def _all_pairs(steps: tuple[_Step, ...], num_ranks: int, *, per_pair: bool) -> Moves:
     """At every step each rank sends its own chunk to one other rank, or its chunk for that rank."""
     return tuple(
-        Move(src, dst, (src * num_ranks + dst if per_pair else src,), time, time + 1)
+        TemplateMessage(src, dst, (src * num_ranks + dst if per_pair else src,), time, time + 1)
         for time, step in enumerate(steps)
         for src, dst in enumerate(step)
     )
 
 
-def pat_plans(site: Site) -> Iterator[Plan]:
+def pat_plans(site: TemplateSite) -> Iterator[TemplatePlan]:
     """AllGather by parallel aggregated trees: the farthest rank first, and at every step half as far with twice as much.
 
     A chunk that has `offset` ranks to go takes the bits of that number from the largest to the smallest, so every rank gets
@@ -80,11 +81,11 @@ def pat_plans(site: Site) -> Iterator[Plan]:
         offsets = [offset for offset in held if offset + bit < num_ranks]
         for rank in range(num_ranks):
             chunks = tuple((rank - offset) % num_ranks for offset in offsets)
-            moves.append(Move(rank, (rank + bit) % num_ranks, chunks, time, time + 1))
+            moves.append(TemplateMessage(rank, (rank + bit) % num_ranks, chunks, time, time + 1))
         held += [offset + bit for offset in offsets]
     if _linked(site, moves):
-        yield Plan("parallel aggregated trees", 1, tuple(moves))
+        yield TemplatePlan("parallel aggregated trees", 1, tuple(moves))
 
 
-def _linked(site: Site, moves: tuple[Move, ...] | list[Move]) -> bool:
+def _linked(site: TemplateSite, moves: tuple[TemplateMessage, ...] | list[TemplateMessage]) -> bool:
     return all(site.linked(move.src, move.dst) for move in moves)

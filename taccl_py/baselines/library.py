@@ -14,8 +14,8 @@ from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.timing import build_schedule, dispatch_messages
 from taccl_py.schedule.transform import drafts_of
-from taccl_py.synthesis.templates.moves import Plan, as_drafts, turned
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.moves import TemplatePlan, as_drafts, turned
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
 
@@ -37,7 +37,7 @@ _TURNED = {Kind.REDUCESCATTER: Kind.ALLGATHER, Kind.REDUCE: Kind.BROADCAST, Kind
 
 
 @dataclass(frozen=True)
-class Variant:
+class BaselineVariant:
     """One way to carry out a baseline.
 
     Attributes
@@ -57,7 +57,7 @@ class Baseline:
     """A baseline with all its variants; none where the machine's links or the collective do not allow it."""
 
     family: Family
-    variants: tuple[Variant, ...]
+    variants: tuple[BaselineVariant, ...]
 
 
 def baselines_of(topology: Topology, kind: Kind, root: int, size_bytes: float) -> tuple[Baseline, ...]:
@@ -90,9 +90,11 @@ def baselines_of(topology: Topology, kind: Kind, root: int, size_bytes: float) -
     )  # fmt: skip
 
 
-def _variants(family: Family, topology: Topology, kind: Kind, root: int, size_bytes: float) -> Iterator[Variant]:
+def _variants(
+    family: Family, topology: Topology, kind: Kind, root: int, size_bytes: float
+) -> Iterator[BaselineVariant]:
     chunk_bytes = Collective(kind, topology.num_ranks, 1, root).chunk_bytes(size_bytes)
-    site, back = Site(topology, chunk_bytes), Site(topology.reversed(), chunk_bytes)
+    site, back = TemplateSite(topology, chunk_bytes), TemplateSite(topology.reversed(), chunk_bytes)
     base = _TURNED.get(kind)
     plans = _plans(family, site, back, kind, root) if base is None else _plans(family, back, site, base, root)
     for plan in plans:
@@ -109,16 +111,16 @@ def _variants(family: Family, topology: Topology, kind: Kind, root: int, size_by
             yield from _in_orders(f"{plan.name}, staged", staged)
 
 
-def _in_orders(name: str, schedule: Schedule) -> Iterator[Variant]:
+def _in_orders(name: str, schedule: Schedule) -> Iterator[BaselineVariant]:
     """The schedule in its plan's order, and in the order in which messages are ready where that is faster."""
-    yield Variant(name, schedule)
+    yield BaselineVariant(name, schedule)
     topology, chunk_bytes = schedule.topology, schedule.chunk_bytes
     ready_first = replace(schedule, messages=dispatch_messages(topology, chunk_bytes, drafts_of(schedule)))
     if ready_first.makespan_us < schedule.makespan_us * (1 - _WORTH_IT):
-        yield Variant(f"{name}, as it comes", ready_first)
+        yield BaselineVariant(f"{name}, as it comes", ready_first)
 
 
-def _plans(family: Family, site: Site, back: Site, kind: Kind, root: int) -> Iterator[Plan]:
+def _plans(family: Family, site: TemplateSite, back: TemplateSite, kind: Kind, root: int) -> Iterator[TemplatePlan]:
     match family:
         case Family.RING:
             yield from ring_plans(site, kind, root)

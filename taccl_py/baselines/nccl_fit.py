@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.baselines.nccl_time import NcclMachine, NcclTimes, Run, runs_of, with_processes
+from taccl_py.baselines.nccl_time import AlgorithmRun, NcclMachine, NcclTimes, runs_of, with_processes
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.measure.nccl_tests import Log
@@ -41,7 +41,7 @@ _NOTICED = 0.001
 
 
 @dataclass(frozen=True)
-class Observation:
+class NcclObservation:
     """One measured time of NCCL.
 
     Attributes
@@ -63,7 +63,7 @@ class Observation:
     algorithm: str = ""
 
 
-def log_observations(log: Log, machine: NcclMachine) -> list[Observation]:
+def log_observations(log: Log, machine: NcclMachine) -> list[NcclObservation]:
     """Observations of a log of NCCL itself: times out of place, or in place where only those were taken.
 
     Parameters
@@ -91,7 +91,7 @@ def log_observations(log: Log, machine: NcclMachine) -> list[Observation]:
     for row in log.rows:
         time_us = row.out_of_place_us if row.out_of_place_us is not None else row.in_place_us
         if time_us is not None and row.size_bytes > 0:
-            found.append(Observation(where, log.kind, row.size_bytes, time_us))
+            found.append(NcclObservation(where, log.kind, row.size_bytes, time_us))
     return found
 
 
@@ -171,7 +171,7 @@ def _softened(errors: Floats) -> Floats:
     return np.where(size < _SMALL_ERROR, size**2 / (2 * _SMALL_ERROR), size - _SMALL_ERROR / 2)
 
 
-def fit_scales(observations: Sequence[Observation], profile: RuntimeProfile) -> ScaleFit:
+def fit_scales(observations: Sequence[NcclObservation], profile: RuntimeProfile) -> ScaleFit:
     """Scale a profile to what was measured of NCCL on one machine.
 
     Four factors are fitted: of launch and near hops, of far hops, of what threadblocks move, and of usable links. Five
@@ -212,7 +212,7 @@ def fit_scales(observations: Sequence[Observation], profile: RuntimeProfile) -> 
     return ScaleFit(_scaled(profile, *np.exp(found)), residual, tuple(unidentified))
 
 
-def _check(observations: Sequence[Observation]) -> None:
+def _check(observations: Sequence[NcclObservation]) -> None:
     if not observations:
         raise InputError("there are no times of NCCL to fit to; name a log with at least five sizes")
     for each in observations:
@@ -222,7 +222,7 @@ def _check(observations: Sequence[Observation]) -> None:
             )
 
 
-def _runs(observations: Sequence[Observation]) -> list[tuple[int, Run]]:
+def _runs(observations: Sequence[NcclObservation]) -> list[tuple[int, AlgorithmRun]]:
     return [
         (index, run)
         for index, each in enumerate(observations)
@@ -230,7 +230,7 @@ def _runs(observations: Sequence[Observation]) -> list[tuple[int, Run]]:
     ]
 
 
-def _scale_system(observations: Sequence[Observation], profile: RuntimeProfile) -> _System:
+def _scale_system(observations: Sequence[NcclObservation], profile: RuntimeProfile) -> _System:
     runs = _runs(observations)
     times = {id(each.machine): NcclTimes(each.machine, profile) for each in observations}
     parts = [times[id(observations[index].machine)].parts(run) for index, run in runs]
@@ -318,7 +318,7 @@ _TCP = ("tcpx", "tcpxo")
 
 
 def fit_shared(
-    observations: Sequence[Observation], logs: Sequence[str], profiles: Mapping[str, RuntimeProfile]
+    observations: Sequence[NcclObservation], logs: Sequence[str], profiles: Mapping[str, RuntimeProfile]
 ) -> dict[str, float]:
     """Figures of NCCL on all kinds of GPUs, fitted together: one of each for all, shares of NVLink and NVLS by kind of GPU.
 
@@ -357,7 +357,7 @@ def fit_shared(
 
 
 def _shared_system(
-    observations: Sequence[Observation], profiles: Mapping[str, RuntimeProfile], names: Sequence[str]
+    observations: Sequence[NcclObservation], profiles: Mapping[str, RuntimeProfile], names: Sequence[str]
 ) -> _System:
     runs, place = _runs(observations), {name: index for index, name in enumerate(names)}
     latency, loads = np.zeros((len(runs), len(names))), np.zeros((len(runs), _LINKS))
@@ -378,7 +378,7 @@ def _shared_system(
     return _System(latency, constant, loads, rates, np.array([index for index, _ in runs]))
 
 
-def _counts(run: Run, machine: NcclMachine) -> dict[str, float]:
+def _counts(run: AlgorithmRun, machine: NcclMachine) -> dict[str, float]:
     """How often each latency counts in a run."""
     fabric = "tcp" if machine.fabric in _TCP else machine.fabric
     counts = {
@@ -394,7 +394,7 @@ def _counts(run: Run, machine: NcclMachine) -> dict[str, float]:
     return counts
 
 
-def _shares(run: Run, machine: NcclMachine) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _shares(run: AlgorithmRun, machine: NcclMachine) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Shares of the rates of a GPU's links and a node's NICs."""
     gpu = machine.topology.gpu
     near: tuple[str, ...] = (f"share/nvlink/{gpu}",)

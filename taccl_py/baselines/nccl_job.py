@@ -9,47 +9,58 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from taccl_py.baselines.nccl_tuner import Gpu, Graph, Job
+from taccl_py.baselines.nccl_tuner import GpuGeneration, Graph, NcclRanks
 from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Medium, Topology
 
 # GB/s of one channel that NCCL tries inside a node and between nodes, in its order (``src/graph/search.cc``).
-_INTRA_GBPS: dict[Gpu, tuple[float, ...]] = {
-    Gpu.AMPERE: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    Gpu.HOPPER: (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    Gpu.BLACKWELL: (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+_INTRA_GBPS: dict[GpuGeneration, tuple[float, ...]] = {
+    GpuGeneration.AMPERE: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    GpuGeneration.HOPPER: (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    GpuGeneration.BLACKWELL: (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
 }
-_INTER_GBPS: dict[Gpu, tuple[float, ...]] = {
-    Gpu.AMPERE: (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
-    Gpu.HOPPER: (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-    Gpu.BLACKWELL: (
+_INTER_GBPS: dict[GpuGeneration, tuple[float, ...]] = {
+    GpuGeneration.AMPERE: (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+    GpuGeneration.HOPPER: (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+    GpuGeneration.BLACKWELL: (
         96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12,
     ),
 }  # fmt: skip
 # What NCCL counts of a link's nominal bandwidth (``src/graph/topo.h``): 20 of 25 GB/s, 20.6 of 25, 40.1 of 50.
-_COUNTED = {Gpu.VOLTA: 20 / 25, Gpu.AMPERE: 20 / 25, Gpu.HOPPER: 20.6 / 25, Gpu.BLACKWELL: 40.1 / 50}
+_COUNTED = {
+    GpuGeneration.VOLTA: 20 / 25,
+    GpuGeneration.AMPERE: 20 / 25,
+    GpuGeneration.HOPPER: 20.6 / 25,
+    GpuGeneration.BLACKWELL: 40.1 / 50,
+}
 # Channels of at least this rate are cut in two, except on the newest machines.
 _CUT_GBPS, _UNCUT_GBPS, _UNCUT_CHANNELS = 25.0, 50.0, 4
 # What the shipped machines are built of.
-_GPU_OF = {"ndv2": Gpu.VOLTA, "dgx1": Gpu.VOLTA, "dgx2": Gpu.VOLTA, "ndv4": Gpu.AMPERE, "ndv5": Gpu.HOPPER}
+_GPU_OF = {
+    "ndv2": GpuGeneration.VOLTA,
+    "dgx1": GpuGeneration.VOLTA,
+    "dgx2": GpuGeneration.VOLTA,
+    "ndv4": GpuGeneration.AMPERE,
+    "ndv5": GpuGeneration.HOPPER,
+}
 _AMD_CPUS = ("ndv4",)
 
 
-def gpu_of(topology: Topology) -> Gpu | None:
+def gpu_of(topology: Topology) -> GpuGeneration | None:
     """Generation of a machine's GPUs, by their model, or by the name of a shipped machine; None where neither tells, or AMD's."""
     return generation_of(topology.gpu) or _GPU_OF.get(_base(topology))
 
 
-def generation_of(gpu: str) -> Gpu | None:
+def generation_of(gpu: str) -> GpuGeneration | None:
     """Generation whose constants NCCL takes for a model of GPU; None where NCCL does not run on it, or it is not known."""
     model = GPU_MODELS.get(gpu)
-    if model is None or model.generation not in {*Gpu, "pascal"}:
+    if model is None or model.generation not in {*GpuGeneration, "pascal"}:
         return None
     return tuned_as(model)
 
 
-def tuned_as(model: GpuModel) -> Gpu:
+def tuned_as(model: GpuModel) -> GpuGeneration:
     """The generation whose constants NCCL takes for a GPU: of those before Ampere all are Volta's (``graph/tuning.cc``).
 
     Raises
@@ -58,14 +69,14 @@ def tuned_as(model: GpuModel) -> Gpu:
         If NCCL does not run on it.
     """
     if model.generation == "pascal":
-        return Gpu.VOLTA
-    if model.generation not in set(Gpu):
+        return GpuGeneration.VOLTA
+    if model.generation not in set(GpuGeneration):
         raise InputError(
             f"NCCL does not run on {model.name}, so it has no choice to compare with; leave it out",
             path="command line",
             field="--gpu",
         )
-    return Gpu(model.generation)
+    return GpuGeneration(model.generation)
 
 
 def has_amd_cpu(topology: Topology) -> bool:
@@ -73,7 +84,7 @@ def has_amd_cpu(topology: Topology) -> bool:
     return _base(topology) in _AMD_CPUS
 
 
-def job_of(topology: Topology, gpu: Gpu, *, amd_cpu: bool) -> Job:
+def job_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> NcclRanks:
     """What NCCL knows of the machine.
 
     Parameters
@@ -85,7 +96,7 @@ def job_of(topology: Topology, gpu: Gpu, *, amd_cpu: bool) -> Job:
     amd_cpu
         Whether its CPUs are AMD's.
     """
-    family = Gpu.AMPERE if gpu is Gpu.VOLTA else gpu
+    family = GpuGeneration.AMPERE if gpu is GpuGeneration.VOLTA else gpu
     rank_gbps = sending_gbps(topology) * _COUNTED[gpu]
     num_ranks, num_nodes = topology.num_ranks, topology.num_nodes
     if num_nodes == 1:
@@ -100,21 +111,21 @@ def job_of(topology: Topology, gpu: Gpu, *, amd_cpu: bool) -> Job:
     local = len(topology.node_ranks[0])
     # Where nothing says what joins the GPUs, NCCL is counted at its best.
     nvlink = topology.inside in (Medium.NVLINK, Medium.UNKNOWN)
-    if gpu in (Gpu.HOPPER, Gpu.BLACKWELL) and nvlink and local > 1 and _all_linked(topology):
+    if gpu in (GpuGeneration.HOPPER, GpuGeneration.BLACKWELL) and nvlink and local > 1 and _all_linked(topology):
         rate = _at_most(_INTRA_GBPS[family], rank_gbps / local)
         nvls = Graph(local, rate, rate if num_nodes == 1 else graph.inter_gbps)
-    return Job(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=nvlink)
+    return NcclRanks(gpu, num_ranks, num_nodes, graph, nvls, amd_cpu=amd_cpu, nvlink=nvlink)
 
 
 def _base(topology: Topology) -> str:
     return topology.name.split("-", maxsplit=1)[0]
 
 
-def _fitted(rank_gbps: float, gpu: Gpu, speeds_gbps: Sequence[float]) -> Graph:
+def _fitted(rank_gbps: float, gpu: GpuGeneration, speeds_gbps: Sequence[float]) -> Graph:
     """As many of the fastest channels as fit into a rank's bandwidth."""
     speed = _at_most(speeds_gbps, rank_gbps)
     channels = math.floor(rank_gbps / speed + 1e-9)
-    newest = gpu in (Gpu.HOPPER, Gpu.BLACKWELL)
+    newest = gpu in (GpuGeneration.HOPPER, GpuGeneration.BLACKWELL)
     stays = newest and speed < _UNCUT_GBPS and channels > _UNCUT_CHANNELS
     if speed >= _CUT_GBPS and not stays:
         channels, speed = 2 * channels, speed / 2

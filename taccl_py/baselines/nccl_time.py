@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from taccl_py.baselines.nccl_graph import Graphs
 from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of, nics_of_node, sending_gbps
-from taccl_py.baselines.nccl_tuner import Algorithm, Gpu, Job
+from taccl_py.baselines.nccl_tuner import GpuGeneration, NcclAlgorithm, NcclRanks
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Protocol
@@ -28,7 +28,10 @@ from taccl_py.profiles.view import require_costs_by_size, usable_shares
 from taccl_py.topology.model import Medium, Topology
 
 DIRECT = "send and receive"
-ALGORITHMS = (*(str(each) for each in (Algorithm.RING, Algorithm.TREE, Algorithm.NVLS, Algorithm.NVLS_TREE)), DIRECT)
+ALGORITHMS = (
+    *(str(each) for each in (NcclAlgorithm.RING, NcclAlgorithm.TREE, NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE)),
+    DIRECT,
+)
 
 _GB_PER_S_US = 1000.0  # a rate of 1 GB/s is 1000 bytes per microsecond
 # NCCL makes two channels of each that its search finds (``src/graph/connect.cc``), at most so many; RCCL has as many as this.
@@ -94,7 +97,7 @@ class NcclMachine:
 def nccl_machine(
     topology: Topology,
     *,
-    gpu: Gpu | None = None,
+    gpu: GpuGeneration | None = None,
     graphs: Graphs | None = None,
     fabric: str = "",
     gpus_per_process: int = 1,
@@ -124,7 +127,7 @@ def nccl_machine(
             f"{topology.name} is a TACCL profile, whose costs are for one chunk; name a machine with costs by size"
         )
     generation = gpu or gpu_of(topology)
-    job: Job | None = None
+    job: NcclRanks | None = None
     channels = _MOST_CHANNELS
     if generation is not None:
         job = job_of(topology, generation, amd_cpu=has_amd_cpu(topology))
@@ -139,7 +142,7 @@ def nccl_machine(
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AlgorithmRun:
     """One algorithm in one protocol at one size, before a profile says what its parts cost.
 
     Attributes
@@ -168,7 +171,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TimeParts:
     """Time of a run under a profile, by what limits it, in us.
 
     Attributes
@@ -266,7 +269,7 @@ class NcclTimes:
         """Time of nccl-tests' sendrecv, where each rank sends to the next one, in its fastest protocol."""
         return min(self.parts(run).time_us for run in _sendrecv(self._machine, size_bytes))
 
-    def parts(self, run: Run) -> Parts:
+    def parts(self, run: AlgorithmRun) -> TimeParts:
         """Time of a run by its parts."""
         machine, profile = self._machine, self._profile
         costs = profile.costs_of(str(run.protocol))
@@ -276,7 +279,7 @@ class NcclTimes:
         if run.switched:
             fixed_us += profile.nvls_us
         near_gbps = self._switch_gbps if run.switched else self._near_gbps
-        return Parts(
+        return TimeParts(
             fixed_us,
             run.far_steps * (costs.op_us + costs.hop_far_us + fabric_us),
             run.block_bytes / (_GB_PER_S_US * costs.tb_gbps),
@@ -289,7 +292,7 @@ def _link_us(num_bytes: float, gbps: float, costs: ProtocolCosts) -> float:
     return costs.wire * num_bytes / (_GB_PER_S_US * gbps) if num_bytes > 0 and gbps > 0 else 0.0
 
 
-def runs_of(machine: NcclMachine, kind: Kind, size_bytes: float, algorithm: str = "") -> tuple[Run, ...]:
+def runs_of(machine: NcclMachine, kind: Kind, size_bytes: float, algorithm: str = "") -> tuple[AlgorithmRun, ...]:
     """Everything that NCCL may choose for a call.
 
     Parameters
@@ -305,7 +308,7 @@ def runs_of(machine: NcclMachine, kind: Kind, size_bytes: float, algorithm: str 
         If NCCL does not have the algorithm for this collective on this machine.
     """
     if kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER):
-        found: Sequence[Run] = list(_direct(machine, kind, size_bytes))
+        found: Sequence[AlgorithmRun] = list(_direct(machine, kind, size_bytes))
     else:
         found = [*_rings(machine, kind, size_bytes)]
         if kind is Kind.ALLREDUCE:
@@ -328,10 +331,10 @@ def _channels(machine: NcclMachine, protocol: Protocol, size_bytes: float, times
     return max(1, min(machine.channels, int(size_bytes // least)))
 
 
-def _rings(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[Run]:
+def _rings(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[AlgorithmRun]:
     n, nodes = machine.num_ranks, machine.num_nodes
     if n == 1:
-        yield Run(str(Algorithm.RING), Protocol.LL, 0, 0, 1, 0, 0, size_bytes)
+        yield AlgorithmRun(str(NcclAlgorithm.RING), Protocol.LL, 0, 0, 1, 0, 0, size_bytes)
         return
     rounds = 2 if kind is Kind.ALLREDUCE else 1
     far = rounds * (nodes - 1)
@@ -343,12 +346,12 @@ def _rings(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[Run]
         moved = part * size_bytes
         if kind in _CHAINS:
             moved += (n - 1) * min(size_bytes, channels * _PIECE_BYTES / n)
-        yield Run(
-            str(Algorithm.RING), protocol, near, far, 0, moved, moved if nodes > 1 else 0.0, moved / channels
+        yield AlgorithmRun(
+            str(NcclAlgorithm.RING), protocol, near, far, 0, moved, moved if nodes > 1 else 0.0, moved / channels
         )  # fmt: skip
 
 
-def _trees(machine: NcclMachine, size_bytes: float) -> Iterator[Run]:
+def _trees(machine: NcclMachine, size_bytes: float) -> Iterator[AlgorithmRun]:
     """Chains inside nodes, and two trees over them, up and down; a node of two sends half of each way."""
     n, nodes = machine.num_ranks, machine.num_nodes
     if n == 1:
@@ -358,13 +361,13 @@ def _trees(machine: NcclMachine, size_bytes: float) -> Iterator[Run]:
     far = (1 if nodes == 2 else 2) * size_bytes if nodes > 1 else 0.0
     for protocol in _protocols(machine):
         channels = _channels(machine, protocol, size_bytes)
-        yield Run(
-            str(Algorithm.TREE), protocol, 2 * (machine.per_node - 1), 2 * doublings, 0,
+        yield AlgorithmRun(
+            str(NcclAlgorithm.TREE), protocol, 2 * (machine.per_node - 1), 2 * doublings, 0,
             near / _TREE_EFFICIENCY, far / _TREE_EFFICIENCY, near / channels,
         )  # fmt: skip
 
 
-def _switched(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[Run]:
+def _switched(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[AlgorithmRun]:
     """NVLS on one node, and NVLSTree, whose trees over nodes carry what switches have added up; their rate is that of AllReduce."""
     n, nodes = machine.num_ranks, machine.num_nodes
     if not machine.nvls or n == 1:
@@ -372,14 +375,16 @@ def _switched(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[R
     if nodes == 1 and kind in (Kind.ALLREDUCE, *_GATHERS):
         # An AllGather gains nothing of what is added up: NCCL counts (n-1)/n where AllReduce has n/(n-1).
         moved = size_bytes if kind is Kind.ALLREDUCE else size_bytes * (n / (n - 1)) ** 2
-        yield Run(str(Algorithm.NVLS), Protocol.SIMPLE, 0, 0, 0, moved, 0, 0, switched=True)
+        yield AlgorithmRun(str(NcclAlgorithm.NVLS), Protocol.SIMPLE, 0, 0, 0, moved, 0, 0, switched=True)
     if nodes > 1 and kind is Kind.ALLREDUCE:
         far = (1 if nodes == 2 else 2) * size_bytes
         steps = 2 * math.log2(nodes)
-        yield Run(str(Algorithm.NVLS_TREE), Protocol.SIMPLE, 0, steps, 0, size_bytes, far, 0, switched=True)
+        yield AlgorithmRun(
+            str(NcclAlgorithm.NVLS_TREE), Protocol.SIMPLE, 0, steps, 0, size_bytes, far, 0, switched=True
+        )
 
 
-def _direct(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[Run]:
+def _direct(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[AlgorithmRun]:
     n, per_node = machine.num_ranks, machine.per_node
     near, far = size_bytes * (per_node - 1) / n, size_bytes * (n - per_node) / n
     if kind is Kind.ALLTOALL:
@@ -390,17 +395,17 @@ def _direct(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[Run
     moved = size_bytes * (n - 1) / n / min(machine.channels, max(1, n - 1) * 2)
     for protocol in (Protocol.LL, Protocol.SIMPLE):
         if protocol is Protocol.SIMPLE or peer_bytes <= _DIRECT_LL_BYTES:
-            yield Run(DIRECT, protocol, *steps, operations, near, far, moved)
+            yield AlgorithmRun(DIRECT, protocol, *steps, operations, near, far, moved)
 
 
-def _sendrecv(machine: NcclMachine, size_bytes: float) -> Iterator[Run]:
+def _sendrecv(machine: NcclMachine, size_bytes: float) -> Iterator[AlgorithmRun]:
     """To the next rank: one rank of a node sends over a NIC, the others inside; a peer has two channels."""
     nic_part = machine.per_node  # one rank's share of the NICs
     far = size_bytes * nic_part if machine.num_nodes > 1 else 0.0
     steps = (0, 1) if machine.num_nodes > 1 else (1, 0)
     for protocol in (Protocol.LL, Protocol.SIMPLE):
         if protocol is Protocol.SIMPLE or size_bytes <= _DIRECT_LL_BYTES:
-            yield Run(DIRECT, protocol, *steps, 0, size_bytes, far, size_bytes / 16)
+            yield AlgorithmRun(DIRECT, protocol, *steps, 0, size_bytes, far, size_bytes / 16)
 
 
 def with_processes(machine: NcclMachine, gpus_per_process: int) -> NcclMachine:

@@ -16,7 +16,7 @@ from taccl_py.collective import Kind
 from taccl_py.lowering.program import Protocol
 
 
-class Gpu(StrEnum):
+class GpuGeneration(StrEnum):
     """Generations of GPUs that NCCL tells apart."""
 
     VOLTA = "volta"
@@ -25,7 +25,7 @@ class Gpu(StrEnum):
     BLACKWELL = "blackwell"
 
 
-class Algorithm(StrEnum):
+class NcclAlgorithm(StrEnum):
     """NCCL's algorithms, spelled as in ``NCCL_ALGO``."""
 
     RING = "Ring"
@@ -56,7 +56,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class NcclRanks:
     """What NCCL knows of the machine.
 
     Attributes
@@ -77,7 +77,7 @@ class Job:
         Whether CPUs are AMD's or mixed.
     """
 
-    gpu: Gpu
+    gpu: GpuGeneration
     num_ranks: int
     num_nodes: int
     graph: Graph
@@ -96,7 +96,7 @@ class Job:
 class Prediction:
     """One line of NCCL's model."""
 
-    algorithm: Algorithm
+    algorithm: NcclAlgorithm
     protocol: Protocol
     latency_us: float
     bandwidth_gbps: float
@@ -107,10 +107,10 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NcclChoice:
     """What NCCL chooses for a size, and the time that it expects."""
 
-    algorithm: Algorithm
+    algorithm: NcclAlgorithm
     protocol: Protocol
     time_us: float
 
@@ -140,38 +140,40 @@ class _Rates:
 
 
 _BASE_US = {
-    Algorithm.TREE: _Three(6.8, 14, 8.4),
-    Algorithm.RING: _Three(6.6, 14, 8.4),
-    Algorithm.PAT: _Three(8, 8, 8),
+    NcclAlgorithm.TREE: _Three(6.8, 14, 8.4),
+    NcclAlgorithm.RING: _Three(6.6, 14, 8.4),
+    NcclAlgorithm.PAT: _Three(8, 8, 8),
 }
 _NVLINK_US = {
-    Algorithm.TREE: _Three(0.6, 1.25, 4.0),
-    Algorithm.RING: _Three(0.6, 1.9, 3.4),
-    Algorithm.NVLS: _Three(25, 25, 25),
-    Algorithm.NVLS_TREE: _Three(25, 25, 25),
-    Algorithm.PAT: _Three(4.0, 4.0, 4.0),
+    NcclAlgorithm.TREE: _Three(0.6, 1.25, 4.0),
+    NcclAlgorithm.RING: _Three(0.6, 1.9, 3.4),
+    NcclAlgorithm.NVLS: _Three(25, 25, 25),
+    NcclAlgorithm.NVLS_TREE: _Three(25, 25, 25),
+    NcclAlgorithm.PAT: _Three(4.0, 4.0, 4.0),
 }
 _PCI_US = {
-    Algorithm.TREE: _Three(1.0, 1.9, 4.0),
-    Algorithm.RING: _Three(1.0, 2.5, 5.7),
-    Algorithm.NVLS: _Three(0, 0, 0),
-    Algorithm.NVLS_TREE: _Three(0, 0, 0),
-    Algorithm.PAT: _Three(4.0, 4.0, 4.0),
+    NcclAlgorithm.TREE: _Three(1.0, 1.9, 4.0),
+    NcclAlgorithm.RING: _Three(1.0, 2.5, 5.7),
+    NcclAlgorithm.NVLS: _Three(0, 0, 0),
+    NcclAlgorithm.NVLS_TREE: _Three(0, 0, 0),
+    NcclAlgorithm.PAT: _Three(4.0, 4.0, 4.0),
 }
 _NET_US = {
-    Algorithm.TREE: _Three(5.0, 8.5, 14),
-    Algorithm.RING: _Three(2.7, 4.0, 14),
-    Algorithm.NVLS: _Three(18, 18, 18),
-    Algorithm.NVLS_TREE: _Three(20.9, 20.9, 20.9),
-    Algorithm.PAT: _Three(14, 14, 14),
+    NcclAlgorithm.TREE: _Three(5.0, 8.5, 14),
+    NcclAlgorithm.RING: _Three(2.7, 4.0, 14),
+    NcclAlgorithm.NVLS: _Three(18, 18, 18),
+    NcclAlgorithm.NVLS_TREE: _Three(20.9, 20.9, 20.9),
+    NcclAlgorithm.PAT: _Three(14, 14, 14),
 }
 _RATES = {
-    Gpu.VOLTA: _Rates((39, 39, 20.4), (20, 20, 20), (20, 20, 20), (26.5, 18.5, 10), (26.5, 18.5, 10)),
-    Gpu.AMPERE: _Rates((87.7, 22.5, 19), (20, 20, 20), (20, 20, 20), (24, 23.6, 17.8), (24, 23.6, 17.8)),
-    Gpu.HOPPER: _Rates((141, 45, 35), (36.7, 36.7, 36.7), (36.7, 36.7, 29), (38.7, 41.4, 36), (0, 57.7, 45.5)),
-    Gpu.BLACKWELL: _Rates((282, 90, 70), (40, 40, 40), (55.6, 31.67, 20), (70, 42.8, 24), (0, 96, 80)),
+    GpuGeneration.VOLTA: _Rates((39, 39, 20.4), (20, 20, 20), (20, 20, 20), (26.5, 18.5, 10), (26.5, 18.5, 10)),
+    GpuGeneration.AMPERE: _Rates((87.7, 22.5, 19), (20, 20, 20), (20, 20, 20), (24, 23.6, 17.8), (24, 23.6, 17.8)),
+    GpuGeneration.HOPPER: _Rates(
+        (141, 45, 35), (36.7, 36.7, 36.7), (36.7, 36.7, 29), (38.7, 41.4, 36), (0, 57.7, 45.5)
+    ),
+    GpuGeneration.BLACKWELL: _Rates((282, 90, 70), (40, 40, 40), (55.6, 31.67, 20), (70, 42.8, 24), (0, 96, 80)),
 }
-_NVLS_EFFICIENCY = {Gpu.HOPPER: 0.85, Gpu.BLACKWELL: 0.74}
+_NVLS_EFFICIENCY = {GpuGeneration.HOPPER: 0.85, GpuGeneration.BLACKWELL: 0.74}
 # What is left of a tree's bandwidth at 64 bytes, 128, 256, ...
 _TREE_CORRECTION = {
     Protocol.LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
@@ -183,7 +185,7 @@ _TREE_CORRECTION = {
 _GATHERS = (Kind.ALLGATHER, Kind.REDUCESCATTER)
 
 
-def predictions(job: Job, kind: Kind) -> tuple[Prediction, ...]:
+def predictions(job: NcclRanks, kind: Kind) -> tuple[Prediction, ...]:
     """What NCCL can choose among for a collective; nothing for those that it makes of single sends and receives."""
     found = []
     for algorithm, protocol in _possible(job, kind):
@@ -195,70 +197,72 @@ def predictions(job: Job, kind: Kind) -> tuple[Prediction, ...]:
     return tuple(found)
 
 
-def expected_us(job: Job, kind: Kind, prediction: Prediction, size_bytes: float) -> float:
+def expected_us(job: NcclRanks, kind: Kind, prediction: Prediction, size_bytes: float) -> float:
     """Time that NCCL expects of a line of its model at a size, with its corrections."""
     latency_us, bandwidth_gbps = prediction.latency_us, prediction.bandwidth_gbps
-    if prediction.algorithm is Algorithm.TREE and kind is Kind.ALLREDUCE:
+    if prediction.algorithm is NcclAlgorithm.TREE and kind is Kind.ALLREDUCE:
         place = (int(size_bytes) // 64).bit_length() - 1
         correction = _TREE_CORRECTION[prediction.protocol]
         bandwidth_gbps *= correction[place] if 0 <= place < len(correction) else 1
-    is_plain_ring = prediction.algorithm is Algorithm.RING and prediction.protocol is Protocol.SIMPLE
+    is_plain_ring = prediction.algorithm is NcclAlgorithm.RING and prediction.protocol is Protocol.SIMPLE
     per_channel = size_bytes / (job.graph.channels * job.num_ranks)
     if is_plain_ring and kind is Kind.ALLREDUCE and job.num_nodes > 1 and per_channel >= 64:
-        latency_us *= 1.9 if job.gpu is Gpu.VOLTA else 1.4
+        latency_us *= 1.9 if job.gpu is GpuGeneration.VOLTA else 1.4
     return latency_us + size_bytes / (1000 * bandwidth_gbps)
 
 
-def choose(job: Job, kind: Kind, size_bytes: float) -> Choice | None:
+def choose(job: NcclRanks, kind: Kind, size_bytes: float) -> NcclChoice | None:
     """What NCCL chooses for a size; None for what it makes of single sends and receives."""
-    choices = [Choice(p.algorithm, p.protocol, expected_us(job, kind, p, size_bytes)) for p in predictions(job, kind)]
+    choices = [
+        NcclChoice(p.algorithm, p.protocol, expected_us(job, kind, p, size_bytes)) for p in predictions(job, kind)
+    ]
     return min(choices, key=lambda choice: choice.time_us, default=None)
 
 
-def _possible(job: Job, kind: Kind) -> list[tuple[Algorithm, Protocol]]:
+def _possible(job: NcclRanks, kind: Kind) -> list[tuple[NcclAlgorithm, Protocol]]:
     """Pairs that NCCL allows without anybody's asking: LL128 where NVLink joins the GPUs of a node."""
     if kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER):
         return []
     protocols = [p for p in Protocol if p is not Protocol.LL128 or job.nvlink]
-    found = [(Algorithm.RING, protocol) for protocol in protocols]
+    found = [(NcclAlgorithm.RING, protocol) for protocol in protocols]
     if kind is Kind.ALLREDUCE:
-        found += [(Algorithm.TREE, protocol) for protocol in protocols]
+        found += [(NcclAlgorithm.TREE, protocol) for protocol in protocols]
     if job.nvls is not None and job.gpu in _NVLS_EFFICIENCY and kind in (Kind.ALLREDUCE, *_GATHERS):
         if job.num_nodes == 1:
-            found.append((Algorithm.NVLS, Protocol.SIMPLE))
+            found.append((NcclAlgorithm.NVLS, Protocol.SIMPLE))
         elif kind is Kind.ALLREDUCE:
-            found.append((Algorithm.NVLS_TREE, Protocol.SIMPLE))
+            found.append((NcclAlgorithm.NVLS_TREE, Protocol.SIMPLE))
     if kind in _GATHERS and job.num_ranks == job.num_nodes:
-        found.append((Algorithm.PAT, Protocol.SIMPLE))
+        found.append((NcclAlgorithm.PAT, Protocol.SIMPLE))
     return found
 
 
-def _graph(job: Job, algorithm: Algorithm) -> Graph:
+def _graph(job: NcclRanks, algorithm: NcclAlgorithm) -> Graph:
     """The algorithm's own graph where there is one."""
-    if algorithm is Algorithm.TREE and job.tree is not None:
+    if algorithm is NcclAlgorithm.TREE and job.tree is not None:
         return job.tree
-    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and job.nvls is not None:
+    if algorithm in (NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE) and job.nvls is not None:
         return job.nvls
     return job.graph
 
 
-def _place(job: Job) -> int:
+def _place(job: NcclRanks) -> int:
     """Column of the tables by number of nodes."""
     return min(job.num_nodes, 3) - 1
 
 
-def _bus_gbps(job: Job, kind: Kind, algorithm: Algorithm, protocol: Protocol) -> float:
-    if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
+def _bus_gbps(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
+    if algorithm in (NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE):
         return _nvls_gbps(job, kind, algorithm)
     graph, place = _graph(job, algorithm), _place(job)
     rates = _RATES[job.gpu]
     bus_gbps = graph.channels * (graph.intra_gbps if job.num_nodes <= 2 else graph.inter_gbps)
     # On several nodes it is the CPU that limits LL, and NCCL keeps its figures in rows of other names.
-    of_cpu = _RATES[Gpu.AMPERE if job.amd_cpu else Gpu.VOLTA]
+    of_cpu = _RATES[GpuGeneration.AMPERE if job.amd_cpu else GpuGeneration.VOLTA]
     most_ll_gbps = (rates if job.num_nodes == 1 else of_cpu).ll[place]
-    if algorithm is Algorithm.PAT:
+    if algorithm is NcclAlgorithm.PAT:
         return 0.75 * bus_gbps
-    if algorithm is Algorithm.RING:
+    if algorithm is NcclAlgorithm.RING:
         match protocol:
             case Protocol.LL:
                 return min(most_ll_gbps, bus_gbps / 2)
@@ -277,55 +281,55 @@ def _bus_gbps(job: Job, kind: Kind, algorithm: Algorithm, protocol: Protocol) ->
             return bus_gbps
 
 
-def _nvls_gbps(job: Job, kind: Kind, algorithm: Algorithm) -> float:
+def _nvls_gbps(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm) -> float:
     graph, ranks = job.nvls, job.ranks_per_node
     if graph is None or graph.channels < 2:
         return 0.0
     gain = 2 if kind is Kind.ALLREDUCE else (ranks - 1) / ranks
     channel_gbps = graph.intra_gbps * _NVLS_EFFICIENCY[job.gpu] * (graph.channels - 1) / graph.channels * gain
-    if algorithm is Algorithm.NVLS_TREE:
+    if algorithm is NcclAlgorithm.NVLS_TREE:
         inter_gbps = graph.inter_gbps * (2 if job.num_nodes <= 2 else 1)
         channel_gbps = min(channel_gbps, inter_gbps, _RATES[job.gpu].nvls_tree[_place(job)])
     return graph.channels * channel_gbps
 
 
-def _num_steps(job: Job, kind: Kind) -> int:
+def _num_steps(job: NcclRanks, kind: Kind) -> int:
     """Steps of a ring."""
     n = job.num_ranks
     return 2 * (n - 1) if kind is Kind.ALLREDUCE else n - 1 if kind in _GATHERS else n
 
 
-def _share(job: Job, kind: Kind, algorithm: Algorithm) -> float:
+def _share(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm) -> float:
     """Algorithm bandwidth over the bandwidth of the channels."""
-    if algorithm is not Algorithm.RING and kind in _GATHERS:
+    if algorithm is not NcclAlgorithm.RING and kind in _GATHERS:
         return 1.0
-    if algorithm in (Algorithm.RING, Algorithm.NVLS, Algorithm.NVLS_TREE):
+    if algorithm in (NcclAlgorithm.RING, NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE):
         return job.num_ranks / _num_steps(job, kind)
     return 0.5
 
 
-def _latency_us(job: Job, kind: Kind, algorithm: Algorithm, protocol: Protocol) -> float:
+def _latency_us(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
     local = _NVLINK_US if job.nvlink else _PCI_US
     intra_us = local[algorithm].of(protocol)
-    network = Algorithm.TREE if job.ranks_per_node == 1 else algorithm
+    network = NcclAlgorithm.TREE if job.ranks_per_node == 1 else algorithm
     times = 2 if protocol is Protocol.SIMPLE else 1
     inter_us = _NET_US[network].of(protocol) + times * _graph(job, algorithm).inter_latency_us
     base_us = _BASE_US[algorithm].of(protocol) if algorithm in _BASE_US else 0.0
     doublings = job.num_nodes.bit_length() - 1
     match algorithm:
-        case Algorithm.RING if kind in (Kind.BROADCAST, Kind.REDUCE):
-            return base_us + (intra_us if job.num_nodes == 1 else _NET_US[Algorithm.RING].of(protocol))
-        case Algorithm.RING:
+        case NcclAlgorithm.RING if kind in (Kind.BROADCAST, Kind.REDUCE):
+            return base_us + (intra_us if job.num_nodes == 1 else _NET_US[NcclAlgorithm.RING].of(protocol))
+        case NcclAlgorithm.RING:
             num_inter = 0 if job.num_nodes == 1 else (job.num_nodes - 1) * (2 if kind is Kind.ALLREDUCE else 1)
             overhead_us = 0.0 if job.num_nodes == 1 else (2.0 if job.amd_cpu else 1.0)
             overhead_us *= 3 if protocol is Protocol.SIMPLE else 1
             num_intra = _num_steps(job, kind) - num_inter
             return base_us + num_intra * max(intra_us, overhead_us) + num_inter * inter_us
-        case Algorithm.TREE:
+        case NcclAlgorithm.TREE:
             return base_us + 2 * ((job.ranks_per_node - 1) * intra_us + doublings * inter_us)
-        case Algorithm.NVLS:
+        case NcclAlgorithm.NVLS:
             return intra_us + (inter_us if job.num_nodes > 1 else 0.0)
-        case Algorithm.NVLS_TREE:
+        case NcclAlgorithm.NVLS_TREE:
             return intra_us + 2 * doublings * inter_us
-        case Algorithm.PAT:
+        case NcclAlgorithm.PAT:
             return base_us + doublings * inter_us / 3.5 + 2.8 * job.num_ranks

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from taccl_py.collective import Kind
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn, turned
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, in_turn, turned
 from taccl_py.synthesis.templates.patterns import Axis, Pass, spread
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import ring_sets
 
 # Into how many pieces a broadcast on a ring may be cut.
 _PIECES = (1, 2, 4, 8, 16, 32, 64)
 
 
-def ring_plans(site: Site, kind: Kind, root: int) -> Iterator[Plan]:
+def ring_plans(site: TemplateSite, kind: Kind, root: int) -> Iterator[TemplatePlan]:
     """Every rank hands on to the next one what it got from the one before; one ring for every channel.
 
     Reduce is not among them: it is a Broadcast turned around, which is its caller's business.
@@ -25,21 +25,21 @@ def ring_plans(site: Site, kind: Kind, root: int) -> Iterator[Plan]:
         if kind is Kind.BROADCAST:
             for pieces in _PIECES:
                 moves = [_down(ring, root, channel, num_rings, pieces) for channel, ring in enumerate(rings)]
-                yield Plan(f"{num_rings} rings, {pieces} pieces", num_rings * pieces, _together(moves))
+                yield TemplatePlan(f"{num_rings} rings, {pieces} pieces", num_rings * pieces, _together(moves))
             continue
         gather = _together(_around(ring, channel, num_rings) for channel, ring in enumerate(rings))
         if kind is Kind.ALLGATHER:
-            yield Plan(f"{num_rings} rings", num_rings, gather)
+            yield TemplatePlan(f"{num_rings} rings", num_rings, gather)
         elif kind is Kind.ALLREDUCE:
             collect = _together(_around(ring[::-1], channel, num_rings) for channel, ring in enumerate(rings))
-            yield Plan(f"{num_rings} rings", num_rings, in_turn(turned(collect, reduce=True), gather))
+            yield TemplatePlan(f"{num_rings} rings", num_rings, in_turn(turned(collect, reduce=True), gather))
 
 
 def _around(ring: Sequence[int], channel: int, num_rings: int) -> Moves:
     """AllGather of every rank's chunk of this channel."""
     size = len(ring)
     return tuple(
-        Move(ring[i], ring[(i + 1) % size], (ring[(i - step) % size] * num_rings + channel,), step, step + 1)
+        TemplateMessage(ring[i], ring[(i + 1) % size], (ring[(i - step) % size] * num_rings + channel,), step, step + 1)
         for step in range(size - 1)
         for i in range(size)
     )
@@ -50,7 +50,7 @@ def _down(ring: Sequence[int], root: int, channel: int, num_rings: int, pieces: 
     start = ring.index(root)
     chain = [*ring[start:], *ring[:start]]
     return tuple(
-        Move(chain[i], chain[i + 1], (piece * num_rings + channel,), piece + i, piece + i + 1)
+        TemplateMessage(chain[i], chain[i + 1], (piece * num_rings + channel,), piece + i, piece + i + 1)
         for piece in range(pieces)
         for i in range(len(chain) - 1)
     )
@@ -60,7 +60,7 @@ def _together(parts: Iterable[Moves]) -> Moves:
     return tuple(sorted((move for part in parts for move in part), key=lambda move: move.start))
 
 
-def hierarchical_plans(site: Site, back: Site, kind: Kind) -> Iterator[Plan]:
+def hierarchical_plans(site: TemplateSite, back: TemplateSite, kind: Kind) -> Iterator[TemplatePlan]:
     """Rings across nodes, every rank with those of its own local number, and rings inside nodes.
 
     Parameters
@@ -83,8 +83,8 @@ def hierarchical_plans(site: Site, back: Site, kind: Kind) -> Iterator[Plan]:
         collect = turned(spread(back_axes, own), reduce=True)
         name, moves = "rings inside nodes, across and inside", in_turn(collect, gather)
     if kind in (Kind.ALLGATHER, Kind.ALLREDUCE):
-        yield Plan(name, 1, moves)
-        yield Plan(f"{name}, chunk by chunk", 1, _one_by_one(moves))
+        yield TemplatePlan(name, 1, moves)
+        yield TemplatePlan(f"{name}, chunk by chunk", 1, _one_by_one(moves))
 
 
 def _one_by_one(moves: Moves) -> Moves:
@@ -98,7 +98,7 @@ def _one_by_one(moves: Moves) -> Moves:
     return tuple(alone)
 
 
-def _rails(site: Site) -> tuple[tuple[int, ...], ...] | None:
+def _rails(site: TemplateSite) -> tuple[tuple[int, ...], ...] | None:
     """Ranks of one local number, for every number; None on one node, or where nodes differ in size."""
     nodes = site.topology.node_ranks
     if len(nodes) == 1 or len({len(ranks) for ranks in nodes}) > 1:
@@ -106,7 +106,7 @@ def _rails(site: Site) -> tuple[tuple[int, ...], ...] | None:
     return tuple(zip(*nodes, strict=True))
 
 
-def _levels(site: Site) -> tuple[Axis, ...] | None:
+def _levels(site: TemplateSite) -> tuple[Axis, ...] | None:
     """Rings across nodes and rings inside them, or None where there are none."""
     rails = _rails(site)
     if rails is None:
@@ -115,7 +115,7 @@ def _levels(site: Site) -> tuple[Axis, ...] | None:
     return None if across is None or inside is None else (across, inside)
 
 
-def _ring_axis(site: Site, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
+def _ring_axis(site: TemplateSite, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
     size = len(groups[0])
     if size == 1:
         return Axis("alone", groups, ())
@@ -128,7 +128,7 @@ def _ring_axis(site: Site, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
     return Axis("ring", found, steps)
 
 
-def _two_steps(site: Site) -> Iterator[Plan]:
+def _two_steps(site: TemplateSite) -> Iterator[TemplatePlan]:
     """AllToAll: inside the node to the rank with the destination's local number, then across; together what goes together."""
     rails = _rails(site)
     if rails is None:
@@ -145,10 +145,13 @@ def _two_steps(site: Site) -> Iterator[Plan]:
                 second.setdefault((rail, dst), []).append(src * num_ranks + dst)
     if all(site.linked(*pair) for pair in (*first, *second)):
         steps = [_staggered(sends, num_ranks) for sends in (first, second)]
-        yield Plan("inside nodes, then across", 1, in_turn(*steps))
+        yield TemplatePlan("inside nodes, then across", 1, in_turn(*steps))
 
 
 def _staggered(sends: dict[tuple[int, int], list[int]], num_ranks: int) -> Moves:
     """Messages of one step, ranks beginning with different receivers so that nobody is sent to by all at once."""
-    moves = [Move(src, dst, tuple(chunks), (dst - src) % num_ranks, num_ranks) for (src, dst), chunks in sends.items()]
+    moves = [
+        TemplateMessage(src, dst, tuple(chunks), (dst - src) % num_ranks, num_ranks)
+        for (src, dst), chunks in sends.items()
+    ]
     return tuple(sorted((replace(move, end=move.start + 1) for move in moves), key=lambda move: (move.start, move.src)))

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan, cut, end_of, shifted, turned
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, cut, end_of, shifted, turned
+from taccl_py.synthesis.templates.site import TemplateSite
 
 # Into how many pieces every tree's data is cut, and the most messages that are worth it.
 _PIECES = (1, 4, 16)
@@ -58,7 +58,7 @@ class _Tree:
         when: dict[int, int] = {self.edges[0][0]: 0}
         moves = []
         for src, dst in self.edges:
-            moves.append(Move(src, dst, chunks, when[src], when[src] + 1))
+            moves.append(TemplateMessage(src, dst, chunks, when[src], when[src] + 1))
             when[dst] = when[src] + 1
             when[src] += 1
         return tuple(moves)
@@ -70,7 +70,7 @@ class _Tree:
         return 1 + max(sources.count(src) for src in sources)
 
 
-def tree_plans(site: Site) -> Iterator[Plan]:
+def tree_plans(site: TemplateSite) -> Iterator[TemplatePlan]:
     """AllReduce up and down two trees, on one channel or one for every rank of a node, in several numbers of pieces."""
     num_ranks = site.topology.num_ranks
     smallest = min(len(ranks) for ranks in site.topology.node_ranks)
@@ -86,10 +86,10 @@ def tree_plans(site: Site) -> Iterator[Plan]:
             shares = cut(num_ranks * chunks_per_rank, parts)
             for overlapped in (False, True) if pieces > 1 else (False,):
                 name = f"{num_channels} channels, {pieces} pieces{', overlapped' if overlapped else ''}"
-                yield Plan(name, chunks_per_rank, _up_and_down(trees, shares, overlapped=overlapped))
+                yield TemplatePlan(name, chunks_per_rank, _up_and_down(trees, shares, overlapped=overlapped))
 
 
-def _pair(site: Site, channel: int) -> list[_Tree]:
+def _pair(site: TemplateSite, channel: int) -> list[_Tree]:
     """Both trees of a channel, whose chains begin at the ranks of this local number; fewer where links are missing."""
     nodes = site.topology.node_ranks
     chains = [site.inside.path(ranks, ranks[channel]) for ranks in nodes]
@@ -123,7 +123,7 @@ def _up_and_down(trees: Sequence[_Tree], shares: Sequence[tuple[int, ...]], *, o
     period = max(tree.most_sends for tree in trees) * (1 if overlapped else len(shares))
     rounds = len(shares) // len(trees)
     down_at = height if overlapped else height + period * rounds
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     for number, chunks in enumerate(shares):
         once = trees[number % len(trees)].once(chunks)
         begin = number // len(trees) * (period if overlapped else 1)

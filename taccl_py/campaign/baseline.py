@@ -9,7 +9,7 @@ from typing import Any
 
 from taccl_py.campaign.metrics import Metric, measured
 from taccl_py.campaign.suite import Suite
-from taccl_py.campaign.work import Outcome
+from taccl_py.campaign.work import CaseOutcome
 from taccl_py.jsonio import Fields, canonical_json, read_json, write_atomically
 
 FORMAT, VERSION = "taccl-baseline", 1
@@ -18,7 +18,7 @@ _SAME = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MetricChange:
     """A metric of an instance that is not what it was.
 
     Attributes
@@ -67,19 +67,19 @@ class Verdict:
     """
 
     num_instances: int
-    changes: tuple[Change, ...]
+    changes: tuple[MetricChange, ...]
     missing: tuple[str, ...]
     gone: tuple[str, ...]
     failed: tuple[tuple[str, str], ...]
     rewritten: tuple[str, ...]
 
     @property
-    def worse(self) -> tuple[Change, ...]:
+    def worse(self) -> tuple[MetricChange, ...]:
         """What got worse by more than is tolerated."""
         return tuple(change for change in self.changes if change.is_worse)
 
     @property
-    def better(self) -> tuple[Change, ...]:
+    def better(self) -> tuple[MetricChange, ...]:
         """What got better."""
         return tuple(change for change in self.changes if change.worsening < 0)
 
@@ -117,7 +117,7 @@ def _value(entry: Fields, metric: Metric) -> float | None:
     return entry.integer(metric.value) if metric.is_count else entry.number(metric.value)
 
 
-def write_baseline(path: Path, outcomes: Sequence[Outcome], others: dict[str, dict[str, Any]]) -> None:
+def write_baseline(path: Path, outcomes: Sequence[CaseOutcome], others: dict[str, dict[str, Any]]) -> None:
     """Write what the results are now.
 
     Parameters
@@ -139,7 +139,9 @@ def write_baseline(path: Path, outcomes: Sequence[Outcome], others: dict[str, di
     write_atomically(path, canonical_json(value))
 
 
-def compare(suite: Suite, outcomes: Sequence[Outcome], known: dict[str, dict[str, Any]], *, is_whole: bool) -> Verdict:
+def compare(
+    suite: Suite, outcomes: Sequence[CaseOutcome], known: dict[str, dict[str, Any]], *, is_whole: bool
+) -> Verdict:
     """Compare results with a baseline.
 
     Parameters
@@ -153,7 +155,7 @@ def compare(suite: Suite, outcomes: Sequence[Outcome], known: dict[str, dict[str
     is_whole
         Whether the outcomes are those of the whole suite, so that what is not among them is gone.
     """
-    changes: list[Change] = []
+    changes: list[MetricChange] = []
     missing, failed, rewritten = [], [], []
     for outcome in outcomes:
         name = outcome.case.name
@@ -174,11 +176,13 @@ def compare(suite: Suite, outcomes: Sequence[Outcome], known: dict[str, dict[str
     return Verdict(len(outcomes), tuple(changes), tuple(missing), tuple(gone), tuple(failed), tuple(rewritten))
 
 
-def _changes(name: str, before: dict[str, Any], now: dict[str, Any], thresholds: dict[Metric, float]) -> list[Change]:
+def _changes(
+    name: str, before: dict[str, Any], now: dict[str, Any], thresholds: dict[Metric, float]
+) -> list[MetricChange]:
     found = []
     for metric in Metric:
         worsening = metric.worsening(before[metric.value], now[metric.value])
         if abs(worsening) > _SAME:
             threshold = thresholds[metric]
-            found.append(Change(name, metric, before[metric.value], now[metric.value], worsening, threshold))
+            found.append(MetricChange(name, metric, before[metric.value], now[metric.value], worsening, threshold))
     return found

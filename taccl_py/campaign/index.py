@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from taccl_py.campaign.work import Outcome
+from taccl_py.campaign.work import CaseOutcome
 from taccl_py.jsonio import Fields, canonical_json, read_json, write_atomically
 
 FORMAT, VERSION = "taccl-catalogue", 1
@@ -19,7 +19,7 @@ FACTS = (
 )  # fmt: skip
 
 
-def write_index(folder: Path, outcomes: Iterable[Outcome]) -> dict[str, Any]:
+def write_index(folder: Path, outcomes: Iterable[CaseOutcome]) -> dict[str, Any]:
     """Write the index of a catalogue and return it; the same results give the same bytes.
 
     Parameters

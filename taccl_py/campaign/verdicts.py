@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from taccl_py.campaign.baseline import Change, Verdict
+from taccl_py.campaign.baseline import MetricChange, Verdict
 from taccl_py.campaign.metrics import Metric
 from taccl_py.units import format_time
 
@@ -30,7 +30,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: MetricChange) -> dict[str, Any]:
     return {
         "instance": change.name, "metric": str(change.metric), "before": change.before, "now": change.now,
         "worsening": change.worsening, "threshold": change.threshold,
@@ -38,20 +38,20 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TitledRows:
     """A table: its title, and cells under `COLUMNS`."""
 
     title: str
     cells: tuple[tuple[str, ...], ...]
 
 
-def verdict_rows(verdict: Verdict) -> list[Rows]:
+def verdict_rows(verdict: Verdict) -> list[TitledRows]:
     """Tables of what got worse and what got better; none if nothing did."""
     both = (("got worse", verdict.worse), ("got better", verdict.better))
-    return [Rows(title, tuple(tuple(_cells(change)) for change in changes)) for title, changes in both if changes]
+    return [TitledRows(title, tuple(tuple(_cells(change)) for change in changes)) for title, changes in both if changes]
 
 
-def _cells(change: Change) -> list[str]:
+def _cells(change: MetricChange) -> list[str]:
     values = [format_time(v) if change.metric in _TIMES else f"{v:g}" for v in (change.before, change.now)]
     # A bound that rises has got better, so its change has the other sign.
     part = -change.worsening if change.metric is Metric.BOUND else change.worsening
@@ -76,7 +76,7 @@ def verdict_notes(verdict: Verdict) -> list[str]:
 
 def junit_xml(names: Sequence[str], verdict: Verdict) -> str:
     """JUnit XML: a test case for every instance, failed if it got worse, in error if it has no result."""
-    worse: dict[str, list[Change]] = {}
+    worse: dict[str, list[MetricChange]] = {}
     for change in verdict.worse:
         worse.setdefault(change.name, []).append(change)
     failed = dict(verdict.failed)

@@ -30,7 +30,7 @@ _WRITING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """What became of a case.
 
     Attributes
@@ -71,8 +71,8 @@ class Force:
 
 
 def carry_out(
-    cases: Sequence[Case], store: Store | None, force: Force, stop: threading.Event, done: Callable[[Outcome], None]
-) -> list[Outcome]:
+    cases: Sequence[Case], store: Store | None, force: Force, stop: threading.Event, done: Callable[[CaseOutcome], None]
+) -> list[CaseOutcome]:
     """Carry out cases, several at a time; what is in the store is not computed again.
 
     Parameters
@@ -93,7 +93,7 @@ def carry_out(
     list[Outcome]
         One for every case, in their order, whoever was first.
     """
-    found: dict[int, Outcome] = {}
+    found: dict[int, CaseOutcome] = {}
     todo: list[int] = []
     for index, case in enumerate(cases):
         known = _known(case, store)
@@ -112,25 +112,25 @@ def carry_out(
     return [found[index] for index in range(len(cases))]
 
 
-def _known(case: Case, store: Store | None) -> Outcome | None:
+def _known(case: Case, store: Store | None) -> CaseOutcome | None:
     """Outcome without any work: a kept result, or a case that cannot be."""
     try:
         key = case.key()
     except TacclError as error:
-        return Outcome(case, "", None, str(error))
+        return CaseOutcome(case, "", None, str(error))
     kept = store.read(key) if store is not None else None
-    return Outcome(case, key, kept) if kept is not None else None
+    return CaseOutcome(case, key, kept) if kept is not None else None
 
 
 def _in_turn(
     cases: Sequence[Case], todo: Sequence[int], store: Store | None, workers: int, stop: threading.Event
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, CaseOutcome]]:
     if workers == 1 or len(todo) <= 1:
         for index in todo:
             yield index, compute(cases[index], store, stop)
         return
     with start_workers(min(workers, len(todo))) as processes:
-        futures: dict[Future[Outcome], int] = {processes.submit(_compute_here, cases[i], store): i for i in todo}
+        futures: dict[Future[CaseOutcome], int] = {processes.submit(_compute_here, cases[i], store): i for i in todo}
         pending = set(futures)
         stopped_at: float | None = None
         while pending:
@@ -145,24 +145,24 @@ def _in_turn(
                 yield futures[future], _result(future, cases[futures[future]], stop)
         for future, index in futures.items():
             if future.cancelled():
-                yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
+                yield index, CaseOutcome(cases[index], cases[index].key(), None, "interrupted")
 
 
-def _result(future: Future[Outcome], case: Case, stop: threading.Event) -> Outcome:
+def _result(future: Future[CaseOutcome], case: Case, stop: threading.Event) -> CaseOutcome:
     """A process' outcome, or that it was given up, or died, which takes all that were waiting for it along."""
     try:
         return future.result()
     except BrokenProcessPool:
         if stop.is_set():
-            return Outcome(case, case.key(), None, "interrupted")
-        return Outcome(
+            return CaseOutcome(case, case.key(), None, "interrupted")
+        return CaseOutcome(
             case, case.key(), None, "a process died before it was finished; use fewer --workers if memory is short"
         )
 
 
 def _on_cluster(
     cases: Sequence[Case], todo: Sequence[int], store: Store | None, scheduler: str, stop: threading.Event
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, CaseOutcome]]:
     """Let the workers of a Dask cluster compute; results are kept here, for workers may be on other machines.
 
     Raises
@@ -185,45 +185,47 @@ def _on_cluster(
                 client.cancel(list(futures))
                 break
         for index in sorted(waiting):
-            yield index, Outcome(cases[index], cases[index].key(), None, "interrupted")
+            yield index, CaseOutcome(cases[index], cases[index].key(), None, "interrupted")
 
 
-def _from_cluster(case: Case, outcome: Outcome, store: Store | None) -> Outcome:
+def _from_cluster(case: Case, outcome: CaseOutcome, store: Store | None) -> CaseOutcome:
     """A worker's outcome, kept if its code and its files are the same as ours."""
     key = case.key()
     if outcome.key != key:
         error = (
             "a worker of the cluster has another version of taccl_py, a solver or a file; install the same everywhere"
         )
-        return Outcome(case, key, None, error, computed=True)
+        return CaseOutcome(case, key, None, error, computed=True)
     if outcome.kept is not None and store is not None:
         store.write(key, outcome.kept)
     return outcome
 
 
-def _compute_here(case: Case, store: Store | None) -> Outcome:
+def _compute_here(case: Case, store: Store | None) -> CaseOutcome:
     return compute(case, store, STOP)
 
 
-def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Outcome:
+def compute(case: Case, store: Store | None, stop: threading.Event | None) -> CaseOutcome:
     """Carry out one case and keep its result; without a stop nobody interrupts it."""
     key = case.key()
     stop = stop or threading.Event()
     if stop.is_set():
-        return Outcome(case, key, None, "interrupted")
+        return CaseOutcome(case, key, None, "interrupted")
     begun = time.monotonic()
     limits = Limits(seconds=GUARD_SECONDS, workers=1, seed=case.seed, stop=stop)
     try:
         synthesis = synthesize(case.request(limits), Events())
         if stop.is_set():
-            return Outcome(case, key, None, "interrupted")
+            return CaseOutcome(case, key, None, "interrupted")
         synthesis, lowered = lower_best(synthesis, LoweringOptions(RUNTIMES[case.runtime]))
     except TacclError as error:
-        return Outcome(case, key, None, str(error), computed=True)
+        return CaseOutcome(case, key, None, str(error), computed=True)
     if stop.is_set():
-        return Outcome(case, key, None, "interrupted")
+        return CaseOutcome(case, key, None, "interrupted")
     if time.monotonic() - begun >= GUARD_SECONDS:
-        return Outcome(case, key, None, f"was not finished after {GUARD_SECONDS:g} s; make it smaller", computed=True)
+        return CaseOutcome(
+            case, key, None, f"was not finished after {GUARD_SECONDS:g} s; make it smaller", computed=True
+        )
     # Seconds differ from run to run; what is kept must not.
     schedule = write_schedule(synthesis.schedule)
     facts = record(synthesis, lowered, case.engine, ["schedule.json", "algorithm.xml"])
@@ -231,4 +233,4 @@ def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Ou
     kept = Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, lowered.text)
     if store is not None:
         store.write(key, kept)
-    return Outcome(case, key, kept, computed=True)
+    return CaseOutcome(case, key, kept, computed=True)

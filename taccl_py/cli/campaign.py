@@ -17,7 +17,7 @@ from taccl_py.units import format_count
 if TYPE_CHECKING:
     from taccl_py.campaign.case import Case
     from taccl_py.campaign.store import Store
-    from taccl_py.campaign.work import Outcome
+    from taccl_py.campaign.work import CaseOutcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ def force_options(command: F) -> F:
     return command
 
 
-def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[str, Any]) -> list[Outcome]:
+def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[str, Any]) -> list[CaseOutcome]:
     """Carry out cases with progress; the first Ctrl-C ends it, and what is finished is kept.
 
     Parameters
@@ -55,11 +55,11 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[s
 
     force = Force(values["workers"] or os.cpu_count() or 1, values["scheduler"])
     stop = threading.Event()
-    finished: list[Outcome] = []
+    finished: list[CaseOutcome] = []
     with store.locked() if store is not None else nullcontext(), watched(stop) as events:
         events.stage(f"0 of {len(cases)}")
 
-        def done(outcome: Outcome) -> None:
+        def done(outcome: CaseOutcome) -> None:
             finished.append(outcome)
             events.stage(f"{len(finished)} of {len(cases)}: {outcome.case.name}")
 

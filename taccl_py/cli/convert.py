@@ -9,7 +9,7 @@ import click
 from taccl_py.cli.options import KIND, echo_json, json_option, require_room_for_json
 from taccl_py.collective import Kind
 from taccl_py.jsonio import read_text, write_atomically
-from taccl_py.lowering.buffers import Placement
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.runtimes import RUNTIMES
 
 _DECLARED = "declared"
@@ -33,7 +33,7 @@ _DECLARED = "declared"
 )
 @click.option(
     "--placement",
-    type=click.Choice([_DECLARED, *map(str, Placement)]),
+    type=click.Choice([_DECLARED, *map(str, CallPlacement)]),
     default=_DECLARED,
     show_default=True,
     help="Buffers for which it must be right; declared also tries both for files that can only name one.",
@@ -59,7 +59,7 @@ def convert_command(
     from taccl_py.conversion import convert_and_judge
 
     require_room_for_json(output, as_json=as_json)
-    wanted = None if placement == _DECLARED else Placement(placement)
+    wanted = None if placement == _DECLARED else CallPlacement(placement)
     found = convert_and_judge(read_text(file), str(file), RUNTIMES[runtime], kind=collective, placement=wanted)
     if str(output) == "-":
         click.echo(found.text, nl=False)

@@ -15,7 +15,7 @@ from taccl_py.collective import Kind, parse_kind
 from taccl_py.discover.gpus import AUTO, GpuModel, gpu_names, parse_gpu
 from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
-from taccl_py.lowering.buffers import Placement
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import EXECUTOR, RCCL, RUNTIMES, Runtime
 from taccl_py.topology.degrade import (
@@ -201,7 +201,7 @@ def lowering_options(command: F) -> F:
     """Options that say for what a program is made."""
     decorators = [
         runtime_option("Runtime that will load the XML"),
-        click.option("--placement", type=click.Choice([str(p) for p in Placement]), default="both", show_default=True,
+        click.option("--placement", type=click.Choice([str(p) for p in CallPlacement]), default="both", show_default=True,
                      help="Buffers for which the XML is right: in place, out of place, or both."),
         click.option("--protocol", type=click.Choice(["auto", *map(str, Protocol)]), default="auto", show_default=True,
                      help="NCCL protocol; auto is what is fastest at the size."),
@@ -251,7 +251,7 @@ def make_lowering_options(values: dict[str, Any], topology: Topology) -> Lowerin
         )
     return LoweringOptions(
         runtime=chosen_runtime(values["runtime"], topology),
-        placement=Placement(values["placement"]),
+        placement=CallPlacement(values["placement"]),
         protocol=None if values["protocol"] == "auto" else Protocol(values["protocol"]),
         instances=values["instances"] or 1,
         min_bytes=least,

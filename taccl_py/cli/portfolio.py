@@ -17,7 +17,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, read_json, write_all
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Request
-from taccl_py.portfolio.build import Member, Portfolio, synthesize_portfolio
+from taccl_py.portfolio.build import Portfolio, PortfolioFile, synthesize_portfolio
 from taccl_py.portfolio.directory import calls_name
 from taccl_py.portfolio.swap import NOTES
 from taccl_py.report.portfolio import portfolio_record, portfolio_tables
@@ -115,7 +115,7 @@ def _stem(portfolio: Portfolio, request: Request, options: LoweringOptions) -> s
     return "-".join(parts)
 
 
-def _name(stem: str, member: Member) -> str:
+def _name(stem: str, member: PortfolioFile) -> str:
     """File name of a member; names sort by size."""
     return f"{stem}-{member.min_bytes:013d}-{member.max_bytes:013d}.xml"
 

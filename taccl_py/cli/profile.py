@@ -25,8 +25,8 @@ from taccl_py.units import MAX_RANKS
 
 if TYPE_CHECKING:
     from taccl_py.measure.experiment import Bench
-    from taccl_py.measure.plan import Plan
-    from taccl_py.measure.processes import Job
+    from taccl_py.measure.plan import ProfilePlan
+    from taccl_py.measure.processes import LaunchedProcesses
     from taccl_py.measure.profiler import Profile
     from taccl_py.topology.model import Medium, Topology
 
@@ -141,18 +141,18 @@ def profile(as_json: bool, output: Path | None, **values: Any) -> int:  # fmt: s
             job.close()
 
 
-def _open_job(values: dict[str, Any]) -> Job | None:
+def _open_job(values: dict[str, Any]) -> LaunchedProcesses | None:
     """The processes that a launcher started, or None."""
     if values["transport"] == "mpi":
         from taccl_py.execute.mpi import load_mpi
-        from taccl_py.measure.mpi_bench import MpiJob
+        from taccl_py.measure.mpi_bench import MpiProcesses
 
-        return MpiJob(load_mpi())
+        return MpiProcesses(load_mpi())
     if values["transport"] == "torch":
         from taccl_py.execute.torch_cells import load_torch
-        from taccl_py.measure.torch_bench import TorchJob
+        from taccl_py.measure.torch_bench import TorchProcesses
 
-        return TorchJob(load_torch(), devices=None if values["backend"] is None else values["backend"] == "nccl")
+        return TorchProcesses(load_torch(), devices=None if values["backend"] is None else values["backend"] == "nccl")
     return None
 
 
@@ -175,7 +175,7 @@ class _Setup:
     folder: str
 
 
-def _prepare(job: Job | None, values: dict[str, Any], output: Path | None) -> _Setup:
+def _prepare(job: LaunchedProcesses | None, values: dict[str, Any], output: Path | None) -> _Setup:
     from taccl_py.sketch.machine import load_machine
 
     _refuse_contradictions(job, values)
@@ -194,7 +194,7 @@ def _prepare(job: Job | None, values: dict[str, Any], output: Path | None) -> _S
     return _Setup(truth, reference, folder)
 
 
-def _refuse_contradictions(job: Job | None, values: dict[str, Any]) -> None:
+def _refuse_contradictions(job: LaunchedProcesses | None, values: dict[str, Any]) -> None:
     def refuse(what: str, field: str) -> NoReturn:
         raise InputError(what, path="command line", field=field)
 
@@ -222,7 +222,7 @@ def _refuse_contradictions(job: Job | None, values: dict[str, Any]) -> None:
         refuse(f"{values['ranks']} ranks are no multiple of {values['nodes']} nodes; correct the number", "--nodes")
 
 
-def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as_json: bool) -> int:
+def _profile(job: LaunchedProcesses | None, values: dict[str, Any], output: Path | None, *, as_json: bool) -> int:
     setup = _prepare(job, values, output) if job is None else job.share(lambda: _prepare(job, values, output))
     if values["ranks"] is not None:
         _show_plan(_plan_unknown(values), as_json=as_json)
@@ -246,7 +246,7 @@ def _profile(job: Job | None, values: dict[str, Any], output: Path | None, *, as
             shutil.rmtree(setup.folder, ignore_errors=True)
 
 
-def _warn_if_crowded(job: Job | None, values: dict[str, Any]) -> None:
+def _warn_if_crowded(job: LaunchedProcesses | None, values: dict[str, Any]) -> None:
     """Say it where more ranks than processors send from memory to memory on this computer, and so take turns."""
     if job is None or values["emulate"] or values["backend"] == "nccl":
         return
@@ -259,7 +259,7 @@ def _warn_if_crowded(job: Job | None, values: dict[str, Any]) -> None:
         )
 
 
-def _open_bench(job: Job | None, setup: _Setup, values: dict[str, Any]) -> Any:
+def _open_bench(job: LaunchedProcesses | None, setup: _Setup, values: dict[str, Any]) -> Any:
     from taccl_py.measure.emulate import EmulatedBench
 
     if job is None:
@@ -377,7 +377,7 @@ def _require_as_good(reference: Topology, found: Topology, values: dict[str, Any
         raise InvalidArtifact(found.name, violations)
 
 
-def _plan(bench: Bench, setup: _Setup, values: dict[str, Any]) -> Plan:
+def _plan(bench: Bench, setup: _Setup, values: dict[str, Any]) -> ProfilePlan:
     from taccl_py.measure.plan import find_pace, plan_profile, usual_machine
 
     machine = setup.truth or usual_machine(bench.node_of, bench.pairs)
@@ -386,17 +386,17 @@ def _plan(bench: Bench, setup: _Setup, values: dict[str, Any]) -> Plan:
     return plan_profile(machine, values["repeats"], all_pairs=values["all_pairs"], pace=pace)
 
 
-def _plan_unknown(values: dict[str, Any]) -> Plan:
-    from taccl_py.measure.experiment import Flow
+def _plan_unknown(values: dict[str, Any]) -> ProfilePlan:
+    from taccl_py.measure.experiment import MeasuredFlow
     from taccl_py.measure.plan import plan_profile, usual_machine
 
     ranks = range(values["ranks"])
-    pairs = [Flow(src, dst) for src in ranks for dst in ranks if src != dst]
+    pairs = [MeasuredFlow(src, dst) for src in ranks for dst in ranks if src != dst]
     machine = usual_machine([rank * (values["nodes"] or 1) // len(ranks) for rank in ranks], pairs)
     return plan_profile(machine, values["repeats"], all_pairs=values["all_pairs"])
 
 
-def _show_plan(plan: Plan, *, as_json: bool) -> None:
+def _show_plan(plan: ProfilePlan, *, as_json: bool) -> None:
     from taccl_py.report.profiles import plan_sentence
 
     if as_json:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from taccl_py.campaign.baseline import Verdict
     from taccl_py.campaign.case import Case
     from taccl_py.campaign.suite import Suite
-    from taccl_py.campaign.work import Outcome
+    from taccl_py.campaign.work import CaseOutcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -145,7 +145,7 @@ class _Ran:
     """A suite, and what became of the instances that were asked for."""
 
     suite: Suite
-    outcomes: list[Outcome]
+    outcomes: list[CaseOutcome]
 
 
 def _choose(path: Path, values: dict[str, Any]) -> _Chosen:

@@ -13,7 +13,7 @@ import click
 
 from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
-from taccl_py.execute.plan import Backend, DataType, Operator, Plan
+from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
 from taccl_py.jsonio import read_text
 from taccl_py.report.runs import RunRow, run_record, run_table, run_violation
 from taccl_py.report.tables import print_table
@@ -21,7 +21,7 @@ from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.units import parse_size
 
 if TYPE_CHECKING:
-    from taccl_py.execute.runs import Call, Conditions, Outcome
+    from taccl_py.execute.runs import Call, CallOutcome, Conditions
     from taccl_py.topology.model import Topology
 
 _Made = TypeVar("_Made")
@@ -35,7 +35,7 @@ _PLACEMENTS = {"in": (True,), "out": (False,)}
 class _Subject:
     """A plan, and what predicts its time for a size (None without a machine)."""
 
-    plan: Plan
+    plan: ExecutablePlan
     predict: Callable[[int], float] | None
 
 
@@ -148,10 +148,10 @@ class _Session(Protocol):
     def share(self, make: Callable[[], _Made]) -> _Made:
         """Return what the first rank makes."""
 
-    def require_ranks(self, plan: Plan) -> None:
+    def require_ranks(self, plan: ExecutablePlan) -> None:
         """Refuse a plan for another number of ranks."""
 
-    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+    def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
         """Make a call."""
 
     def end_all_at_exit(self, exit_code: int) -> None:
@@ -170,10 +170,10 @@ class _Here:
         """Return what is made."""
         return make()
 
-    def require_ranks(self, plan: Plan) -> None:
+    def require_ranks(self, plan: ExecutablePlan) -> None:
         """Any number is good."""
 
-    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+    def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
         """Make a call."""
         from taccl_py.execute.one_sided import OneSidedPlan
         from taccl_py.execute.one_sided_local import run_one_sided
@@ -217,7 +217,7 @@ def _run(session: _Session, file: Path, values: dict[str, Any], *, as_json: bool
 
     prepared: list[_Subject] = []
 
-    def prepare() -> Plan:
+    def prepare() -> ExecutablePlan:
         prepared.append(_load(file, values))
         return prepared[0].plan
 
@@ -248,7 +248,7 @@ def _run(session: _Session, file: Path, values: dict[str, Any], *, as_json: bool
         raise InvalidArtifact(str(file), violations)
 
 
-def _calls(plan: Plan, values: dict[str, Any]) -> list[Call]:
+def _calls(plan: ExecutablePlan, values: dict[str, Any]) -> list[Call]:
     from taccl_py.execute.runs import Call
 
     if values["op"] and not plan.reduces:
@@ -376,7 +376,9 @@ def _predictor(file: Path, text: str, values: dict[str, Any], runtime: Runtime) 
     return predict
 
 
-def _print(file: Path, plan: Plan, rows: Sequence[RunRow], violations: Sequence[Violation], *, as_json: bool) -> None:
+def _print(
+    file: Path, plan: ExecutablePlan, rows: Sequence[RunRow], violations: Sequence[Violation], *, as_json: bool
+) -> None:
     records = [run_record(plan, row) for row in rows]
     if as_json:
         echo_json({

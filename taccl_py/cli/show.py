@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from taccl_py.cli.options import OUTPUT, RANKS, SIZE, echo_json, json_option
-from taccl_py.cli.subject import Subject, load_subject, machine_options
+from taccl_py.cli.subject import GivenFile, load_subject, machine_options
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_atomically
 
@@ -74,7 +74,7 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
         print_table(table)
 
 
-def _record(subject: Subject, file: Path, size: int | None) -> dict[str, Any]:
+def _record(subject: GivenFile, file: Path, size: int | None) -> dict[str, Any]:
     from taccl_py.report.view import plan_record, program_record, schedule_record
 
     if size is not None and not subject.sized:

@@ -17,7 +17,7 @@ from taccl_py.cli.options import (
     json_option,
     runtime_profile_option,
 )
-from taccl_py.cli.subject import Subject, load_subject, machine_options
+from taccl_py.cli.subject import GivenFile, load_subject, machine_options
 from taccl_py.errors import InputError
 from taccl_py.report.tables import plain_table, print_table
 from taccl_py.units import SizeRange, algbw_gbps, format_rate, format_size, format_time
@@ -30,7 +30,7 @@ _CURVE_RANGE = SizeRange(1 << 10, 1 << 32)
 
 
 @dataclass(frozen=True)
-class _Runtime:
+class _RuntimeTime:
     """How long a program or a plan takes under a runtime profile, by size; `time_us` is None under the neutral one."""
 
     profile: RuntimeProfile
@@ -91,7 +91,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
     print_table(plain_table(_title(file, runtime), columns, rows))
 
 
-def _require_threadblocks(subject: Subject, file: Path, asked: str) -> None:
+def _require_threadblocks(subject: GivenFile, file: Path, asked: str) -> None:
     """Refuse the profile of a runtime for a schedule."""
     from taccl_py.profiles.catalog import AUTO, load_profile
 
@@ -103,7 +103,7 @@ def _require_threadblocks(subject: Subject, file: Path, asked: str) -> None:
         )  # fmt: skip
 
 
-def _runtime(subject: Subject, values: dict[str, Any]) -> _Runtime | None:
+def _runtime(subject: GivenFile, values: dict[str, Any]) -> _RuntimeTime | None:
     """Times under the profile that is asked for; None for a schedule."""
     from taccl_py.simulate.plan_replay import RuntimePlanReplay
     from taccl_py.simulate.runtime_replay import RuntimeReplay
@@ -113,22 +113,22 @@ def _runtime(subject: Subject, values: dict[str, Any]) -> _Runtime | None:
         return None
     profile = chosen_profile(values["runtime_profile"], subject.runtime, topology)
     if profile.is_neutral:
-        return _Runtime(profile, None)
+        return _RuntimeTime(profile, None)
     if subject.plan is not None and subject.kind is not None:
-        return _Runtime(profile, RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us)
+        return _RuntimeTime(profile, RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us)
     if subject.program is not None:
-        return _Runtime(profile, RuntimeReplay(subject.program, topology, profile).time_us)
+        return _RuntimeTime(profile, RuntimeReplay(subject.program, topology, profile).time_us)
     raise ValueError("a file holds neither a schedule nor a program")
 
 
-def _title(file: Path, runtime: _Runtime | None) -> str:
+def _title(file: Path, runtime: _RuntimeTime | None) -> str:
     """Title of the table, which says what the times are of."""
     if runtime is None:
         return f"{file}: links and ports alone, a schedule has no threadblocks"
     return f"{file}: runtime profile {runtime.profile.label}"
 
 
-def _unused_sizes(subject: Subject, timelines: Sequence[Timeline]) -> str:
+def _unused_sizes(subject: GivenFile, timelines: Sequence[Timeline]) -> str:
     """A note about sizes at which a runtime would not take the file, and which are predicted all the same."""
     made = subject.program or subject.plan
     if made is None:
@@ -144,7 +144,7 @@ def _unused_sizes(subject: Subject, timelines: Sequence[Timeline]) -> str:
     )
 
 
-def _record(timeline: Timeline, runtime: _Runtime | None) -> dict[str, Any]:
+def _record(timeline: Timeline, runtime: _RuntimeTime | None) -> dict[str, Any]:
     runtime_us = _runtime_us(timeline, runtime)
     algbw = None if runtime_us is None or timeline.size_bytes is None else algbw_gbps(timeline.size_bytes, runtime_us)
     return {
@@ -161,14 +161,14 @@ def _record(timeline: Timeline, runtime: _Runtime | None) -> dict[str, Any]:
     }
 
 
-def _runtime_us(timeline: Timeline, runtime: _Runtime | None) -> float | None:
+def _runtime_us(timeline: Timeline, runtime: _RuntimeTime | None) -> float | None:
     """Time under the profile; None for a schedule and on machines without sizes."""
     if runtime is None or timeline.size_bytes is None:
         return None
     return timeline.makespan_us if runtime.time_us is None else runtime.time_us(timeline.size_bytes)
 
 
-def _row(timeline: Timeline, runtime: _Runtime | None) -> tuple[str, ...]:
+def _row(timeline: Timeline, runtime: _RuntimeTime | None) -> tuple[str, ...]:
     if timeline.size_bytes is None or timeline.algbw_gbps is None or timeline.busbw_gbps is None:
         return ("one chunk", f"{timeline.makespan_us:.6g} of the profile's unit", "", "")
     row = (format_size(timeline.size_bytes), format_time(timeline.makespan_us))
@@ -179,7 +179,7 @@ def _row(timeline: Timeline, runtime: _Runtime | None) -> tuple[str, ...]:
     return (*row, format_time(runtime_us), format_rate(algbw), format_rate(algbw * timeline.busbw_factor))
 
 
-def _print_curve(subject: Subject, file: Path, sizes: SizeRange, as_json: bool) -> None:
+def _print_curve(subject: GivenFile, file: Path, sizes: SizeRange, as_json: bool) -> None:
     from taccl_py.simulate.cost_curve import cost_curve
 
     if subject.schedule is None:

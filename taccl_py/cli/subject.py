@@ -31,7 +31,7 @@ _MACHINE_OPTIONS = ("topology", "nodes", "sketch", "runtime", "instances")
 
 
 @dataclass(frozen=True)
-class Subject:
+class GivenFile:
     """What a file holds.
 
     Attributes
@@ -80,7 +80,7 @@ def machine_options(command: F) -> F:
     return command
 
 
-def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_machine: bool = True) -> Subject:
+def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_machine: bool = True) -> GivenFile:
     """Read and judge a file.
 
     Parameters
@@ -113,7 +113,7 @@ def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_mach
     return _load_program(file, text, values, judged=judged)
 
 
-def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
+def _load_schedule(file: Path, text: str, *, judged: bool) -> GivenFile:
     from taccl_py.schedule.files import read_schedule
     from taccl_py.simulate.schedule_replay import replay_schedule
     from taccl_py.verify.any_size import judge_any
@@ -134,10 +134,10 @@ def _load_schedule(file: Path, text: str, *, judged: bool) -> Subject:
         chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
         return replay_schedule(schedule, chunk)
 
-    return Subject(replay, schedule, None, schedule.topology, sized=not schedule.topology.chunk_costs)
+    return GivenFile(replay, schedule, None, schedule.topology, sized=not schedule.topology.chunk_costs)
 
 
-def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, needs_machine: bool) -> Subject:
+def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, needs_machine: bool) -> GivenFile:
     from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
     from taccl_py.simulate.plan_replay import replay_plan
     from taccl_py.sketch.machine import load_machine
@@ -158,7 +158,7 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
     plan = parse_plan(text, str(file))
     kind = kind_of_plan(plan, str(file))
     if not values["topology"]:
-        return Subject(None, None, None, None, sized=False, runtime=MSCCLPP.name, plan=plan)
+        return GivenFile(None, None, None, None, sized=False, runtime=MSCCLPP.name, plan=plan)
     topology = load_machine(values["topology"], values["sketch"], values["nodes"]).topology
 
     def replay(size: int | None) -> Timeline:
@@ -169,12 +169,12 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
         except InputError as error:
             raise InputError(error.what, path=str(file), field="--topology") from None
 
-    return Subject(
+    return GivenFile(
         replay, None, None, topology, sized=not topology.chunk_costs, runtime=MSCCLPP.name, plan=plan, kind=kind
     )
 
 
-def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> Subject:
+def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> GivenFile:
     from taccl_py.lowering.msccl_xml import parse_xml
     from taccl_py.lowering.program import chunks_of_size
     from taccl_py.simulate.program_replay import replay_program
@@ -195,7 +195,7 @@ def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool
     if judged:
         _require_good(file, judge_program(text, runtime, kind=program.kind).violations)
     if topology is None:
-        return Subject(None, None, program, None, sized=False, runtime=runtime.name)
+        return GivenFile(None, None, program, None, sized=False, runtime=runtime.name)
     whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
 
     def replay(size: int | None) -> Timeline:
@@ -206,7 +206,7 @@ def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool
         except InputError as error:
             raise InputError(error.what, path=str(file), field="--topology") from None
 
-    return Subject(replay, None, program, topology, sized=not topology.chunk_costs, runtime=runtime.name)
+    return GivenFile(replay, None, program, topology, sized=not topology.chunk_costs, runtime=runtime.name)
 
 
 def _require_good(file: Path, violations: Sequence[Violation]) -> None:

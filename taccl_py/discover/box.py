@@ -21,7 +21,7 @@ from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALP
 from taccl_py.discover.regular import node_symmetry
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Medium
-from taccl_py.topology.template import Cost, Nic, NodeLink, NodePort, NodeSwitch, NodeTemplate, PortSide, Side
+from taccl_py.topology.template import AlphaBeta, Nic, NodeLink, NodePort, NodeSwitch, NodeTemplate, PortSide, Side
 
 
 class DeviceKind(StrEnum):
@@ -37,7 +37,7 @@ _PASSED = (DeviceKind.INNER, DeviceKind.CPU)
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class DeviceLink:
     """A full duplex way between two devices; `PortSide` out is from `low` to `high`.
 
     Attributes
@@ -102,7 +102,7 @@ class Box:
 
     gpus: list[str] = field(default_factory=list)
     kinds: dict[str, DeviceKind] = field(default_factory=dict)
-    wires: list[Wire] = field(default_factory=list)
+    wires: list[DeviceLink] = field(default_factory=list)
     gpu_links: list[GpuLink] = field(default_factory=list)
     switched_gbps: dict[str, float] = field(default_factory=dict)
     nets: list[NetPort] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Box:
 
     def wire(self, low: str, high: str, gbps: float, name: str = "") -> None:
         """Join two devices; without a name the wire is called after its lower end."""
-        self.wires.append(Wire(name or _port_name(low), low, high, gbps))
+        self.wires.append(DeviceLink(name or _port_name(low), low, high, gbps))
 
     def join_cpus(self, cpus: list[str], gbps: float) -> None:
         """Join every two CPUs."""
@@ -159,7 +159,7 @@ def node_of_box(box: Box, name: str, description: str, source: str) -> NodeTempl
     nics = _nics(box, ways)
     pci_links = _pci_links(box, ways)
     links = [*_gpu_links(box), *pci_links]
-    ports = tuple(NodePort(wire.name, Cost(0.0, 1000 / wire.gbps)) for wire in box.wires)
+    ports = tuple(NodePort(wire.name, AlphaBeta(0.0, 1000 / wire.gbps)) for wire in box.wires)
     switches: tuple[NodeSwitch, ...] = ()
     if len(box.switched_gbps) > 1:
         switches = (_switch(box),)
@@ -176,7 +176,7 @@ def _switch(box: Box) -> NodeSwitch:
     rates = [(rank, box.switched_gbps[gpu]) for rank, gpu in enumerate(box.gpus) if gpu in box.switched_gbps]
     counts = Counter(gbps for _, gbps in rates)
     usual = max(counts, key=lambda gbps: (counts[gbps], gbps))
-    costs = {gbps: Cost(GPU_LINK_ALPHA_US, 1000 / gbps) for gbps in counts}
+    costs = {gbps: AlphaBeta(GPU_LINK_ALPHA_US, 1000 / gbps) for gbps in counts}
     others = tuple((rank, costs[gbps]) for rank, gbps in rates if gbps != usual)
     return NodeSwitch("nvswitch", tuple(rank for rank, _ in rates), costs[usual], rank_costs=others)
 
@@ -190,10 +190,10 @@ def _inside(box: Box, over_pci: bool) -> Medium:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _DevicePath:
     """Wires from a GPU to another device, each with the direction in which it is passed, and the kinds of what lies between."""
 
-    uses: tuple[tuple[Wire, Side], ...]
+    uses: tuple[tuple[DeviceLink, Side], ...]
     passed: tuple[DeviceKind, ...] = ()
 
     @property
@@ -211,15 +211,15 @@ class _Way:
         return tuple(PortSide(wire.name, side) for wire, side in self.uses)
 
 
-def _ways_from(box: Box, gpu: str) -> dict[str, _Way]:
+def _ways_from(box: Box, gpu: str) -> dict[str, _DevicePath]:
     """Shortest way from a GPU to every device, through switches and CPUs only."""
-    beside: dict[str, list[tuple[str, Wire, Side]]] = {}
+    beside: dict[str, list[tuple[str, DeviceLink, Side]]] = {}
     for wire in box.wires:
         beside.setdefault(wire.low, []).append((wire.high, wire, Side.OUT))
         beside.setdefault(wire.high, []).append((wire.low, wire, Side.IN))
     for ends in beside.values():
         ends.sort(key=lambda end: -end[1].gbps)  # of two ways of one length the one that starts wider
-    ways = {gpu: _Way(())}
+    ways = {gpu: _DevicePath(())}
     waiting = deque([gpu])
     while waiting:
         here = waiting.popleft()
@@ -227,7 +227,7 @@ def _ways_from(box: Box, gpu: str) -> dict[str, _Way]:
             if there in ways:
                 continue
             between = (*ways[here].passed, box.kinds[here]) if here != gpu else ()
-            ways[there] = _Way((*ways[here].uses, (wire, side)), between)
+            ways[there] = _DevicePath((*ways[here].uses, (wire, side)), between)
             if box.kinds[there] in _PASSED:
                 waiting.append(there)
     del ways[gpu]
@@ -242,7 +242,7 @@ def _gpu_links(box: Box) -> list[NodeLink]:
             pair = rank_of[link.src], rank_of[link.dst]
             rates[pair] = rates.get(pair, 0.0) + link.gbps
     alpha_us = PCI_ALPHA_US if box.inside is Medium.PCIE else GPU_LINK_ALPHA_US
-    return [NodeLink(*pair, Cost(alpha_us, 1000 / gbps)) for pair, gbps in sorted(rates.items())]
+    return [NodeLink(*pair, AlphaBeta(alpha_us, 1000 / gbps)) for pair, gbps in sorted(rates.items())]
 
 
 def _islands(box: Box) -> dict[str, int]:
@@ -258,7 +258,7 @@ def _islands(box: Box) -> dict[str, int]:
     return island
 
 
-def _pci_links(box: Box, ways: dict[str, dict[str, _Way]]) -> list[NodeLink]:
+def _pci_links(box: Box, ways: dict[str, dict[str, _DevicePath]]) -> list[NodeLink]:
     island = _islands(box)
     links = []
     for src, gpu in enumerate(box.gpus):
@@ -266,11 +266,11 @@ def _pci_links(box: Box, ways: dict[str, dict[str, _Way]]) -> list[NodeLink]:
             if island[gpu] == island[other] or other not in ways[gpu]:
                 continue
             way = ways[gpu][other]
-            links.append(NodeLink(src, dst, Cost(PCI_ALPHA_US, 1000 / way.gbps), ports=way.sides))
+            links.append(NodeLink(src, dst, AlphaBeta(PCI_ALPHA_US, 1000 / way.gbps), ports=way.sides))
     return links
 
 
-def _nics(box: Box, ways: dict[str, dict[str, _Way]]) -> list[Nic]:
+def _nics(box: Box, ways: dict[str, dict[str, _DevicePath]]) -> list[Nic]:
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, gpu in enumerate(box.gpus):
         groups.setdefault(_nearest(box, ways[gpu]), []).append(rank)
@@ -288,12 +288,12 @@ def _nics(box: Box, ways: dict[str, dict[str, _Way]]) -> list[Nic]:
     for number, index in enumerate(sorted(serving)):
         port, served = box.nets[index], tuple(sorted(serving[index]))
         via = {rank: ways[box.gpus[rank]][port.device].sides for rank in served}
-        cost = Cost(NETWORK_ALPHA_US + port.latency_us, 1000 / port.gbps)
+        cost = AlphaBeta(NETWORK_ALPHA_US + port.latency_us, 1000 / port.gbps)
         nics.append(Nic(f"net{number}", served, cost, via))
     return nics
 
 
-def _nearest(box: Box, ways: dict[str, _Way]) -> tuple[int, ...]:
+def _nearest(box: Box, ways: dict[str, _DevicePath]) -> tuple[int, ...]:
     """Network ports with the widest way, and the nearest of those."""
     reached = [(index, ways[net.device]) for index, net in enumerate(box.nets) if net.device in ways]
     ranking = {index: (-min(way.gbps, box.nets[index].gbps), way.distance) for index, way in reached}

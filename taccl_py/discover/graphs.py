@@ -17,7 +17,7 @@ from taccl_py.jsonio import Fields
 from taccl_py.topology.files import require_connected
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Topology
-from taccl_py.topology.template import MAX_LINKS, Cost, PortTable
+from taccl_py.topology.template import MAX_LINKS, AlphaBeta, PortTable
 from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 _SWITCH_WORDS = ("switch", "nvswitch", "spine", "leaf", "tor")
@@ -25,14 +25,14 @@ _RATE_KEYS = ("beta_us_per_mb", "bandwidth_gbps")
 
 
 @dataclass
-class _Graph:
+class _DirectedGraph:
     """A directed graph; an edge is used by one message at a time, alpha is paid once for each edge."""
 
     name: str
     source: str
     node_of: dict[str, int] = field(default_factory=dict)  # ranks only, in their order
     vertices: dict[str, None] = field(default_factory=dict)
-    edges: dict[tuple[str, str], list[Cost]] = field(default_factory=dict)
+    edges: dict[tuple[str, str], list[AlphaBeta]] = field(default_factory=dict)
     latency_is_free: bool = False
 
     def topology(self, path: str) -> Topology:
@@ -95,11 +95,11 @@ class _Graph:
                 links.append(Link(src, dst, alpha_us, beta_us_per_mb, 0.0, ports))
         return links
 
-    def _trunk(self, a: str, b: str) -> Cost:
+    def _trunk(self, a: str, b: str) -> AlphaBeta:
         costs = self.edges[a, b]
         alpha_us = 0.0 if self.latency_is_free and len(costs) > 1 else max(cost.alpha_us for cost in costs)
         rate = sum(1 / cost.beta_us_per_mb for cost in costs if cost.beta_us_per_mb)
-        return Cost(alpha_us, 1 / rate if rate else 0.0)
+        return AlphaBeta(alpha_us, 1 / rate if rate else 0.0)
 
 
 def read_node_link(value: Any, path: str, name: str) -> Topology:
@@ -126,7 +126,9 @@ def read_node_link(value: Any, path: str, name: str) -> Topology:
     """
     fields = Fields(value, path)
     directed = fields.boolean("directed", False)
-    graph = _Graph(name, f"the networkx graph {name}; edges without alpha_us have {NETWORK_ALPHA_US} us, not measured")
+    graph = _DirectedGraph(
+        name, f"the networkx graph {name}; edges without alpha_us have {NETWORK_ALPHA_US} us, not measured"
+    )
     servers: dict[str, int] = {}
     for item in fields.objects("nodes"):
         key = str(item.raw("id"))
@@ -150,13 +152,13 @@ def read_node_link(value: Any, path: str, name: str) -> Topology:
     return graph.topology(path)
 
 
-def _edge_cost(item: Fields) -> Cost:
+def _edge_cost(item: Fields) -> AlphaBeta:
     alpha_us = item.number("alpha_us", NETWORK_ALPHA_US, most=MAX_COST_US)
     if not any(item.has(key) for key in _RATE_KEYS):
         item.fail("bandwidth_gbps", "is missing, and so is beta_us_per_mb; add one of them to every edge")
     if item.has("bandwidth_gbps"):
-        return Cost(alpha_us, 1000 / item.number("bandwidth_gbps", above=1e-6))
-    return Cost(alpha_us, item.number("beta_us_per_mb", above=0.0, most=MAX_COST_US))
+        return AlphaBeta(alpha_us, 1000 / item.number("bandwidth_gbps", above=1e-6))
+    return AlphaBeta(alpha_us, item.number("beta_us_per_mb", above=0.0, most=MAX_COST_US))
 
 
 def is_teccl(value: Any) -> bool:
@@ -193,7 +195,7 @@ def read_teccl(value: Any, path: str, name: str) -> Topology:
     switches = set(fields.integers("switch_indices", [], least=0))
     per_chassis = fields.integer("node_per_chassis", len(rows), least=1)
     alphas = fields.items("alpha")
-    graph = _Graph(name, "the matrices of a TE-CCL topology; its alpha is latency that occupies nothing")
+    graph = _DirectedGraph(name, "the matrices of a TE-CCL topology; its alpha is latency that occupies nothing")
     graph.latency_is_free = True
     for index in range(len(rows)):
         graph.vertices[str(index)] = None
@@ -204,7 +206,7 @@ def read_teccl(value: Any, path: str, name: str) -> Topology:
         alpha = _row(fields, "alpha", src, alphas[src] if src < len(alphas) else [], len(rows))
         for dst, rate in enumerate(capacity):
             if rate > 0 and src != dst:
-                graph.edges[str(src), str(dst)] = [Cost(max(alpha[dst], 0.0) * 1e6, 1000 / (rate * chunk_gb))]
+                graph.edges[str(src), str(dst)] = [AlphaBeta(max(alpha[dst], 0.0) * 1e6, 1000 / (rate * chunk_gb))]
     return graph.topology(path)
 
 
@@ -290,9 +292,11 @@ def read_sccl(value: Any, path: str, name: str, unit_gbps: float) -> Topology:
     return topology
 
 
-def _sccl_switches(fields: Fields, num_ranks: int, unit_gbps: float) -> list[tuple[str, set[tuple[int, int]], Cost]]:
+def _sccl_switches(
+    fields: Fields, num_ranks: int, unit_gbps: float
+) -> list[tuple[str, set[tuple[int, int]], AlphaBeta]]:
     """Name, pairs (source, destination) and cost of every switch."""
-    found: list[tuple[str, set[tuple[int, int]], Cost]] = []
+    found: list[tuple[str, set[tuple[int, int]], AlphaBeta]] = []
     for place, item in enumerate(fields.items("switches", [])):
         if not isinstance(item, list) or len(item) != 4:
             fields.fail(f"switches/{place}", "is no list of sources, destinations, chunks of a round and a name")
@@ -300,7 +304,7 @@ def _sccl_switches(fields: Fields, num_ranks: int, unit_gbps: float) -> list[tup
         sources, destinations = parts.integers("0", least=0), parts.integers("1", least=0)
         if max([*sources, *destinations], default=0) >= num_ranks:
             parts.fail("0", f"names a rank that does not exist, ranks are 0..{num_ranks - 1}")
-        cost = Cost(0.0, 1000 / (unit_gbps * parts.number("2", above=0.0)))
+        cost = AlphaBeta(0.0, 1000 / (unit_gbps * parts.number("2", above=0.0)))
         found.append((f"{parts.text('3')} ({place})", {(a, b) for a in sources for b in destinations}, cost))
     return found
 

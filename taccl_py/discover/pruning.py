@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from taccl_py.topology.template import Cost, Nic, NodeTemplate, PortSide, Side
+from taccl_py.topology.template import AlphaBeta, Nic, NodeTemplate, PortSide, Side
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,7 +51,7 @@ def _with_slot(node: NodeTemplate, nic: Nic) -> Nic:
     for rank in nic.ranks[1:]:
         common &= set(nic.via.get(rank, ()))
     beta = max([nic.cost.beta_us_per_mb, *(cost_of[use.port].beta_us_per_mb for use in common)])
-    return replace(nic, cost=Cost(nic.cost.alpha_us, beta))
+    return replace(nic, cost=AlphaBeta(nic.cost.alpha_us, beta))
 
 
 def _only(via: Mapping[int, tuple[PortSide, ...]], kept: set[str]) -> dict[int, tuple[PortSide, ...]]:
@@ -77,9 +77,9 @@ def _crossing(node: NodeTemplate) -> dict[PortSide, set[_Traffic]]:
 def _covered(
     node: NodeTemplate,
     users: set[_Traffic],
-    cost: Cost,
+    cost: AlphaBeta,
     rivals: Mapping[PortSide, set[_Traffic]],
-    cost_of: Mapping[str, Cost],
+    cost_of: Mapping[str, AlphaBeta],
 ) -> bool:
     """Whether something at least as slow serves all who use a direction of a port, and perhaps others."""
     first = min(users)

@@ -148,7 +148,7 @@ def read_graph_dump(root: Element, path: str) -> Box:
     InputError
         If there is no channel, or an attribute is wrong.
     """
-    reader = _Attributes(path)
+    reader = _DumpAttributes(path)
     rates: dict[tuple[str, str], float] = {}
     net_rates: dict[str, float] = {}
     beside: dict[str, dict[str, None]] = {}
@@ -206,7 +206,7 @@ def _graph_box(
     return box
 
 
-class _Attributes:
+class _DumpAttributes:
     """Attributes of elements, with errors that name the element."""
 
     def __init__(self, path: str) -> None:
@@ -242,7 +242,7 @@ class _Attributes:
         raise InputError(what, path=self.path, field=f"{place}.{name}")
 
 
-class _TopologyDump(_Attributes):
+class _TopologyDump(_DumpAttributes):
     """Walks dumps once, collecting devices and wires, and GPU links at the end, when all GPUs are known.
 
     Devices are named by their bus, and where there are several hosts by the host too: bus numbers repeat on each.
@@ -295,7 +295,7 @@ class _TopologyDump(_Attributes):
             rates.setdefault(host, []).append(socket_gbps(self.text(cpu, "arch"), cpu.get("vendor", ""), model))
             for child in cpu:
                 if child.tag == "pci":
-                    self._pci(child, name, _Place(name, number))
+                    self._pci(child, name, _DevicePlace(name, number))
                 elif child.tag == "nic":
                     self._floating_nic(child, name)
         for host, gbps in rates.items():
@@ -313,7 +313,7 @@ class _TopologyDump(_Attributes):
     def _name(self, bus: str) -> str:
         return self._prefix + bus.lower()
 
-    def _pci(self, element: Element, above: str, place: _Place) -> None:
+    def _pci(self, element: Element, above: str, place: _DevicePlace) -> None:
         name = self._name(self.text(element, "busid"))
         nic = element.find("nic")
         if element.find("gpu") is not None:
@@ -331,7 +331,7 @@ class _TopologyDump(_Attributes):
             self._pci(child, name, place)
         self._local += [(link, name, self._prefix) for link in element.findall("pcilink")]
 
-    def _add_gpus(self, element: Element, name: str, place: _Place) -> bool:
+    def _add_gpus(self, element: Element, name: str, place: _DevicePlace) -> bool:
         """Add the GPU of a PCIe device, or the parts of one that is cut up; False if none is in the job, which NCCL drops."""
         parts = element.findall("gpu")
         used = [gpu for gpu in parts if gpu.get("rank") is not None]
@@ -422,7 +422,7 @@ class _TopologyDump(_Attributes):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _DevicePlace:
     """Where a device is: its CPU, and the number of the dump."""
 
     cpu: str

@@ -63,7 +63,7 @@ def divide(values: Array, data_type: DataType, num_ranks: int) -> Array:
         return encode(np.where(numbers < 0, -quotients, quotients), data_type)
 
 
-class Cells(Protocol):
+class CellArithmetic(Protocol):
     """Where elements of one type live, and what is done there: numpy, or another library with arrays like its."""
 
     @property

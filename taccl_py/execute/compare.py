@@ -9,9 +9,9 @@ import numpy as np
 
 from taccl_py.collective import Buffer
 from taccl_py.execute.arithmetic import Array, decode, divide
-from taccl_py.execute.memory import Memory, starts_with_input
-from taccl_py.execute.plan import Operator, Plan
-from taccl_py.execute.promise import Promises, Task, draw_input
+from taccl_py.execute.memory import RankMemory, starts_with_input
+from taccl_py.execute.plan import ExecutablePlan, Operator
+from taccl_py.execute.promise import CallTask, ExpectedOutputs, draw_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,16 @@ class WrongElement:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ResultCheck:
     """Wrong elements of one rank or of all, and the first of them."""
 
     num_wrong: int
     first: WrongElement | None
 
 
-def compare_rank(plan: Plan, promises: Promises, memory: Memory, rank: int, *, in_place: bool) -> Comparison:
+def compare_rank(
+    plan: ExecutablePlan, promises: ExpectedOutputs, memory: RankMemory, rank: int, *, in_place: bool
+) -> ResultCheck:
     """Compare what a rank holds with what it must hold; out of place its input must be as before."""
     found, task = [], promises.task
     output, promise = memory.elements(Buffer.OUTPUT), promises.output(rank)
@@ -64,13 +66,15 @@ def compare_rank(plan: Plan, promises: Promises, memory: Memory, rank: int, *, i
     return total(found)
 
 
-def total(comparisons: Sequence[Comparison]) -> Comparison:
+def total(comparisons: Sequence[ResultCheck]) -> ResultCheck:
     """All of them as one."""
     first = next((one.first for one in comparisons if one.first is not None), None)
-    return Comparison(sum(one.num_wrong for one in comparisons), first)
+    return ResultCheck(sum(one.num_wrong for one in comparisons), first)
 
 
-def _compare(plan: Plan, task: Task, rank: int, buffer: Buffer, found: Array, wanted: Array) -> Comparison:
+def _compare(
+    plan: ExecutablePlan, task: CallTask, rank: int, buffer: Buffer, found: Array, wanted: Array
+) -> ResultCheck:
     if task.operator is None:
         bits = np.dtype(f"u{found.dtype.itemsize}")
         wrong = found.view(bits) != wanted.view(bits)
@@ -78,10 +82,10 @@ def _compare(plan: Plan, task: Task, rank: int, buffer: Buffer, found: Array, wa
         wrong = decode(found, task.data_type) != decode(wanted, task.data_type)
     count = int(np.count_nonzero(wrong))
     if not count:
-        return Comparison(0, None)
+        return ResultCheck(0, None)
     index = int(np.argmax(wrong))
     chunk_elements = task.share_elements // plan.share_chunks
     values = [str(decode(values[index : index + 1], task.data_type)[0]) for values in (found, wanted)]
     if values[0] == values[1]:  # not a number twice, with other bits
         values = [f"{values[0]} (bits {array[index : index + 1].tobytes()[::-1].hex()})" for array in (found, wanted)]
-    return Comparison(count, WrongElement(rank, buffer, *divmod(index, chunk_elements), *values))
+    return ResultCheck(count, WrongElement(rank, buffer, *divmod(index, chunk_elements), *values))

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from taccl_py.collective import Address
-from taccl_py.execute.arithmetic import Cells
-from taccl_py.execute.memory import Memory
-from taccl_py.execute.plan import Cut, Operator, Plan, Step, Threadblock
-from taccl_py.execute.trouble import BlockName, Trouble, Wait
+from taccl_py.execute.arithmetic import CellArithmetic
+from taccl_py.execute.memory import RankMemory
+from taccl_py.execute.plan import ExecutablePlan, Operator, SizeCut, Step, Threadblock
+from taccl_py.execute.trouble import BlockedThreadblock, BlockName, Trouble
 
 
-class Connection(NamedTuple):
+class MessageQueue(NamedTuple):
     """A queue of messages from one rank to another; threadblocks that name the same one share it."""
 
     src: int
@@ -30,19 +30,19 @@ class Connection(NamedTuple):
 class Transport:
     """Carries messages over connections. One that need not copy says so by taking and giving cells of buffers themselves."""
 
-    def has_room(self, connection: Connection) -> bool:
+    def has_room(self, connection: MessageQueue) -> bool:
         """Whether a message can be pushed."""
         raise NotImplementedError
 
-    def push(self, connection: Connection, message: Any) -> None:
+    def push(self, connection: MessageQueue, message: Any) -> None:
         """Hand over a message, which is in one piece; it must not be changed afterwards."""
         raise NotImplementedError
 
-    def has_message(self, connection: Connection) -> bool:
+    def has_message(self, connection: MessageQueue) -> bool:
         """Whether a message can be popped."""
         raise NotImplementedError
 
-    def pop(self, connection: Connection) -> Any:
+    def pop(self, connection: MessageQueue) -> Any:
         """Take the oldest message, in whatever shape, and free its slot; None if it lies where it was wanted already."""
         raise NotImplementedError
 
@@ -51,7 +51,7 @@ class Transport:
         """Whether any cells are lent."""
         return False
 
-    def lend(self, connection: Connection, cells: Any) -> bool:  # noqa: ARG002
+    def lend(self, connection: MessageQueue, cells: Any) -> bool:  # noqa: ARG002
         """Whether cells of a buffer have been pushed as they are; they must not be changed while they `are_lent`."""
         return False
 
@@ -59,7 +59,7 @@ class Transport:
         """Whether any of these cells are still needed."""
         return False
 
-    def want(self, connection: Connection, cells: Any) -> None:
+    def want(self, connection: MessageQueue, cells: Any) -> None:
         """Tell where the next message may be put when it comes: nobody uses these cells until it is popped."""
 
 
@@ -72,13 +72,13 @@ class Signal:
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class ExecutedBlock:
     """State of a threadblock: pass, position in the steps, chunks of the step that are done, what it waits for."""
 
     name: BlockName
     steps: tuple[Step, ...]
-    source: Connection
-    target: Connection
+    source: MessageQueue
+    target: MessageQueue
     turn: int = 0
     position: int = 0
     done: int = 0
@@ -87,7 +87,7 @@ class Block:
     signal: Signal = Signal()
 
 
-class Engine:
+class ThreadblockEngine:
     """Runs the threadblocks of some of the ranks.
 
     Parameters
@@ -104,12 +104,12 @@ class Engine:
 
     def __init__(
         self,
-        plan: Plan,
-        cut: Cut,
-        memories: Mapping[int, Memory],
+        plan: ExecutablePlan,
+        cut: SizeCut,
+        memories: Mapping[int, RankMemory],
         transport: Transport,
         operator: Operator,
-        cells: Cells,
+        cells: CellArithmetic,
     ) -> None:
         self._plan = plan
         self._cut = cut
@@ -122,11 +122,11 @@ class Engine:
         }  # fmt: skip
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[ExecutedBlock]:
         """Threadblocks that have not ended."""
         return [block for block in self._by_name.values() if not self._has_ended(block)]
 
-    def advance(self, block: Block, most: int | None = None) -> bool:
+    def advance(self, block: ExecutedBlock, most: int | None = None) -> bool:
         """Let a threadblock go on until it must wait, or for so many operations; whether it moved at all.
 
         Raises
@@ -144,11 +144,11 @@ class Engine:
             self._want(block)
         return moved > 0
 
-    def waits(self, blocks: Iterable[Block]) -> list[Wait]:
+    def waits(self, blocks: Iterable[ExecutedBlock]) -> list[BlockedThreadblock]:
         """What threadblocks wait for; those that could go on are left out."""
         return [self._wait(block) for block in blocks if not self._is_free(block)]
 
-    def _want(self, block: Block) -> None:
+    def _want(self, block: ExecutedBlock) -> None:
         """Say where the message may go that a threadblock waits for and does nothing with but to store it."""
         if self._has_ended(block):
             return
@@ -159,12 +159,12 @@ class Engine:
             self._transport.want(block.source, self._next_target(block, step))
             block.wants = True
 
-    def _is_awaited(self, block: Block, step: Step) -> bool:
+    def _is_awaited(self, block: ExecutedBlock, step: Step) -> bool:
         """Whether a message is all that a threadblock waits for."""
         ready = step.waits_for is None or block.done > 0 or self._is_signalled(block, step)
         return ready and not self._transport.has_message(block.source)
 
-    def _is_target_lent(self, block: Block, step: Step) -> bool:
+    def _is_target_lent(self, block: ExecutedBlock, step: Step) -> bool:
         """Whether cells that the next operation writes are lent; where there are no such cells it may go on and fail."""
         if not step.action.writes or not self._transport.lends:
             return False
@@ -173,10 +173,10 @@ class Engine:
         except Trouble:
             return False
 
-    def _has_ended(self, block: Block) -> bool:
+    def _has_ended(self, block: ExecutedBlock) -> bool:
         return block.position == len(block.steps)
 
-    def _is_free(self, block: Block) -> bool:
+    def _is_free(self, block: ExecutedBlock) -> bool:
         step = block.steps[block.position]
         action = step.action
         # What is asked most often and answered soonest comes first: most threadblocks wait for messages, most of the time.
@@ -187,19 +187,19 @@ class Engine:
             return False
         return not self._is_target_lent(block, step) and (not action.sends or self._transport.has_room(block.target))
 
-    def _next_target(self, block: Block, step: Step) -> Any:
+    def _next_target(self, block: ExecutedBlock, step: Step) -> Any:
         """Cells that the next operation of a threadblock writes."""
         count, part = self._extent(block, step)
         where = f"{block.name} step {block.position}"
         return self._local(block.name.rank, _later(step.target, block.done), count, part, where)
 
-    def _extent(self, block: Block, step: Step) -> tuple[int, slice]:
+    def _extent(self, block: ExecutedBlock, step: Step) -> tuple[int, slice]:
         """Chunks of the next operation, and what part of each."""
         count = min(self._cut.chunks_per_operation, step.count - block.done)
         first = block.turn * self._cut.slice_elements
         return count, slice(first, min(first + self._cut.slice_elements, self._cut.chunk_elements))
 
-    def _is_signalled(self, block: Block, step: Step) -> bool:
+    def _is_signalled(self, block: ExecutedBlock, step: Step) -> bool:
         if step.waits_for is None:
             return True
         other = self._by_name.get(BlockName(block.name.rank, step.waits_for.threadblock))
@@ -207,7 +207,7 @@ class Engine:
             return False
         return (other.signal.turn, other.signal.number) >= (block.turn, step.waits_for.step)
 
-    def _operate(self, block: Block) -> None:
+    def _operate(self, block: ExecutedBlock) -> None:
         """Carry out one operation: a step, or as much of it as one message carries."""
         step = block.steps[block.position]
         count, part = self._extent(block, step)
@@ -222,7 +222,7 @@ class Engine:
         if self._has_ended(block) and block.turn + 1 < self._cut.num_passes:
             block.turn, block.position = block.turn + 1, 0
 
-    def _move(self, block: Block, step: Step, count: int, part: slice) -> None:
+    def _move(self, block: ExecutedBlock, step: Step, count: int, part: slice) -> None:
         action, rank = step.action, block.name.rank
         where = f"{block.name} step {block.position}"
 
@@ -282,24 +282,26 @@ class Engine:
 
     # What somebody waits for
 
-    def _wait(self, block: Block) -> Wait:
+    def _wait(self, block: ExecutedBlock) -> BlockedThreadblock:
         step = block.steps[block.position]
         rank = block.name.rank
         if block.done == 0 and step.waits_for is not None and not self._is_signalled(block, step):
             target = BlockName(rank, step.waits_for.threadblock)
             what = f"step {step.waits_for.step} of tb {target.threadblock}"
-            return Wait(block.name, block.position, what, target if target in self._by_name else None)
+            return BlockedThreadblock(block.name, block.position, what, target if target in self._by_name else None)
         if step.action.receives and not self._transport.has_message(block.source):
             source = block.source
             what = f"a message from rank {source.src} on channel {source.channel}"
-            return Wait(block.name, block.position, what, self._peer(source.src, source, sends=True))
+            return BlockedThreadblock(block.name, block.position, what, self._peer(source.src, source, sends=True))
         if self._is_target_lent(block, step):
-            return Wait(block.name, block.position, "a message to leave the cells that it writes", None)
+            return BlockedThreadblock(block.name, block.position, "a message to leave the cells that it writes", None)
         target_queue = block.target
         what = f"a free slot of its connection to rank {target_queue.dst} on channel {target_queue.channel}"
-        return Wait(block.name, block.position, what, self._peer(target_queue.dst, target_queue, sends=False))
+        return BlockedThreadblock(
+            block.name, block.position, what, self._peer(target_queue.dst, target_queue, sends=False)
+        )
 
-    def _peer(self, rank: int, connection: Connection, *, sends: bool) -> BlockName | None:
+    def _peer(self, rank: int, connection: MessageQueue, *, sends: bool) -> BlockName | None:
         """Return the threadblock at the other end of a connection, wherever it runs."""
         for tb in self._plan.ranks[rank].threadblocks:
             block = _make_block(rank, tb)
@@ -309,9 +311,9 @@ class Engine:
         return None
 
 
-def count_messages(plan: Plan, cut: Cut) -> Counter[Connection]:
+def count_messages(plan: ExecutablePlan, cut: SizeCut) -> Counter[MessageQueue]:
     """Messages that each connection carries if the program comes to its end."""
-    counts: Counter[Connection] = Counter()
+    counts: Counter[MessageQueue] = Counter()
     for rank in plan.ranks:
         for tb in rank.threadblocks:
             block = _make_block(rank.rank, tb)
@@ -320,12 +322,12 @@ def count_messages(plan: Plan, cut: Cut) -> Counter[Connection]:
     return counts
 
 
-def _make_block(rank: int, tb: Threadblock) -> Block:
-    return Block(
+def _make_block(rank: int, tb: Threadblock) -> ExecutedBlock:
+    return ExecutedBlock(
         BlockName(rank, tb.id),
         tb.steps,
-        Connection(tb.recv_peer, rank, tb.channel),
-        Connection(rank, tb.send_peer, tb.channel),
+        MessageQueue(tb.recv_peer, rank, tb.channel),
+        MessageQueue(rank, tb.send_peer, tb.channel),
     )
 
 

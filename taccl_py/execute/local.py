@@ -8,40 +8,42 @@ from collections.abc import Sequence
 
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import Array
-from taccl_py.execute.engine import Block, Connection, Engine, Transport
-from taccl_py.execute.plan import Plan
+from taccl_py.execute.engine import ExecutedBlock, MessageQueue, ThreadblockEngine, Transport
+from taccl_py.execute.plan import ExecutablePlan
 from taccl_py.execute.trouble import Trouble, explain_deadlock, explain_left_over
 
 
-class Queues(Transport):
+class LocalQueues(Transport):
     """Connections between ranks of one process, each with so many slots."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._queues: dict[Connection, deque[Array]] = {}
+        self._queues: dict[MessageQueue, deque[Array]] = {}
 
-    def has_room(self, connection: Connection) -> bool:
+    def has_room(self, connection: MessageQueue) -> bool:
         """Whether a slot is free."""
         return len(self._queues.setdefault(connection, deque())) < self._slots
 
-    def push(self, connection: Connection, message: Array) -> None:
+    def push(self, connection: MessageQueue, message: Array) -> None:
         """Take a slot."""
         self._queues[connection].append(message)
 
-    def has_message(self, connection: Connection) -> bool:
+    def has_message(self, connection: MessageQueue) -> bool:
         """Whether a slot is taken."""
         return bool(self._queues.get(connection))
 
-    def pop(self, connection: Connection) -> Array:
+    def pop(self, connection: MessageQueue) -> Array:
         """Free the oldest slot."""
         return self._queues[connection].popleft()
 
-    def left_over(self) -> list[Connection]:
+    def left_over(self) -> list[MessageQueue]:
         """Connections in which something was left."""
         return sorted(connection for connection, queue in self._queues.items() if queue)
 
 
-def run_all(engine: Engine, queues: Queues, plan: Plan, order: random.Random | None = None) -> None:
+def run_all(
+    engine: ThreadblockEngine, queues: LocalQueues, plan: ExecutablePlan, order: random.Random | None = None
+) -> None:
     """Run until all threadblocks have ended.
 
     Parameters
@@ -68,7 +70,7 @@ def run_all(engine: Engine, queues: Queues, plan: Plan, order: random.Random | N
         raise InvalidArtifact(plan.name, [explain_left_over(one.src, one.dst, one.channel) for one in left])
 
 
-def _take_turns(engine: Engine, active: Sequence[Block], order: random.Random | None) -> bool:
+def _take_turns(engine: ThreadblockEngine, active: Sequence[ExecutedBlock], order: random.Random | None) -> bool:
     """Whether anybody has moved; some of them in any order, or if they cannot, all."""
     if order is not None:
         some = order.sample(active, order.randint(1, len(active)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from taccl_py.collective import Address, Buffer, Kind
-from taccl_py.execute.arithmetic import Array, Cells
-from taccl_py.execute.plan import Cut, Plan
+from taccl_py.execute.arithmetic import Array, CellArithmetic
+from taccl_py.execute.plan import ExecutablePlan, SizeCut
 from taccl_py.execute.trouble import Trouble
 
 # What memory holds that nobody has written: not a number where there are such, and no likely number elsewhere.
@@ -14,7 +14,7 @@ _NOTHING_FLOAT, _NOTHING_WHOLE = 0xFF, 0xA5
 _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
 
-def lengths_of(plan: Plan, rank: int, *, in_place: bool) -> dict[Buffer, int]:
+def lengths_of(plan: ExecutablePlan, rank: int, *, in_place: bool) -> dict[Buffer, int]:
     """Chunks of the buffers that a rank has."""
     lengths = {
         Buffer.INPUT: plan.input_chunks,
@@ -40,7 +40,7 @@ def require_cells(lengths: dict[Buffer, int], address: Address, count: int, wher
         raise Trouble(where, "outside-buffer", f"{what}; keep inside")
 
 
-class Memory:
+class RankMemory:
     """Input, output and scratch of one rank.
 
     Parameters
@@ -55,7 +55,7 @@ class Memory:
         Whether input and output share memory, as the collective says.
     """
 
-    def __init__(self, plan: Plan, cut: Cut, cells: Cells, rank: int, *, in_place: bool) -> None:
+    def __init__(self, plan: ExecutablePlan, cut: SizeCut, cells: CellArithmetic, rank: int, *, in_place: bool) -> None:
         self._cells = cells
         self._nothing = _NOTHING_FLOAT if cells.data_type.is_float else _NOTHING_WHOLE
         self._lengths = lengths = lengths_of(plan, rank, in_place=in_place)
@@ -100,6 +100,6 @@ class Memory:
         return self._buffers[address.buffer][address.offset : address.offset + count, part]
 
 
-def starts_with_input(plan: Plan, rank: int) -> bool:
+def starts_with_input(plan: ExecutablePlan, rank: int) -> bool:
     """Whether the collective takes the rank's input."""
     return plan.kind not in (Kind.BROADCAST, Kind.SCATTER) or rank == plan.root

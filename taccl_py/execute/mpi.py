@@ -20,13 +20,13 @@ import numpy as np
 
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, TacclError, Violation
 from taccl_py.execute.arithmetic import Array, NumpyCells, storage_type
-from taccl_py.execute.compare import Comparison, compare_rank, total
-from taccl_py.execute.engine import Block, Connection, Engine, Transport, count_messages
-from taccl_py.execute.memory import Memory
-from taccl_py.execute.plan import Cut, DataType, Plan, cut_size
-from taccl_py.execute.promise import Promises, make_task
-from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
-from taccl_py.execute.trouble import Trouble, Wait, explain_deadlock, explain_left_over
+from taccl_py.execute.compare import ResultCheck, compare_rank, total
+from taccl_py.execute.engine import ExecutedBlock, MessageQueue, ThreadblockEngine, Transport, count_messages
+from taccl_py.execute.memory import RankMemory
+from taccl_py.execute.plan import DataType, ExecutablePlan, SizeCut, cut_size
+from taccl_py.execute.promise import ExpectedOutputs, make_task
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome
+from taccl_py.execute.trouble import BlockedThreadblock, Trouble, explain_deadlock, explain_left_over
 
 T = TypeVar("T")
 
@@ -63,16 +63,16 @@ def load_mpi() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class _RankReport:
     """What one rank has to say about one run."""
 
     rank: int
     seconds: float
-    comparison: Comparison | None
-    waits: tuple[Wait, ...]
+    comparison: ResultCheck | None
+    waits: tuple[BlockedThreadblock, ...]
     violations: tuple[Violation, ...]
-    pushed: dict[Connection, int]
-    popped: dict[Connection, int]
+    pushed: dict[MessageQueue, int]
+    popped: dict[MessageQueue, int]
 
     @property
     def good(self) -> bool:
@@ -81,7 +81,7 @@ class _Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _RankVerdict:
     """What rank 0 has made of the reports; no violations when all came to their end."""
 
     violations: tuple[Violation, ...]
@@ -92,10 +92,10 @@ class _Credit:
     """Slots of every connection, and how many credits its sender waits for: one for each message that finds no slot free."""
 
     slots: int
-    awaited: Counter[Connection]
+    awaited: Counter[MessageQueue]
 
 
-def _plan_credit(plan: Plan, cut: Cut, slots: int) -> _Credit:
+def _plan_credit(plan: ExecutablePlan, cut: SizeCut, slots: int) -> _Credit:
     return _Credit(
         slots, Counter({one: count - slots for one, count in count_messages(plan, cut).items() if count > slots})
     )
@@ -110,27 +110,27 @@ class _Messages(Transport):
         self._credit = credit
         self._stored = storage_type(data_type)
         self._rank = int(comm.rank)
-        self._open: Counter[Connection] = Counter()
-        self._arrived: dict[Connection, deque[Array | None]] = {}
+        self._open: Counter[MessageQueue] = Counter()
+        self._arrived: dict[MessageQueue, deque[Array | None]] = {}
         self._pending: list[tuple[Any, Any]] = []
         self._lent: list[tuple[Any, Array]] = []
-        self._wanted: dict[Connection, Array] = {}
-        self.pushed: Counter[Connection] = Counter()
-        self.popped: Counter[Connection] = Counter()
+        self._wanted: dict[MessageQueue, Array] = {}
+        self.pushed: Counter[MessageQueue] = Counter()
+        self.popped: Counter[MessageQueue] = Counter()
 
-    def has_room(self, connection: Connection) -> bool:
+    def has_room(self, connection: MessageQueue) -> bool:
         """Whether a slot is free, as far as credits have come."""
         return self._open[connection] < self._credit.slots
 
-    def push(self, connection: Connection, message: Array) -> None:
+    def push(self, connection: MessageQueue, message: Array) -> None:
         """Send a message."""
         self._push(connection, message, self._pending)
 
-    def has_message(self, connection: Connection) -> bool:
+    def has_message(self, connection: MessageQueue) -> bool:
         """Whether a message has come."""
         return bool(self._arrived.get(connection))
 
-    def pop(self, connection: Connection) -> Array | None:
+    def pop(self, connection: MessageQueue) -> Array | None:
         """Take the oldest message and give its slot back."""
         if self.popped[connection] < self._credit.awaited[connection]:
             self._send(_NOTHING, connection.src, _data_tag(connection.channel) + 1, self._pending)
@@ -142,7 +142,7 @@ class _Messages(Transport):
         """Whether messages lie in cells and have not left yet."""
         return bool(self._lent)
 
-    def lend(self, connection: Connection, cells: Array) -> bool:
+    def lend(self, connection: MessageQueue, cells: Array) -> bool:
         """Send cells without a copy, if they are in one piece and many enough for that to be faster."""
         if cells.nbytes < _LEAST_LENT_BYTES or not cells.flags.c_contiguous:
             return False
@@ -153,7 +153,7 @@ class _Messages(Transport):
         """Whether a message that has not left yet lies in any of these cells."""
         return any(np.may_share_memory(cells, lent) for _, lent in self._lent)
 
-    def want(self, connection: Connection, cells: Array) -> None:
+    def want(self, connection: MessageQueue, cells: Array) -> None:
         """Let the next message come into these cells."""
         if cells.nbytes >= _LEAST_LENT_BYTES and cells.flags.c_contiguous:
             self._wanted[connection] = cells
@@ -186,9 +186,9 @@ class _Messages(Transport):
         channel, is_credit = divmod(status.Get_tag(), 2)
         if is_credit:
             message.Recv([_NOTHING, self._mpi.BYTE])
-            self._open[Connection(self._rank, source, channel - 1)] -= 1
+            self._open[MessageQueue(self._rank, source, channel - 1)] -= 1
             return
-        connection = Connection(source, self._rank, channel - 1)
+        connection = MessageQueue(source, self._rank, channel - 1)
         queue = self._arrived.setdefault(connection, deque())
         wanted = self._wanted.pop(connection, None)
         if wanted is not None and not queue and wanted.nbytes == size_bytes:
@@ -199,7 +199,7 @@ class _Messages(Transport):
         message.Recv([data, self._mpi.BYTE])
         queue.append(data.view(self._stored))
 
-    def _push(self, connection: Connection, message: Array, where: list[tuple[Any, Array]]) -> None:
+    def _push(self, connection: MessageQueue, message: Array, where: list[tuple[Any, Array]]) -> None:
         self._open[connection] += 1
         self.pushed[connection] += 1
         self._send(message, connection.dst, _data_tag(connection.channel), where)
@@ -262,7 +262,7 @@ class MpiSession:
         value: T = self._control.bcast(made[0])
         return value
 
-    def require_ranks(self, plan: Plan) -> None:
+    def require_ranks(self, plan: ExecutablePlan) -> None:
         """Refuse a program for another number of ranks than there are processes.
 
         Raises
@@ -277,7 +277,7 @@ class MpiSession:
                 path=plan.name,
             )
 
-    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+    def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
         """Make a call; every process calls this with the same arguments.
 
         The outcome of rank 0 counts the wrong elements of all ranks, those of the others only their own.
@@ -291,15 +291,17 @@ class MpiSession:
         cut = cut_size(plan, call.size_bytes, call.data_type, conditions.runtime)
         task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
         promises, memory = (
-            Promises(task),
-            Memory(plan, cut, NumpyCells(call.data_type), self.rank, in_place=call.in_place),
+            ExpectedOutputs(task),
+            RankMemory(plan, cut, NumpyCells(call.data_type), self.rank, in_place=call.in_place),
         )
         credit = _plan_credit(plan, cut, conditions.runtime.fifo_slots[plan.protocol])
         seconds, found = 0.0, []
         for _ in range(conditions.repeats):
             fill(plan, task, memory, self.rank)
             messages = _Messages(self._mpi, self._data, credit, call.data_type)
-            engine = Engine(plan, cut, {self.rank: memory}, messages, call.operator, NumpyCells(call.data_type))
+            engine = ThreadblockEngine(
+                plan, cut, {self.rank: memory}, messages, call.operator, NumpyCells(call.data_type)
+            )
             self._barrier(plan.name, conditions.timeout_seconds)
             report = self._run_once(engine, messages, conditions.timeout_seconds)
             if report.good:
@@ -325,11 +327,11 @@ class MpiSession:
 
     # One run
 
-    def _run_once(self, engine: Engine, messages: _Messages, timeout_seconds: float) -> _Report:
+    def _run_once(self, engine: ThreadblockEngine, messages: _Messages, timeout_seconds: float) -> _RankReport:
         """Run until the end, the time-out, or until somebody else stops everybody."""
         start = moved = time.perf_counter()
         end: float | None = None
-        active: list[Block] = engine.blocks
+        active: list[ExecutedBlock] = engine.blocks
         violations: tuple[Violation, ...] = ()
         idle = polls = 0
         progress = True
@@ -354,7 +356,7 @@ class MpiSession:
                 break
         seconds = (end or time.perf_counter()) - start
         waits = tuple(engine.waits(active))
-        report = _Report(self.rank, seconds, None, waits, violations, dict(messages.pushed), dict(messages.popped))
+        report = _RankReport(self.rank, seconds, None, waits, violations, dict(messages.pushed), dict(messages.popped))
         if not report.good or not messages.quiet:
             self._stop_everybody()
         return report
@@ -381,13 +383,13 @@ class MpiSession:
         idle = 0
         while not request.Test():
             if time.perf_counter() > deadline:
-                self._settle(name, _Report(self.rank, 0.0, None, (), (), {}, {}), timeout_seconds)
+                self._settle(name, _RankReport(self.rank, 0.0, None, (), (), {}, {}), timeout_seconds)
                 what = "not all ranks have come to the start of a run; raise --timeout if they only need longer"
                 raise InvalidArtifact(name, [Violation("", "lost-rank", what)])
             idle += 1
             _rest(idle)
 
-    def _settle(self, name: str, report: _Report, timeout_seconds: float) -> list[_Report]:
+    def _settle(self, name: str, report: _RankReport, timeout_seconds: float) -> list[_RankReport]:
         """Reports of all ranks (on rank 0; elsewhere the own one).
 
         Raises
@@ -397,7 +399,7 @@ class MpiSession:
         """
         if self.rank == 0:
             reports = self._collect(report, timeout_seconds)
-            verdict = _Verdict(tuple(_judge(reports, self.num_ranks, timeout_seconds)))
+            verdict = _RankVerdict(tuple(_judge(reports, self.num_ranks, timeout_seconds)))
             answering = [one.rank for one in reports if one.rank]
             self._requests += [self._control.isend(verdict, dest=rank, tag=_VERDICT_TAG) for rank in answering]
         else:
@@ -408,7 +410,7 @@ class MpiSession:
             raise InvalidArtifact(name, verdict.violations)
         return reports
 
-    def _collect(self, own: _Report, timeout_seconds: float) -> list[_Report]:
+    def _collect(self, own: _RankReport, timeout_seconds: float) -> list[_RankReport]:
         reports = {own.rank: own}
         grace = max(_LEAST_GRACE_SECONDS, _GRACE * timeout_seconds)
         patience = timeout_seconds + grace if own.good else grace
@@ -423,18 +425,18 @@ class MpiSession:
             deadline = time.perf_counter() + patience
         return [reports[rank] for rank in sorted(reports)]
 
-    def _await_verdict(self, timeout_seconds: float) -> _Verdict:
+    def _await_verdict(self, timeout_seconds: float) -> _RankVerdict:
         deadline = time.perf_counter() + 3 * timeout_seconds + _LEAST_GRACE_SECONDS
         while not self._control.iprobe(source=0, tag=_VERDICT_TAG):
             if time.perf_counter() > deadline:
                 self.speaks = self.rank == 1
-                return _Verdict((_lost(0, timeout_seconds),))
+                return _RankVerdict((_lost(0, timeout_seconds),))
             time.sleep(_NAP_SECONDS)
-        verdict: _Verdict = self._control.recv(source=0, tag=_VERDICT_TAG)
+        verdict: _RankVerdict = self._control.recv(source=0, tag=_VERDICT_TAG)
         return verdict
 
 
-def _advance_all(engine: Engine, active: list[Block]) -> bool:
+def _advance_all(engine: ThreadblockEngine, active: list[ExecutedBlock]) -> bool:
     """Let threadblocks go on as far as they can; whether any has moved."""
     moved = False
     while any([engine.advance(block) for block in active]):
@@ -451,13 +453,13 @@ def _rest(idle: int) -> None:
         os.sched_yield()
 
 
-def _with_comparison(report: _Report, comparison: Comparison) -> _Report:
-    return _Report(
+def _with_comparison(report: _RankReport, comparison: ResultCheck) -> _RankReport:
+    return _RankReport(
         report.rank, report.seconds, comparison, report.waits, report.violations, report.pushed, report.popped
     )
 
 
-def _judge(reports: list[_Report], num_ranks: int, timeout_seconds: float) -> list[Violation]:
+def _judge(reports: list[_RankReport], num_ranks: int, timeout_seconds: float) -> list[Violation]:
     """Why the run did not come to its end: what ranks did wrong, ranks that are lost, who waits, what was not taken."""
     found = [violation for report in reports for violation in report.violations]
     missing = sorted(set(range(num_ranks)) - {report.rank for report in reports})
@@ -466,7 +468,7 @@ def _judge(reports: list[_Report], num_ranks: int, timeout_seconds: float) -> li
     if waits and not found:
         found += explain_deadlock(waits)
     if not found:
-        pushed: Counter[Connection] = Counter()
+        pushed: Counter[MessageQueue] = Counter()
         for report in reports:
             pushed.update(report.pushed)
             pushed.subtract(report.popped)

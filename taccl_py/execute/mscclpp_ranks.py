@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 from taccl_py.collective import Buffer
 from taccl_py.errors import InputError, InvalidArtifact, PackageMissing, Violation
-from taccl_py.execute.arithmetic import Cells
+from taccl_py.execute.arithmetic import CellArithmetic
 from taccl_py.execute.compare import compare_rank, total
-from taccl_py.execute.memory import Memory
+from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.mpi import MpiSession
 from taccl_py.execute.one_sided import OneSidedPlan
 from taccl_py.execute.one_sided_local import cut_aligned, require_sum
-from taccl_py.execute.plan import DataType, Plan
-from taccl_py.execute.promise import Promises, make_task
-from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
+from taccl_py.execute.plan import DataType, ExecutablePlan
+from taccl_py.execute.promise import ExpectedOutputs, make_task
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome
 from taccl_py.execute.torch_cells import TorchCells, load_torch, measure_on_gpu
 from taccl_py.runtimes import MSCCLPP
 
@@ -46,7 +46,7 @@ def load_mscclpp() -> Any:
 class Device(Protocol):
     """What MSCCL++ runs on."""
 
-    def cells(self, data_type: DataType) -> Cells:
+    def cells(self, data_type: DataType) -> CellArithmetic:
         """Return where elements live."""
 
     def address(self, cells: Any) -> int:
@@ -81,7 +81,7 @@ class CudaDevice:
             )
         self._torch.cuda.set_device(local_rank % self._torch.cuda.device_count())
 
-    def cells(self, data_type: DataType) -> Cells:
+    def cells(self, data_type: DataType) -> CellArithmetic:
         """Return where elements live."""
         return TorchCells(self._torch, data_type, "cuda")
 
@@ -119,7 +119,7 @@ class MscclppSession(MpiSession):
         self._group = self._mscclpp.comm.CommGroup(mpi_comm=self._data)
         self._executor = self._mscclpp.Executor(self._group.communicator)
 
-    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+    def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
         """Make a call; every process calls this with the same arguments, and has the same outcome.
 
         Raises
@@ -143,7 +143,7 @@ class MscclppSession(MpiSession):
             )
         cut, cells = cut_aligned(plan, call), self._device.cells(call.data_type)
         task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
-        promises, memory = Promises(task), Memory(plan, cut, cells, self.rank, in_place=call.in_place)
+        promises, memory = ExpectedOutputs(task), RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
         # Who has no such buffer still has to name one.
         given = memory.whole(Buffer.INPUT, cells.empty(plan.input_chunks, cut.chunk_elements))
         wanted = memory.whole(Buffer.OUTPUT, cells.empty(plan.output_chunks, cut.chunk_elements))

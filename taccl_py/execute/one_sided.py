@@ -10,7 +10,7 @@ from typing import Any
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind, parse_kind
 from taccl_py.errors import InputError
-from taccl_py.execute.plan import Plan, RankPlan
+from taccl_py.execute.plan import ExecutablePlan, ExecutableRank
 from taccl_py.jsonio import Fields, parse_json
 
 _BUFFERS = tuple(map(str, Buffer))
@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class OneSidedOperation:
     """One operation.
 
     Attributes
@@ -80,16 +80,16 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True)
-class DeedBlock:
+class OneSidedBlock:
     """Operations of a threadblock."""
 
     rank: int
     number: int
-    deeds: tuple[Deed, ...]
+    deeds: tuple[OneSidedOperation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OneSidedPlan(Plan):
+class OneSidedPlan(ExecutablePlan):
     """An execution plan, ready to run.
 
     Attributes
@@ -104,7 +104,7 @@ class OneSidedPlan(Plan):
 
     alignment_bytes: int
     semaphores: tuple[tuple[int, ...], ...]
-    blocks: tuple[DeedBlock, ...]
+    blocks: tuple[OneSidedBlock, ...]
 
 
 def is_one_sided(text: str, path: str) -> bool:
@@ -154,7 +154,7 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         protocol="Simple",
         in_place=in_place,
         out_of_place=not in_place,
-        ranks=tuple(RankPlan(r, gpu.integer("scratch_chunks", least=0), ()) for r, gpu in enumerate(gpus)),
+        ranks=tuple(ExecutableRank(r, gpu.integer("scratch_chunks", least=0), ()) for r, gpu in enumerate(gpus)),
         alignment_bytes=fields.integer("buffer_alignment", 16, least=1),
         semaphores=tuple(
             tuple(one.integer("init_value", 0, least=0) for one in gpu.objects("semaphores", [])) for gpu in gpus
@@ -170,7 +170,7 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
     return plan
 
 
-def _find_root(kind: Kind, blocks: tuple[DeedBlock, ...], num_ranks: int) -> int | None:
+def _find_root(kind: Kind, blocks: tuple[OneSidedBlock, ...], num_ranks: int) -> int | None:
     """Root of a rooted collective: the one rank into which nobody puts, or which puts into nobody's memory."""
     if kind not in ROOTED:
         return 0
@@ -183,7 +183,7 @@ def _find_root(kind: Kind, blocks: tuple[DeedBlock, ...], num_ranks: int) -> int
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _SwitchMembers:
     """A switch channel: ranks, and which buffer of theirs."""
 
     ranks: tuple[int, ...]
@@ -198,7 +198,7 @@ class _GpuReader:
         self._rank = rank
         self._num_ranks = num_ranks
         self._channels: dict[str, list[Channel]] = {}
-        self._groups: list[_Group] = []
+        self._groups: list[_SwitchMembers] = []
         for channel in fields.objects("channels", []):
             kind = channel.choice("channel_type", _TYPES)
             if kind == "switch":
@@ -214,19 +214,21 @@ class _GpuReader:
         ]
         self._num_semaphores = len(fields.items("semaphores", []))
 
-    def _read_groups(self, fields: Fields) -> list[_Group]:
+    def _read_groups(self, fields: Fields) -> list[_SwitchMembers]:
         buffer = Buffer(fields.choice("buffer_type", _BUFFERS))
-        groups = [_Group(tuple(one.integers("ranks", least=0)), buffer) for one in fields.objects("rank_groups")]
+        groups = [
+            _SwitchMembers(tuple(one.integers("ranks", least=0)), buffer) for one in fields.objects("rank_groups")
+        ]
         for group in groups:
             if not group.ranks or max(group.ranks) >= self._num_ranks:
                 fields.fail("rank_groups", f"names ranks that are not among the plan's {self._num_ranks}; correct it")
         return groups
 
-    def blocks(self) -> list[DeedBlock]:
+    def blocks(self) -> list[OneSidedBlock]:
         """Return the threadblocks."""
         return [self._block(block, number) for number, block in enumerate(self._fields.objects("threadblocks"))]
 
-    def _block(self, fields: Fields, number: int) -> DeedBlock:
+    def _block(self, fields: Fields, number: int) -> OneSidedBlock:
         channels: dict[str, list[Any]] = {}
         for one in fields.objects("channels", []):
             kind = one.choice("channel_type", _TYPES)
@@ -238,9 +240,9 @@ class _GpuReader:
             ids = one.integers("remote_buffer_ids", least=0)
             remotes[kind] = [_item(one, "remote_buffer_ids", self._remotes, i) for i in ids]
         deeds = tuple(self._deed(one, channels, remotes) for one in fields.objects("ops"))
-        return DeedBlock(self._rank, number, deeds)
+        return OneSidedBlock(self._rank, number, deeds)
 
-    def _deed(self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]) -> Deed:
+    def _deed(self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]) -> OneSidedOperation:
         name = fields.text("name")
         if name not in _NAMES or fields.has("tbg_info"):
             shown = f"{name!r} by a group of threadblocks" if name in _NAMES else repr(name)
@@ -265,7 +267,7 @@ class _GpuReader:
         _require_switches(fields, name)
         if any(source.count != targets[0].count for source in sources):
             fields.fail("src_buff", "has another size than dst_buff; make them equal")
-        return Deed(
+        return OneSidedOperation(
             name, tuple(used), tuple(semaphores), sources, targets[0] if targets else None,
             fields.integer("barrier_id", 0, least=0), fields.integer("num_threadblocks", 0, least=0),
             tuple(place for places in found for place in places[1:]),
@@ -274,7 +276,9 @@ class _GpuReader:
     def _places(self, fields: Fields, known: list[Any]) -> list[Place]:
         """What an operand names: of one rank, or by a switch of several; `known` are remote buffers or switch channels."""
         if fields.has("switch_channel_id"):
-            group: _Group = _item(fields, "switch_channel_id", known, fields.integer("switch_channel_id", least=0))
+            group: _SwitchMembers = _item(
+                fields, "switch_channel_id", known, fields.integer("switch_channel_id", least=0)
+            )
             ranks, buffer = group.ranks, group.buffer
         elif fields.has("buffer_id"):
             rank, buffer = _item(fields, "buffer_id", known, fields.integer("buffer_id", least=0))

@@ -15,17 +15,17 @@ from typing import Any
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.execute.arithmetic import NumpyCells
 from taccl_py.execute.compare import compare_rank, total
-from taccl_py.execute.memory import Memory
-from taccl_py.execute.one_sided import Channel, Deed, DeedBlock, OneSidedPlan, Place
-from taccl_py.execute.plan import Cut, Operator
-from taccl_py.execute.promise import Promises, make_task
-from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome, require_memory
+from taccl_py.execute.memory import RankMemory
+from taccl_py.execute.one_sided import Channel, OneSidedBlock, OneSidedOperation, OneSidedPlan, Place
+from taccl_py.execute.plan import Operator, SizeCut
+from taccl_py.execute.promise import ExpectedOutputs, make_task
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome, require_memory
 from taccl_py.execute.trouble import Trouble
 
 _ALL = slice(None)
 
 
-def run_one_sided(plan: OneSidedPlan, call: Call, conditions: Conditions) -> Outcome:
+def run_one_sided(plan: OneSidedPlan, call: Call, conditions: Conditions) -> CallOutcome:
     """Make a call with all ranks in this process.
 
     Raises
@@ -40,15 +40,15 @@ def run_one_sided(plan: OneSidedPlan, call: Call, conditions: Conditions) -> Out
     require_memory(plan, cut, call)
     task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
     cells = NumpyCells(call.data_type)
-    memories = [Memory(plan, cut, cells, rank, in_place=call.in_place) for rank in range(plan.num_ranks)]
-    promises = Promises(task)
+    memories = [RankMemory(plan, cut, cells, rank, in_place=call.in_place) for rank in range(plan.num_ranks)]
+    promises = ExpectedOutputs(task)
     order = random.Random(conditions.seed) if conditions.shuffled else None
     seconds, found = 0.0, []
     for _ in range(conditions.repeats):
         for rank, memory in enumerate(memories):
             fill(plan, task, memory, rank)
         start = time.perf_counter()
-        _Machine(plan, memories, cells, order).run()
+        _OneSidedState(plan, memories, cells, order).run()
         seconds += time.perf_counter() - start
         found += [compare_rank(plan, promises, one, r, in_place=call.in_place) for r, one in enumerate(memories)]
     return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
@@ -74,21 +74,21 @@ def require_sum(plan: OneSidedPlan, call: Call) -> None:
         )
 
 
-def cut_aligned(plan: OneSidedPlan, call: Call) -> Cut:
+def cut_aligned(plan: OneSidedPlan, call: Call) -> SizeCut:
     """Cut for the largest size up to the wanted one whose chunks are aligned, but at least one unit a chunk."""
     unit = max(plan.alignment_bytes, call.data_type.size_bytes)
     elements = max(1, call.size_bytes // (unit * plan.chunks_per_size)) * unit // call.data_type.size_bytes
-    return Cut(elements, elements, 1)
+    return SizeCut(elements, elements, 1)
 
 
 @dataclass(slots=True, eq=False)
-class _Worker:
+class _ThreadblockState:
     """A threadblock: its next operation, and how much of that is done; requests that its proxies have not carried out."""
 
-    block: DeedBlock
+    block: OneSidedBlock
     position: int = 0
     taken: int = 0
-    requests: deque[Deed] = field(default_factory=deque)
+    requests: deque[OneSidedOperation] = field(default_factory=deque)
 
     @property
     def has_ended(self) -> bool:
@@ -99,11 +99,11 @@ class _Worker:
         return f"gpu {self.block.rank} tb {self.block.number} step {self.position}"
 
 
-class _Machine:
+class _OneSidedState:
     """Memories, signals and semaphores of all ranks."""
 
     def __init__(
-        self, plan: OneSidedPlan, memories: list[Memory], cells: NumpyCells, order: random.Random | None
+        self, plan: OneSidedPlan, memories: list[RankMemory], cells: NumpyCells, order: random.Random | None
     ) -> None:  # fmt: skip
         self._plan = plan
         self._memories = memories
@@ -113,8 +113,8 @@ class _Machine:
         self._semaphores = {
             (rank, number): value for rank, values in enumerate(plan.semaphores) for number, value in enumerate(values)
         }
-        self._met: dict[tuple[int, int], list[_Worker]] = {}
-        self._workers = [_Worker(block) for block in plan.blocks]
+        self._met: dict[tuple[int, int], list[_ThreadblockState]] = {}
+        self._workers = [_ThreadblockState(block) for block in plan.blocks]
 
     def run(self) -> None:
         """Run until all threadblocks and proxies have ended.
@@ -136,7 +136,7 @@ class _Machine:
         if left:
             raise InvalidArtifact(self._plan.name, [_left_over(channel) for channel in left])
 
-    def _take_turns(self, active: list[_Worker]) -> bool:
+    def _take_turns(self, active: list[_ThreadblockState]) -> bool:
         """Whether anybody has moved; some of them in any order, or if they cannot, all."""
         if self._order is not None:
             some = self._order.sample(active, self._order.randint(1, len(active)))
@@ -144,7 +144,7 @@ class _Machine:
                 return True
         return any([self._turn(worker, proxy) for worker in active for proxy in (False, True)])
 
-    def _turn(self, worker: _Worker, proxy: bool) -> bool:
+    def _turn(self, worker: _ThreadblockState, proxy: bool) -> bool:
         """Let a threadblock, or its proxies, do one thing; whether they could."""
         if proxy:
             return self._carry_out(worker)
@@ -158,7 +158,7 @@ class _Machine:
         worker.position += 1
         return True
 
-    def _carry_out(self, worker: _Worker) -> bool:
+    def _carry_out(self, worker: _ThreadblockState) -> bool:
         if not worker.requests:
             return False
         deed = worker.requests.popleft()
@@ -167,7 +167,7 @@ class _Machine:
             self._signal(deed.channels[0])
         return True
 
-    def _do(self, worker: _Worker, deed: Deed) -> bool:
+    def _do(self, worker: _ThreadblockState, deed: OneSidedOperation) -> bool:
         match deed.name:
             case "signal" | "rlxsignal":
                 for channel in deed.channels:
@@ -190,7 +190,7 @@ class _Machine:
     def _signal(self, channel: Channel) -> None:
         self._signals[channel.back] = self._signals.get(channel.back, 0) + 1
 
-    def _take(self, worker: _Worker, keys: list[Any], counts: dict[Any, int]) -> bool:
+    def _take(self, worker: _ThreadblockState, keys: list[Any], counts: dict[Any, int]) -> bool:
         """Take one of each; whether there were all."""
         while worker.taken < len(keys):
             key = keys[worker.taken]
@@ -200,7 +200,7 @@ class _Machine:
             worker.taken += 1
         return True
 
-    def _meet(self, worker: _Worker, deed: Deed) -> bool:
+    def _meet(self, worker: _ThreadblockState, deed: OneSidedOperation) -> bool:
         met = self._met.setdefault((worker.block.rank, deed.barrier), [])
         if worker not in met:
             met.append(worker)
@@ -213,7 +213,7 @@ class _Machine:
         met.clear()
         return True
 
-    def _start(self, worker: _Worker, deed: Deed) -> bool:
+    def _start(self, worker: _ThreadblockState, deed: OneSidedOperation) -> bool:
         """Move data, or ask the proxy to; a flush waits until it has."""
         if not deed.is_proxied:
             self._move(worker, deed)
@@ -223,7 +223,7 @@ class _Machine:
             worker.taken = 1
         return deed.name != "pwsf" or not worker.requests
 
-    def _move(self, worker: _Worker, deed: Deed) -> None:
+    def _move(self, worker: _ThreadblockState, deed: OneSidedOperation) -> None:
         if deed.target is None:
             return
         values = self._cells.copy(self._view(worker, deed.sources[0]))
@@ -232,10 +232,10 @@ class _Machine:
         for place in (deed.target, *deed.copies):
             self._view(worker, place)[...] = values
 
-    def _view(self, worker: _Worker, place: Place) -> Any:
+    def _view(self, worker: _ThreadblockState, place: Place) -> Any:
         return self._memories[place.rank].cells(place.address, place.count, _ALL, worker.where)
 
-    def _stuck(self, worker: _Worker) -> Violation:
+    def _stuck(self, worker: _ThreadblockState) -> Violation:
         deed = worker.block.deeds[worker.position]
         if deed.name == "barrier":
             what = f"waits at barrier {deed.barrier}"

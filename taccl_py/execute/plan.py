@@ -58,7 +58,7 @@ class Backend(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class StepAction:
     """What steps of one type do.
 
     Attributes
@@ -79,15 +79,15 @@ class Action:
 
 
 ACTIONS = {
-    "s": Action(sends=True, reads=True),
-    "r": Action(receives=True, writes=True),
-    "rcs": Action(receives=True, sends=True, writes=True),
-    "rrs": Action(receives=True, sends=True, reads=True),
-    "rrc": Action(receives=True, reads=True, writes=True),
-    "rrcs": Action(receives=True, sends=True, reads=True, writes=True),
-    "cpy": Action(reads=True, writes=True),
-    "re": Action(reads=True, writes=True, accumulates=True),
-    "nop": Action(),
+    "s": StepAction(sends=True, reads=True),
+    "r": StepAction(receives=True, writes=True),
+    "rcs": StepAction(receives=True, sends=True, writes=True),
+    "rrs": StepAction(receives=True, sends=True, reads=True),
+    "rrc": StepAction(receives=True, reads=True, writes=True),
+    "rrcs": StepAction(receives=True, sends=True, reads=True, writes=True),
+    "cpy": StepAction(reads=True, writes=True),
+    "re": StepAction(reads=True, writes=True, accumulates=True),
+    "nop": StepAction(),
 }
 
 
@@ -112,7 +112,7 @@ class Step:
     signals: bool
 
     @property
-    def action(self) -> Action:
+    def action(self) -> StepAction:
         """What it does."""
         return ACTIONS[self.type]
 
@@ -129,7 +129,7 @@ class Threadblock:
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlan:
+class ExecutableRank:
     """Threadblocks of one rank, by id, and its scratch in chunks."""
 
     rank: int
@@ -138,7 +138,7 @@ class RankPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExecutablePlan:
     """An algorithm file, ready to run.
 
     Attributes
@@ -166,7 +166,7 @@ class Plan:
     protocol: str
     in_place: bool
     out_of_place: bool
-    ranks: tuple[RankPlan, ...]
+    ranks: tuple[ExecutableRank, ...]
 
     @property
     def num_ranks(self) -> int:
@@ -211,7 +211,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SizeCut:
     """How data of one size are cut.
 
     Attributes
@@ -234,7 +234,7 @@ class Cut:
         return -(-self.chunk_elements // self.slice_elements)
 
 
-def cut_size(plan: Plan, size_bytes: int, data_type: DataType, runtime: Runtime) -> Cut:
+def cut_size(plan: ExecutablePlan, size_bytes: int, data_type: DataType, runtime: Runtime) -> SizeCut:
     """Cut for the largest possible size up to the wanted one, but at least one element a chunk.
 
     As the kernels do: a message holds what the protocol's payload holds, and a chunk that is larger goes in slices.
@@ -242,7 +242,7 @@ def cut_size(plan: Plan, size_bytes: int, data_type: DataType, runtime: Runtime)
     elements = max(1, size_bytes // (data_type.size_bytes * plan.chunks_per_size))
     payload = runtime.payload_bytes[plan.protocol]
     together = min(MAX_COUNT, max(1, payload // (elements * data_type.size_bytes)))
-    return Cut(elements, min(elements, payload // data_type.size_bytes), together)
+    return SizeCut(elements, min(elements, payload // data_type.size_bytes), together)
 
 
 def share_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) -> int:
@@ -263,7 +263,7 @@ def share_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) ->
     return chunks_per_loop // num_ranks
 
 
-def find_root(kind: Kind, ranks: Sequence[RankPlan]) -> int | None:
+def find_root(kind: Kind, ranks: Sequence[ExecutableRank]) -> int | None:
     """Root of a rooted collective: the one rank that receives nothing, or sends nothing; None if that does not tell."""
     if kind not in ROOTED:
         return 0
@@ -272,6 +272,6 @@ def find_root(kind: Kind, ranks: Sequence[RankPlan]) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _moves(rank: RankPlan, *, receives: bool) -> bool:
+def _moves(rank: ExecutableRank, *, receives: bool) -> bool:
     steps = [step.action for tb in rank.threadblocks for step in tb.steps]
     return any(action.receives if receives else action.sends for action in steps)

@@ -15,7 +15,7 @@ import numpy as np
 
 from taccl_py.collective import Kind
 from taccl_py.execute.arithmetic import Array, combine, decode, encode, storage_type
-from taccl_py.execute.plan import DataType, Operator, Plan
+from taccl_py.execute.plan import DataType, ExecutablePlan, Operator
 
 NDFloat = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -26,7 +26,7 @@ _FEWEST_LEVELS = 8  # sizes of numbers below which contributors take turns
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CallTask:
     """Collective, elements and operator of one call, and the seed of its data.
 
     Attributes
@@ -49,9 +49,11 @@ class Task:
     seed: int
 
 
-def make_task(plan: Plan, chunk_elements: int, data_type: DataType, operator: Operator | None, seed: int) -> Task:
+def make_task(
+    plan: ExecutablePlan, chunk_elements: int, data_type: DataType, operator: Operator | None, seed: int
+) -> CallTask:
     """Task of a plan with chunks of so many elements."""
-    return Task(
+    return CallTask(
         kind=plan.kind,
         num_ranks=plan.num_ranks,
         root=plan.root,
@@ -63,7 +65,7 @@ def make_task(plan: Plan, chunk_elements: int, data_type: DataType, operator: Op
     )
 
 
-def draw_input(task: Task, rank: int) -> Array:
+def draw_input(task: CallTask, rank: int) -> Array:
     """Input of one rank; the same every time."""
     rng = np.random.default_rng([task.seed, rank])
     count, stored = task.input_elements, storage_type(task.data_type)
@@ -82,7 +84,7 @@ def draw_input(task: Task, rank: int) -> Array:
     return np.where(active, signed, 0).astype(stored)
 
 
-def _draw_floats(task: Task, rank: int, rng: np.random.Generator) -> NDFloat:
+def _draw_floats(task: CallTask, rank: int, rng: np.random.Generator) -> NDFloat:
     count = task.input_elements
     signs = rng.choice(np.array([-1.0, 1.0]), count)
     if task.operator is Operator.PROD:
@@ -95,7 +97,7 @@ def _draw_floats(task: Task, rank: int, rng: np.random.Generator) -> NDFloat:
     return np.where(active, signs * rng.integers(1, most_each, count, endpoint=True), 0.0)
 
 
-def _turns(task: Task, rank: int, most: int) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], int]:
+def _turns(task: CallTask, rank: int, most: int) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], int]:
     """Elements to which a rank contributes, and how much at most, so that no sum is beyond `most`.
 
     Everybody contributes to everything where the numbers are large enough for all.
@@ -105,10 +107,10 @@ def _turns(task: Task, rank: int, most: int) -> tuple[np.ndarray[Any, np.dtype[n
     return (np.arange(task.input_elements) + rank) % stride == 0, most // contributors
 
 
-class Promises:
+class ExpectedOutputs:
     """Outputs that a task must lead to."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: CallTask) -> None:
         self.task = task
 
     def output(self, rank: int) -> Array | None:
@@ -155,7 +157,7 @@ class Promises:
         return numbers.astype(np.float64) if self.task.data_type.is_float else numbers
 
 
-def _whole_quotients(total: Array, task: Task) -> Array:
+def _whole_quotients(total: Array, task: CallTask) -> Array:
     """Quotients of integers, cut towards zero; a float64 could not hold all of them."""
     quotients, rest = np.divmod(total, total.dtype.type(task.num_ranks))
     rounded: Array = quotients + ((rest != 0) & (total < 0)).astype(total.dtype)

@@ -13,7 +13,16 @@ from xml.parsers import expat
 
 from taccl_py.collective import ROOTED, Address, Buffer, Kind, parse_kind
 from taccl_py.errors import InputError
-from taccl_py.execute.plan import ACTIONS, Dependency, Plan, RankPlan, Step, Threadblock, find_root, share_of
+from taccl_py.execute.plan import (
+    ACTIONS,
+    Dependency,
+    ExecutablePlan,
+    ExecutableRank,
+    Step,
+    Threadblock,
+    find_root,
+    share_of,
+)
 from taccl_py.runtimes import CUSTOM, EXECUTOR
 from taccl_py.units import MAX_RANKS
 
@@ -33,7 +42,7 @@ class _Node:
     inside: list[_Node] = field(default_factory=list)
 
 
-def read_plan(text: str, name: str, *, kind: Kind | None = None, root: int | None = None) -> Plan:
+def read_plan(text: str, name: str, *, kind: Kind | None = None, root: int | None = None) -> ExecutablePlan:
     """Plan of an algorithm file.
 
     Parameters
@@ -53,7 +62,7 @@ def read_plan(text: str, name: str, *, kind: Kind | None = None, root: int | Non
         If something is missing or impossible, naming line, element and attribute.
     """
     algo = _read_nodes(text, name)
-    return _Reader(name).plan(algo, kind, root)
+    return _PlanReader(name).plan(algo, kind, root)
 
 
 def _read_nodes(text: str, name: str) -> _Node:
@@ -88,13 +97,13 @@ def _read_nodes(text: str, name: str) -> _Node:
     return top[0]
 
 
-class _Reader:
+class _PlanReader:
     """Nodes -> plan."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def plan(self, algo: _Node, kind: Kind | None, root: int | None) -> Plan:
+    def plan(self, algo: _Node, kind: Kind | None, root: int | None) -> ExecutablePlan:
         """Plan of an algo element."""
         num_ranks = self._number(algo, "ngpus", least=2, most=MAX_RANKS)
         ranks = tuple(self._rank(node, num_ranks) for node in self._in_order(algo, num_ranks))
@@ -103,7 +112,7 @@ class _Reader:
         spelling = algo.values.get("coll", "")
         share = self._build(algo, "nchunksperloop", lambda: share_of(kind, num_ranks, chunks, spelling))
         in_place = self._number(algo, "inplace", default=0) != 0
-        return Plan(
+        return ExecutablePlan(
             name=self._name,
             kind=kind,
             root=self._root(algo, kind, root, ranks),
@@ -125,7 +134,7 @@ class _Reader:
             self._fail(algo, "coll", f"found {found}, but {asked} was asked for; leave --collective out")
         return found
 
-    def _root(self, algo: _Node, kind: Kind, asked: int | None, ranks: tuple[RankPlan, ...]) -> int:
+    def _root(self, algo: _Node, kind: Kind, asked: int | None, ranks: tuple[ExecutableRank, ...]) -> int:
         if asked and kind not in ROOTED:
             self._fail(algo, "coll", f"{kind} has no root; leave --root out")
         found = find_root(kind, ranks) if asked is None else asked
@@ -135,9 +144,9 @@ class _Reader:
             self._fail(algo, "ngpus", f"root {found} does not exist, ranks are 0..{len(ranks) - 1}; correct --root")
         return found
 
-    def _rank(self, node: _Node, num_ranks: int) -> RankPlan:
+    def _rank(self, node: _Node, num_ranks: int) -> ExecutableRank:
         blocks = self._in_order(node, len(node.inside))
-        return RankPlan(
+        return ExecutableRank(
             rank=self._number(node, "id"),
             scratch_chunks=self._number(node, "s_chunks", least=0, most=1 << 24),
             threadblocks=tuple(self._threadblock(block, num_ranks) for block in blocks),

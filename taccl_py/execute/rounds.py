@@ -16,9 +16,9 @@ import numpy as np
 from taccl_py.collective import Address
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import NumpyCells
-from taccl_py.execute.engine import Connection, Engine, Transport
+from taccl_py.execute.engine import MessageQueue, ThreadblockEngine, Transport
 from taccl_py.execute.memory import lengths_of, require_cells
-from taccl_py.execute.plan import Cut, DataType, Operator, Plan
+from taccl_py.execute.plan import DataType, ExecutablePlan, Operator, SizeCut
 from taccl_py.execute.trouble import Trouble, explain_deadlock, explain_left_over
 
 
@@ -26,7 +26,7 @@ from taccl_py.execute.trouble import Trouble, explain_deadlock, explain_left_ove
 class Parcel:
     """A message of a round and its length."""
 
-    connection: Connection
+    connection: MessageQueue
     elements: int
 
 
@@ -35,7 +35,7 @@ class Round:
     """What is exchanged when a round ends, in an order that is the same on all ranks, and whose slots are free then."""
 
     parcels: tuple[Parcel, ...]
-    freed: tuple[Connection, ...]
+    freed: tuple[MessageQueue, ...]
 
 
 class Mailbox(Transport):
@@ -43,56 +43,56 @@ class Mailbox(Transport):
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._arrived: dict[Connection, deque[Any]] = {}
-        self._open: dict[Connection, int] = {}
-        self._staged: list[tuple[Connection, Any]] = []
-        self._popped: list[Connection] = []
+        self._arrived: dict[MessageQueue, deque[Any]] = {}
+        self._open: dict[MessageQueue, int] = {}
+        self._staged: list[tuple[MessageQueue, Any]] = []
+        self._popped: list[MessageQueue] = []
 
-    def has_room(self, connection: Connection) -> bool:
+    def has_room(self, connection: MessageQueue) -> bool:
         """Whether a slot is free."""
         return self._open.get(connection, 0) < self._slots
 
-    def push(self, connection: Connection, message: Any) -> None:
+    def push(self, connection: MessageQueue, message: Any) -> None:
         """Take a slot; the message travels when the round ends."""
         self._open[connection] = self._open.get(connection, 0) + 1
         self._staged.append((connection, message))
 
-    def has_message(self, connection: Connection) -> bool:
+    def has_message(self, connection: MessageQueue) -> bool:
         """Whether a message has arrived."""
         return bool(self._arrived.get(connection))
 
-    def pop(self, connection: Connection) -> Any:
+    def pop(self, connection: MessageQueue) -> Any:
         """Take the oldest message."""
         self._popped.append(connection)
         return self._arrived[connection].popleft()
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: MessageQueue) -> None:
         """Let a slot be free again."""
         self._open[connection] = self._open.get(connection, 0) - 1
 
-    def take_popped(self) -> list[Connection]:
+    def take_popped(self) -> list[MessageQueue]:
         """Return where messages were popped in this round."""
         popped, self._popped = self._popped, []
         return popped
 
-    def take_staged(self) -> list[tuple[Connection, Any]]:
+    def take_staged(self) -> list[tuple[MessageQueue, Any]]:
         """Return what was pushed in this round, in order, and begin the next one."""
         staged, self._staged = self._staged, []
         return staged
 
-    def deliver(self, connection: Connection, message: Any) -> None:
+    def deliver(self, connection: MessageQueue, message: Any) -> None:
         """Let a message arrive."""
         self._arrived.setdefault(connection, deque()).append(message)
 
-    def left_over(self) -> list[Connection]:
+    def left_over(self) -> list[MessageQueue]:
         """Connections in which something was left."""
         return sorted(connection for connection, queue in self._arrived.items() if queue)
 
 
-class _Ghost(Engine):
+class _Ghost(ThreadblockEngine):
     """An engine without data: messages have a length and nothing in them."""
 
-    def __init__(self, plan: Plan, cut: Cut, mailbox: Mailbox, *, in_place: bool) -> None:
+    def __init__(self, plan: ExecutablePlan, cut: SizeCut, mailbox: Mailbox, *, in_place: bool) -> None:
         nowhere: dict[int, Any] = dict.fromkeys(range(plan.num_ranks))
         super().__init__(plan, cut, nowhere, mailbox, Operator.SUM, NumpyCells(DataType.INT8))
         self._lengths = [lengths_of(plan, rank, in_place=in_place) for rank in range(plan.num_ranks)]
@@ -114,7 +114,7 @@ class _Ghost(Engine):
         """There is nowhere to store it."""
 
 
-def find_rounds(plan: Plan, cut: Cut, slots: int, *, in_place: bool) -> list[Round]:
+def find_rounds(plan: ExecutablePlan, cut: SizeCut, slots: int, *, in_place: bool) -> list[Round]:
     """What happens in every round.
 
     Raises

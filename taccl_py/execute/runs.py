@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError
 from taccl_py.execute.arithmetic import NumpyCells
-from taccl_py.execute.compare import Comparison, WrongElement, compare_rank, total
-from taccl_py.execute.engine import Engine
-from taccl_py.execute.local import Queues, run_all
-from taccl_py.execute.memory import Memory, starts_with_input
-from taccl_py.execute.plan import Cut, DataType, Operator, Plan, cut_size
-from taccl_py.execute.promise import Promises, Task, draw_input, make_task
+from taccl_py.execute.compare import ResultCheck, WrongElement, compare_rank, total
+from taccl_py.execute.engine import ThreadblockEngine
+from taccl_py.execute.local import LocalQueues, run_all
+from taccl_py.execute.memory import RankMemory, starts_with_input
+from taccl_py.execute.plan import DataType, ExecutablePlan, Operator, SizeCut, cut_size
+from taccl_py.execute.promise import CallTask, ExpectedOutputs, draw_input, make_task
 from taccl_py.runtimes import Runtime
 from taccl_py.units import algbw_gbps, format_size
 
@@ -68,7 +68,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What a call did.
 
     Attributes
@@ -98,10 +98,10 @@ class Measured:
     """Mean time of a call, and what was wrong."""
 
     time_us: float
-    comparison: Comparison
+    comparison: ResultCheck
 
 
-def run_local(plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+def run_local(plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
     """Make a call with all ranks in this process.
 
     Raises
@@ -115,17 +115,17 @@ def run_local(plan: Plan, call: Call, conditions: Conditions) -> Outcome:
     require_memory(plan, cut, call)
     task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
     memories = {
-        rank: Memory(plan, cut, NumpyCells(call.data_type), rank, in_place=call.in_place)
+        rank: RankMemory(plan, cut, NumpyCells(call.data_type), rank, in_place=call.in_place)
         for rank in range(plan.num_ranks)
     }
-    promises = Promises(task)
+    promises = ExpectedOutputs(task)
     order = random.Random(conditions.seed) if conditions.shuffled else None
     seconds, found = 0.0, []
     for _ in range(conditions.repeats):
         for rank, memory in memories.items():
             fill(plan, task, memory, rank)
-        queues = Queues(conditions.runtime.fifo_slots[plan.protocol])
-        engine = Engine(plan, cut, memories, queues, call.operator, NumpyCells(call.data_type))
+        queues = LocalQueues(conditions.runtime.fifo_slots[plan.protocol])
+        engine = ThreadblockEngine(plan, cut, memories, queues, call.operator, NumpyCells(call.data_type))
         start = time.perf_counter()
         run_all(engine, queues, plan, order)
         seconds += time.perf_counter() - start
@@ -133,7 +133,7 @@ def run_local(plan: Plan, call: Call, conditions: Conditions) -> Outcome:
     return make_outcome(plan, call, cut, Measured(1e6 * seconds / conditions.repeats, total(found)))
 
 
-def fill(plan: Plan, task: Task, memory: Memory, rank: int) -> None:
+def fill(plan: ExecutablePlan, task: CallTask, memory: RankMemory, rank: int) -> None:
     """Give a rank its input, if it has one."""
     if starts_with_input(plan, rank):
         memory.fill(draw_input(task, rank))
@@ -141,11 +141,11 @@ def fill(plan: Plan, task: Task, memory: Memory, rank: int) -> None:
         memory.clear()
 
 
-def make_outcome(plan: Plan, call: Call, cut: Cut, measured: Measured) -> Outcome:
+def make_outcome(plan: ExecutablePlan, call: Call, cut: SizeCut, measured: Measured) -> CallOutcome:
     """Outcome of a measured call."""
     size_bytes = cut.chunk_elements * plan.chunks_per_size * call.data_type.size_bytes
     algbw = algbw_gbps(size_bytes, max(measured.time_us, 1e-3))
-    return Outcome(
+    return CallOutcome(
         call=call,
         size_bytes=size_bytes,
         count=cut.chunk_elements * plan.share_chunks,
@@ -165,7 +165,7 @@ def physical_bytes() -> int:
         return MAX_LOCAL_BYTES
 
 
-def require_memory(plan: Plan, cut: Cut, call: Call) -> None:
+def require_memory(plan: ExecutablePlan, cut: SizeCut, call: Call) -> None:
     """Refuse calls whose buffers of all ranks are too large for one process.
 
     Raises

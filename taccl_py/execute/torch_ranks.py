@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 from taccl_py.errors import InputError, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.compare import compare_rank, total
-from taccl_py.execute.engine import Engine
-from taccl_py.execute.memory import Memory
-from taccl_py.execute.plan import Backend, Plan, cut_size
-from taccl_py.execute.promise import Promises, make_task
+from taccl_py.execute.engine import ThreadblockEngine
+from taccl_py.execute.memory import RankMemory
+from taccl_py.execute.plan import Backend, ExecutablePlan, cut_size
+from taccl_py.execute.promise import ExpectedOutputs, make_task
 from taccl_py.execute.rounds import Mailbox, Round, find_rounds
-from taccl_py.execute.runs import Call, Conditions, Measured, Outcome, fill, make_outcome
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome
 from taccl_py.execute.torch_cells import TorchCells, load_torch
-from taccl_py.execute.torch_wire import GlooWire, NcclWire, Wire, choose_backend, let_share, take_seat
+from taccl_py.execute.torch_wire import GlooWire, MessageWire, NcclWire, choose_backend, let_share, take_seat
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class TorchSession:
         self._distributed = self._torch.distributed
         self._timeout_seconds, self._backend = timeout_seconds, backend
         self._environment: MutableMapping[str, str] = {} if environment is None else environment
-        self._wire: Wire | None = None
+        self._wire: MessageWire | None = None
         self._is_stuck = False
         try:
             self._distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
@@ -100,7 +100,7 @@ class TorchSession:
         made: T = shared[0]
         return made
 
-    def require_ranks(self, plan: Plan) -> None:
+    def require_ranks(self, plan: ExecutablePlan) -> None:
         """Refuse a program for another number of ranks than there are processes.
 
         Raises
@@ -115,7 +115,7 @@ class TorchSession:
                 path=plan.name,
             )
 
-    def open_wire(self) -> Wire:
+    def open_wire(self) -> MessageWire:
         """Return what carries messages; the first time, all ranks must ask for it.
 
         Raises
@@ -133,7 +133,7 @@ class TorchSession:
                 self._wire = GlooWire(self._torch)
         return self._wire
 
-    def run(self, plan: Plan, call: Call, conditions: Conditions) -> Outcome:
+    def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
         """Make a call; every process calls this with the same arguments, and has the same outcome.
 
         Raises
@@ -147,13 +147,13 @@ class TorchSession:
         task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
         wire = self.open_wire()
         cells = wire.cells(call.data_type)
-        promises, memory = Promises(task), Memory(plan, cut, cells, self.rank, in_place=call.in_place)
+        promises, memory = ExpectedOutputs(task), RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
         seconds, found = 0.0, []
         try:
             for _ in range(conditions.repeats):
                 fill(plan, task, memory, self.rank)
                 mailbox = Mailbox(slots)
-                engine = Engine(plan, cut, {self.rank: memory}, mailbox, call.operator, cells)
+                engine = ThreadblockEngine(plan, cut, {self.rank: memory}, mailbox, call.operator, cells)
                 self._distributed.barrier()
                 own = wire.measure(
                     partial(self._run_rounds, wire, rounds, engine, mailbox, cells), conditions.timeout_seconds
@@ -184,11 +184,15 @@ class TorchSession:
         if not self._is_stuck:
             self._distributed.destroy_process_group()
 
-    def _run_rounds(self, wire: Wire, rounds: list[Round], engine: Engine, mailbox: Mailbox, cells: TorchCells) -> None:
+    def _run_rounds(
+        self, wire: MessageWire, rounds: list[Round], engine: ThreadblockEngine, mailbox: Mailbox, cells: TorchCells
+    ) -> None:
         for one in rounds:
             self._run_round(wire, engine, mailbox, one, cells)
 
-    def _run_round(self, wire: Wire, engine: Engine, mailbox: Mailbox, one: Round, cells: TorchCells) -> None:
+    def _run_round(
+        self, wire: MessageWire, engine: ThreadblockEngine, mailbox: Mailbox, one: Round, cells: TorchCells
+    ) -> None:
         """Go on as far as possible, then exchange all messages of the round as one group."""
         for block in engine.blocks:
             engine.advance(block)

@@ -20,7 +20,7 @@ _WATCHDOG_FACTOR = 10
 _HOST, _FLAG = "NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
-class Wire(Protocol):
+class MessageWire(Protocol):
     """How messages travel, and what time their way takes."""
 
     @property
@@ -99,7 +99,7 @@ class NcclWire:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ProcessSeat:
     """Where a process sits.
 
     Attributes
@@ -115,22 +115,22 @@ class Seat:
     gpu: str | None
 
 
-def take_seat(torch: Any, rank: int) -> Seat:
+def take_seat(torch: Any, rank: int) -> ProcessSeat:
     """Seat of this process."""
     host, local = socket.gethostname(), int(torch.distributed.get_node_local_rank(fallback_rank=rank))
     if not (torch.distributed.is_nccl_available() and torch.cuda.is_available()):
-        return Seat(host, local, None)
+        return ProcessSeat(host, local, None)
     number = local % int(torch.cuda.device_count())
     # Processes may number their GPUs differently; older versions of torch do not tell the names.
-    return Seat(host, local, str(getattr(torch.cuda.get_device_properties(number), "uuid", number)))
+    return ProcessSeat(host, local, str(getattr(torch.cuda.get_device_properties(number), "uuid", number)))
 
 
-def _is_shared(seats: Sequence[Seat]) -> bool:
+def _is_shared(seats: Sequence[ProcessSeat]) -> bool:
     """Whether processes share a GPU."""
     return len({(seat.host, seat.gpu) for seat in seats}) < len(seats)
 
 
-def choose_backend(wanted: Backend, seats: Sequence[Seat]) -> Backend:
+def choose_backend(wanted: Backend, seats: Sequence[ProcessSeat]) -> Backend:
     """Backend for processes that sit so: NCCL where each has a GPU for itself, if nothing was asked for.
 
     Raises
@@ -151,7 +151,7 @@ def choose_backend(wanted: Backend, seats: Sequence[Seat]) -> Backend:
     return wanted
 
 
-def let_share(seats: Sequence[Seat], rank: int, environment: MutableMapping[str, str]) -> None:
+def let_share(seats: Sequence[ProcessSeat], rank: int, environment: MutableMapping[str, str]) -> None:
     """Set what NCCL needs if ranks share a GPU: a host of its own for each, unless the user has set the flag."""
     if _is_shared(seats) and _FLAG not in environment:
         environment.setdefault(_HOST, f"{seats[rank].host}-{rank}")

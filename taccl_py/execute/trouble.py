@@ -29,7 +29,7 @@ class BlockName:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class BlockedThreadblock:
     """A threadblock that cannot go on.
 
     Attributes
@@ -48,7 +48,7 @@ class Wait:
     target: BlockName | None
 
 
-def explain_deadlock(waits: Sequence[Wait]) -> list[Violation]:
+def explain_deadlock(waits: Sequence[BlockedThreadblock]) -> list[Violation]:
     """Sentences about threadblocks that all wait: first a circle, or where a chain of them ends, then each of the others."""
     by_block = {wait.block: wait for wait in sorted(waits, key=lambda wait: wait.block)}
     chain = _chain(by_block)
@@ -71,9 +71,9 @@ def explain_deadlock(waits: Sequence[Wait]) -> list[Violation]:
     return [Violation(f"{first.block} step {first.step}", "deadlock", f"{'; '.join(links)}; {end}"), *others]
 
 
-def _chain(by_block: dict[BlockName, Wait]) -> list[Wait]:
+def _chain(by_block: dict[BlockName, BlockedThreadblock]) -> list[BlockedThreadblock]:
     """Threadblocks of which each waits for the next one: a whole circle, or a way to the one for whom nobody is left."""
-    seen: list[Wait] = []
+    seen: list[BlockedThreadblock] = []
     wait = next(iter(by_block.values()))
     while wait not in seen:
         seen.append(wait)

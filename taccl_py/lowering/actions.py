@@ -1,7 +1,7 @@
 """Actions: what ranks do, before it is decided which threadblock does it.
 
 An *action* becomes one step; a forward (an arrival and a send) may become one step out of two actions. Actions are kept in
-one list for all ranks, in the order of time of `taccl_py.lowering.order`; `Action.order` is the place in it.
+one list for all ranks, in the order of time of `taccl_py.lowering.order`; `RankAction.order` is the place in it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.program import Op
 from taccl_py.runtimes import MAX_COUNT
 
@@ -17,7 +17,7 @@ NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class RankAction:
     """Something that one rank does.
 
     Attributes
@@ -46,8 +46,8 @@ class Action:
     order: int
     rank: int
     op: Op
-    reads: Cells | None
-    writes: Cells | None
+    reads: CellRange | None
+    writes: CellRange | None
     arrives: int = NONE
     leaves: int = NONE
     beside: int = NONE
@@ -65,16 +65,16 @@ class Action:
         """Whether it neither takes nor gives a transfer."""
         return self.arrives == NONE and self.leaves == NONE
 
-    def on(self, reads: Cells | None, writes: Cells | None) -> Action:
+    def on(self, reads: CellRange | None, writes: CellRange | None) -> RankAction:
         """Return the same action on other cells."""
         # Not `replace`, which takes five times as long: large programs have hundreds of thousands of actions.
-        return Action(
+        return RankAction(
             self.order, self.rank, self.op, reads, writes, self.arrives, self.leaves, self.beside, self.ready_us, self.busy_us
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class StepTransfer:
     """What one sending step gives to one receiving step: a message, or one instance's part or a piece of it.
 
     Attributes
@@ -101,7 +101,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RankWork:
     """All that the ranks do, in cells of the final size.
 
     Attributes
@@ -109,11 +109,11 @@ class Work:
     actions
         In the order of time.
     transfers
-        Numbered as in `Action.arrives` and `Action.leaves`.
+        Numbered as in `RankAction.arrives` and `RankAction.leaves`.
     """
 
-    actions: tuple[Action, ...]
-    transfers: tuple[Transfer, ...]
+    actions: tuple[RankAction, ...]
+    transfers: tuple[StepTransfer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class _Slice:
     count: int
 
 
-def cut_actions(actions: tuple[Action, ...], messages: tuple[Transfer, ...], instances: int) -> Work:
+def cut_actions(actions: tuple[RankAction, ...], messages: tuple[StepTransfer, ...], instances: int) -> RankWork:
     """Cut every chunk into `instances` cells, and every action into one for each instance and at most `MAX_COUNT` cells.
 
     A message's cells are cut into as many neighbouring parts as there are instances, equal at both ends, so that each
@@ -140,28 +140,30 @@ def cut_actions(actions: tuple[Action, ...], messages: tuple[Transfer, ...], ins
     instances
         Number of instances, at least 1.
     """
-    transfers: list[Transfer] = []
+    transfers: list[StepTransfer] = []
     first_of: list[int] = []
     for message in messages:
         first_of.append(len(transfers))
         transfers.extend(
             replace(message, instance=part.instance, count=part.count) for part in _parts(message.count, instances)
         )
-    cut: list[Action] = []
+    cut: list[RankAction] = []
     for action in actions:
         for index, piece in enumerate(_parts(action.count, instances)):
             cut.append(_slice_of(action, piece, len(cut), instances, first_of, index))
-    return Work(tuple(cut), tuple(transfers))
+    return RankWork(tuple(cut), tuple(transfers))
 
 
-def _slice_of(action: Action, piece: _Slice, order: int, instances: int, first_of: list[int], index: int) -> Action:
-    def cells(whole: Cells | None) -> Cells | None:
+def _slice_of(
+    action: RankAction, piece: _Slice, order: int, instances: int, first_of: list[int], index: int
+) -> RankAction:
+    def cells(whole: CellRange | None) -> CellRange | None:
         return whole.scaled(instances).part(piece.offset, piece.count) if whole else None
 
     def transfer(message: int) -> int:
         return first_of[message] + index if message != NONE else NONE
 
-    return Action(
+    return RankAction(
         order, action.rank, action.op, cells(action.reads), cells(action.writes), transfer(action.arrives),
         transfer(action.leaves), transfer(action.beside), action.ready_us, action.busy_us,
     )  # fmt: skip

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from taccl_py.collective import Address, Buffer
-from taccl_py.lowering.actions import NONE, Action
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.actions import NONE, RankAction
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.dependencies import Dependencies
 from taccl_py.lowering.program import Gpu, Op, Step, Threadblock
-from taccl_py.lowering.threadblocks import Draft, find_receivers, find_senders
+from taccl_py.lowering.threadblocks import UnfinishedThreadblock, find_receivers, find_senders
 from taccl_py.runtimes import MAX_DEPENDENCY_THREADBLOCK
 
 _NO_SOURCE = Address(Buffer.INPUT, -1)
@@ -19,23 +19,23 @@ _NO_TARGET = Address(Buffer.OUTPUT, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ActionPlace:
     """Threadblock and step of an action."""
 
     threadblock: int
     step: int
 
 
-def count_steps(draft: Draft, dependencies: Dependencies) -> int:
+def count_steps(draft: UnfinishedThreadblock, dependencies: Dependencies) -> int:
     """Steps of a threadblock, nops included."""
     waits = dependencies.waits
     return len(draft.actions) + sum(max(0, len(waits.get(action.order, ())) - 1) for action in draft.actions)
 
 
 def assemble_gpus(
-    drafts: tuple[tuple[Draft, ...], ...],
+    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...],
     dependencies: Dependencies,
-    geometry: Geometry,
+    geometry: BufferSizes,
     scratch_cells: tuple[int, ...],
 ) -> tuple[Gpu, ...]:
     """Write every rank's threadblocks down.
@@ -70,20 +70,20 @@ def assemble_gpus(
 class _Assembler:
     """Writes steps; the addresses of the other side are for people."""
 
-    def __init__(self, drafts: tuple[tuple[Draft, ...], ...], dependencies: Dependencies) -> None:
+    def __init__(self, drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._senders = find_senders(drafts)
         self._receivers = find_receivers(drafts)
 
-    def threadblocks(self, drafts: tuple[Draft, ...]) -> tuple[Threadblock, ...]:
+    def threadblocks(self, drafts: tuple[UnfinishedThreadblock, ...]) -> tuple[Threadblock, ...]:
         """Return the threadblocks of one rank."""
         numbered = self._numbered(drafts)
-        places: dict[int, _Place] = {}
+        places: dict[int, _ActionPlace] = {}
         for number, draft in enumerate(numbered):
             step = 0
             for action in draft.actions:
                 step += max(0, len(self._dependencies.waits.get(action.order, ())) - 1)
-                places[action.order] = _Place(number, step)
+                places[action.order] = _ActionPlace(number, step)
                 step += 1
         return tuple(
             Threadblock(
@@ -95,14 +95,14 @@ class _Assembler:
             for draft in numbered
         )
 
-    def _numbered(self, drafts: tuple[Draft, ...]) -> tuple[Draft, ...]:
+    def _numbered(self, drafts: tuple[UnfinishedThreadblock, ...]) -> tuple[UnfinishedThreadblock, ...]:
         """Threadblocks in the order of their numbers; those that others wait for need the small ones."""
         if len(drafts) <= MAX_DEPENDENCY_THREADBLOCK + 1:
             return drafts
         targets = {target for waits in self._dependencies.waits.values() for target in waits}
         return tuple(sorted(drafts, key=lambda draft: not any(action.order in targets for action in draft.actions)))
 
-    def _steps(self, action: Action, places: dict[int, _Place]) -> Iterator[Step]:
+    def _steps(self, action: RankAction, places: dict[int, _ActionPlace]) -> Iterator[Step]:
         """Nops for all dependencies but the last, then the step itself."""
         waits = sorted(
             (places[target].threadblock, places[target].step)
@@ -124,7 +124,7 @@ class _Assembler:
         )
 
     @staticmethod
-    def _far(action: Action | None, near: Cells | None) -> Cells | None:
+    def _far(action: RankAction | None, near: CellRange | None) -> CellRange | None:
         """Cells of the other side of a transfer; the near ones where there are none."""
         if action is None:
             return near

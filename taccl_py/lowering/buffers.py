@@ -12,7 +12,7 @@ from taccl_py.runtimes import LEGACY, Runtime
 _ONE_SHARE = frozenset({Kind.GATHER, Kind.SCATTER})
 
 
-class Placement(StrEnum):
+class CallPlacement(StrEnum):
     """How the user's buffers may lie: where NCCL calls it in place, apart, or either."""
 
     BOTH = "both"
@@ -21,7 +21,7 @@ class Placement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class BufferSizes:
     """Sizes and aliases of the buffers, in cells; a cell is a chunk cut into `instances`.
 
     Attributes
@@ -95,7 +95,7 @@ class Flags:
     out_of_place: bool
 
 
-def placement_flags(placement: Placement, runtime: Runtime, kind: Kind) -> Flags:
+def placement_flags(placement: CallPlacement, runtime: Runtime, kind: Kind) -> Flags:
     """Return the placements that a program is for; the legacy runtime knows one of them for each file.
 
     Raises
@@ -105,12 +105,12 @@ def placement_flags(placement: Placement, runtime: Runtime, kind: Kind) -> Flags
     """
     if runtime.name == LEGACY.name:
         # This runtime reads the one attribute `inplace`, and takes no AllToAll in place.
-        if kind is Kind.ALLTOALL and placement is Placement.IN_PLACE:
+        if kind is Kind.ALLTOALL and placement is CallPlacement.IN_PLACE:
             raise LoweringError(
                 f"{runtime.title} refuses AllToAll in place; lower it with placement 'out'",
                 runtime=runtime.name,
                 limit="placement",
             )
-        in_place = placement is not Placement.OUT_OF_PLACE and kind is not Kind.ALLTOALL
+        in_place = placement is not CallPlacement.OUT_OF_PLACE and kind is not Kind.ALLTOALL
         return Flags(in_place, not in_place)
-    return Flags(placement is not Placement.OUT_OF_PLACE, placement is not Placement.IN_PLACE)
+    return Flags(placement is not CallPlacement.OUT_OF_PLACE, placement is not CallPlacement.IN_PLACE)

@@ -8,7 +8,7 @@ from taccl_py.collective import Address, Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class CellRange:
     """Neighbouring cells of one buffer of a rank."""
 
     buffer: Buffer
@@ -25,10 +25,10 @@ class Cells:
         """Offset after the last cell."""
         return self.first + self.count
 
-    def part(self, offset: int, count: int) -> Cells:
+    def part(self, offset: int, count: int) -> CellRange:
         """Return `count` of these cells from `offset` on."""
-        return Cells(self.buffer, self.first + offset, count)
+        return CellRange(self.buffer, self.first + offset, count)
 
-    def scaled(self, factor: int) -> Cells:
+    def scaled(self, factor: int) -> CellRange:
         """Return the same cells when every one of them is cut into `factor`."""
-        return Cells(self.buffer, self.first * factor, self.count * factor)
+        return CellRange(self.buffer, self.first * factor, self.count * factor)

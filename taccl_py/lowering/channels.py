@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.actions import NONE, Work
+from taccl_py.lowering.actions import NONE, RankWork
 from taccl_py.runtimes import MAX_PEERS_PER_CHANNEL, Runtime
 from taccl_py.topology.model import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Orbits:
+class LinkOrbits:
     """Links that have the same channels, as symmetries take them to each other.
 
     Attributes
@@ -62,14 +62,14 @@ class ChannelRules:
     runtime: Runtime
     instances: int
     spread: Mapping[int, int]
-    orbits: Orbits | None = None
+    orbits: LinkOrbits | None = None
 
     def channels_of(self, link: int) -> int:
         """Number of channels that the link, or orbit of links, needs."""
         return self.instances * self.spread.get(link, 1)
 
 
-def assign_channels(work: Work, topology: Topology, rules: ChannelRules) -> tuple[int, ...]:
+def assign_channels(work: RankWork, topology: Topology, rules: ChannelRules) -> tuple[int, ...]:
     """Return the channel of every transfer.
 
     Raises
@@ -85,7 +85,7 @@ def assign_channels(work: Work, topology: Topology, rules: ChannelRules) -> tupl
     )
 
 
-def _spread_messages(work: Work, rules: ChannelRules) -> dict[int, int]:
+def _spread_messages(work: RankWork, rules: ChannelRules) -> dict[int, int]:
     """Which of its link's channel groups each message uses: the first messages the first one, so that groups take turns once."""
     of_link: dict[int, dict[int, None]] = {}
     for action in work.actions:

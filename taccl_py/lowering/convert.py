@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.buffers import Placement, placement_flags
+from taccl_py.lowering.buffers import CallPlacement, placement_flags
 from taccl_py.lowering.foreign import ForeignFile, LocalCopy, counted_by, runs_of
 from taccl_py.lowering.limits import require_limits
 from taccl_py.lowering.msccl_xml import UNLIMITED_BYTES
@@ -44,7 +44,7 @@ class ConvertOptions:
     unfused: bool = False
 
 
-def conversions(file: ForeignFile, runtime: Runtime, placement: Placement | None) -> list[ConvertOptions]:
+def conversions(file: ForeignFile, runtime: Runtime, placement: CallPlacement | None) -> list[ConvertOptions]:
     """Ways to read a file, the most useful first.
 
     Raises
@@ -53,12 +53,12 @@ def conversions(file: ForeignFile, runtime: Runtime, placement: Placement | None
         If the runtime has no calls of the placement.
     """
     program = file.program
-    declared = Placement.BOTH
+    declared = CallPlacement.BOTH
     if program.in_place != program.out_of_place:
-        declared = Placement.IN_PLACE if program.in_place else Placement.OUT_OF_PLACE
+        declared = CallPlacement.IN_PLACE if program.in_place else CallPlacement.OUT_OF_PLACE
     wanted = [placement] if placement is not None else [declared]
     if placement is None and file.legacy and runtime.name != LEGACY.name:
-        wanted.insert(0, Placement.BOTH)
+        wanted.insert(0, CallPlacement.BOTH)
     meanings = (False, True) if any(file.copies) else (False,)
     flags = [placement_flags(one, runtime, program.kind) for one in wanted]
     fused = any(step.op in _FUSED for gpu in program.gpus for tb in gpu.threadblocks for step in tb.steps)
@@ -71,14 +71,14 @@ def conversions(file: ForeignFile, runtime: Runtime, placement: Placement | None
 
 
 @dataclass(slots=True, eq=False)
-class _Act:
+class _ConvertedStep:
     """A step that moves something, and those of other threadblocks that must have been done."""
 
     op: Op
     src: Address
     dst: Address
     count: int
-    waits: list[_Act] = field(default_factory=list)
+    waits: list[_ConvertedStep] = field(default_factory=list)
 
     @property
     def touched(self) -> list[Address]:
@@ -89,13 +89,13 @@ class _Act:
 
 
 @dataclass(slots=True)
-class _Block:
+class _ConvertedBlock:
     """A threadblock of acts."""
 
     send_peer: int
     recv_peer: int
     channel: int
-    acts: list[_Act]
+    acts: list[_ConvertedStep]
 
 
 def convert(file: ForeignFile, options: ConvertOptions) -> Program:
@@ -142,23 +142,23 @@ def _max_bytes(program: Program, chunks: int, runtime: Runtime) -> int:
     return min(program.max_bytes, rounds_bytes, runtime.max_size_bytes)
 
 
-def _take_apart(gpu: Gpu) -> list[_Block]:
+def _take_apart(gpu: Gpu) -> list[_ConvertedBlock]:
     """Acts with all they wait for; nops go."""
-    acts = [[_Act(step.op, step.src, step.dst, step.count) for step in tb.steps] for tb in gpu.threadblocks]
+    acts = [[_ConvertedStep(step.op, step.src, step.dst, step.count) for step in tb.steps] for tb in gpu.threadblocks]
     for number, tb in enumerate(gpu.threadblocks):
-        pending: list[_Act] = []
+        pending: list[_ConvertedStep] = []
         for step, act in zip(tb.steps, acts[number], strict=True):
             if step.depends_on is not None:
                 pending.append(_waited(acts, gpu.rank, number, step.depends_on))
             if step.op is not Op.NOP:
                 act.waits, pending = pending, []
     return [
-        _Block(tb.send_peer, tb.recv_peer, tb.channel, [act for act in of_block if act.op is not Op.NOP])
+        _ConvertedBlock(tb.send_peer, tb.recv_peer, tb.channel, [act for act in of_block if act.op is not Op.NOP])
         for tb, of_block in zip(gpu.threadblocks, acts, strict=True)
     ]
 
 
-def _waited(acts: list[list[_Act]], rank: int, number: int, depends_on: tuple[int, int]) -> _Act:
+def _waited(acts: list[list[_ConvertedStep]], rank: int, number: int, depends_on: tuple[int, int]) -> _ConvertedStep:
     """What a dependency is about: the step, or if that is a nop, the one that it belongs to."""
     block, index = depends_on
     steps = acts[block] if block < len(acts) else []
@@ -170,18 +170,20 @@ def _waited(acts: list[list[_Act]], rank: int, number: int, depends_on: tuple[in
     return target
 
 
-def _add_to_target(blocks: Sequence[_Block]) -> None:
+def _add_to_target(blocks: Sequence[_ConvertedBlock]) -> None:
     for act in [act for block in blocks for act in block.acts]:
         if act.op in (Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND):
             act.src = act.dst
 
 
-def _insert_copies(blocks: list[_Block], copies: Sequence[LocalCopy]) -> None:
+def _insert_copies(blocks: list[_ConvertedBlock], copies: Sequence[LocalCopy]) -> None:
     """Copy before anything else: whoever touches what is copied waits for it."""
     if not copies:
         return
     made = [
-        _Act(Op.COPY, Address(Buffer.INPUT, first.input_chunk), Address(Buffer.OUTPUT, first.output_chunk), count)
+        _ConvertedStep(
+            Op.COPY, Address(Buffer.INPUT, first.input_chunk), Address(Buffer.OUTPUT, first.output_chunk), count
+        )
         for first, count in runs_of(copies, MAX_COUNT)
     ]
     copied = {copy.output_chunk for copy in copies}
@@ -191,10 +193,10 @@ def _insert_copies(blocks: list[_Block], copies: Sequence[LocalCopy]) -> None:
             if any(copied.intersection(range(offset, offset + act.count)) for offset in outputs):
                 act.waits.append(made[-1])
                 break
-    blocks.append(_Block(-1, -1, 0, made))
+    blocks.append(_ConvertedBlock(-1, -1, 0, made))
 
 
-def _unfuse(blocks: Sequence[_Block], scratch: int, *, in_place: bool) -> int:
+def _unfuse(blocks: Sequence[_ConvertedBlock], scratch: int, *, in_place: bool) -> int:
     """Receive, add and send one after the other; returns the scratch that is needed now."""
     for block in blocks:
         private = Address(Buffer.SCRATCH, scratch)
@@ -205,24 +207,24 @@ def _unfuse(blocks: Sequence[_Block], scratch: int, *, in_place: bool) -> int:
     return scratch
 
 
-def _parts(act: _Act, private: Address, *, in_place: bool) -> list[_Act]:
+def _parts(act: _ConvertedStep, private: Address, *, in_place: bool) -> list[_ConvertedStep]:
     """Steps of which an act consists; it is the last of them, so that who waits for it waits for all."""
     count, src, dst = act.count, act.src, act.dst
     if act.op is Op.RECV_COPY_SEND:
-        parts = [_Act(Op.RECV, src, dst, count), _Act(Op.SEND, dst, dst, count)]
+        parts = [_ConvertedStep(Op.RECV, src, dst, count), _ConvertedStep(Op.SEND, dst, dst, count)]
     elif act.op is Op.RECV_REDUCE_SEND:
-        parts = [_Act(Op.RECV, src, private, count), _Act(Op.REDUCE, src, private, count)]
-        parts.append(_Act(Op.SEND, private, dst, count))
+        parts = [_ConvertedStep(Op.RECV, src, private, count), _ConvertedStep(Op.REDUCE, src, private, count)]
+        parts.append(_ConvertedStep(Op.SEND, private, dst, count))
     elif act.op.adds:
         if src == dst:
-            parts = [_Act(Op.RECV, src, private, count), _Act(Op.REDUCE, private, dst, count)]
+            parts = [_ConvertedStep(Op.RECV, src, private, count), _ConvertedStep(Op.REDUCE, private, dst, count)]
         elif _may_overlap(src, dst, count, in_place=in_place):
             # What arrives must not be stored over what it is to be added to.
-            parts = [_Act(Op.RECV, src, private, count), _Act(Op.REDUCE, src, private, count)]
-            parts.append(_Act(Op.COPY, private, dst, count))
+            parts = [_ConvertedStep(Op.RECV, src, private, count), _ConvertedStep(Op.REDUCE, src, private, count)]
+            parts.append(_ConvertedStep(Op.COPY, private, dst, count))
         else:
-            parts = [_Act(Op.RECV, src, dst, count), _Act(Op.REDUCE, src, dst, count)]
-        parts += [_Act(Op.SEND, dst, dst, count)] * (act.op is Op.RECV_REDUCE_COPY_SEND)
+            parts = [_ConvertedStep(Op.RECV, src, dst, count), _ConvertedStep(Op.REDUCE, src, dst, count)]
+        parts += [_ConvertedStep(Op.SEND, dst, dst, count)] * (act.op is Op.RECV_REDUCE_COPY_SEND)
     else:
         return [act]
     parts[0].waits = act.waits
@@ -238,7 +240,7 @@ def _may_overlap(one: Address, other: Address, count: int, *, in_place: bool) ->
     return in_place and Buffer.SCRATCH not in (one.buffer, other.buffer)
 
 
-def _lengths(file: ForeignFile, gpu: Gpu, blocks: Sequence[_Block], runtime: Runtime) -> dict[Buffer, int]:
+def _lengths(file: ForeignFile, gpu: Gpu, blocks: Sequence[_ConvertedBlock], runtime: Runtime) -> dict[Buffer, int]:
     """Lengths of input and output to declare: as before, but the true ones where a buffer was not used or is counted anew."""
     program, ranks = file.program, len(file.program.gpus)
     used = {address.buffer for block in blocks for act in block.acts for address in act.touched}
@@ -256,14 +258,14 @@ def _lengths(file: ForeignFile, gpu: Gpu, blocks: Sequence[_Block], runtime: Run
     return {buffer: chunks * (ranks if buffer is lone else 1) * (buffer in used) for buffer in lengths}
 
 
-def _put_together(blocks: Sequence[_Block]) -> tuple[Threadblock, ...]:
+def _put_together(blocks: Sequence[_ConvertedBlock]) -> tuple[Threadblock, ...]:
     """Threadblocks with nops for all waits of a step but the last."""
     owner = {id(act): number for number, block in enumerate(blocks) for act in block.acts}
     order = {id(act): index for block in blocks for index, act in enumerate(block.acts)}
-    waits: dict[int, list[_Act]] = {}
+    waits: dict[int, list[_ConvertedStep]] = {}
     for number, block in enumerate(blocks):
         for act in block.acts:
-            latest: dict[int, _Act] = {}
+            latest: dict[int, _ConvertedStep] = {}
             for target in sorted(act.waits, key=lambda one: order[id(one)]):
                 if owner[id(target)] != number or order[id(target)] >= order[id(act)]:
                     latest[owner[id(target)]] = target
@@ -291,6 +293,6 @@ def _put_together(blocks: Sequence[_Block]) -> tuple[Threadblock, ...]:
     )
 
 
-def _steps(act: _Act, waits: list[tuple[int, int]], flagged: bool) -> list[Step]:
+def _steps(act: _ConvertedStep, waits: list[tuple[int, int]], flagged: bool) -> list[Step]:
     nops = [Step(Op.NOP, *_NOWHERE, 0, place) for place in waits[:-1]]
     return [*nops, Step(act.op, act.src, act.dst, act.count, waits[-1] if waits else None, flagged)]

@@ -20,11 +20,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.lowering.actions import NONE, Action
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.memory import Memory
+from taccl_py.lowering.actions import NONE, RankAction
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.memory import CellHistory
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.threadblocks import Draft, find_senders
+from taccl_py.lowering.threadblocks import UnfinishedThreadblock, find_senders
 from taccl_py.lowering.turns import latest_first
 from taccl_py.runtimes import MAX_REDUCE_CHAIN
 
@@ -34,7 +34,7 @@ _Clock = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Result of `find_dependencies`; actions are named by `Action.order`.
+    """Result of `find_dependencies`; actions are named by `RankAction.order`.
 
     Attributes
     ----------
@@ -52,8 +52,8 @@ class Dependencies:
 
 
 def find_dependencies(
-    drafts: tuple[tuple[Draft, ...], ...],
-    geometry: Geometry,
+    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...],
+    geometry: BufferSizes,
     *,
     aliased: bool,
     turns: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
@@ -79,7 +79,7 @@ def find_dependencies(
     """
     clocks = _Clocks(drafts, whole=whole)
     everything = sorted((a for rank in drafts for draft in rank for a in draft.actions), key=lambda a: a.order)
-    memory = Memory(everything, geometry, aliased=aliased)
+    memory = CellHistory(everything, geometry, aliased=aliased)
     by_order = {action.order: action for action in everything}
     waits: dict[int, tuple[int, ...]] = {}
     frees_source = False
@@ -96,7 +96,9 @@ def find_dependencies(
     return Dependencies(waits, frozenset(flagged), frees_source)
 
 
-def _gathered(drafts: tuple[tuple[Draft, ...], ...], waits: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+def _gathered(
+    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], waits: dict[int, tuple[int, ...]]
+) -> dict[int, tuple[int, ...]]:
     """Waits of which those of a chain of sums are its first one's, and those for one of its sums are for the last one.
 
     Both only come later, so that everything that was certain stays so. Whether the program still comes to its end is tested with
@@ -114,9 +116,9 @@ def _gathered(drafts: tuple[tuple[Draft, ...], ...], waits: dict[int, tuple[int,
     return {order: tuple(sorted(targets)) for order, targets in gathered.items()}
 
 
-def _chains(draft: Draft) -> Iterator[list[Action]]:
+def _chains(draft: UnfinishedThreadblock) -> Iterator[list[RankAction]]:
     """Runs of sums that the runtime would merge if none of them but the first waited, each of at most as many as it can."""
-    chain: list[Action] = []
+    chain: list[RankAction] = []
     for action in draft.actions:
         fits = chain and _would_merge(chain[-1], action) and chain[-1].count == action.count
         if not fits or len(chain) == MAX_REDUCE_CHAIN:
@@ -143,7 +145,7 @@ class _Clocks:
     then nothing is concluded from messages.
     """
 
-    def __init__(self, drafts: tuple[tuple[Draft, ...], ...], *, whole: bool) -> None:
+    def __init__(self, drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], *, whole: bool) -> None:
         self._seat: dict[int, _Seat] = {}
         self._orders: dict[int, tuple[int, ...]] = {}
         num_actions = sum(len(draft.actions) for rank in drafts for draft in rank)
@@ -164,7 +166,7 @@ class _Clocks:
         self._begin: dict[int, _Clock] = {}
         self._end: dict[int, _Clock] = {}
 
-    def add(self, action: Action, before: list[int]) -> list[int]:
+    def add(self, action: RankAction, before: list[int]) -> list[int]:
         """Give the action its clocks and return those of `before` (latest first) that it has to wait for."""
         order = action.order
         clock: _Clock = np.zeros(self._width[action.rank], dtype=np.int32)
@@ -190,7 +192,7 @@ class _Clocks:
 
 
 def _chain_breaks(
-    drafts: tuple[tuple[Draft, ...], ...], waits: dict[int, tuple[int, ...]], flagged: set[int]
+    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], waits: dict[int, tuple[int, ...]], flagged: set[int]
 ) -> Iterator[int]:
     """Reductions that must raise a flag so that the runtime does not merge the next one into them.
 
@@ -209,7 +211,7 @@ def _chain_breaks(
                 length += 1
 
 
-def _would_merge(before: Action, action: Action) -> bool:
+def _would_merge(before: RankAction, action: RankAction) -> bool:
     if before.op is not Op.REDUCE or action.op is not Op.REDUCE:
         return False
     if before.writes is None or action.writes is None or before.reads is None or action.reads is None:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from taccl_py.lowering.actions import NONE, Action, Transfer
-from taccl_py.lowering.threadblocks import Draft
+from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
+from taccl_py.lowering.threadblocks import UnfinishedThreadblock
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class FifoModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _FifoStep:
     """An action with the numbers of the connections that it takes from and gives to, or `NONE`."""
 
-    action: Action
+    action: RankAction
     waits: tuple[int, ...]
     count: int
     source: int
@@ -54,16 +54,16 @@ class Fifos:
     drafts
         Threadblocks by rank.
     waits
-        Actions of other threadblocks that must be done before, by `Action.order`.
+        Actions of other threadblocks that must be done before, by `RankAction.order`.
     transfers
         For the ends of connections.
     """
 
     def __init__(
         self,
-        drafts: Sequence[Sequence[Draft]],
+        drafts: Sequence[Sequence[UnfinishedThreadblock]],
         waits: Mapping[int, tuple[int, ...]],
-        transfers: Sequence[Transfer],
+        transfers: Sequence[StepTransfer],
     ) -> None:
         number: dict[tuple[int, int, int], int] = {}
 
@@ -75,7 +75,7 @@ class Fifos:
 
         self._blocks = [
             [
-                _Step(
+                _FifoStep(
                     a,
                     waits.get(a.order, ()),
                     a.count,
@@ -88,9 +88,9 @@ class Fifos:
             for d in rank
         ]
         self._connections = len(number)
-        self._known: dict[FifoModel, tuple[Action, ...]] = {}
+        self._known: dict[FifoModel, tuple[RankAction, ...]] = {}
 
-    def stuck(self, model: FifoModel) -> tuple[Action, ...]:
+    def stuck(self, model: FifoModel) -> tuple[RankAction, ...]:
         """Return the actions at which threadblocks stop for ever; none if the program ends.
 
         Parameters
@@ -102,15 +102,15 @@ class Fifos:
             self._known[model] = self.start(model).stuck()
         return self._known[model]
 
-    def start(self, model: FifoModel) -> Execution:
+    def start(self, model: FifoModel) -> ResumableExecution:
         """Return an execution that has not begun."""
-        return Execution(self._blocks, self._connections, model)
+        return ResumableExecution(self._blocks, self._connections, model)
 
 
-class Execution:
+class ResumableExecution:
     """One that can be gone on with; lists are indexed by threadblock or by connection."""
 
-    def __init__(self, blocks: Sequence[Sequence[_Step]], connections: int, model: FifoModel) -> None:
+    def __init__(self, blocks: Sequence[Sequence[_FifoStep]], connections: int, model: FifoModel) -> None:
         self._blocks, self._model = blocks, model
         self._position = [0] * len(blocks)
         self._operations = [0] * len(blocks)
@@ -120,11 +120,11 @@ class Execution:
         self._done: set[int] = set()
         self._released: set[int] = set()
         # Released receives whose copies wait for an action.
-        self._copying: dict[int, list[_Step]] = {}
+        self._copying: dict[int, list[_FifoStep]] = {}
         self._waiting: dict[int, list[int]] = {}
         self._queue = deque(range(len(blocks)))
 
-    def stuck(self) -> tuple[Action, ...]:
+    def stuck(self) -> tuple[RankAction, ...]:
         """Run to the end, or to where nothing moves."""
         while self._queue:
             block = self._queue.popleft()
@@ -138,14 +138,14 @@ class Execution:
         return tuple(steps[position].action for steps, position in stops if position < len(steps))
 
     def release(self, orders: Iterable[int]) -> None:
-        """Let these receives, by `Action.order`, no longer wait for memory, as if what comes were copied there when that is free."""
+        """Let these receives, by `RankAction.order`, no longer wait for memory, as if what comes were copied there when that is free."""
         self._released.update(orders)
         for block, steps in enumerate(self._blocks):
             position = self._position[block]
             if position < len(steps) and steps[position].action.order in self._released:
                 self._wake([block])
 
-    def _finish_step(self, block: int, step: _Step) -> bool:
+    def _finish_step(self, block: int, step: _FifoStep) -> bool:
         """Do as much of the step as can be done; whether it is finished."""
         if step.waits and step.action.order not in self._released:
             for target in step.waits:
@@ -157,7 +157,7 @@ class Execution:
         self._finish(step)
         return True
 
-    def _finish(self, step: _Step) -> None:
+    def _finish(self, step: _FifoStep) -> None:
         """Note that an action is done, or will be when what a released receive has brought can be copied; and what follows from it."""
         moved = [step]
         while moved:
@@ -172,7 +172,7 @@ class Execution:
                 self._wake(self._waiting.pop(order))
             moved += self._copying.pop(order, ())
 
-    def _move(self, block: int, step: _Step) -> bool:
+    def _move(self, block: int, step: _FifoStep) -> bool:
         """Take and give operations until the step is finished or something is missing."""
         source, target = step.source, step.target
         todo = self._model.operations(step.count) - self._operations[block]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl_py.lowering.actions import NONE, Action, Work
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.actions import NONE, RankAction, RankWork
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
-    """Facts about every action, by `Action.order`.
+class DataFlow:
+    """Facts about every action, by `RankAction.order`.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Flow:
     deadline_us: tuple[float, ...]
 
 
-def trace_flow(work: Work, makespan_us: float) -> Flow:
+def trace_flow(work: RankWork, makespan_us: float) -> DataFlow:
     """Follow the data through the memories of all ranks.
 
     Parameters
@@ -41,7 +41,7 @@ def trace_flow(work: Work, makespan_us: float) -> Flow:
     makespan_us
         Time at which the schedule ends.
     """
-    tracer = _Tracer(work.actions)
+    tracer = _WriterTracer(work.actions)
     for action in work.actions:
         tracer.follow(action)
     tracer.finish()
@@ -57,21 +57,21 @@ def trace_flow(work: Work, makespan_us: float) -> Flow:
             if before is not None:
                 deadline_us[before] = min(deadline_us[before], action.ready_us)
             last_on[transfer.link, transfer.instance] = action.order
-    return Flow(tuple(tracer.source), tuple(map(tuple, tracer.readers)), tuple(deadline_us))
+    return DataFlow(tuple(tracer.source), tuple(map(tuple, tracer.readers)), tuple(deadline_us))
 
 
-class _Tracer:
+class _WriterTracer:
     """Knows who wrote every cell last."""
 
-    def __init__(self, actions: Sequence[Action]) -> None:
+    def __init__(self, actions: Sequence[RankAction]) -> None:
         self.source = [NONE] * len(actions)
         self.readers: list[list[int]] = [[] for _ in actions]
         self._user = len(actions)
         self._stretches = Stretches(actions)
         self._writer = [NONE] * self._stretches.count
-        self._extent: list[Cells | None] = [None] * len(actions)
+        self._extent: list[CellRange | None] = [None] * len(actions)
 
-    def follow(self, action: Action) -> None:
+    def follow(self, action: RankAction) -> None:
         """Take in one action, in the order of time."""
         if action.reads is not None:
             makers = self._read(action, action.reads)
@@ -92,7 +92,7 @@ class _Tracer:
             if maker != NONE:
                 self.readers[maker].append(self._user)
 
-    def _read(self, action: Action, cells: Cells) -> dict[int, None]:
+    def _read(self, action: RankAction, cells: CellRange) -> dict[int, None]:
         """Note the reading, and return who made the cells (in order, without repetition)."""
         makers = dict.fromkeys(self._writer[place] for place in self._stretches.of(action.rank, cells))
         for maker in makers:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InputError
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.survey import START, PlacementRules, Survey, Use, Way, spans_seam
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.survey import START, MessageEnd, MessageHandling, PlacementRules, Survey, spans_seam
 from taccl_py.schedule.ir import Schedule
 
 
@@ -36,7 +36,7 @@ class Homes:
     scratch_chunks: tuple[int, ...]
     seams: frozenset[int] = frozenset()
 
-    def cells(self, rank: int, chunks: tuple[int, ...], message: int) -> Cells:
+    def cells(self, rank: int, chunks: tuple[int, ...], message: int) -> CellRange:
         """Return the homes of a message's chunks as one run of cells.
 
         Raises
@@ -52,7 +52,7 @@ class Homes:
             )
         return found
 
-    def run(self, rank: int, chunks: tuple[int, ...]) -> Cells | None:
+    def run(self, rank: int, chunks: tuple[int, ...]) -> CellRange | None:
         """Return the homes of some chunks as one run of cells, or None if they are not neighbours."""
         homes = self.address_of[rank]
         first = homes[chunks[0]]
@@ -60,10 +60,12 @@ class Homes:
             home = homes[chunk]
             if home.offset != first.offset + step or home.buffer is not first.buffer:
                 return None
-        return None if spans_seam(first, len(chunks), self.seams) else Cells(first.buffer, first.offset, len(chunks))
+        return (
+            None if spans_seam(first, len(chunks), self.seams) else CellRange(first.buffer, first.offset, len(chunks))
+        )
 
 
-def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, rules: PlacementRules) -> Homes:
+def assign_homes(schedule: Schedule, survey: Survey, geometry: BufferSizes, rules: PlacementRules) -> Homes:
     """Give every chunk that needs one its home.
 
     Raises
@@ -71,9 +73,9 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: Geometry, rules: 
     InputError
         If a rank receives a chunk that it has no place for.
     """
-    uses_of: list[list[Use]] = [[] for _ in range(schedule.collective.num_ranks)]
+    uses_of: list[list[MessageEnd]] = [[] for _ in range(schedule.collective.num_ranks)]
     for use in survey.uses:
-        if use.way is not Way.SEND or not (use.straight or use.since):
+        if use.way is not MessageHandling.SEND or not (use.straight or use.since):
             uses_of[use.rank].append(use)
     address_of: list[dict[int, Address]] = []
     scratch_chunks: list[int] = []
@@ -106,7 +108,12 @@ def _listed_home(schedule: Schedule, chunk: int, rank: int) -> Address:
 
 
 def _early_chunks(
-    schedule: Schedule, survey: Survey, geometry: Geometry, rank: int, homes: dict[int, Address], uses: list[Use]
+    schedule: Schedule,
+    survey: Survey,
+    geometry: BufferSizes,
+    rank: int,
+    homes: dict[int, Address],
+    uses: list[MessageEnd],
 ) -> set[int]:
     """Chunks that would overwrite an own chunk which is still to be read, and all that travel with them."""
     last_read: dict[int, int] = {}
@@ -126,14 +133,14 @@ def _early_chunks(
                 read_until[chunk] = last_read[offset]
     early: set[int] = set()
     for use in uses if read_until else ():
-        if use.way is not Way.SEND:
+        if use.way is not MessageHandling.SEND:
             early.update(chunk for chunk in use.chunks if read_until.get(chunk, START) > use.event)
     grown = bool(early)
     while grown:
         grown = False
         for use in uses:
             inside = sum(chunk in early for chunk in use.chunks)
-            if use.way not in (Way.UNPACK, Way.ADD_APART) and 0 < inside < len(use.chunks):
+            if use.way not in (MessageHandling.UNPACK, MessageHandling.ADD_APART) and 0 < inside < len(use.chunks):
                 early.update(use.chunks)
                 grown = True
     return early

@@ -13,7 +13,7 @@ from taccl_py.lowering.program import Gpu, Step, Threadblock
 from taccl_py.schedule.group import GroupSchedule
 
 
-class Images:
+class RankImages:
     """Programs of all ranks, each made when it is asked for."""
 
     def __init__(self, schedule: GroupSchedule, patterns: Iterable[Gpu], instances: int) -> None:

@@ -24,16 +24,16 @@ import re
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.actions import Work, cut_actions
+from taccl_py.lowering.actions import RankWork, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
-from taccl_py.lowering.buffers import Flags, Geometry, Placement, placement_flags
-from taccl_py.lowering.channels import ChannelRules, Orbits, assign_channels
+from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
+from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
 from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.fifo import FifoModel
-from taccl_py.lowering.flow import Flow, trace_flow
+from taccl_py.lowering.flow import DataFlow, trace_flow
 from taccl_py.lowering.fold import folded
 from taccl_py.lowering.limits import require_limits, require_name, require_sizes
-from taccl_py.lowering.memory import Memory
+from taccl_py.lowering.memory import CellHistory
 from taccl_py.lowering.order import Event, order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Program, Protocol
@@ -45,7 +45,7 @@ from taccl_py.lowering.protocol import (
     largest_size_bytes,
     largest_size_with,
 )
-from taccl_py.lowering.revise import Attempt, Decisions, least_cells_per_operation, loosen, shorten
+from taccl_py.lowering.revise import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.scratch import pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
 from taccl_py.lowering.survey import PlacementRules
@@ -54,7 +54,7 @@ from taccl_py.lowering.turns import PortOrder, find_turns
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
 
-__all__ = ["Lowering", "LoweringOptions", "Placement", "PortOrder", "Subject", "lower", "lower_rank"]
+__all__ = ["CallPlacement", "LoweredRank", "Lowering", "LoweringOptions", "PortOrder", "lower", "lower_rank"]
 
 _MAX_ATTEMPTS = 60
 # Sets of actions that are kept for further attempts.
@@ -93,7 +93,7 @@ class LoweringOptions:
     """
 
     runtime: Runtime
-    placement: Placement = Placement.BOTH
+    placement: CallPlacement = CallPlacement.BOTH
     protocol: Protocol | None = None
     instances: int = 1
     min_bytes: int = 0
@@ -106,7 +106,7 @@ class LoweringOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class LoweredRank:
     """The rank that a part is lowered for.
 
     Attributes
@@ -120,7 +120,7 @@ class Subject:
     """
 
     rank: int
-    orbits: Orbits
+    orbits: LinkOrbits
     seams: frozenset[int] = frozenset()
 
     @property
@@ -131,16 +131,16 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _LoweringCase:
     """What is decided before the first attempt and never again, but for the protocol."""
 
     schedule: Schedule
     options: LoweringOptions
     flags: Flags
-    geometry: Geometry
+    geometry: BufferSizes
     events: tuple[Event, ...]
     choice: ProtocolChoice
-    subject: Subject | None = None
+    subject: LoweredRank | None = None
 
     @property
     def slots(self) -> int:
@@ -168,7 +168,7 @@ def lower(schedule: Schedule, options: LoweringOptions) -> Program:
     return Lowering(schedule, options).program(options.port_order)
 
 
-def lower_rank(part: Schedule, subject: Subject, options: LoweringOptions) -> Program:
+def lower_rank(part: Schedule, subject: LoweredRank, options: LoweringOptions) -> Program:
     """Make the program of one rank.
 
     Parameters
@@ -192,8 +192,8 @@ def lower_rank(part: Schedule, subject: Subject, options: LoweringOptions) -> Pr
 class _Placed:
     """What is done, before it is decided which threadblock does it."""
 
-    work: Work
-    flow: Flow
+    work: RankWork
+    flow: DataFlow
 
 
 class Lowering:
@@ -212,7 +212,7 @@ class Lowering:
         See `lower`.
     """
 
-    def __init__(self, schedule: Schedule, options: LoweringOptions, subject: Subject | None = None) -> None:
+    def __init__(self, schedule: Schedule, options: LoweringOptions, subject: LoweredRank | None = None) -> None:
         runtime, kind = options.runtime, schedule.collective.kind
         _require_options(options)
         self.schedule = schedule
@@ -220,11 +220,11 @@ class Lowering:
         schedule = folded(schedule) if subject is None else schedule
         self._name = options.name or default_name(schedule)
         require_name(self._name, kind, runtime)
-        self._case = _Case(
+        self._case = _LoweringCase(
             schedule,
             options,
             placement_flags(options.placement, runtime, kind),
-            Geometry(schedule.collective, options.instances, runtime.checks_chunk_counts),
+            BufferSizes(schedule.collective, options.instances, runtime.checks_chunk_counts),
             order_events(schedule),
             choose_protocol(schedule, options.protocol, runtime),
             subject,
@@ -258,7 +258,7 @@ class Lowering:
         require_sizes(program, options.runtime)
         return program
 
-    def _settle(self, case: _Case) -> tuple[_Case, Attempt]:
+    def _settle(self, case: _LoweringCase) -> tuple[_LoweringCase, ProgramRevision]:
         """Draft until everything fits."""
         runtime = case.options.runtime
         alike = case.subject.orbits.of if case.subject else None
@@ -319,21 +319,21 @@ def default_name(schedule: Schedule) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 
 
-def _placed(case: _Case, staged: frozenset[int]) -> _Placed:
+def _placed(case: _LoweringCase, staged: frozenset[int]) -> _Placed:
     """Place the messages when some of them arrive in spare scratch."""
     options, geometry = case.options, case.geometry
     aliased = case.flags.in_place
-    identical = options.placement is Placement.IN_PLACE
+    identical = options.placement is CallPlacement.IN_PLACE
     rules = PlacementRules(aliased, identical, options.runtime.fused, staged)
     if case.subject is not None:
         rules = replace(rules, subject=case.subject.rank, seams=case.subject.seams)
     actions = place_messages(case.schedule, case.events, geometry, rules)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
-    work = sequence_actions(work, Memory(work.actions, geometry, aliased=aliased))
+    work = sequence_actions(work, CellHistory(work.actions, geometry, aliased=aliased))
     return _Placed(work, trace_flow(work, case.schedule.makespan_us))
 
 
-def _drafted(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
+def _drafted(case: _LoweringCase, decisions: Decisions, placed: _Placed) -> ProgramRevision:
     """Threadblocks without nops, on cells that nobody has packed yet."""
     runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
     orbits = subject.orbits if subject is not None else None
@@ -349,10 +349,10 @@ def _drafted(case: _Case, decisions: Decisions, placed: _Placed) -> Attempt:
         instances=options.instances,
     )
     drafts = draft_threadblocks(work, placed.flow, channels, case.schedule.collective.num_ranks, block_rules)
-    return Attempt(drafts, work.transfers, 1 + max(channels, default=0))
+    return ProgramRevision(drafts, work.transfers, 1 + max(channels, default=0))
 
 
-def _completed(case: _Case, draft: Attempt) -> Attempt:
+def _completed(case: _LoweringCase, draft: ProgramRevision) -> ProgramRevision:
     """Threadblocks on their last cells, and who waits for whom."""
     options = case.options
     reuse = not flag_is_early(options.runtime, case.choice.protocol)
@@ -370,7 +370,7 @@ def _completed(case: _Case, draft: Attempt) -> Attempt:
     )
 
 
-def _other_choice(case: _Case, attempt: Attempt) -> ProtocolChoice:
+def _other_choice(case: _LoweringCase, attempt: ProgramRevision) -> ProtocolChoice:
     """Return the protocol, or another one if its flags come too early for this program."""
     runtime, choice = case.options.runtime, case.choice
     if choice.asked or not attempt.dependencies.frees_source or not flag_is_early(runtime, choice.protocol):
@@ -378,7 +378,7 @@ def _other_choice(case: _Case, attempt: Attempt) -> ProtocolChoice:
     return choose_protocol(case.schedule, None, runtime, barred=frozenset({choice.protocol}))
 
 
-def _unblock(case: _Case, attempt: Attempt, decisions: Decisions) -> Decisions | None:
+def _unblock(case: _LoweringCase, attempt: ProgramRevision, decisions: Decisions) -> Decisions | None:
     """Return other decisions if the program can stop at a size at which it is to be used, or None."""
     stops = enough = FifoModel(_FEWEST_SLOTS, MAX_COUNT)
     if not attempt.fifos.stuck(stops):
@@ -389,7 +389,7 @@ def _unblock(case: _Case, attempt: Attempt, decisions: Decisions) -> Decisions |
     return loosen(attempt, decisions, stops, enough)
 
 
-def _cells_at(case: _Case, size_bytes: int) -> int:
+def _cells_at(case: _LoweringCase, size_bytes: int) -> int:
     """Cells that one operation carries at a size, which is safe if connections that hold so much do not stop the program."""
     runtime, protocol = case.options.runtime, case.choice.protocol
     if size_bytes > largest_size_bytes(case.geometry, runtime, protocol):
@@ -397,7 +397,7 @@ def _cells_at(case: _Case, size_bytes: int) -> int:
     return cells_per_operation(size_bytes, case.geometry, runtime, protocol)
 
 
-def _safe_bytes(case: _Case, attempt: Attempt) -> int:
+def _safe_bytes(case: _LoweringCase, attempt: ProgramRevision) -> int:
     """Largest size at which the program does not stop, and which the runtime can count."""
     runtime, protocol = case.options.runtime, case.choice.protocol
     cells = least_cells_per_operation(attempt, case.slots, runtime)
@@ -405,7 +405,7 @@ def _safe_bytes(case: _Case, attempt: Attempt) -> int:
     return min(largest, largest_size_with(cells, case.geometry, runtime, protocol)) if cells > 1 else largest
 
 
-def _wanted_bytes(case: _Case) -> int:
+def _wanted_bytes(case: _LoweringCase) -> int:
     """Largest size for which the program must be usable: the user's, else the one that the schedule was made for."""
     if case.options.max_bytes is not None:
         return case.options.max_bytes
@@ -413,7 +413,7 @@ def _wanted_bytes(case: _Case) -> int:
     return max(case.options.min_bytes, int(made_for))
 
 
-def _max_bytes(case: _Case, attempt: Attempt) -> int:
+def _max_bytes(case: _LoweringCase, attempt: ProgramRevision) -> int:
     safe = _safe_bytes(case, attempt)
     if case.options.max_bytes is None and safe >= case.options.min_bytes:
         return safe

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taccl_py.lowering.actions import NONE, Action
-from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.actions import NONE, RankAction
+from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.stretches import Stretches
 
 
-class Memory:
+class CellHistory:
     """Last writer and later readers of every cell, for calls with buffers apart and, if there are such calls, in place.
 
     A copy from the input to the output cell that is the same memory in place does nothing there that anybody could notice, so
@@ -26,12 +26,12 @@ class Memory:
         Whether calls may be in place.
     """
 
-    def __init__(self, actions: Sequence[Action], geometry: Geometry, *, aliased: bool) -> None:
+    def __init__(self, actions: Sequence[RankAction], geometry: BufferSizes, *, aliased: bool) -> None:
         self._stretches = Stretches(actions, geometry if aliased else None)
         self._apart = _View(self._stretches.count)
         self._in_place = _View(self._stretches.count) if aliased else None
 
-    def access(self, action: Action) -> list[int]:
+    def access(self, action: RankAction) -> list[int]:
         """Return the actions that must come before this one, latest first, and note what it does."""
         stretches, copies = self._stretches, action.op is Op.COPY
         read, written = stretches.of(action.rank, action.reads), stretches.of(action.rank, action.writes)

@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.channels import Orbits, Roles
-from taccl_py.lowering.images import Images
-from taccl_py.lowering.lower import LoweringOptions, PortOrder, Subject, lower_rank
+from taccl_py.lowering.channels import LinkOrbits, Roles
+from taccl_py.lowering.images import RankImages
+from taccl_py.lowering.lower import LoweredRank, LoweringOptions, PortOrder, lower_rank
 from taccl_py.lowering.program import Gpu, Program
 from taccl_py.schedule.group import GroupSchedule
 
@@ -139,10 +139,10 @@ def has_images(schedule: GroupSchedule, patterns: Patterns) -> bool:
     return _images(schedule, patterns) is not None
 
 
-def _images(schedule: GroupSchedule, patterns: Patterns) -> Images | None:
+def _images(schedule: GroupSchedule, patterns: Patterns) -> RankImages | None:
     """Images of the roots' programs, or None if they would not be whole or would not fit together."""
     roots = [program.gpus[root] for root, program in patterns.programs.items()]
-    images = Images(schedule, roots, patterns.options.instances)
+    images = RankImages(schedule, roots, patterns.options.instances)
     if not images.are_whole:
         return None
     agree = all(find_disagreement(gpu, {peer: images.of(peer) for peer in find_peers(gpu)}) is None for gpu in roots)
@@ -151,8 +151,8 @@ def _images(schedule: GroupSchedule, patterns: Patterns) -> Images | None:
 
 def _lower_one(schedule: GroupSchedule, patterns: Patterns, rank: int) -> Program:
     part = schedule.part(rank)
-    orbits = Orbits(schedule.orbit_of({m.link for m in part.messages}), patterns.roles, patterns.spread)
-    program = lower_rank(part, Subject(rank, orbits, patterns.seams), patterns.options)
+    orbits = LinkOrbits(schedule.orbit_of({m.link for m in part.messages}), patterns.roles, patterns.spread)
+    program = lower_rank(part, LoweredRank(rank, orbits, patterns.seams), patterns.options)
     return alone(program, program.gpus[rank])
 
 

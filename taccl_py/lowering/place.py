@@ -12,13 +12,21 @@ from dataclasses import dataclass, replace
 
 from taccl_py.collective import Address, Buffer, Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.actions import NONE, Action, Transfer
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.homes import Homes, assign_homes
 from taccl_py.lowering.order import Event
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.survey import START, PlacementRules, Survey, Use, Way, spans_seam, survey_messages
+from taccl_py.lowering.survey import (
+    START,
+    MessageEnd,
+    MessageHandling,
+    PlacementRules,
+    Survey,
+    spans_seam,
+    survey_messages,
+)
 from taccl_py.schedule.ir import Schedule
 
 _DURING, _AFTER = 1, 2
@@ -42,8 +50,8 @@ class _Copy:
 
 
 def place_messages(
-    schedule: Schedule, events: tuple[Event, ...], geometry: Geometry, rules: PlacementRules
-) -> tuple[Action, ...]:
+    schedule: Schedule, events: tuple[Event, ...], geometry: BufferSizes, rules: PlacementRules
+) -> tuple[RankAction, ...]:
     """Turn the messages into actions on cells of the size of a chunk; transfers are the messages.
 
     Raises
@@ -53,7 +61,7 @@ def place_messages(
     """
     survey = survey_messages(schedule, events, rules)
     homes = assign_homes(schedule, survey, geometry, rules)
-    writer = _Writer(schedule, events, homes, rules)
+    writer = _ActionWriter(schedule, events, homes, rules)
     for use in survey.uses:
         writer.add_use(use)
     wanted_by: list[list[int]] = [[] for _ in range(schedule.collective.num_ranks)]
@@ -66,16 +74,16 @@ def place_messages(
     return writer.actions()
 
 
-def whole_transfers(schedule: Schedule) -> tuple[Transfer, ...]:
+def whole_transfers(schedule: Schedule) -> tuple[StepTransfer, ...]:
     """One transfer for each message, in chunks."""
     links = schedule.topology.links
     return tuple(
-        Transfer(index, 0, m.link, links[m.link].src, links[m.link].dst, len(m.chunks), m.start_us)
+        StepTransfer(index, 0, m.link, links[m.link].src, links[m.link].dst, len(m.chunks), m.start_us)
         for index, m in enumerate(schedule.messages)
     )
 
 
-class _Writer:
+class _ActionWriter:
     """Collects actions with their moments and puts them into order."""
 
     def __init__(self, schedule: Schedule, events: tuple[Event, ...], homes: Homes, rules: PlacementRules) -> None:
@@ -84,15 +92,15 @@ class _Writer:
         self._homes = homes
         self._rules = rules
         self._spare = list(homes.scratch_chunks)
-        self._spare_of: dict[int, Cells] = {}
-        self._found: list[tuple[int, int, int, Action]] = []
+        self._spare_of: dict[int, CellRange] = {}
+        self._found: list[tuple[int, int, int, RankAction]] = []
 
-    def actions(self) -> tuple[Action, ...]:
+    def actions(self) -> tuple[RankAction, ...]:
         """Return all actions, numbered in the order of time."""
         ordered = sorted(self._found, key=lambda item: item[:3])
         return tuple(replace(item[3], order=order) for order, item in enumerate(ordered))
 
-    def add_use(self, use: Use) -> None:
+    def add_use(self, use: MessageEnd) -> None:
         """Add what one end of a message does."""
         now = _Moment(use.event, _DURING)
         message = self._schedule.messages[use.message]
@@ -101,64 +109,64 @@ class _Writer:
         own = self._own_cells(use) if use.straight else None
         beside = use.message if use.beside else NONE
         self.add_copies(use.rank, self._fetches(use), beside)
-        if use.way is Way.SEND:
+        if use.way is MessageHandling.SEND:
             reads = self._spare_of.get(use.spare_of) or own or self._packed(use) or self._home_cells(use)
-            self._add(now, Action(0, use.rank, Op.SEND, reads, None, leaves=use.message, busy_us=busy_us))
+            self._add(now, RankAction(0, use.rank, Op.SEND, reads, None, leaves=use.message, busy_us=busy_us))
             return
         staged = use.message in self._rules.staged
-        if use.way is Way.UNPACK and (staged or self._homes.run(use.rank, use.chunks) is None):
+        if use.way is MessageHandling.UNPACK and (staged or self._homes.run(use.rank, use.chunks) is None):
             spare = self._spare_cells(use)
-            self._add(now, Action(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
+            self._add(now, RankAction(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
             self.add_copies(use.rank, self._kept(use, spare, use.chunks), NONE)
             return
-        if use.way is Way.ADD_APART:
+        if use.way is MessageHandling.ADD_APART:
             spare = self._spare_cells(use)
-            self._add(now, Action(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
+            self._add(now, RankAction(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
             for run in _runs(self._kept(use, spare, use.chunks), self._rules.seams):
-                self._add(now, Action(0, use.rank, Op.REDUCE, run.source, run.target))
+                self._add(now, RankAction(0, use.rank, Op.REDUCE, run.source, run.target))
             return
         home = self._home_cells(use)
-        if use.way is Way.ADD:
+        if use.way is MessageHandling.ADD:
             op = Op.RECV_REDUCE_COPY
-            self._add(now, Action(0, use.rank, op, own or home, home, arrives=use.message, busy_us=busy_us))
+            self._add(now, RankAction(0, use.rank, op, own or home, home, arrives=use.message, busy_us=busy_us))
             return
-        direct = use.way in (Way.STORE, Way.UNPACK, Way.ADD_OWN)
+        direct = use.way in (MessageHandling.STORE, MessageHandling.UNPACK, MessageHandling.ADD_OWN)
         target = home if direct else self._spare_cells(use)
-        self._add(now, Action(0, use.rank, Op.RECV, None, target, arrives=use.message, busy_us=busy_us))
-        if use.way is Way.STORE_LATER:
-            self._add(now, Action(0, use.rank, Op.COPY, target, home))
-        elif use.way is Way.ADD_SPARE:
-            self._add(now, Action(0, use.rank, Op.REDUCE, own, target, beside=beside))
+        self._add(now, RankAction(0, use.rank, Op.RECV, None, target, arrives=use.message, busy_us=busy_us))
+        if use.way is MessageHandling.STORE_LATER:
+            self._add(now, RankAction(0, use.rank, Op.COPY, target, home))
+        elif use.way is MessageHandling.ADD_SPARE:
+            self._add(now, RankAction(0, use.rank, Op.REDUCE, own, target, beside=beside))
             self.add_copies(use.rank, self._kept(use, target, use.keep), NONE)
-        elif use.way not in (Way.STORE, Way.UNPACK):
-            operand = own if use.way is Way.ADD_OWN else target
-            self._add(now, Action(0, use.rank, Op.REDUCE, operand, home, beside=beside))
+        elif use.way not in (MessageHandling.STORE, MessageHandling.UNPACK):
+            operand = own if use.way is MessageHandling.ADD_OWN else target
+            self._add(now, RankAction(0, use.rank, Op.REDUCE, operand, home, beside=beside))
 
     def add_copies(self, rank: int, copies: Iterable[_Copy], beside: int) -> None:
         """Add local copies, neighbours together."""
         for run in _runs(copies, self._rules.seams):
             moment = _Moment(run.after, _AFTER)
-            self._add(moment, Action(0, rank, Op.COPY, run.source, run.target, beside=beside))
+            self._add(moment, RankAction(0, rank, Op.COPY, run.source, run.target, beside=beside))
 
-    def _add(self, moment: _Moment, action: Action) -> None:
+    def _add(self, moment: _Moment, action: RankAction) -> None:
         time_us = self._events[moment.event].time_us if moment.event != START else 0.0
         action = replace(action, ready_us=time_us)
         self._found.append((moment.event, moment.phase, len(self._found), action))
 
-    def _own_cells(self, use: Use) -> Cells | None:
+    def _own_cells(self, use: MessageEnd) -> CellRange | None:
         address = self._schedule.collective.input_address(use.chunks[0], use.rank)
-        return Cells(Buffer.INPUT, address.offset, len(use.chunks)) if address else None
+        return CellRange(Buffer.INPUT, address.offset, len(use.chunks)) if address else None
 
-    def _home_cells(self, use: Use) -> Cells:
+    def _home_cells(self, use: MessageEnd) -> CellRange:
         return self._homes.cells(use.rank, use.chunks, use.message)
 
-    def _spare_cells(self, use: Use) -> Cells:
+    def _spare_cells(self, use: MessageEnd) -> CellRange:
         first = self._spare[use.rank]
         self._spare[use.rank] += len(use.chunks)
-        self._spare_of[use.message] = Cells(Buffer.SCRATCH, first, len(use.chunks))
+        self._spare_of[use.message] = CellRange(Buffer.SCRATCH, first, len(use.chunks))
         return self._spare_of[use.message]
 
-    def _packed(self, use: Use) -> Cells | None:
+    def _packed(self, use: MessageEnd) -> CellRange | None:
         """Spare cells into which the chunks of a packed message are copied; None if they are neighbours anyway."""
         if not use.since or (START not in use.since and self._homes.run(use.rank, use.chunks) is not None):
             return None
@@ -173,13 +181,13 @@ class _Writer:
         self.add_copies(use.rank, copies, NONE)
         return spare
 
-    def _kept(self, use: Use, spare: Cells, keep: tuple[int, ...]) -> Iterator[_Copy]:
+    def _kept(self, use: MessageEnd, spare: CellRange, keep: tuple[int, ...]) -> Iterator[_Copy]:
         for step, chunk in enumerate(use.chunks):
             if chunk in keep:
                 source = Address(spare.buffer, spare.first + step)
                 yield _Copy(source, self._homes.address_of[use.rank][chunk], use.event)
 
-    def _fetches(self, use: Use) -> Iterator[_Copy]:
+    def _fetches(self, use: MessageEnd) -> Iterator[_Copy]:
         for chunk in use.fetch:
             source = self._schedule.collective.input_address(chunk, use.rank)
             target = self._homes.address_of[use.rank][chunk]
@@ -241,15 +249,15 @@ def _free_events(schedule: Schedule, survey: Survey, rank: int) -> dict[int, int
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _CopyRun:
     """Copies of neighbouring chunks as one."""
 
-    source: Cells
-    target: Cells
+    source: CellRange
+    target: CellRange
     after: int
 
 
-def _runs(copies: Iterable[_Copy], seams: frozenset[int]) -> Iterator[_Run]:
+def _runs(copies: Iterable[_Copy], seams: frozenset[int]) -> Iterator[_CopyRun]:
     """Join copies of neighbouring chunks; what is not there yet does not hold up what is."""
     run: list[_Copy] = []
     for copy in copies:
@@ -269,10 +277,10 @@ def _follows(before: _Copy, copy: _Copy, seams: frozenset[int]) -> bool:
     return before.after == copy.after and copy.source == source and copy.target == target
 
 
-def _joined(run: list[_Copy]) -> _Run:
+def _joined(run: list[_Copy]) -> _CopyRun:
     source, target = run[0].source, run[0].target
-    return _Run(
-        Cells(source.buffer, source.offset, len(run)),
-        Cells(target.buffer, target.offset, len(run)),
+    return _CopyRun(
+        CellRange(source.buffer, source.offset, len(run)),
+        CellRange(target.buffer, target.offset, len(run)),
         run[0].after,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from taccl_py.collective import Buffer
 from taccl_py.jsonio import canonical_json
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 
 MEMORY, PORT, SWITCH = "memory", "port", "switch"
 
@@ -46,15 +46,15 @@ class Operation:
     channel_type: str = ""
     channels: tuple[int, ...] = ()
     semaphores: tuple[int, ...] = ()
-    sources: tuple[Cells, ...] = ()
-    target: Cells | None = None
+    sources: tuple[CellRange, ...] = ()
+    target: CellRange | None = None
     remote: int | None = None
     summed: int | None = None
     stored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchGroup:
+class SwitchChannel:
     """A switch channel: the ranks that it joins, in order, and which buffer of theirs."""
 
     buffer: Buffer
@@ -91,7 +91,7 @@ class PlanGpu:
     remotes: tuple[RemoteBuffer, ...]
     num_semaphores: int
     blocks: tuple[PlanBlock, ...]
-    groups: tuple[SwitchGroup, ...] = ()
+    groups: tuple[SwitchChannel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def _gpu(gpu: PlanGpu) -> dict[str, Any]:
     }
 
 
-def _group(group: SwitchGroup) -> dict[str, Any]:
+def _group(group: SwitchChannel) -> dict[str, Any]:
     return {"buffer_type": str(group.buffer), "rank_groups": [{"size": len(group.ranks), "ranks": list(group.ranks)}]}
 
 
@@ -216,11 +216,11 @@ def _operation(operation: Operation) -> dict[str, Any]:
         found["reduce_op"] = "sum"
     if operation.name == "flush":
         # The runtime flushes as many channels as there are destinations, so there is one for each, and nothing is written.
-        found["dst_buff"] = [_operand(Cells(Buffer.OUTPUT, 0, 1), None)] * len(operation.channels)
+        found["dst_buff"] = [_operand(CellRange(Buffer.OUTPUT, 0, 1), None)] * len(operation.channels)
     return found
 
 
-def _operand(cells: Cells, switch: int | None) -> dict[str, Any]:
+def _operand(cells: CellRange, switch: int | None) -> dict[str, Any]:
     """Cells of a local buffer, or of the buffer of a switch channel at all its ranks."""
     where: dict[str, Any] = {"type": str(cells.buffer)} if switch is None else {"switch_channel_id": switch}
     return where | {"index": cells.first, "size": cells.count}

@@ -8,8 +8,18 @@ from typing import Any
 from taccl_py.collective import Buffer, Kind, parse_kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, parse_json
-from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.plan import MEMORY, PORT, SWITCH, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer, SwitchGroup
+from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.plan import (
+    MEMORY,
+    PORT,
+    SWITCH,
+    Operation,
+    Plan,
+    PlanBlock,
+    PlanGpu,
+    RemoteBuffer,
+    SwitchChannel,
+)
 
 # Operations of plans that copy and add up in the order of signals: what `Operation` can say.
 _SYNCHRONIZES = ("nop", "signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release", "flush")
@@ -56,13 +66,13 @@ def kind_of_plan(plan: Plan, path: str) -> Kind:
 
 def _gpu(fields: Fields) -> PlanGpu:
     peers: dict[str, tuple[int, ...]] = {}
-    groups: list[SwitchGroup] = []
+    groups: list[SwitchChannel] = []
     for channel in fields.objects("channels", []):
         kind = channel.choice("channel_type", _ALL_TYPES)
         if kind == SWITCH:
             buffer = Buffer(channel.choice("buffer_type", tuple(map(str, Buffer))))
             members = [tuple(one.integers("ranks", least=0)) for one in channel.objects("rank_groups")]
-            groups += [SwitchGroup(buffer, ranks) for ranks in members]
+            groups += [SwitchChannel(buffer, ranks) for ranks in members]
             continue
         peers[kind] = (*peers.get(kind, ()), *channel.integers("connected_to", [], least=0))
     remotes = tuple(_remote(one) for one in fields.objects("remote_buffers", []))
@@ -88,7 +98,7 @@ def _remote(fields: Fields) -> RemoteBuffer:
     return RemoteBuffer(fields.integer("rank", least=0), buffer, kind)
 
 
-def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...], groups: list[SwitchGroup]) -> PlanBlock:
+def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...], groups: list[SwitchChannel]) -> PlanBlock:
     channels = {
         one.choice("channel_type", _ALL_TYPES): tuple(one.integers("channel_ids", least=0))
         for one in fields.objects("channels", [])
@@ -110,7 +120,7 @@ def _block(fields: Fields, all_remotes: tuple[RemoteBuffer, ...], groups: list[S
     return PlanBlock(tuple(operations), channels, remotes)
 
 
-def _with_switch_buffers(fields: Fields, operation: Operation, groups: list[SwitchGroup]) -> Operation:
+def _with_switch_buffers(fields: Fields, operation: Operation, groups: list[SwitchChannel]) -> Operation:
     """Operation with the buffers of its switch channels, by their places in the list of its threadblock."""
     for field, number in (("src_buff", operation.summed), ("dst_buff", operation.stored)):
         if number is not None and number >= len(groups):
@@ -156,7 +166,7 @@ def _switch_of(fields: Fields) -> int | None:
     return fields.integer("switch_channel_id", least=0) if fields.has("switch_channel_id") else None
 
 
-def _cells(fields: Fields) -> Cells:
+def _cells(fields: Fields) -> CellRange:
     """Cells; those of a remote buffer or a switch channel, which is looked up later, are said to be of the output."""
     buffer = Buffer(fields.choice("type", tuple(map(str, Buffer)))) if fields.has("type") else Buffer.OUTPUT
-    return Cells(buffer, fields.integer("index", least=0), fields.integer("size", least=1))
+    return CellRange(buffer, fields.integer("index", least=0), fields.integer("size", least=1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Kind
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import LOOP_LIMIT, MAX_COUNT, RCCL, Runtime
 from taccl_py.schedule.ir import Schedule
@@ -105,18 +105,18 @@ def flag_is_early(runtime: Runtime, protocol: Protocol) -> bool:
     return runtime.name == RCCL.name and protocol is Protocol.LL
 
 
-def largest_size_bytes(geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:
+def largest_size_bytes(geometry: BufferSizes, runtime: Runtime, protocol: Protocol) -> int:
     """Largest size, as the runtime counts it, for which its loop and its integers hold; inclusive."""
     limit = geometry.chunks_per_loop * runtime.payload_bytes[protocol] * (LOOP_LIMIT - 1)
     return min(limit, runtime.max_size_bytes, _MAX_BYTES)
 
 
-def largest_size_with(cells: int, geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:
+def largest_size_with(cells: int, geometry: BufferSizes, runtime: Runtime, protocol: Protocol) -> int:
     """Largest size for which one operation still carries `cells` cells."""
     return geometry.chunks_per_loop * (runtime.payload_bytes[protocol] // cells)
 
 
-def cells_per_operation(size_bytes: int, geometry: Geometry, runtime: Runtime, protocol: Protocol) -> int:
+def cells_per_operation(size_bytes: int, geometry: BufferSizes, runtime: Runtime, protocol: Protocol) -> int:
     """Cells that one operation carries in a call of that size."""
     cell_bytes = -(-size_bytes // geometry.chunks_per_loop)
     return min(MAX_COUNT, max(1, runtime.payload_bytes[protocol] // max(1, cell_bytes)))

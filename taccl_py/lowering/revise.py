@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.actions import NONE, Action, Transfer
+from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.assemble import count_steps
 from taccl_py.lowering.dependencies import Dependencies
 from taccl_py.lowering.fifo import FifoModel, Fifos
-from taccl_py.lowering.threadblocks import Draft, Joint
+from taccl_py.lowering.threadblocks import Joint, UnfinishedThreadblock
 from taccl_py.runtimes import MAX_COUNT, Runtime
 
 
@@ -42,7 +42,7 @@ class Decisions:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ProgramRevision:
     """A draft of the whole program; lists are indexed by rank.
 
     Attributes
@@ -59,13 +59,13 @@ class Attempt:
         Between the threadblocks; none as long as nobody knows.
     """
 
-    drafts: tuple[tuple[Draft, ...], ...]
-    transfers: tuple[Transfer, ...]
+    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...]
+    transfers: tuple[StepTransfer, ...]
     num_channels: int
     scratch_cells: tuple[int, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
 
-    def joints(self, actions: Iterable[Action]) -> set[Joint]:
+    def joints(self, actions: Iterable[RankAction]) -> set[Joint]:
         """Threadblocks that receive from one peer and send to another and do some of these actions."""
         orders = {action.order for action in actions}
         joined = (draft for rank in self.drafts for draft in rank if draft.is_joined)
@@ -78,7 +78,7 @@ class Attempt:
 
 
 def shorten(
-    attempt: Attempt, decisions: Decisions, runtime: Runtime, alike: Mapping[int, int] | None = None
+    attempt: ProgramRevision, decisions: Decisions, runtime: Runtime, alike: Mapping[int, int] | None = None
 ) -> Decisions:
     """Return the decisions that give too long threadblocks less to do; the same ones if all are short enough.
 
@@ -112,14 +112,14 @@ def shorten(
     return Decisions(spread, local, frozenset(apart), decisions.staged)
 
 
-def _links(draft: Draft, transfers: tuple[Transfer, ...]) -> Iterator[int]:
+def _links(draft: UnfinishedThreadblock, transfers: tuple[StepTransfer, ...]) -> Iterator[int]:
     for action in draft.actions:
         for transfer in (action.arrives, action.leaves):
             if transfer != NONE:
                 yield transfers[transfer].link
 
 
-def loosen(attempt: Attempt, decisions: Decisions, stops: FifoModel, enough: FifoModel) -> Decisions | None:
+def loosen(attempt: ProgramRevision, decisions: Decisions, stops: FifoModel, enough: FifoModel) -> Decisions | None:
     """Return decisions under which fewer actions wait for each other, or None if there is nothing left.
 
     A threadblock that receives and sends is taken apart first: it makes one wait for the other. After that, messages that
@@ -158,7 +158,7 @@ def loosen(attempt: Attempt, decisions: Decisions, stops: FifoModel, enough: Fif
     return replace(decisions, staged=staged) if staged != decisions.staged else None
 
 
-def least_cells_per_operation(attempt: Attempt, slots: int, runtime: Runtime) -> int:
+def least_cells_per_operation(attempt: ProgramRevision, slots: int, runtime: Runtime) -> int:
     """Return the fewest cells that an operation must carry for the attempt to come to its end.
 
     Raises

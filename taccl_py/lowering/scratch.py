@@ -13,20 +13,22 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Transfer
-from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.threadblocks import Draft
+from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
+from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.threadblocks import UnfinishedThreadblock
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRank:
     """Threadblocks of a rank on the cells that they really use, and how many scratch cells that takes."""
 
-    drafts: tuple[Draft, ...]
+    drafts: tuple[UnfinishedThreadblock, ...]
     scratch_cells: int
 
 
-def pack_scratch(drafts: tuple[Draft, ...], transfers: tuple[Transfer, ...], *, reuse: bool) -> PackedRank:
+def pack_scratch(
+    drafts: tuple[UnfinishedThreadblock, ...], transfers: tuple[StepTransfer, ...], *, reuse: bool
+) -> PackedRank:
     """Move the scratch cells of one rank together.
 
     Parameters
@@ -41,7 +43,7 @@ def pack_scratch(drafts: tuple[Draft, ...], transfers: tuple[Transfer, ...], *, 
     accesses = sorted(_accesses(drafts, transfers), key=lambda a: (a.cells.first, a.cells.end, a.order))
     blocks = sorted(_blocks(accesses), key=lambda block: (block.first_order, block.first))
     place_of: dict[int, int] = {}
-    slots = _Slots()
+    slots = _ScratchSlots()
     used = 0
     for block in blocks:
         slot = slots.take(block) if reuse else None
@@ -56,10 +58,10 @@ def pack_scratch(drafts: tuple[Draft, ...], transfers: tuple[Transfer, ...], *, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Access:
+class _ScratchAccess:
     """An action touches scratch cells."""
 
-    cells: Cells
+    cells: CellRange
     order: int
     draft: int
     writes: bool
@@ -68,7 +70,7 @@ class _Access:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _ScratchBlock:
     """Scratch cells that must stay neighbours, and the time during which they are needed.
 
     `last_draft` is the threadblock that uses them last, or `NONE` if several do.
@@ -89,22 +91,24 @@ class _Slot:
 
     first: int
     cells: int
-    block: _Block
+    block: _ScratchBlock
 
 
-def _accesses(drafts: tuple[Draft, ...], transfers: tuple[Transfer, ...]) -> Iterator[_Access]:
+def _accesses(
+    drafts: tuple[UnfinishedThreadblock, ...], transfers: tuple[StepTransfer, ...]
+) -> Iterator[_ScratchAccess]:
     for index, draft in enumerate(drafts):
         for action in draft.actions:
             begin_us = transfers[action.arrives].start_us if action.arrives != NONE else action.ready_us
             end_us = action.ready_us + (action.busy_us if action.leaves != NONE else 0.0)
             for cells in (action.reads, action.writes):
                 if cells is not None and cells.buffer is Buffer.SCRATCH:
-                    yield _Access(cells, action.order, index, cells is action.writes, begin_us, end_us)
+                    yield _ScratchAccess(cells, action.order, index, cells is action.writes, begin_us, end_us)
 
 
-def _blocks(accesses: list[_Access]) -> Iterator[_Block]:
+def _blocks(accesses: list[_ScratchAccess]) -> Iterator[_ScratchBlock]:
     """Accesses that overlap, directly or by way of others."""
-    group: list[_Access] = []
+    group: list[_ScratchAccess] = []
     end = 0
     for access in accesses:
         if group and access.cells.first >= end:
@@ -116,10 +120,10 @@ def _blocks(accesses: list[_Access]) -> Iterator[_Block]:
         yield _block(group)
 
 
-def _block(group: list[_Access]) -> _Block:
+def _block(group: list[_ScratchAccess]) -> _ScratchBlock:
     last = {access.draft for access in group if not _is_read_later(access, group)}
     first = group[0].cells.first
-    return _Block(
+    return _ScratchBlock(
         first=first,
         cells=max(access.cells.end for access in group) - first,
         first_order=min(access.order for access in group),
@@ -130,7 +134,7 @@ def _block(group: list[_Access]) -> _Block:
     )
 
 
-def _is_read_later(access: _Access, group: list[_Access]) -> bool:
+def _is_read_later(access: _ScratchAccess, group: list[_ScratchAccess]) -> bool:
     """Whether what it writes is read by others, so that who waits for them has waited for it."""
     return access.writes and any(
         not other.writes
@@ -141,7 +145,7 @@ def _is_read_later(access: _Access, group: list[_Access]) -> bool:
     )
 
 
-class _Slots:
+class _ScratchSlots:
     """Places of older blocks, for blocks that come in the order of their first actions."""
 
     def __init__(self) -> None:
@@ -154,7 +158,7 @@ class _Slots:
         if slot.block.last_draft != NONE:
             heappush(self._busy, (slot.block.last_order, slot.first, slot))
 
-    def take(self, block: _Block) -> _Slot | None:
+    def take(self, block: _ScratchBlock) -> _Slot | None:
         """Smallest place that is large enough and free in time."""
         while self._busy and self._busy[0][0] < block.first_order:
             slot = heappop(self._busy)[-1]
@@ -174,13 +178,13 @@ class _Moves:
         self._firsts = firsts
         self._place_of = place_of
 
-    def action(self, action: Action) -> Action:
+    def action(self, action: RankAction) -> RankAction:
         """Return the action on its new cells."""
         reads, writes = self._cells(action.reads), self._cells(action.writes)
         return action if reads is action.reads and writes is action.writes else action.on(reads, writes)
 
-    def _cells(self, cells: Cells | None) -> Cells | None:
+    def _cells(self, cells: CellRange | None) -> CellRange | None:
         if cells is None or cells.buffer is not Buffer.SCRATCH:
             return cells
         first = self._firsts[bisect_right(self._firsts, cells.first) - 1]
-        return Cells(Buffer.SCRATCH, self._place_of[first] + cells.first - first, cells.count)
+        return CellRange(Buffer.SCRATCH, self._place_of[first] + cells.first - first, cells.count)

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from taccl_py.lowering.actions import NONE, Action, Work
-from taccl_py.lowering.memory import Memory
+from taccl_py.lowering.actions import NONE, RankAction, RankWork
+from taccl_py.lowering.memory import CellHistory
 
 _FEW_SLOTS = (1, 2)
 
 
-def sequence_actions(work: Work, memory: Memory) -> Work:
+def sequence_actions(work: RankWork, memory: CellHistory) -> RankWork:
     """Return the same actions in such an order, otherwise by time; as they are if there is no such order.
 
     Parameters
@@ -30,23 +30,23 @@ def sequence_actions(work: Work, memory: Memory) -> Work:
     memory
         Fresh; knows which cells are the same.
     """
-    by_memory = [_Pair(before, action.order) for action in work.actions for before in memory.access(action)]
+    by_memory = [_OrderedPair(before, action.order) for action in work.actions for before in memory.access(action)]
     for slots in _FEW_SLOTS:
         found = _sorted(work.actions, [*by_memory, *_connection_pairs(work, slots)])
         if found is not None:
-            return Work(found, work.transfers)
+            return RankWork(found, work.transfers)
     return work
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _OrderedPair:
     """Two actions in the order that they must have."""
 
     earlier: int
     later: int
 
 
-def _connection_pairs(work: Work, slots: int) -> Iterator[_Pair]:
+def _connection_pairs(work: RankWork, slots: int) -> Iterator[_OrderedPair]:
     """Pair a send and its arrival, an arrival and the send `slots` later on the same link and instance, and what follows each other."""
     sent = {action.leaves: action.order for action in work.actions if action.leaves != NONE}
     arrived = {action.arrives: action.order for action in work.actions if action.arrives != NONE}
@@ -55,17 +55,17 @@ def _connection_pairs(work: Work, slots: int) -> Iterator[_Pair]:
         transfer = work.transfers[index]
         queues.setdefault((transfer.link, transfer.instance), []).append(index)
     for index, order in sent.items():
-        yield _Pair(order, arrived[index])
+        yield _OrderedPair(order, arrived[index])
     for queue in queues.values():
         for one, other in zip(queue, queue[slots:], strict=False):
-            yield _Pair(arrived[one], sent[other])
+            yield _OrderedPair(arrived[one], sent[other])
         # What waits for nobody else must not overtake on the way, nor be taken for what comes before it.
         for one, other in pairwise(queue):
-            yield _Pair(sent[one], sent[other])
-            yield _Pair(arrived[one], arrived[other])
+            yield _OrderedPair(sent[one], sent[other])
+            yield _OrderedPair(arrived[one], arrived[other])
 
 
-def _sorted(actions: tuple[Action, ...], pairs: list[_Pair]) -> tuple[Action, ...] | None:
+def _sorted(actions: tuple[RankAction, ...], pairs: list[_OrderedPair]) -> tuple[RankAction, ...] | None:
     """Return the actions in an order that respects the pairs, as near to the old one as can be; None if there is none."""
     followers: list[list[int]] = [[] for _ in actions]
     missing = [0] * len(actions)
@@ -73,7 +73,7 @@ def _sorted(actions: tuple[Action, ...], pairs: list[_Pair]) -> tuple[Action, ..
         followers[pair.earlier].append(pair.later)
         missing[pair.later] += 1
     ready = [order for order, count in enumerate(missing) if count == 0]
-    found: list[Action] = []
+    found: list[RankAction] = []
     while ready:
         order = heapq.heappop(ready)
         found.append(replace(actions[order], order=len(found)))

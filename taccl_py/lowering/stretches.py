@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import Action
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.actions import RankAction
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.cells import CellRange
 
 
 class Stretches:
@@ -25,7 +25,7 @@ class Stretches:
         Knows which input and output cells are the same memory in place. None if no call is in place.
     """
 
-    def __init__(self, actions: Iterable[Action], geometry: Geometry | None = None) -> None:
+    def __init__(self, actions: Iterable[RankAction], geometry: BufferSizes | None = None) -> None:
         cuts: dict[tuple[int, Buffer], set[int]] = {}
         for action in actions:
             for cells in (action.reads, action.writes):
@@ -42,7 +42,7 @@ class Stretches:
             self.count += len(found)
         self._in_place = self._same_memory(geometry)
 
-    def of(self, rank: int, cells: Cells | None) -> range:
+    def of(self, rank: int, cells: CellRange | None) -> range:
         """Return the stretches that cells consist of."""
         if cells is None:
             return range(0)
@@ -58,7 +58,7 @@ class Stretches:
         ends = [list(number.values()) for (_, buffer), number in self._number.items() if buffer is Buffer.OUTPUT]
         return [number for numbers in ends for number in numbers[:-1]]
 
-    def _same_memory(self, geometry: Geometry | None) -> list[int]:
+    def _same_memory(self, geometry: BufferSizes | None) -> list[int]:
         same = list(range(self.count))
         if geometry is None:
             return same
@@ -71,7 +71,7 @@ class Stretches:
         return same
 
 
-def _cut_alike(cuts: dict[tuple[int, Buffer], set[int]], rank: int, geometry: Geometry) -> None:
+def _cut_alike(cuts: dict[tuple[int, Buffer], set[int]], rank: int, geometry: BufferSizes) -> None:
     """Cut a rank's input and output at the same places of their common memory, and at its ends."""
     inputs, outputs = cuts.setdefault((rank, Buffer.INPUT), set()), cuts.setdefault((rank, Buffer.OUTPUT), set())
     shift = geometry.input_shift(rank)

@@ -22,7 +22,7 @@ from taccl_py.schedule.ir import Schedule
 START = -1
 
 
-class Way(Enum):
+class MessageHandling(Enum):
     """How a message is sent or taken in."""
 
     SEND = auto()
@@ -36,12 +36,12 @@ class Way(Enum):
     ADD_APART = auto()  # packed: store in spare scratch, then add that to homes that are not neighbours
 
 
-_STORES = (Way.STORE, Way.UNPACK, Way.STORE_LATER)
-_FROM_SPARE = (Way.ADD_ARRIVED, Way.ADD_APART)
+_STORES = (MessageHandling.STORE, MessageHandling.UNPACK, MessageHandling.STORE_LATER)
+_FROM_SPARE = (MessageHandling.ADD_ARRIVED, MessageHandling.ADD_APART)
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MessageEnd:
     """One end of a message.
 
     Attributes
@@ -70,7 +70,7 @@ class Use:
     message: int
     rank: int
     chunks: tuple[int, ...]
-    way: Way
+    way: MessageHandling
     straight: bool
     fetch: tuple[int, ...] = ()
     beside: bool = False
@@ -128,7 +128,7 @@ class Survey:
         Own chunks that are copied home for a message.
     """
 
-    uses: tuple[Use, ...]
+    uses: tuple[MessageEnd, ...]
     last_arrival: tuple[dict[int, int], ...]
     last_read: tuple[dict[int, int], ...]
     fetched: tuple[frozenset[int], ...]
@@ -161,23 +161,23 @@ def survey_messages(schedule: Schedule, events: tuple[Event, ...], rules: Placem
     )
 
 
-def _keep_sums_apart(uses: list[Use], schedule: Schedule) -> None:
+def _keep_sums_apart(uses: list[MessageEnd], schedule: Schedule) -> None:
     """Leave sums of two in spare scratch where that saves the copy of the own contribution to the output.
 
     That is possible if the sum is only sent as it is, until another one takes its place or for good. A sum that is wanted
     is copied to the output meanwhile.
     """
-    of_rank: list[list[Use]] = [[] for _ in range(schedule.collective.num_ranks)]
+    of_rank: list[list[MessageEnd]] = [[] for _ in range(schedule.collective.num_ranks)]
     for use in reversed(uses):
-        if use.way is Way.ADD_ARRIVED and use.beside:
+        if use.way is MessageHandling.ADD_ARRIVED and use.beside:
             _keep_sum_apart(use, of_rank[use.rank], uses)
         of_rank[use.rank].append(use)
 
 
-def _keep_sum_apart(use: Use, later: list[Use], uses: list[Use]) -> None:
+def _keep_sum_apart(use: MessageEnd, later: list[MessageEnd], uses: list[MessageEnd]) -> None:
     """Decide that for one message; `later` are the uses of its rank after it, latest first."""
     chunks, replaced = set(use.chunks), set[int]()
-    senders: list[Use] = []
+    senders: list[MessageEnd] = []
     for other in reversed(later):
         touched = chunks.intersection(other.chunks)
         if not touched:
@@ -185,13 +185,13 @@ def _keep_sum_apart(use: Use, later: list[Use], uses: list[Use]) -> None:
         if other.way in _STORES:
             replaced |= touched
         elif not touched <= replaced:
-            if other.way is not Way.SEND or other.chunks != use.chunks or replaced:
+            if other.way is not MessageHandling.SEND or other.chunks != use.chunks or replaced:
                 return
             senders.append(other)
     keep = tuple(chunk for chunk in use.chunks if chunk not in replaced)
     if keep and not senders:
         return  # the sum is all that is wanted: better to copy the own contribution while nothing has arrived yet
-    uses[use.event] = replace(use, way=Way.ADD_SPARE, fetch=(), keep=keep)
+    uses[use.event] = replace(use, way=MessageHandling.ADD_SPARE, fetch=(), keep=keep)
     for other in senders:
         uses[other.event] = replace(other, spare_of=use.message)
 
@@ -212,24 +212,24 @@ class _Surveyor:
             for chunk in message.chunks if message.reduce else ():
                 self._additions[chunk, dst] = self._additions.get((chunk, dst), 0) + 1
 
-    def use(self, index: int, event: Event) -> Use:
+    def use(self, index: int, event: Event) -> MessageEnd:
         """Return what the event means, and remember what it changes."""
         message = self._schedule.messages[event.message]
         link = self._schedule.topology.links[message.link]
         rank = link.dst if event.arrives else link.src
         chunks = message.chunks
         straight = self._straight(rank, chunks)
-        way = self._way_in(event.message, rank, straight) if event.arrives else Way.SEND
-        if (way is Way.SEND or way is Way.ADD) and self._rules.counts(rank):
+        way = self._way_in(event.message, rank, straight) if event.arrives else MessageHandling.SEND
+        if (way is MessageHandling.SEND or way is MessageHandling.ADD) and self._rules.counts(rank):
             self._require_held(event.message, rank, chunks)
         fetch: tuple[int, ...] = ()
         since: tuple[int, ...] = ()
         packed = message.packed and not straight
-        if packed and way is Way.SEND:
+        if packed and way is MessageHandling.SEND:
             since = tuple(self.last_arrival[rank].get(chunk, START) for chunk in chunks)
-        elif way in _FROM_SPARE or (way in (Way.SEND, Way.ADD) and not straight):
+        elif way in _FROM_SPARE or (way in (MessageHandling.SEND, MessageHandling.ADD) and not straight):
             # In the order of the input where those of the message do not lie together anyway.
-            ordered = sorted(chunks) if way is Way.ADD_APART else chunks
+            ordered = sorted(chunks) if way is MessageHandling.ADD_APART else chunks
             fetch = tuple(c for c in ordered if c not in self.last_arrival[rank] and c not in self.fetched[rank])
         self._remember(index, rank, chunks, way, straight and way not in _FROM_SPARE)
         for chunk, event_before in zip(chunks, since, strict=False):
@@ -239,16 +239,18 @@ class _Surveyor:
             self.fetched[rank].add(chunk)
             self.last_read[rank].setdefault(chunk, START)
         beside = (
-            way in (Way.ADD_OWN, Way.ADD_ARRIVED)
+            way in (MessageHandling.ADD_OWN, MessageHandling.ADD_ARRIVED)
             and event.message not in self._rules.staged
             and straight
             and len(fetch) in (0, len(chunks))
             and all(self._additions[chunk, rank] == 1 for chunk in chunks)
         )
-        return Use(index, event.message, rank, chunks, way, straight, fetch, beside, since=since)
+        return MessageEnd(index, event.message, rank, chunks, way, straight, fetch, beside, since=since)
 
-    def _remember(self, index: int, rank: int, chunks: tuple[int, ...], way: Way, reads_input: bool) -> None:
-        arrives = way is not Way.SEND
+    def _remember(
+        self, index: int, rank: int, chunks: tuple[int, ...], way: MessageHandling, reads_input: bool
+    ) -> None:
+        arrives = way is not MessageHandling.SEND
         for chunk in chunks:
             if reads_input and way not in _STORES:
                 self.last_read[rank][chunk] = index
@@ -279,18 +281,24 @@ class _Surveyor:
                     "it then; check the schedule"
                 )
 
-    def _way_in(self, index: int, rank: int, straight: bool) -> Way:
+    def _way_in(self, index: int, rank: int, straight: bool) -> MessageHandling:
         message = self._schedule.messages[index]
         staged = index in self._rules.staged
         if not message.reduce:
-            return Way.UNPACK if message.packed else Way.STORE_LATER if staged else Way.STORE
+            return (
+                MessageHandling.UNPACK
+                if message.packed
+                else MessageHandling.STORE_LATER
+                if staged
+                else MessageHandling.STORE
+            )
         if message.packed and not self._together(rank, message.chunks):
-            return Way.ADD_APART
+            return MessageHandling.ADD_APART
         if self._rules.fused and not staged:
-            return Way.ADD
+            return MessageHandling.ADD
         if straight and not staged and self._own_apart(rank, message.chunks):
-            return Way.ADD_OWN
-        return Way.ADD_ARRIVED
+            return MessageHandling.ADD_OWN
+        return MessageHandling.ADD_ARRIVED
 
     def _together(self, rank: int, chunks: tuple[int, ...]) -> bool:
         """Whether the schedule keeps the chunks one after the other."""

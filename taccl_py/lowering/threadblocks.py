@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.actions import NONE, Action, Work
-from taccl_py.lowering.flow import Flow
+from taccl_py.lowering.actions import NONE, RankAction, RankWork
+from taccl_py.lowering.flow import DataFlow
 from taccl_py.lowering.order import TOLERANCE
 from taccl_py.lowering.program import Op
 from taccl_py.runtimes import Runtime
@@ -30,14 +30,14 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class UnfinishedThreadblock:
     """A threadblock in the making: actions in the order of time; -1 for no peer."""
 
     rank: int
     recv_peer: int
     send_peer: int
     channel: int
-    actions: tuple[Action, ...]
+    actions: tuple[RankAction, ...]
 
     @property
     def joint(self) -> Joint:
@@ -88,8 +88,8 @@ class ThreadblockRules:
 
 
 def draft_threadblocks(
-    work: Work, flow: Flow, channels: tuple[int, ...], num_ranks: int, rules: ThreadblockRules
-) -> tuple[tuple[Draft, ...], ...]:
+    work: RankWork, flow: DataFlow, channels: tuple[int, ...], num_ranks: int, rules: ThreadblockRules
+) -> tuple[tuple[UnfinishedThreadblock, ...], ...]:
     """Return the threadblocks of every rank, by rank.
 
     Raises
@@ -97,11 +97,11 @@ def draft_threadblocks(
     LoweringError
         If a rank needs more threadblocks than can run at the same time.
     """
-    of_rank: list[list[Action]] = [[] for _ in range(num_ranks)]
+    of_rank: list[list[RankAction]] = [[] for _ in range(num_ranks)]
     for action in work.actions:
         of_rank[action.rank].append(action)
     joiner = _Joiner(work, flow, rules)
-    result: list[tuple[Draft, ...]] = []
+    result: list[tuple[UnfinishedThreadblock, ...]] = []
     for rank, actions in enumerate(of_rank):
         drafts = list(_connection_drafts(work, channels, rank, actions))
         drafts += _local_drafts(rules, rank, actions, max(1, rules.max_threadblocks - len(drafts)))
@@ -110,10 +110,12 @@ def draft_threadblocks(
     return tuple(result)
 
 
-def _connection_drafts(work: Work, channels: tuple[int, ...], rank: int, actions: list[Action]) -> Iterator[Draft]:
+def _connection_drafts(
+    work: RankWork, channels: tuple[int, ...], rank: int, actions: list[RankAction]
+) -> Iterator[UnfinishedThreadblock]:
     """One threadblock for each end of a connection."""
-    receiving: dict[tuple[int, int], list[Action]] = {}
-    sending: dict[tuple[int, int], list[Action]] = {}
+    receiving: dict[tuple[int, int], list[RankAction]] = {}
+    sending: dict[tuple[int, int], list[RankAction]] = {}
     for action in actions:
         arrives = max(action.arrives, action.beside)
         if arrives != NONE:
@@ -121,12 +123,14 @@ def _connection_drafts(work: Work, channels: tuple[int, ...], rank: int, actions
         elif action.leaves != NONE:
             sending.setdefault((work.transfers[action.leaves].dst, channels[action.leaves]), []).append(action)
     for (peer, channel), found in receiving.items():
-        yield Draft(rank, peer, NONE, channel, tuple(found))
+        yield UnfinishedThreadblock(rank, peer, NONE, channel, tuple(found))
     for (peer, channel), found in sending.items():
-        yield Draft(rank, NONE, peer, channel, tuple(found))
+        yield UnfinishedThreadblock(rank, NONE, peer, channel, tuple(found))
 
 
-def _local_drafts(rules: ThreadblockRules, rank: int, actions: list[Action], room: int) -> Iterator[Draft]:
+def _local_drafts(
+    rules: ThreadblockRules, rank: int, actions: list[RankAction], room: int
+) -> Iterator[UnfinishedThreadblock]:
     """Local work, what touches the same cells in the same threadblock as long as there are enough such groups.
 
     By default it takes no more threadblocks than there is `room` for, but those of `local_default` on a small machine too.
@@ -141,13 +145,13 @@ def _local_drafts(rules: ThreadblockRules, rank: int, actions: list[Action], roo
     for index in range(number):
         found = sorted((a for group in groups[index::number] for a in group), key=lambda a: a.order)
         if found:
-            yield Draft(rank, NONE, NONE, 0, tuple(found))
+            yield UnfinishedThreadblock(rank, NONE, NONE, 0, tuple(found))
 
 
-def _linked_groups(local: list[Action]) -> list[list[Action]]:
+def _linked_groups(local: list[RankAction]) -> list[list[RankAction]]:
     """Local actions that write overlapping cells, together; groups in the order of their first action."""
     by_place = sorted(local, key=lambda a: (a.writes.buffer, a.writes.first) if a.writes else ("", 0))
-    groups: list[list[Action]] = []
+    groups: list[list[RankAction]] = []
     buffer, end = None, 0
     for action in by_place:
         cells = action.writes
@@ -165,12 +169,12 @@ def _linked_groups(local: list[Action]) -> list[list[Action]]:
 class _Joiner:
     """Joins threadblocks of one rank."""
 
-    def __init__(self, work: Work, flow: Flow, rules: ThreadblockRules) -> None:
+    def __init__(self, work: RankWork, flow: DataFlow, rules: ThreadblockRules) -> None:
         self._actions = work.actions
         self._flow = flow
         self._rules = rules
 
-    def join_forwards(self, drafts: list[Draft]) -> list[Draft]:
+    def join_forwards(self, drafts: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
         """Join receivers and senders between which messages are forwarded, those with most forwards first."""
         maker_of = {a.order: i for i, draft in enumerate(drafts) if draft.recv_peer != NONE for a in draft.actions}
         forwards: dict[tuple[int, int], int] = {}
@@ -179,7 +183,7 @@ class _Joiner:
                 maker = maker_of.get(self._flow.source[action.order])
                 if maker is not None:
                     forwards[maker, index] = forwards.get((maker, index), 0) + 1
-        taken: dict[int, Draft] = {}
+        taken: dict[int, UnfinishedThreadblock] = {}
         gone: set[int] = set()
         for (first, second), _ in sorted(forwards.items(), key=lambda item: (-item[1], item[0])):
             if first in taken or second in gone or not self._may_join(drafts[first], drafts[second]):
@@ -190,7 +194,7 @@ class _Joiner:
                 gone.add(second)
         return [taken.get(index, draft) for index, draft in enumerate(drafts) if index not in gone]
 
-    def fit(self, rank: int, drafts: list[Draft]) -> list[Draft]:
+    def fit(self, rank: int, drafts: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
         """Join until there are few enough.
 
         Raises
@@ -214,10 +218,10 @@ class _Joiner:
             drafts = [merged.get(index, draft) for index, draft in enumerate(drafts) if index not in gone]
         return drafts
 
-    def _harmless_pairs(self, drafts: list[Draft], number: int) -> list[_Pair]:
+    def _harmless_pairs(self, drafts: list[UnfinishedThreadblock], number: int) -> list[_MergeCandidate]:
         """At most so many disjoint pairs that can be joined without holding anything up, the first that are found."""
         used: set[int] = set()
-        found: list[_Pair] = []
+        found: list[_MergeCandidate] = []
         for first in range(len(drafts)):
             if len(found) == number:
                 break
@@ -229,25 +233,25 @@ class _Joiner:
                     break
         return found
 
-    def _least_harmful_pairs(self, drafts: list[Draft], number: int) -> list[_Pair]:
+    def _least_harmful_pairs(self, drafts: list[UnfinishedThreadblock], number: int) -> list[_MergeCandidate]:
         """At most so many disjoint pairs, those that lose least first."""
         every = [self._pair(drafts, i, j) for i in range(len(drafts)) for j in range(i + 1, len(drafts))]
         used: set[int] = set()
-        found: list[_Pair] = []
+        found: list[_MergeCandidate] = []
         for pair in sorted((p for p in every if p is not None), key=lambda p: (p.delay_us, p.first, p.second)):
             if len(found) < number and not used & {pair.first, pair.second}:
                 found.append(pair)
                 used.update((pair.first, pair.second))
         return found
 
-    def _pair(self, drafts: list[Draft], first: int, second: int) -> _Pair | None:
+    def _pair(self, drafts: list[UnfinishedThreadblock], first: int, second: int) -> _MergeCandidate | None:
         one, other = drafts[first], drafts[second]
         if not self._may_join(one, other):
             return None
         actions = sorted((*one.actions, *other.actions), key=lambda action: action.order)
-        return _Pair(self._delay_us(actions), first, second)
+        return _MergeCandidate(self._delay_us(actions), first, second)
 
-    def _may_join(self, one: Draft, other: Draft) -> bool:
+    def _may_join(self, one: UnfinishedThreadblock, other: UnfinishedThreadblock) -> bool:
         if len(one.actions) + len(other.actions) > self._rules.runtime.max_steps:
             return False
         if one.is_local or other.is_local:
@@ -255,10 +259,10 @@ class _Joiner:
         free = NONE in (one.recv_peer, other.recv_peer) and NONE in (one.send_peer, other.send_peer)
         return free and one.channel == other.channel
 
-    def _join(self, one: Draft, other: Draft) -> Draft:
+    def _join(self, one: UnfinishedThreadblock, other: UnfinishedThreadblock) -> UnfinishedThreadblock:
         """Join two threadblocks, with fused steps where something is forwarded as it arrives."""
         actions = sorted((*one.actions, *other.actions), key=lambda action: action.order)
-        joined = Draft(
+        joined = UnfinishedThreadblock(
             one.rank,
             max(one.recv_peer, other.recv_peer),
             max(one.send_peer, other.send_peer),
@@ -268,10 +272,10 @@ class _Joiner:
         fuse = self._rules.fuse and self._rules.runtime.fused and joined.joint not in self._rules.apart
         return replace(joined, actions=self._fused(actions)) if fuse else joined
 
-    def _fused(self, actions: list[Action]) -> tuple[Action, ...]:
+    def _fused(self, actions: list[RankAction]) -> tuple[RankAction, ...]:
         """Let arrivals pass on what they get; the order of sends on their connection stays as it is."""
         present = {action.order: action for action in actions}
-        passed: dict[int, Action] = {}
+        passed: dict[int, RankAction] = {}
         last = NONE
         for action in actions:
             if action.leaves == NONE or action.arrives != NONE:
@@ -290,7 +294,7 @@ class _Joiner:
             if action.order not in sent
         )
 
-    def _may_pass(self, arrival: Action, send: Action) -> bool:
+    def _may_pass(self, arrival: RankAction, send: RankAction) -> bool:
         """Whether one step may do both: it ends only when the message has left, and others may need the data before."""
         if arrival.arrives == NONE or arrival.leaves != NONE:
             return False
@@ -305,7 +309,7 @@ class _Joiner:
         time_us = self._deadline_us(self._actions[order])
         return time_us + TOLERANCE * time_us
 
-    def _forward(self, arrival: Action, send: Action) -> Action:
+    def _forward(self, arrival: RankAction, send: RankAction) -> RankAction:
         """One step out of an arrival and the send of the same cells."""
         keeps = self._flow.readers[arrival.order] != (send.order,)
         op, writes = Op.RECV_COPY_SEND, arrival.writes
@@ -314,7 +318,7 @@ class _Joiner:
             writes = arrival.writes if keeps else None
         return replace(arrival, op=op, writes=writes, leaves=send.leaves, busy_us=send.busy_us)
 
-    def _delay_us(self, actions: Iterable[Action]) -> float:
+    def _delay_us(self, actions: Iterable[RankAction]) -> float:
         """Sum of the delays by which steps are held up by the steps before them, by the schedule's times."""
         now_us, total_us = 0.0, 0.0
         for action in actions:
@@ -327,12 +331,12 @@ class _Joiner:
             now_us += action.busy_us
         return total_us
 
-    def _deadline_us(self, action: Action) -> float:
+    def _deadline_us(self, action: RankAction) -> float:
         return max(action.ready_us, self._flow.deadline_us[action.order])
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _MergeCandidate:
     """Two threadblocks that could be one, and what that would cost."""
 
     delay_us: float
@@ -340,11 +344,11 @@ class _Pair:
     second: int
 
 
-def find_senders(drafts: Iterable[Iterable[Draft]]) -> dict[int, Action]:
+def find_senders(drafts: Iterable[Iterable[UnfinishedThreadblock]]) -> dict[int, RankAction]:
     """Sending action of every transfer."""
     return {a.leaves: a for rank in drafts for draft in rank for a in draft.actions if a.leaves != NONE}
 
 
-def find_receivers(drafts: Iterable[Iterable[Draft]]) -> dict[int, Action]:
+def find_receivers(drafts: Iterable[Iterable[UnfinishedThreadblock]]) -> dict[int, RankAction]:
     """Receiving action of every transfer."""
     return {a.arrives: a for rank in drafts for draft in rank for a in draft.actions if a.arrives != NONE}

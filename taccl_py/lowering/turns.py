@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
-from taccl_py.lowering.actions import NONE, Transfer
-from taccl_py.lowering.threadblocks import Draft
+from taccl_py.lowering.actions import NONE, StepTransfer
+from taccl_py.lowering.threadblocks import UnfinishedThreadblock
 from taccl_py.topology.model import Topology
 
 
@@ -27,7 +27,10 @@ class PortOrder(StrEnum):
 
 
 def find_turns(
-    drafts: Sequence[Sequence[Draft]], transfers: Sequence[Transfer], topology: Topology, wanted: PortOrder
+    drafts: Sequence[Sequence[UnfinishedThreadblock]],
+    transfers: Sequence[StepTransfer],
+    topology: Topology,
+    wanted: PortOrder,
 ) -> dict[int, tuple[int, ...]]:
     """For every send (and receive), those of its rank that directly precede it on a port; actions are named by their order.
 
@@ -54,8 +57,8 @@ def find_turns(
 
 def _add_turns(
     turns: dict[int, tuple[int, ...]],
-    drafts: Sequence[Sequence[Draft]],
-    transfers: Sequence[Transfer],
+    drafts: Sequence[Sequence[UnfinishedThreadblock]],
+    transfers: Sequence[StepTransfer],
     topology: Topology,
     *,
     sending: bool,
@@ -72,7 +75,9 @@ def _add_turns(
             last |= dict.fromkeys(keys, order)
 
 
-def _add_shifts(turns: dict[int, tuple[int, ...]], drafts: Sequence[Draft], transfers: Sequence[Transfer]) -> None:
+def _add_shifts(
+    turns: dict[int, tuple[int, ...]], drafts: Sequence[UnfinishedThreadblock], transfers: Sequence[StepTransfer]
+) -> None:
     """The first send of a threadblock waits for the last one of the threadblock that used the link before it."""
     shifts: dict[tuple[int, int], dict[int, list[int]]] = {}
     for number, draft in enumerate(drafts):

@@ -8,13 +8,13 @@ from enum import StrEnum
 
 from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALPHA_US
 from taccl_py.errors import InputError
-from taccl_py.measure.experiment import Flow
+from taccl_py.measure.experiment import MeasuredFlow
 from taccl_py.measure.fitting import Fit, fit_rates, fit_samples
 from taccl_py.measure.recorded import infer_ports
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.files import require_connected
 from taccl_py.topology.model import Link, Medium, Port, Topology
-from taccl_py.topology.template import Cost
+from taccl_py.topology.template import AlphaBeta
 from taccl_py.units import MIN_COST_US
 
 ASSUMED = (
@@ -90,11 +90,11 @@ def fit_topology(
     """
     node_of = _nodes(samples, nodes, ranks)
     groups = _by_pair(samples, node_of, inside) if grouping is Grouping.PAIR else _by_class(samples, node_of, inside)
-    costs: dict[Flow, Cost] = {}
+    costs: dict[MeasuredFlow, AlphaBeta] = {}
     for group in groups:
         line = group.fit.at(size_bytes)
         alpha_us = 0.0 if line.alpha_us < MIN_COST_US else line.alpha_us
-        costs |= {Flow(src, dst): Cost(alpha_us, line.beta_us_per_mb) for src, dst in group.pairs}
+        costs |= {MeasuredFlow(src, dst): AlphaBeta(alpha_us, line.beta_us_per_mb) for src, dst in group.pairs}
     found = infer_ports(samples, costs)
     links = [
         Link(

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from taccl_py.measure.experiment import Counted, Flow
-from taccl_py.topology.template import Cost
+from taccl_py.measure.experiment import Counted, MeasuredFlow
+from taccl_py.topology.template import AlphaBeta
 from taccl_py.units import BYTES_PER_MB, format_ranks
 
 LARGE_BYTES = 4_000_000
@@ -47,8 +47,8 @@ class FoundPort:
     """A port: its name, its cost, and the links that share it."""
 
     name: str
-    cost: Cost
-    links: frozenset[Flow]
+    cost: AlphaBeta
+    links: frozenset[MeasuredFlow]
 
 
 def most_port_experiments(links: int, ranks: int, classes: int, ports: int) -> int:
@@ -69,8 +69,8 @@ def most_port_experiments(links: int, ranks: int, classes: int, ports: int) -> i
 
 
 def expected_us(
-    group: Sequence[Flow],
-    costs: Mapping[Flow, Cost],
+    group: Sequence[MeasuredFlow],
+    costs: Mapping[MeasuredFlow, AlphaBeta],
     ports: Sequence[FoundPort],
     messages: int = EXPECTED_MESSAGES,
     size_bytes: int = LARGE_BYTES,
@@ -125,8 +125,8 @@ class PortSearch:
     def __init__(
         self,
         counted: Counted,
-        costs: dict[Flow, Cost],
-        scope_of: Callable[[Flow], str],
+        costs: dict[MeasuredFlow, AlphaBeta],
+        scope_of: Callable[[MeasuredFlow], str],
         slower: float,
         large_bytes: int = LARGE_BYTES,
     ) -> None:
@@ -135,7 +135,7 @@ class PortSearch:
         self._slower = slower
         self._costs = costs
         self._ports: list[FoundPort] = []
-        self._scopes: dict[str, list[Flow]] = {}
+        self._scopes: dict[str, list[MeasuredFlow]] = {}
         for flow in sorted(costs):
             self._scopes.setdefault(scope_of(flow), []).append(flow)
 
@@ -165,15 +165,15 @@ class PortSearch:
                 kept.append(port)
         return tuple(sorted(kept, key=lambda port: self._ports.index(port)))
 
-    def _run_matchings(self, links: Sequence[Flow], word: str) -> None:
+    def _run_matchings(self, links: Sequence[MeasuredFlow], word: str) -> None:
         """Look for what ranks share, before a rank's own links are looked at."""
         for matching in matchings(links):
             self._explain(matching, links, word)
         self._cover(links, word)
 
-    def _alike(self, links: Sequence[Flow]) -> list[list[Flow]]:
+    def _alike(self, links: Sequence[MeasuredFlow]) -> list[list[MeasuredFlow]]:
         """Links that are equally fast, where there are several kinds: those over PCIe beside NVLink share other ports."""
-        found: list[tuple[float, list[Flow]]] = []
+        found: list[tuple[float, list[MeasuredFlow]]] = []
         for flow in links:
             time = _message_us(self._costs[flow], self._large_bytes / BYTES_PER_MB)
             for first, alike in found:
@@ -184,7 +184,7 @@ class PortSearch:
                 found.append((time, [flow]))
         return [alike for _, alike in found if 1 < len(alike) < len(links)]
 
-    def _explain(self, group: Sequence[Flow], links: Sequence[Flow], word: str) -> None:
+    def _explain(self, group: Sequence[MeasuredFlow], links: Sequence[MeasuredFlow], word: str) -> None:
         """Add ports until they explain the time of a group."""
         if len(group) < 2:
             return
@@ -205,7 +205,7 @@ class PortSearch:
                 return  # it was only noise
             self._ports.append(FoundPort(f"{name} ({again + 1})" if again else name, cost, members))
 
-    def _find_processors(self, links: Sequence[Flow], word: str) -> None:
+    def _find_processors(self, links: Sequence[MeasuredFlow], word: str) -> None:
         """Add a port for each rank whose links take longer both ways at once than either way: what sends also receives."""
         for rank in sorted({flow.src for flow in links} & {flow.dst for flow in links}):
             out, into = ([flow for flow in links if side(flow) == rank] for side in (_sender, _receiver))
@@ -214,12 +214,12 @@ class PortSearch:
                 cost = self._cost([*out, *into])
                 self._ports.append(FoundPort(f"{word} {rank} both ways", cost, frozenset([*out, *into])))
 
-    def _is_slower_both_ways(self, out: Sequence[Flow], into: Sequence[Flow], messages: int) -> bool:
+    def _is_slower_both_ways(self, out: Sequence[MeasuredFlow], into: Sequence[MeasuredFlow], messages: int) -> bool:
         both = self._counted.last_us([*out, *into], self._large_bytes, messages)
         ways = (self._counted.last_us(way, self._large_bytes, messages) for way in (out, into))
         return both > self._slower * max(ways)
 
-    def _cover(self, links: Sequence[Flow], word: str) -> None:
+    def _cover(self, links: Sequence[MeasuredFlow], word: str) -> None:
         """Run every two senders, and every two receivers, together where no known port hides a new one."""
         left = {
             (side, pair): None
@@ -246,7 +246,7 @@ class PortSearch:
                 for pair in combinations(sorted(map(side, group)), 2):
                     left.pop((side, pair), None)
 
-    def _unexplained(self, group: Sequence[Flow]) -> bool:
+    def _unexplained(self, group: Sequence[MeasuredFlow]) -> bool:
         """Whether some flow of a group takes longer than alone and than its known ports explain."""
         late = self._lateness(group, EXPECTED_MESSAGES)
         if late <= self._slower or late > self._slower * (1 + 1 / EXPECTED_MESSAGES):
@@ -254,17 +254,17 @@ class PortSearch:
         # Flows that take turns start up to one message apart, which says nothing about how fast they then are.
         return self._lateness(group, _SURE_MESSAGES) > self._slower
 
-    def _lateness(self, group: Sequence[Flow], messages: int) -> float:
+    def _lateness(self, group: Sequence[MeasuredFlow], messages: int) -> float:
         """By which factor some flow of a group takes longer than is known why."""
         times = self._counted.times_us(group, self._large_bytes, messages)
         expected = expected_us(group, self._costs, self._ports, messages, self._large_bytes)
         return max(time / limit for time, limit in zip(times, expected, strict=True))
 
-    def _predicted_us(self, group: Sequence[Flow]) -> list[float]:
+    def _predicted_us(self, group: Sequence[MeasuredFlow]) -> list[float]:
         """Longest that each flow should take, as far as known."""
         return expected_us(group, self._costs, self._ports, EXPECTED_MESSAGES, self._large_bytes)
 
-    def _shrink(self, group: list[Flow]) -> list[Flow]:
+    def _shrink(self, group: list[MeasuredFlow]) -> list[MeasuredFlow]:
         """A subset that is unexplained and of which no part (as far as is tried) is: by halves, then one by one."""
         while len(group) > 2:
             half = len(group) // 2
@@ -278,7 +278,7 @@ class PortSearch:
                 group = rest
         return group
 
-    def _members(self, least: list[Flow], links: Sequence[Flow]) -> frozenset[Flow]:
+    def _members(self, least: list[MeasuredFlow], links: Sequence[MeasuredFlow]) -> frozenset[MeasuredFlow]:
         """Links of the port that a smallest set shares: those from some senders to some receivers."""
         for side in (_sender, _receiver):
             ranks = {side(flow) for flow in least}
@@ -300,11 +300,11 @@ class PortSearch:
 
     def _belongs(
         self,
-        variants: list[list[Flow]],
+        variants: list[list[MeasuredFlow]],
         rank: int | None = None,
-        least: Sequence[Flow] = (),
+        least: Sequence[MeasuredFlow] = (),
         wide: set[int] | None = None,
-        exists: set[Flow] | None = None,
+        exists: set[MeasuredFlow] | None = None,
     ) -> bool:
         """Whether sets with a new rank take longer than known ports explain: one of `variants`, or all dealt-out ones."""
         clean = [variant for variant in variants if self._is_clean(variant)]
@@ -314,25 +314,27 @@ class PortSearch:
         picked = dealt[:: max(1, len(dealt) // _DEALS)][: _DEALS + 1]
         return bool(picked) and all(self._unexplained(variant) for variant in picked)
 
-    def _is_clean(self, group: Sequence[Flow]) -> bool:
+    def _is_clean(self, group: Sequence[MeasuredFlow]) -> bool:
         """Whether known ports do not slow a group."""
         megabytes = self._large_bytes / BYTES_PER_MB
         alone = [EXPECTED_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
         return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
 
-    def _cost(self, least: Sequence[Flow]) -> Cost:
+    def _cost(self, least: Sequence[MeasuredFlow]) -> AlphaBeta:
         """Cost of the port that a smallest set shares, from two sizes at which it is clearly felt."""
         large_bytes = self._large_bytes
         others = (_SMALL_BYTES, large_bytes // _OTHER_SIZES, large_bytes * _OTHER_SIZES)
         sizes = [large_bytes, next((s for s in others if self._port_us(least, s, _CLEARLY) > 0), 0)]
         if not sizes[1]:
-            return Cost(0.0, self._port_us(least, self._large_bytes, self._slower) / (self._large_bytes / BYTES_PER_MB))
+            return AlphaBeta(
+                0.0, self._port_us(least, self._large_bytes, self._slower) / (self._large_bytes / BYTES_PER_MB)
+            )
         small, large = (self._port_us(least, size, 1.0) for size in sorted(sizes))
         beta = max(0.0, large - small) / (abs(sizes[0] - sizes[1]) / BYTES_PER_MB)
         # Where small messages take no shorter than large ones, what is shared is not the wire.
-        return Cost(max(0.0, min(small, large) - beta * min(sizes) / BYTES_PER_MB), beta)
+        return AlphaBeta(max(0.0, min(small, large) - beta * min(sizes) / BYTES_PER_MB), beta)
 
-    def _port_us(self, least: Sequence[Flow], size_bytes: int, slower: float) -> float:
+    def _port_us(self, least: Sequence[MeasuredFlow], size_bytes: int, slower: float) -> float:
         """Time that one message occupies the port: the middle one of some experiments; 0 if it slows flows by less."""
         found = []
         for messages in range(_COST_MESSAGES, _COST_MESSAGES + _TIMES_A_PORT):
@@ -354,24 +356,24 @@ class PortSearch:
         return sum(each) / len(each) if max(each) < _FAIR * min(each) else each[0]
 
 
-def _message_us(cost: Cost, megabytes: float) -> float:
+def _message_us(cost: AlphaBeta, megabytes: float) -> float:
     return cost.alpha_us + cost.beta_us_per_mb * megabytes
 
 
-def _is_matching(links: Sequence[Flow]) -> bool:
+def _is_matching(links: Sequence[MeasuredFlow]) -> bool:
     """Whether senders and receivers are all different."""
     return len({flow.src for flow in links}) == len(links) == len({flow.dst for flow in links})
 
 
-def _sender(flow: Flow) -> int:
+def _sender(flow: MeasuredFlow) -> int:
     return flow.src
 
 
-def _receiver(flow: Flow) -> int:
+def _receiver(flow: MeasuredFlow) -> int:
     return flow.dst
 
 
-def _matching_of(links: Sequence[Flow]) -> list[Flow]:
+def _matching_of(links: Sequence[MeasuredFlow]) -> list[MeasuredFlow]:
     """Links of different senders and receivers, in order, as many as fit."""
     senders: set[int] = set()
     receivers: set[int] = set()
@@ -384,7 +386,7 @@ def _matching_of(links: Sequence[Flow]) -> list[Flow]:
     return chosen
 
 
-def matchings(links: Sequence[Flow]) -> list[list[Flow]]:
+def matchings(links: Sequence[MeasuredFlow]) -> list[list[MeasuredFlow]]:
     """Matchings that together hold every link, the largest ones first.
 
     Parameters
@@ -403,19 +405,23 @@ def matchings(links: Sequence[Flow]) -> list[list[Flow]]:
     return found
 
 
-def _replaced(least: Sequence[Flow], exists: set[Flow], *, src: int = -1, dst: int = -1) -> list[list[Flow]]:
+def _replaced(
+    least: Sequence[MeasuredFlow], exists: set[MeasuredFlow], *, src: int = -1, dst: int = -1
+) -> list[list[MeasuredFlow]]:
     """The set with one flow's sender, or receiver, exchanged for a new one, for every flow where that is a link."""
     found = []
     for place in range(len(least) - 1, -1, -1):
         old = least[place]
-        new = Flow(old.src if src < 0 else src, old.dst if dst < 0 else dst)
+        new = MeasuredFlow(old.src if src < 0 else src, old.dst if dst < 0 else dst)
         rest = [*least[:place], *least[place + 1 :]]
         if new in exists and all(flow.src != new.src and flow.dst != new.dst for flow in rest):
             found.append([*rest, new])
     return found
 
 
-def _dealt(rank: int, senders: Sequence[int], receivers: Sequence[int], exists: set[Flow]) -> list[list[Flow]]:
+def _dealt(
+    rank: int, senders: Sequence[int], receivers: Sequence[int], exists: set[MeasuredFlow]
+) -> list[list[MeasuredFlow]]:
     """Sets of as many flows, from a new sender and all but one of the old ones, with the receivers dealt out in turn."""
     found = []
     for left_out in range(len(senders) - 1, -1, -1):
@@ -423,11 +429,11 @@ def _dealt(rank: int, senders: Sequence[int], receivers: Sequence[int], exists: 
         for stride in range(1, len(receivers)):
             for start in range(len(receivers)):
                 ends = [receivers[(start + stride * place) % len(receivers)] for place in range(len(kept))]
-                flows = [Flow(src, dst) for src, dst in zip(kept, ends, strict=True)]
+                flows = [MeasuredFlow(src, dst) for src, dst in zip(kept, ends, strict=True)]
                 if len(set(ends)) == len(ends) and all(flow in exists for flow in flows):
                     found.append(flows)
     return found
 
 
-def _ranks(links: frozenset[Flow], side: Callable[[Flow], int]) -> str:
+def _ranks(links: frozenset[MeasuredFlow], side: Callable[[MeasuredFlow], int]) -> str:
     return format_ranks(sorted({side(flow) for flow in links}))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from taccl_py.errors import InputError
-from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.measure.experiment import Experiment, MeasuredFlow
 from taccl_py.topology.model import Topology
 
 
@@ -51,9 +51,9 @@ class EmulatedBench:
         return self.topology.node_of
 
     @property
-    def pairs(self) -> tuple[Flow, ...]:
+    def pairs(self) -> tuple[MeasuredFlow, ...]:
         """Pairs with a link."""
-        return tuple(Flow(src, dst) for src, dst in self.topology.links_between)
+        return tuple(MeasuredFlow(src, dst) for src, dst in self.topology.links_between)
 
     def run(self, experiment: Experiment) -> tuple[float, ...]:
         """Emulate an experiment.

@@ -11,7 +11,7 @@ _SPREAD_SAMPLES = 7
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Flow:
+class MeasuredFlow:
     """Messages from one rank to another."""
 
     src: int
@@ -22,7 +22,7 @@ class Flow:
 class Experiment:
     """Flows that start together; each sends so many messages of one size, one after the other."""
 
-    flows: tuple[Flow, ...]
+    flows: tuple[MeasuredFlow, ...]
     size_bytes: int
     messages: int = 1
 
@@ -39,7 +39,7 @@ class Bench(Protocol):
         """Node of every rank."""
 
     @property
-    def pairs(self) -> tuple[Flow, ...]:
+    def pairs(self) -> tuple[MeasuredFlow, ...]:
         """All (src, dst) that can send directly, in order."""
 
     def run(self, experiment: Experiment) -> tuple[float, ...]:
@@ -103,7 +103,7 @@ class Counted:
     experiments: int = 0
     busy_us: float = 0.0
 
-    def spread(self, flows: Sequence[Flow], size_bytes: int, messages: int) -> float:
+    def spread(self, flows: Sequence[MeasuredFlow], size_bytes: int, messages: int) -> float:
         """Relative standard deviation of results, of experiments that are all the same but for their number of messages."""
         rates = [
             self.last_us(flows, size_bytes, messages + extra) / (messages + extra) for extra in range(_SPREAD_SAMPLES)
@@ -112,7 +112,7 @@ class Counted:
         deviations = sorted(abs(rate / middle - 1) for rate in rates)
         return max(self.LEAST_SPREAD, 1.4826 * deviations[len(deviations) // 2])
 
-    def times_us(self, flows: Sequence[Flow], size_bytes: int, messages: int = 1) -> tuple[float, ...]:
+    def times_us(self, flows: Sequence[MeasuredFlow], size_bytes: int, messages: int = 1) -> tuple[float, ...]:
         """Typical time of every flow.
 
         Raises
@@ -132,7 +132,7 @@ class Counted:
         self.experiments += 1
         return self.known[experiment]
 
-    def last_us(self, flows: Sequence[Flow], size_bytes: int, messages: int = 1) -> float:
+    def last_us(self, flows: Sequence[MeasuredFlow], size_bytes: int, messages: int = 1) -> float:
         """Time until the last flow is done."""
         return max(self.times_us(flows, size_bytes, messages))
 

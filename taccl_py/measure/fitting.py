@@ -28,7 +28,7 @@ _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # 95 %
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FittedLine:
     """A fitted line.
 
     Attributes
@@ -60,14 +60,14 @@ class Line:
 class Fit:
     """One line, or several that follow each other from small to large sizes (where a protocol changes)."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[FittedLine, ...]
 
     @property
     def breaks_bytes(self) -> tuple[int, ...]:
         """Smallest sizes of all lines but the first."""
         return tuple(line.least_bytes for line in self.lines[1:])
 
-    def at(self, size_bytes: int | None) -> Line:
+    def at(self, size_bytes: int | None) -> FittedLine:
         """Line for messages of a size; None: that of the largest sizes."""
         if size_bytes is None:
             return self.lines[-1]
@@ -111,10 +111,10 @@ def fit_rates(samples: Sequence[Sample], alpha_us: float) -> Fit:
     beta = float(np.median(betas))
     sizes = [round(one.megabytes * 1e6) for one in samples]
     residual = float(np.sqrt(np.mean((beta / betas - 1) ** 2)))
-    return Fit((Line(alpha_us, beta, None, None, residual, len(samples), 0, min(sizes), max(sizes)),))
+    return Fit((FittedLine(alpha_us, beta, None, None, residual, len(samples), 0, min(sizes), max(sizes)),))
 
 
-def _segments(megabytes: FloatArray, times: FloatArray) -> list[Line]:
+def _segments(megabytes: FloatArray, times: FloatArray) -> list[FittedLine]:
     whole = _line(megabytes, times)
     sizes = np.unique(megabytes)
     if whole.residual < _LEAST_BREAK_ERROR and not whole.outliers:
@@ -132,7 +132,7 @@ def _segments(megabytes: FloatArray, times: FloatArray) -> list[Line]:
     return [*_segments(megabytes[left], times[left]), *_segments(megabytes[~left], times[~left])]
 
 
-def _score(lines: Sequence[Line], megabytes: FloatArray, times: FloatArray) -> float:
+def _score(lines: Sequence[FittedLine], megabytes: FloatArray, times: FloatArray) -> float:
     """Median relative error, with what the freedom of the lines explains taken out."""
     errors = np.empty(len(times))
     for line in lines:
@@ -143,7 +143,7 @@ def _score(lines: Sequence[Line], megabytes: FloatArray, times: FloatArray) -> f
     return float(np.mean(np.minimum(errors, 1.0))) * len(times) / freedom + 1e-6
 
 
-def _line(megabytes: FloatArray, times: FloatArray) -> Line:
+def _line(megabytes: FloatArray, times: FloatArray) -> FittedLine:
     used = np.ones(len(times), dtype=bool)
     weights = np.ones(len(times))
     alpha, beta = _solve(megabytes, times, weights)
@@ -161,7 +161,7 @@ def _line(megabytes: FloatArray, times: FloatArray) -> Line:
     alpha, beta = _solve(megabytes[used], times[used], np.ones(int(used.sum())))
     errors = (alpha + beta * megabytes[used]) / times[used] - 1
     alpha_error, beta_error = _confidence(megabytes[used], times[used], errors)
-    return Line(
+    return FittedLine(
         alpha, beta, alpha_error, beta_error, float(np.sqrt(np.mean(errors**2))), int(used.sum()), int((~used).sum()),
         round(float(megabytes.min()) * 1e6), round(float(megabytes.max()) * 1e6),
     )  # fmt: skip

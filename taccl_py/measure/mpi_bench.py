@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from taccl_py.measure.experiment import Flow
-from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, Part, ProcessBench, payload_bytes
+from taccl_py.measure.experiment import MeasuredFlow
+from taccl_py.measure.processes import (
+    Arrival,
+    Buffers,
+    Ended,
+    ExperimentPart,
+    LaunchedProcesses,
+    ProcessBench,
+    WorkOrder,
+    payload_bytes,
+)
 from taccl_py.measure.throttle import Throttle
 from taccl_py.measure.waiting import Waiting
 
@@ -26,7 +35,7 @@ _IDLE_SECONDS, _NAP_SECONDS = 2e-4, 1e-4
 
 
 @dataclass
-class _Sending:
+class _FlowProgress:
     """One flow out of this rank: what is left, and the message under way."""
 
     dst: int
@@ -51,7 +60,7 @@ class _Receiving:
     done_us: float = 0.0
 
 
-class MpiJob(Job):
+class MpiProcesses(LaunchedProcesses):
     """The processes of mpiexec.
 
     Parameters
@@ -87,7 +96,7 @@ class MpiBench(ProcessBench):
         See `ProcessBench`.
     """
 
-    def __init__(self, job: MpiJob, throttle: Throttle | None = None) -> None:
+    def __init__(self, job: MpiProcesses, throttle: Throttle | None = None) -> None:
         self._mpi = job.mpi
         self._comm = job.mpi.COMM_WORLD.Dup()
         self._control = job.mpi.COMM_WORLD.Dup()
@@ -104,18 +113,18 @@ class MpiBench(ProcessBench):
         self._waiting.close()
         super()._let_go()
 
-    def _give(self, order: Order | None) -> None:
+    def _give(self, order: WorkOrder | None) -> None:
         for request in [self._control.isend(order, dest=rank, tag=_ORDER_TAG) for rank in range(1, self._comm.size)]:
             request.wait()
 
-    def _next_order(self) -> Order | None:
-        order: Order | None = self._take(0, _ORDER_TAG)
+    def _next_order(self) -> WorkOrder | None:
+        order: WorkOrder | None = self._take(0, _ORDER_TAG)
         return order
 
-    def _collect(self, own: Part) -> list[Part]:
+    def _collect(self, own: ExperimentPart) -> list[ExperimentPart]:
         return [own, *(self._take(rank, _REPORT_TAG) for rank in range(1, self._comm.size))]
 
-    def _report(self, own: Part) -> None:
+    def _report(self, own: ExperimentPart) -> None:
         self._control.send(own, dest=0, tag=_REPORT_TAG)
 
     def _take(self, source: int, tag: int) -> Any:
@@ -123,7 +132,7 @@ class MpiBench(ProcessBench):
             time.sleep(_IDLE_SECONDS)
         return self._control.recv(source=source, tag=tag)
 
-    def _take_part(self, order: Order) -> Part:
+    def _take_part(self, order: WorkOrder) -> ExperimentPart:
         flows = list(enumerate(order.experiment.flows))
         sending = [self._sender(place, flow, order) for place, flow in flows if flow.src == self.rank]
         receiving = [self._receiver(place, flow, order) for place, flow in flows if flow.dst == self.rank]
@@ -139,14 +148,14 @@ class MpiBench(ProcessBench):
                 time.sleep(_nap_seconds(busy_out, busy_in))
         # What a rank does that has no part disturbs nobody.
         waited_us = self._waiting.waited_us() - waited_us if sending or receiving else 0.0
-        return Part({one.place: _ended(one) for one in receiving}, waited_us)
+        return ExperimentPart({one.place: _ended(one) for one in receiving}, waited_us)
 
-    def _sender(self, place: int, flow: Flow, order: Order) -> _Sending:
+    def _sender(self, place: int, flow: MeasuredFlow, order: WorkOrder) -> _FlowProgress:
         size_bytes = payload_bytes(order.experiment.size_bytes, self._throttle)
         data = self._buffers.get("out", place, size_bytes)
-        return _Sending(flow.dst, _DATA_TAG + place, order.experiment.messages, data)
+        return _FlowProgress(flow.dst, _DATA_TAG + place, order.experiment.messages, data)
 
-    def _receiver(self, place: int, flow: Flow, order: Order) -> _Receiving:
+    def _receiver(self, place: int, flow: MeasuredFlow, order: WorkOrder) -> _Receiving:
         experiment = order.experiment
         buffer = self._buffers.get("in", place, payload_bytes(experiment.size_bytes, self._throttle))
         arrival = None
@@ -157,7 +166,7 @@ class MpiBench(ProcessBench):
             place, flow.src, tag, experiment.messages, buffer, self._receive(buffer, flow.src, tag), arrival
         )
 
-    def _begin(self, order: Order) -> float:
+    def _begin(self, order: WorkOrder) -> float:
         """Wait for the common start, and say when that was."""
         if order.start_seconds is not None:
             time.sleep(max(0.0, order.start_seconds - time.monotonic()))
@@ -168,7 +177,7 @@ class MpiBench(ProcessBench):
     def _receive(self, buffer: Any, src: int, tag: int) -> Any:
         return self._comm.Irecv([buffer, self._mpi.BYTE], source=src, tag=tag)
 
-    def _push(self, one: _Sending) -> bool:
+    def _push(self, one: _FlowProgress) -> bool:
         """Send the next message if the last has arrived; whether the flow goes on."""
         if one.request is not None and not one.request.Test():
             return True
@@ -192,7 +201,7 @@ class MpiBench(ProcessBench):
         return True
 
 
-def _nap_seconds(busy_out: Sequence[_Sending], busy_in: Sequence[_Receiving]) -> float:
+def _nap_seconds(busy_out: Sequence[_FlowProgress], busy_in: Sequence[_Receiving]) -> float:
     """How long nothing can happen, or until somebody has to look for it."""
     dues = [one.arrival.left_seconds for one in busy_in if one.arrived and one.arrival is not None]
     looking = bool(busy_out) or len(dues) < len(busy_in)

@@ -31,7 +31,7 @@ _CHECKED_GBPS = 1.0  # printed bandwidths below it are too coarse to compare
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     """Times of one size.
 
     Attributes
@@ -69,7 +69,7 @@ class Log:
     kind: Kind | None
     num_ranks: int | None
     num_processes: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[LogRow, ...]
 
     @property
     def gpus_per_process(self) -> int:
@@ -100,14 +100,14 @@ def read_log(path: Path, kind: Kind | None = None) -> Log:
 
 def parse_log(text: str, path: str, kind: Kind | None = None) -> Log:
     """Read a log from its text; see `read_log`."""
-    reader = _Reader(path)
+    reader = _LogReader(path)
     for line in text.splitlines():
         reader.take(_MARK.sub("", line, count=1))
     return reader.log(kind)
 
 
 @dataclass(slots=True)
-class _Reader:
+class _LogReader:
     """Reads one log line by line."""
 
     path: str
@@ -115,7 +115,7 @@ class _Reader:
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
     has_units: bool = False
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LogRow] = field(default_factory=list)
 
     def take(self, line: str) -> None:
         self.programs.update(_PROGRAM.findall(line))
@@ -140,13 +140,13 @@ class _Reader:
             self.fail(f"has times in {' and '.join(sorted(set(times))) or 'no unit'}; microseconds (us) are needed")
         self.has_units = True
 
-    def _row(self, words: Sequence[str]) -> Row:
+    def _row(self, words: Sequence[str]) -> LogRow:
         if len(words) < len(self.columns):
             self.fail(f"is cut off in the row of {words[0]} bytes; give the whole log, or delete that row")
         named = list(zip(self.columns, words, strict=False))
         sides = [place for place, (name, _) in enumerate(named) if name == "time"]
         times = [self._side(int(words[0]), dict(named[place : place + 4])) for place in sides]
-        return Row(int(words[0]), times[0], times[1] if len(times) > 1 else None)
+        return LogRow(int(words[0]), times[0], times[1] if len(times) > 1 else None)
 
     def _side(self, size_bytes: int, values: dict[str, str]) -> float | None:
         """Time of one side of the table; None if it was not run."""

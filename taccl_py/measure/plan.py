@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.measure.emulate import EmulatedBench
-from taccl_py.measure.experiment import Bench, Counted, Experiment, Flow
+from taccl_py.measure.experiment import Bench, Counted, Experiment, MeasuredFlow
 from taccl_py.measure.profiler import SIZES_BYTES, profile
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.topology.template import Cost
+from taccl_py.topology.template import AlphaBeta
 
 # What is assumed of a machine that nobody has measured: a switch in every node, and a NIC of 200 Gbit/s for each rank.
-_INSIDE, _BETWEEN = Cost(2.0, 10.0), Cost(5.0, 40.0)
+_INSIDE, _BETWEEN = AlphaBeta(2.0, 10.0), AlphaBeta(5.0, 40.0)
 _PROBE_BYTES, _PROBE_MESSAGES = 1_048_576, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProfilePlan:
     """What a profile takes.
 
     Attributes
@@ -71,7 +71,7 @@ def find_pace(bench: Bench, machine: Topology) -> Pace:
     return Pace(max(0.0, seconds - found_us / 1e6), found_us / assumed_us)
 
 
-def plan_profile(machine: Topology, repeats: int, *, all_pairs: bool = False, pace: Pace | None = None) -> Plan:
+def plan_profile(machine: Topology, repeats: int, *, all_pairs: bool = False, pace: Pace | None = None) -> ProfilePlan:
     """Count what a profile of a machine takes, by profiling it emulated.
 
     Parameters
@@ -90,10 +90,10 @@ def plan_profile(machine: Topology, repeats: int, *, all_pairs: bool = False, pa
     experiments = found.experiments + (len(SIZES_BYTES) * len(machine.links) if all_pairs else 0)
     each_seconds = pace.slower * found.busy_us / 1e6 / found.experiments
     seconds = experiments * (each_seconds + repeats * pace.start_seconds)
-    return Plan(experiments, seconds, machine.num_ranks * (machine.num_ranks - 1) * len(SIZES_BYTES))
+    return ProfilePlan(experiments, seconds, machine.num_ranks * (machine.num_ranks - 1) * len(SIZES_BYTES))
 
 
-def usual_machine(node_of: Sequence[int], pairs: Sequence[Flow]) -> Topology:
+def usual_machine(node_of: Sequence[int], pairs: Sequence[MeasuredFlow]) -> Topology:
     """A machine of which only the nodes and the pairs that can send are known.
 
     Every rank has a port out and a port in inside its node, and a NIC: most machines share more, which takes more

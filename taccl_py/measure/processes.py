@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from taccl_py.errors import InputError, TacclError
-from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.measure.experiment import Experiment, MeasuredFlow
 from taccl_py.measure.throttle import Throttle
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ _WAIT_SECONDS, _WAIT_IN_ALL_SECONDS, _WAIT_AT_FIRST_SECONDS, _HURRY_SECONDS = 0.
 _LEAD_SECONDS = 0.004  # from the order to its start on an emulated machine, so that nobody comes late
 
 
-class Job(ABC):
+class LaunchedProcesses(ABC):
     """The processes that a launcher started.
 
     Parameters
@@ -81,7 +81,7 @@ class Job(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WorkOrder:
     """What all processes are to do.
 
     Attributes
@@ -119,7 +119,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExperimentPart:
     """What one rank tells of an experiment.
 
     Attributes
@@ -155,7 +155,7 @@ class ProcessBench(ABC):
         If the emulated machine has another number of ranks.
     """
 
-    def __init__(self, job: Job, throttle: Throttle | None) -> None:
+    def __init__(self, job: LaunchedProcesses, throttle: Throttle | None) -> None:
         self.rank = job.rank
         self._throttle = throttle
         self._was_calm, self._wait_left_seconds = False, _WAIT_AT_FIRST_SECONDS
@@ -178,12 +178,12 @@ class ProcessBench(ABC):
         return self._node_of
 
     @property
-    def pairs(self) -> tuple[Flow, ...]:
+    def pairs(self) -> tuple[MeasuredFlow, ...]:
         """Every pair; on an emulated machine those with a link."""
         if self._throttle is not None:
-            return tuple(Flow(src, dst) for src, dst in self._throttle.topology.links_between)
+            return tuple(MeasuredFlow(src, dst) for src, dst in self._throttle.topology.links_between)
         ranks = range(len(self._node_of))
-        return tuple(Flow(src, dst) for src in ranks for dst in ranks if src != dst)
+        return tuple(MeasuredFlow(src, dst) for src in ranks for dst in ranks if src != dst)
 
     def run(self, experiment: Experiment) -> tuple[float, ...]:
         """Run an experiment on all ranks; for rank 0.
@@ -198,7 +198,7 @@ class ProcessBench(ABC):
         best: list[Ended] = []
         for _ in range(_MOST_LATE_RUNS):
             throttle.clear()
-            found = self._run_once(Order(experiment, time.monotonic() + _LEAD_SECONDS))
+            found = self._run_once(WorkOrder(experiment, time.monotonic() + _LEAD_SECONDS))
             # Which of equal flows is served first is chance, so a run is compared with another in the order of its ends.
             places = sorted(found, key=lambda place: found[place].due_us)
             ended = [found[place] for place in places]
@@ -213,7 +213,7 @@ class ProcessBench(ABC):
         begun = time.monotonic()
         while True:
             run_begun = time.monotonic()
-            found = self._run_once(Order(experiment))
+            found = self._run_once(WorkOrder(experiment))
             times = tuple(found[place].done_us for place in range(len(experiment.flows)))
             runs.append((max(one.late_us for one in found.values()) / max(1e-3, *times), times))
             now = time.monotonic()
@@ -226,7 +226,7 @@ class ProcessBench(ABC):
                 break
         return min(runs)[1]
 
-    def _run_once(self, order: Order) -> dict[int, Ended]:
+    def _run_once(self, order: WorkOrder) -> dict[int, Ended]:
         self._give(order)
         parts = self._collect(self._take_part(order))
         found = {place: ended for part in parts for place, ended in part.ended.items()}
@@ -251,23 +251,23 @@ class ProcessBench(ABC):
             self._throttle.close()
 
     @abstractmethod
-    def _give(self, order: Order | None) -> None:
+    def _give(self, order: WorkOrder | None) -> None:
         """Tell all other ranks what to do; for rank 0."""
 
     @abstractmethod
-    def _next_order(self) -> Order | None:
+    def _next_order(self) -> WorkOrder | None:
         """Wait for what rank 0 says."""
 
     @abstractmethod
-    def _collect(self, own: Part) -> list[Part]:
+    def _collect(self, own: ExperimentPart) -> list[ExperimentPart]:
         """What all ranks report; for rank 0."""
 
     @abstractmethod
-    def _report(self, own: Part) -> None:
+    def _report(self, own: ExperimentPart) -> None:
         """Tell rank 0 what happened here."""
 
     @abstractmethod
-    def _take_part(self, order: Order) -> Part:
+    def _take_part(self, order: WorkOrder) -> ExperimentPart:
         """Send and receive."""
 
 
@@ -289,7 +289,7 @@ class Arrival:
     """
 
     throttle: Throttle
-    flow: Flow
+    flow: MeasuredFlow
     size_bytes: int
     ready_seconds: float
     due_seconds: float | None = None

@@ -16,12 +16,12 @@ from taccl_py.measure.contention import (
     most_port_experiments,
     slower_factor,
 )
-from taccl_py.measure.experiment import Bench, Counted, Flow, Stopped
-from taccl_py.measure.fitting import Line, fit_samples
+from taccl_py.measure.experiment import Bench, Counted, MeasuredFlow, Stopped
+from taccl_py.measure.fitting import FittedLine, fit_samples
 from taccl_py.measure.repeat import EqualNodes
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.topology.template import Cost
+from taccl_py.topology.template import AlphaBeta
 
 SIZES_BYTES = (64, 1024, 16_384, 262_144, 1_048_576, 4_194_304)
 _SCREEN_BYTES = 1_048_576, 64
@@ -54,11 +54,11 @@ class Profile:
 
     topology: Topology
     samples: tuple[Sample, ...]
-    lines: tuple[tuple[Line, tuple[Flow, ...]], ...]
+    lines: tuple[tuple[FittedLine, tuple[MeasuredFlow, ...]], ...]
     ports: tuple[FoundPort, ...]
     experiments: int
     busy_us: float
-    assumed: tuple[Flow, ...] = ()
+    assumed: tuple[MeasuredFlow, ...] = ()
     complete: bool = True
 
 
@@ -95,11 +95,11 @@ def profile(counted: Counted, *, all_pairs: bool = False, largest_bytes: int = S
         If `stop` is set before anything is known.
     """
     equal = EqualNodes.of(counted.bench.node_of)
-    survey = _Survey(counted, equal, all_pairs=all_pairs, largest_bytes=largest_bytes)
+    survey = _MachineSurvey(counted, equal, all_pairs=all_pairs, largest_bytes=largest_bytes)
     try:
         if equal is not None and not survey.run():
             # Nodes turn out not to be alike, so each is measured; what is known is not measured again.
-            survey = _Survey(counted, None, all_pairs=all_pairs, largest_bytes=largest_bytes)
+            survey = _MachineSurvey(counted, None, all_pairs=all_pairs, largest_bytes=largest_bytes)
         if survey.equal is None:
             survey.run()
     except Stopped:
@@ -107,7 +107,7 @@ def profile(counted: Counted, *, all_pairs: bool = False, largest_bytes: int = S
     return survey.result(complete=True)
 
 
-class _Survey:
+class _MachineSurvey:
     """One way through all stages, and what is known on the way.
 
     Parameters
@@ -130,7 +130,7 @@ class _Survey:
         self._counted = counted
         self._all_pairs = all_pairs
         self._samples: list[Sample] = []
-        self._lines: list[tuple[Line, tuple[Flow, ...]]] = []
+        self._lines: list[tuple[FittedLine, tuple[MeasuredFlow, ...]]] = []
         self._screened: list[_Class] = []
         self._search: PortSearch | None = None
         self._enough: dict[int, int] = {}
@@ -189,17 +189,19 @@ class _Survey:
             self._counted.experiments, self._counted.busy_us, assumed, complete,
         )  # fmt: skip
 
-    def _model(self, flow: Flow) -> Flow:
+    def _model(self, flow: MeasuredFlow) -> MeasuredFlow:
         """The link that is measured for this one."""
         return flow if self.equal is None or self._all_pairs else self.equal.model(flow)
 
-    def _scope(self, flow: Flow) -> str:
+    def _scope(self, flow: MeasuredFlow) -> str:
         node_of = self._counted.bench.node_of
         return "node" if node_of[flow.src] == node_of[flow.dst] else "network"
 
-    def _costs(self) -> dict[Flow, Cost]:
+    def _costs(self) -> dict[MeasuredFlow, AlphaBeta]:
         """Costs of links that have been measured, or are like one that has."""
-        known = {flow: Cost(line.alpha_us, line.beta_us_per_mb) for line, members in self._lines for flow in members}
+        known = {
+            flow: AlphaBeta(line.alpha_us, line.beta_us_per_mb) for line, members in self._lines for flow in members
+        }
         for one in self._screened[len(self._lines) :] if not self._all_pairs else ():
             known |= dict.fromkeys(one.members, _cost_of_two(one.samples))
         return {flow: known[self._model(flow)] for flow in self._counted.bench.pairs if self._model(flow) in known}
@@ -210,7 +212,7 @@ class _Survey:
         found = self._search.found
         return found if self.equal is None else self.equal.repeated(found, self._counted.bench.pairs)
 
-    def _confirmed(self, equal: EqualNodes, costs: dict[Flow, Cost], slower: float) -> bool:
+    def _confirmed(self, equal: EqualNodes, costs: dict[MeasuredFlow, AlphaBeta], slower: float) -> bool:
         """Whether all nodes take as long as the first ones let expect."""
         ports = self._ports()
         for flows in equal.checks(set(self._counted.bench.pairs)):
@@ -220,7 +222,7 @@ class _Survey:
                 return False
         return True
 
-    def _screen(self, links: Sequence[Flow], alike: float) -> None:
+    def _screen(self, links: Sequence[MeasuredFlow], alike: float) -> None:
         """Sort links into classes that take as long as each other, at a large size and at a small one."""
         for flow in links:
             samples = tuple(self._sample(flow, size) for size in self._screen_bytes)
@@ -266,7 +268,7 @@ class _Survey:
                 return False
         return True
 
-    def _sample(self, flow: Flow, size_bytes: int) -> Sample:
+    def _sample(self, flow: MeasuredFlow, size_bytes: int) -> Sample:
         messages = self._messages(size_bytes)
         return Sample(
             flow.src, flow.dst, size_bytes, self._counted.last_us([flow], size_bytes, messages), serial=messages
@@ -286,16 +288,18 @@ class _Class:
     """Links that take as long as the first of them, and how long that takes."""
 
     samples: tuple[Sample, ...]
-    members: list[Flow]
+    members: list[MeasuredFlow]
 
 
-def _cost_of_two(samples: Sequence[Sample]) -> Cost:
+def _cost_of_two(samples: Sequence[Sample]) -> AlphaBeta:
     line = fit_samples(samples).at(None)
-    return Cost(line.alpha_us, line.beta_us_per_mb)
+    return AlphaBeta(line.alpha_us, line.beta_us_per_mb)
 
 
-def _topology(bench: Bench, costs: dict[Flow, Cost], ports: tuple[FoundPort, ...], source: str) -> Topology:
-    ports_of: dict[Flow, list[int]] = {flow: [] for flow in costs}
+def _topology(
+    bench: Bench, costs: dict[MeasuredFlow, AlphaBeta], ports: tuple[FoundPort, ...], source: str
+) -> Topology:
+    ports_of: dict[MeasuredFlow, list[int]] = {flow: [] for flow in costs}
     for index, port in enumerate(ports):
         for flow in port.links:
             ports_of[flow].append(index)

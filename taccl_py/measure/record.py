@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, append_text, parse_json, read_text, write_atomically
-from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.measure.experiment import Experiment, MeasuredFlow
 from taccl_py.measure.samples import Sample
 
 RECORD_FORMAT = "taccl-profile-record"
@@ -58,7 +58,7 @@ def _read_line(line: str, path: str, num_ranks: int) -> tuple[Experiment, tuple[
     fields.finish()
     if len(ends) != 2 * len(times) or not times or max(ends) >= num_ranks:
         fields.fail("ranks", f"found {len(ends)} ranks below {num_ranks} and {len(times)} times; two a time are needed")
-    flows = tuple(Flow(src, dst) for src, dst in zip(ends[::2], ends[1::2], strict=True))
+    flows = tuple(MeasuredFlow(src, dst) for src, dst in zip(ends[::2], ends[1::2], strict=True))
     return Experiment(flows, size_bytes, messages), tuple(times)
 
 

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 from taccl_py.errors import InputError
 from taccl_py.measure.contention import FoundPort, expected_us, slower_factor
-from taccl_py.measure.experiment import Flow
+from taccl_py.measure.experiment import MeasuredFlow
 from taccl_py.measure.fitting import fit_samples
 from taccl_py.measure.samples import Sample
-from taccl_py.topology.template import Cost
+from taccl_py.topology.template import AlphaBeta
 from taccl_py.units import BYTES_PER_MB, format_ranks
 
 _LEAST_NOISE = 0.02  # what recorded times are taken to be wrong by
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _SampleGroup:
     """Samples that ran at the same time, with equally many messages of one size."""
 
     samples: tuple[Sample, ...]
 
     @property
-    def flows(self) -> tuple[Flow, ...]:
-        return tuple(Flow(one.src, one.dst) for one in self.samples)
+    def flows(self) -> tuple[MeasuredFlow, ...]:
+        return tuple(MeasuredFlow(one.src, one.dst) for one in self.samples)
 
     @property
     def size_bytes(self) -> int:
@@ -40,7 +40,7 @@ class _Group:
         return self.samples[0].serial
 
 
-def infer_ports(samples: Sequence[Sample], costs: Mapping[Flow, Cost]) -> tuple[FoundPort, ...]:
+def infer_ports(samples: Sequence[Sample], costs: Mapping[MeasuredFlow, AlphaBeta]) -> tuple[FoundPort, ...]:
     """Return ports that explain what flows did together.
 
     Parameters
@@ -55,12 +55,12 @@ def infer_ports(samples: Sequence[Sample], costs: Mapping[Flow, Cost]) -> tuple[
     InputError
         If flows of one label sent other numbers of messages, or of other sizes.
     """
-    alone = {Flow(one.src, one.dst) for one in samples if not one.together}
+    alone = {MeasuredFlow(one.src, one.dst) for one in samples if not one.together}
     groups = [group for group in _groups(samples) if set(group.flows) <= alone]
     return _Inference(groups, costs).ports()
 
 
-def _groups(samples: Sequence[Sample]) -> list[_Group]:
+def _groups(samples: Sequence[Sample]) -> list[_SampleGroup]:
     labelled: dict[str, list[Sample]] = {}
     for one in samples:
         if one.together:
@@ -73,19 +73,19 @@ def _groups(samples: Sequence[Sample]) -> list[_Group]:
                 "share send the same",
             )
         if len(members) > 1:
-            found.append(_Group(tuple(members)))
+            found.append(_SampleGroup(tuple(members)))
     # Small ones first, and of those the large messages, which ports slow most.
     return sorted(found, key=lambda group: (len(group.samples), -group.size_bytes))
 
 
 class _Inference:
-    def __init__(self, groups: Sequence[_Group], costs: Mapping[Flow, Cost]) -> None:
+    def __init__(self, groups: Sequence[_SampleGroup], costs: Mapping[MeasuredFlow, AlphaBeta]) -> None:
         self._groups = groups
         self._costs = costs
         self._slower = slower_factor(_LEAST_NOISE)
-        self._sharers: list[frozenset[Flow]] = []
-        self._known_costs: dict[frozenset[Flow], Cost] = {}
-        self._with: dict[Flow, set[int]] = {}
+        self._sharers: list[frozenset[MeasuredFlow]] = []
+        self._known_costs: dict[frozenset[MeasuredFlow], AlphaBeta] = {}
+        self._with: dict[MeasuredFlow, set[int]] = {}
         for number, group in enumerate(groups):
             for flow in group.flows:
                 self._with.setdefault(flow, set()).add(number)
@@ -97,7 +97,7 @@ class _Inference:
                 self._add(frozenset(late))
         return tuple(self._found(self._sharers))
 
-    def _late(self, group: _Group) -> list[Flow]:
+    def _late(self, group: _SampleGroup) -> list[MeasuredFlow]:
         """Flows that take longer than links alone and ports so far explain; with one, those that it can have met."""
         expected = self._expected(group, self._found(self._sharers))
         late = [
@@ -111,10 +111,10 @@ class _Inference:
         near = [flow for flow in group.flows if flow.src == only.src or flow.dst == only.dst]
         return near if len(near) > 1 else list(group.flows)
 
-    def _expected(self, group: _Group, ports: Sequence[FoundPort]) -> list[float]:
+    def _expected(self, group: _SampleGroup, ports: Sequence[FoundPort]) -> list[float]:
         return expected_us(group.flows, self._costs, ports, group.messages, group.size_bytes)
 
-    def _add(self, late: frozenset[Flow]) -> None:
+    def _add(self, late: frozenset[MeasuredFlow]) -> None:
         for place, known in enumerate(self._sharers):
             if known & late and not self._contradicted(known | late):
                 self._sharers[place] = known | late
@@ -127,35 +127,35 @@ class _Inference:
             if not any(one < other or (one == other and place > at) for at, other in enumerate(self._sharers))
         ]
 
-    def _contradicted(self, links: frozenset[Flow]) -> bool:
+    def _contradicted(self, links: frozenset[MeasuredFlow]) -> bool:
         """Whether some group was faster than it could be if these flows shared a port."""
         (port,) = self._found([links])
         for group in self._concerned(links):
-            last = max(one.time_us for one in group.samples if Flow(one.src, one.dst) in links)
+            last = max(one.time_us for one in group.samples if MeasuredFlow(one.src, one.dst) in links)
             expected = self._expected(group, [port])
             users = [time for flow, time in zip(group.flows, expected, strict=True) if flow in links]
             if last * self._slower < max(users):
                 return True
         return False
 
-    def _concerned(self, links: frozenset[Flow]) -> list[_Group]:
+    def _concerned(self, links: frozenset[MeasuredFlow]) -> list[_SampleGroup]:
         """Groups that have two of these flows or more."""
         counts = Counter(number for flow in links for number in self._with.get(flow, ()))
         return [self._groups[number] for number in sorted(counts) if counts[number] > 1]
 
-    def _found(self, sharers: Sequence[frozenset[Flow]]) -> list[FoundPort]:
+    def _found(self, sharers: Sequence[frozenset[MeasuredFlow]]) -> list[FoundPort]:
         for links in sharers:
             if links not in self._known_costs:
                 self._known_costs[links] = self._cost(links)
         return [FoundPort(_name(links), self._known_costs[links], links) for links in sharers]
 
-    def _cost(self, links: frozenset[Flow]) -> Cost:
+    def _cost(self, links: frozenset[MeasuredFlow]) -> AlphaBeta:
         """Cost of a port from the groups that use nothing else, or those with most of its flows."""
         each = []
         concerned = self._concerned(links)
         inside = [group for group in concerned if set(group.flows) <= links]
         for group in inside or concerned:
-            users = [one for one in group.samples if Flow(one.src, one.dst) in links]
+            users = [one for one in group.samples if MeasuredFlow(one.src, one.dst) in links]
             alone = max(one.alpha_us + one.beta_us_per_mb * users[0].megabytes for one in map(self._cost_of, users))
             last, total = max(one.time_us for one in users), group.messages * len(users)
             if last <= self._slower * group.messages * alone:
@@ -163,17 +163,17 @@ class _Inference:
             time = last / total if last / total >= alone else (last - alone) / (total - 1)
             each.append(Sample(users[0].src, users[0].dst, group.size_bytes, time))
         if not each:
-            return Cost(0.0, 0.0)
+            return AlphaBeta(0.0, 0.0)
         if len({one.size_bytes for one in each}) > 1:
             line = fit_samples(each).at(None)
-            return Cost(line.alpha_us, line.beta_us_per_mb)
+            return AlphaBeta(line.alpha_us, line.beta_us_per_mb)
         largest = max(each, key=lambda one: (one.size_bytes, one.time_us))
-        return Cost(0.0, largest.time_us / max(largest.megabytes, 1e-9))
+        return AlphaBeta(0.0, largest.time_us / max(largest.megabytes, 1e-9))
 
-    def _cost_of(self, one: Sample) -> Cost:
-        return self._costs[Flow(one.src, one.dst)]
+    def _cost_of(self, one: Sample) -> AlphaBeta:
+        return self._costs[MeasuredFlow(one.src, one.dst)]
 
 
-def _name(links: frozenset[Flow]) -> str:
+def _name(links: frozenset[MeasuredFlow]) -> str:
     senders, receivers = (format_ranks(sorted(ranks)) for ranks in ({f.src for f in links}, {f.dst for f in links}))
     return f"shared {senders} to {receivers}"

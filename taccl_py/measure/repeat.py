@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from taccl_py.measure.contention import FoundPort
-from taccl_py.measure.experiment import Flow
+from taccl_py.measure.experiment import MeasuredFlow
 
 PROBED_NODES = 3
 
@@ -36,21 +36,21 @@ class EqualNodes:
         """Node of a rank."""
         return rank // self.size
 
-    def inside(self, flow: Flow) -> bool:
+    def inside(self, flow: MeasuredFlow) -> bool:
         """Whether a link stays in its node."""
         return self.node(flow.src) == self.node(flow.dst)
 
-    def probed(self, flow: Flow) -> bool:
+    def probed(self, flow: MeasuredFlow) -> bool:
         """Whether a link is looked at when ports are searched: inside the first node, or between the first few."""
         last = 1 if self.inside(flow) else PROBED_NODES
         return max(self.node(flow.src), self.node(flow.dst)) < last
 
-    def model(self, flow: Flow) -> Flow:
+    def model(self, flow: MeasuredFlow) -> MeasuredFlow:
         """The link of the first nodes that stands for this one."""
         there = 0 if self.inside(flow) else self.size
-        return Flow(flow.src % self.size, there + flow.dst % self.size)
+        return MeasuredFlow(flow.src % self.size, there + flow.dst % self.size)
 
-    def repeated(self, ports: Iterable[FoundPort], pairs: Sequence[Flow]) -> tuple[FoundPort, ...]:
+    def repeated(self, ports: Iterable[FoundPort], pairs: Sequence[MeasuredFlow]) -> tuple[FoundPort, ...]:
         """Ports of all nodes, from those of the first few.
 
         Parameters
@@ -60,7 +60,7 @@ class EqualNodes:
         pairs
             All links of the machine.
         """
-        found: dict[frozenset[Flow], FoundPort] = {}
+        found: dict[frozenset[MeasuredFlow], FoundPort] = {}
         for port in ports:
             locals_ = {(flow.src % self.size, flow.dst % self.size) for flow in port.links}
             senders = {self.node(flow.src) for flow in port.links}
@@ -73,8 +73,8 @@ class EqualNodes:
         return tuple(found.values())
 
     def _copies(
-        self, alike: Sequence[Flow], senders: set[int], receivers: set[int], *, inside: bool, mixed: bool
-    ) -> list[frozenset[Flow]]:
+        self, alike: Sequence[MeasuredFlow], senders: set[int], receivers: set[int], *, inside: bool, mixed: bool
+    ) -> list[frozenset[MeasuredFlow]]:
         numbers = range(self.nodes)
         if inside:
             return _sorted_into(numbers, [f for f in alike if self.inside(f)], lambda flow: self.node(flow.src))
@@ -89,7 +89,7 @@ class EqualNodes:
             )
         return [frozenset(between)]
 
-    def checks(self, pairs: set[Flow]) -> list[list[Flow]]:
+    def checks(self, pairs: set[MeasuredFlow]) -> list[list[MeasuredFlow]]:
         """Sets that confirm the nodes.
 
         For each node, every rank to the next one inside it, and to its own number in the next node; and every rank of the
@@ -98,18 +98,18 @@ class EqualNodes:
         ranks, total = range(self.size), self.nodes * self.size
         sets = []
         for base in range(0, total, self.size):
-            sets.append([Flow(base + r, base + (r + 1) % self.size) for r in ranks])
-            sets.append([Flow(base + r, (base + self.size) % total + r) for r in ranks])
+            sets.append([MeasuredFlow(base + r, base + (r + 1) % self.size) for r in ranks])
+            sets.append([MeasuredFlow(base + r, (base + self.size) % total + r) for r in ranks])
         far = self.nodes // 2 * self.size
-        sets.append([Flow(rank, (rank + far) % total) for rank in range(total)])
+        sets.append([MeasuredFlow(rank, (rank + far) % total) for rank in range(total)])
         return [kept for kept in ([flow for flow in flows if flow in pairs] for flows in sets) if kept]
 
 
 def _sorted_into(
-    places: Iterable[Hashable], flows: Iterable[Flow], place: Callable[[Flow], Hashable]
-) -> list[frozenset[Flow]]:
+    places: Iterable[Hashable], flows: Iterable[MeasuredFlow], place: Callable[[MeasuredFlow], Hashable]
+) -> list[frozenset[MeasuredFlow]]:
     """Links by where they belong; those that belong nowhere are left out."""
-    found: dict[Hashable, list[Flow]] = {each: [] for each in places}
+    found: dict[Hashable, list[MeasuredFlow]] = {each: [] for each in places}
     for flow in flows:
         found.get(place(flow), []).append(flow)
     return [frozenset(members) for members in found.values()]

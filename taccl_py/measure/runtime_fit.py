@@ -1,6 +1,6 @@
 """Fit of a runtime profile to measured times: what launch, operations, hops, threadblocks and sums cost on this machine.
 
-Every measured time is an `Observation`: a number, and a function that predicts it under a profile. Unknown values are fitted together in
+Every measured time is a `RuntimeObservation`: a number, and a function that predicts it under a profile. Unknown values are fitted together in
 their logarithms by least squares of the logarithms of predicted over measured, with Huber's weights, so that a few odd rows do not bend
 them, and with a weak preference for the starting profile, so that what rows do not tell stays where it was. A value that rows
 leave uncertain by more than a factor of 1.5 is not identified: it keeps the value of the starting profile, and is named.
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Op, Program
 from taccl_py.profiles.catalog import AUTO, load_profile, select_profile
-from taccl_py.profiles.model import Figure, RuntimeProfile, Share
+from taccl_py.profiles.model import Figure, RuntimeProfile, UsableShare
 from taccl_py.profiles.view import is_far, require_costs_by_size
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.topology.model import Medium, Topology
@@ -49,7 +49,7 @@ _FALLBACK = {
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class RuntimeObservation:
     """One measured time.
 
     Attributes
@@ -148,7 +148,7 @@ class FittedRuntime:
 
 
 def fit_runtime(
-    start: RuntimeProfile, parameters: Sequence[Parameter], observations: Sequence[Observation]
+    start: RuntimeProfile, parameters: Sequence[Parameter], observations: Sequence[RuntimeObservation]
 ) -> FittedRuntime:
     """Fit parameters of a profile to observations.
 
@@ -170,7 +170,7 @@ def fit_runtime(
         raise InputError(
             "there are no measured times to fit a profile to; give logs with rows that the files were run for"
         )
-    problem = _Problem(start, parameters, observations)
+    problem = _FitProblem(start, parameters, observations)
     free = list(range(len(parameters)))
     x = problem.origin.copy()
     for turn in range(_ROUNDS):
@@ -191,7 +191,7 @@ def fit_runtime(
 
 
 def residuals(
-    profile: RuntimeProfile, observations: Sequence[Observation]
+    profile: RuntimeProfile, observations: Sequence[RuntimeObservation]
 ) -> tuple[Residual, Mapping[str, Residual], Mapping[str, Residual]]:
     """Return residuals of a profile: over all observations, by group and by source."""
     errors = [math.log(each.predicted(profile) / each.time_us) for each in observations]
@@ -212,11 +212,11 @@ def _residual(errors: Sequence[float]) -> Residual:
     )  # fmt: skip
 
 
-class _Problem:
+class _FitProblem:
     """Parameters and observations; points are logarithms of values."""
 
     def __init__(
-        self, start: RuntimeProfile, parameters: Sequence[Parameter], observations: Sequence[Observation]
+        self, start: RuntimeProfile, parameters: Sequence[Parameter], observations: Sequence[RuntimeObservation]
     ) -> None:
         self._start, self._parameters, self._observations = start, parameters, observations
         self.deviation = _HUBER  # of the errors of a row, which says how much the starting profile counts beside them
@@ -352,7 +352,7 @@ def starting_profile(asked: str, runtime: str, topology: Topology) -> RuntimePro
 
 def program_observations(
     program: Program, topology: Topology, profile: RuntimeProfile, rows: Sequence[tuple[int, float]], source: str
-) -> list[Observation]:
+) -> list[RuntimeObservation]:
     """Measured times of one program.
 
     Parameters
@@ -378,7 +378,7 @@ def program_observations(
     def at(size_bytes: int) -> Callable[[RuntimeProfile], float]:
         return lambda changed: replay.under(changed).time_us(size_bytes)
 
-    return [Observation(source, str(program.protocol), size, time_us, at(size)) for size, time_us in rows]
+    return [RuntimeObservation(source, str(program.protocol), size, time_us, at(size)) for size, time_us in rows]
 
 
 def program_parameters(start: RuntimeProfile, topology: Topology, programs: Sequence[Program]) -> list[Parameter]:
@@ -449,10 +449,10 @@ def _one(name: str, value: float) -> dict[str, Any]:
 
 def _share(start: RuntimeProfile, medium: str) -> Parameter:
     """Usable share of a medium."""
-    had = start.shares.get(medium, Share(0.9))
+    had = start.shares.get(medium, UsableShare(0.9))
 
     def put(profile: RuntimeProfile, value: float) -> RuntimeProfile:
-        shares = {**profile.shares, medium: Share(value, had.of_gbps)}
+        shares = {**profile.shares, medium: UsableShare(value, had.of_gbps)}
         return replace(profile, shares=shares)
 
     return Parameter(f"shares/{medium}", "", had.value, 1.0, _SPREAD_OF_SHARE, put)

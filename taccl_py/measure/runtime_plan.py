@@ -19,7 +19,7 @@ from taccl_py.measure.runtime_programs import (
     ring_allreduce,
 )
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RCCL, Runtime
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 from taccl_py.verify.msccl import judge_program
 
@@ -92,7 +92,7 @@ def _programs(topology: Topology, protocol: Protocol) -> tuple[Program, ...]:
             all_pairs_allreduce(ranks, 1, protocol),
         )
     ring = (
-        Site(topology, _RING_BYTES).cycle(range(ranks), [0] * topology.num_resources)
+        TemplateSite(topology, _RING_BYTES).cycle(range(ranks), [0] * topology.num_resources)
         if ranks <= _MOST_IN_RING
         else None
     )

@@ -12,7 +12,7 @@ from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.lowering.program import Program, chunks_of_size
-from taccl_py.measure.nccl_tests import Log, Row, read_log, read_times
+from taccl_py.measure.nccl_tests import Log, LogRow, read_log, read_times
 from taccl_py.runtimes import Runtime
 from taccl_py.verify.msccl import judge_program
 
@@ -156,7 +156,7 @@ def _times(log: Log, program: Program, launch_per_gpu_us: float) -> list[tuple[i
     return found
 
 
-def _sides(row: Row, program: Program) -> tuple[float | None, ...]:
+def _sides(row: LogRow, program: Program) -> tuple[float | None, ...]:
     of_placement = ((program.out_of_place, row.out_of_place_us), (program.in_place, row.in_place_us))
     return tuple(time_us for used, time_us in of_placement if used)
 

@@ -102,7 +102,8 @@ def _samples_of(reader: csv.DictReader[str], path: str) -> tuple[Sample, ...]:
             )
     reader.fieldnames = columns
     rows = [
-        _Row({key: value for key, value in row.items() if key}, path, number) for number, row in enumerate(reader, 1)
+        _SampleRow({key: value for key, value in row.items() if key}, path, number)
+        for number, row in enumerate(reader, 1)
     ]
     if not rows:
         raise InputError("has no sample; add rows below the header", path=path)
@@ -119,7 +120,7 @@ def write_samples(samples: Sequence[Sample]) -> str:
     return out.getvalue()
 
 
-class _Row:
+class _SampleRow:
     """One line of a CSV file."""
 
     def __init__(self, cells: dict[str, str | None], path: str, number: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from taccl_py.measure.experiment import Flow
+from taccl_py.measure.experiment import MeasuredFlow
 from taccl_py.topology.model import Topology
 
 _MOST_INTERVALS = 4096  # of one link or port at a time; those that touch are one
@@ -25,7 +25,7 @@ _ROUNDING_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ThrottledTimes:
     """When a message leaves its link, and when it arrives, in seconds of the clock that all processes share."""
 
     free_seconds: float
@@ -78,7 +78,7 @@ class Throttle:
         with self._locked():
             self._counts[:] = 0
 
-    def send(self, flow: Flow, size_bytes: int, ready_seconds: float) -> Passage:
+    def send(self, flow: MeasuredFlow, size_bytes: int, ready_seconds: float) -> ThrottledTimes:
         """Take what a message needs, from the first time at which all of it is free.
 
         Parameters
@@ -103,7 +103,7 @@ class Throttle:
                     start = self._first_free(resource, start, length)
             for resource, length in needs.items():
                 self._occupy(resource, start, start + length)
-        return Passage(start + needs[link], start + topology.message_us(link, size_bytes) * seconds)
+        return ThrottledTimes(start + needs[link], start + topology.message_us(link, size_bytes) * seconds)
 
     def _first_free(self, resource: int, start: float, length: float) -> float:
         for begin, end in self._busy[resource, : self._counts[resource]]:

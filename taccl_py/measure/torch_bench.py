@@ -16,14 +16,23 @@ from datetime import timedelta
 from typing import Any
 
 from taccl_py.errors import InputError
-from taccl_py.measure.experiment import Flow
-from taccl_py.measure.processes import Arrival, Buffers, Ended, Job, Order, Part, ProcessBench, payload_bytes
+from taccl_py.measure.experiment import MeasuredFlow
+from taccl_py.measure.processes import (
+    Arrival,
+    Buffers,
+    Ended,
+    ExperimentPart,
+    LaunchedProcesses,
+    ProcessBench,
+    WorkOrder,
+    payload_bytes,
+)
 from taccl_py.measure.throttle import Throttle
 
 _TIMEOUT = timedelta(minutes=30)  # rank 0 may think for long between two experiments
 
 
-class TorchJob(Job):
+class TorchProcesses(LaunchedProcesses):
     """The processes that torchrun started.
 
     Parameters
@@ -92,36 +101,36 @@ class TorchJob(Job):
 class TorchBench(ProcessBench):
     """What is the same with every backend."""
 
-    def __init__(self, job: TorchJob, device: Any, throttle: Throttle | None = None) -> None:
+    def __init__(self, job: TorchProcesses, device: Any, throttle: Throttle | None = None) -> None:
         self._job = job
         self._distributed = job.torch.distributed
         uint8 = job.torch.uint8
         self._buffers = Buffers(lambda size_bytes: job.torch.ones(size_bytes, dtype=uint8, device=device))
         super().__init__(job, throttle)
 
-    def _give(self, order: Order | None) -> None:
+    def _give(self, order: WorkOrder | None) -> None:
         self._job.share(lambda: order)
 
-    def _next_order(self) -> Order | None:
-        order: Order | None = self._job.share(lambda: None)
+    def _next_order(self) -> WorkOrder | None:
+        order: WorkOrder | None = self._job.share(lambda: None)
         return order
 
-    def _collect(self, own: Part) -> list[Part]:
-        gathered: list[Part] = [own] * len(self._job.hosts)
+    def _collect(self, own: ExperimentPart) -> list[ExperimentPart]:
+        gathered: list[ExperimentPart] = [own] * len(self._job.hosts)
         self._distributed.gather_object(own, gathered, dst=0)
         return gathered
 
-    def _report(self, own: Part) -> None:
+    def _report(self, own: ExperimentPart) -> None:
         self._distributed.gather_object(own, None, dst=0)
 
-    def _take_part(self, order: Order) -> Part:
+    def _take_part(self, order: WorkOrder) -> ExperimentPart:
         flows = [
             (place, flow) for place, flow in enumerate(order.experiment.flows) if self.rank in (flow.src, flow.dst)
         ]
-        return Part(self._exchange(order, flows))
+        return ExperimentPart(self._exchange(order, flows))
 
     @abstractmethod
-    def _exchange(self, order: Order, flows: Sequence[tuple[int, Flow]]) -> dict[int, Ended]:
+    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, Ended]:
         """Carry out the flows, with their places, that begin or end here; times of those that end here."""
 
 
@@ -136,7 +145,7 @@ class GlooBench(TorchBench):
         See `ProcessBench`.
     """
 
-    def __init__(self, job: TorchJob, throttle: Throttle | None = None) -> None:
+    def __init__(self, job: TorchProcesses, throttle: Throttle | None = None) -> None:
         super().__init__(job, "cpu", throttle)
         self._answer = job.torch.ones(1, dtype=job.torch.uint8)
 
@@ -145,12 +154,12 @@ class GlooBench(TorchBench):
         """Name for people."""
         return f"gloo-{len(self.node_of)}" if self._throttle is None else self._throttle.topology.name
 
-    def _exchange(self, order: Order, flows: Sequence[tuple[int, Flow]]) -> dict[int, Ended]:
+    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, Ended]:
         found: dict[int, Ended] = {}
         failed: list[Exception] = []
         ready = threading.Barrier(len(flows) + 1)
 
-        def follow(place: int, flow: Flow) -> None:
+        def follow(place: int, flow: MeasuredFlow) -> None:
             try:
                 if flow.src == self.rank:
                     self._send(order, place, flow, ready)
@@ -171,7 +180,7 @@ class GlooBench(TorchBench):
             raise failed[0]
         return found
 
-    def _send(self, order: Order, place: int, flow: Flow, ready: threading.Barrier) -> None:
+    def _send(self, order: WorkOrder, place: int, flow: MeasuredFlow, ready: threading.Barrier) -> None:
         size_bytes = payload_bytes(order.experiment.size_bytes, self._throttle)
         data, answer = self._buffers.get("out", place, size_bytes), self._buffers.get("answer", place, 1)
         ready.wait()
@@ -180,7 +189,7 @@ class GlooBench(TorchBench):
             self._distributed.isend(data, flow.dst, tag=2 * place).wait()
             self._distributed.irecv(answer, flow.dst, tag=2 * place + 1).wait()
 
-    def _receive(self, order: Order, place: int, flow: Flow, ready: threading.Barrier) -> Ended:
+    def _receive(self, order: WorkOrder, place: int, flow: MeasuredFlow, ready: threading.Barrier) -> Ended:
         experiment = order.experiment
         buffer = self._buffers.get("in", place, payload_bytes(experiment.size_bytes, self._throttle))
         ready.wait()
@@ -199,7 +208,7 @@ class GlooBench(TorchBench):
             work.wait()
         return Ended(1e6 * (end - begun), 0.0 if arrival is None else 1e6 * arrival.late_seconds)
 
-    def _wait_for_start(self, order: Order) -> float:
+    def _wait_for_start(self, order: WorkOrder) -> float:
         if order.start_seconds is None:
             return time.monotonic()
         time.sleep(max(0.0, order.start_seconds - time.monotonic()))
@@ -221,18 +230,18 @@ class DeviceBench(TorchBench):
         What moves it.
     """
 
-    def __init__(self, job: TorchJob, streams: Any, device: Any, backend: str) -> None:
+    def __init__(self, job: TorchProcesses, streams: Any, device: Any, backend: str) -> None:
         super().__init__(job, device)
         self._streams = streams
         self._backend = backend
-        self._groups: dict[Flow, Any] = {}
+        self._groups: dict[MeasuredFlow, Any] = {}
 
     @property
     def name(self) -> str:
         """Name for people."""
         return f"{self._backend}-{len(self.node_of)}"
 
-    def _exchange(self, order: Order, flows: Sequence[tuple[int, Flow]]) -> dict[int, Ended]:
+    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, Ended]:
         experiment = order.experiment
         lanes = []
         for place, flow in flows:
@@ -259,7 +268,7 @@ class DeviceBench(TorchBench):
         self._streams.synchronize()
         return {place: Ended(1e3 * begin.elapsed_time(end)) for place, (begin, end) in events.items()}
 
-    def _step(self, flow: Flow, buffer: Any, group: Any) -> Any:
+    def _step(self, flow: MeasuredFlow, buffer: Any, group: Any) -> Any:
         if flow.src == self.rank:
             return self._distributed.isend(buffer, flow.dst, group=group)
         return self._distributed.irecv(buffer, flow.src, group=group)

@@ -13,10 +13,10 @@ from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
 from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
-from taccl_py.portfolio.by_replay import LOWEST, Choice, ReplayedCover, Stretch, in_rising_order
+from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
-from taccl_py.portfolio.envelope import Span, lower_envelope
-from taccl_py.portfolio.variants import Variant, at_size, bytes_per_byte, lower_variants
+from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
+from taccl_py.portfolio.variants import SizedCandidate, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
 from taccl_py.runtime_search import retimed
@@ -56,7 +56,7 @@ _MOST_INSTANCES = 4
 
 
 @dataclass(frozen=True)
-class Member:
+class PortfolioFile:
     """One file of a portfolio.
 
     Attributes
@@ -132,7 +132,7 @@ class Portfolio:
     """
 
     demand: Demand
-    members: tuple[Member, ...]
+    members: tuple[PortfolioFile, ...]
     rows: tuple[SizeRow, ...]
     num_candidates: int
     profile: RuntimeProfile | None = None
@@ -228,7 +228,9 @@ def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
     return replace(probe, demand=replace(demand, topology=machine))
 
 
-def _members_by_replay(cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over) -> list[Member]:
+def _members_by_replay(
+    cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over
+) -> list[PortfolioFile]:
     """Members for all sizes by the choices of a replayed cover; what cannot be lowered, or is not safe, is left to the next choice.
 
     Raises
@@ -236,7 +238,7 @@ def _members_by_replay(cover: ReplayedCover, sizes: SizeRange, options: Lowering
     LoweringError
         If for some sizes no choice can be lowered.
     """
-    members: list[Member] = []
+    members: list[PortfolioFile] = []
     floor, low = LOWEST, sizes.low_bytes
     for stretch in cover.stretches(sizes.low_bytes, sizes.high_bytes):
         while low <= stretch.high:
@@ -252,10 +254,10 @@ def _members_by_replay(cover: ReplayedCover, sizes: SizeRange, options: Lowering
 
 def _first_member(
     cover: ReplayedCover, stretch: Stretch, floor: Protocol, low: int, options: LoweringOptions, stopped: Over
-) -> Member | None:
+) -> PortfolioFile | None:
     """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""
     failures: list[LoweringError] = []
-    best: Member | None = None
+    best: PortfolioFile | None = None
     best_us, lowered = math.inf, 0
     middle = min(max(low, round(math.sqrt(low * stretch.high))), stretch.high)
     for choice in in_rising_order(stretch, floor):
@@ -265,7 +267,7 @@ def _first_member(
         ):
             break
         try:
-            member = _member_of(cover, choice, Span(0, low, stretch.high), options, stopped)
+            member = _member_of(cover, choice, SizeSpan(0, low, stretch.high), options, stopped)
         except LoweringError as error:
             failures.append(error)
             continue
@@ -282,7 +284,9 @@ def _first_member(
     return None
 
 
-def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: LoweringOptions, stopped: Over) -> Member:
+def _member_of(
+    cover: ReplayedCover, choice: TrialChoice, span: SizeSpan, options: LoweringOptions, stopped: Over
+) -> PortfolioFile:
     """Program of a choice for the sizes of a span, or as far as it is safe.
 
     Raises
@@ -292,7 +296,7 @@ def _member_of(cover: ReplayedCover, choice: Choice, span: Span, options: Loweri
     """
     candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
     made_for = min(max(span.min_bytes, round(math.sqrt(span.min_bytes * span.max_bytes))), span.max_bytes)
-    variant = Variant(candidate, made_for, trial.lowered, candidate.curve)
+    variant = SizedCandidate(candidate, made_for, trial.lowered, candidate.curve)
     wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
     divisor = _divisor(variant, options) * choice.setting.instances
     if -(-max(1, span.min_bytes) // divisor) * divisor > span.max_bytes:
@@ -336,8 +340,8 @@ def _bounded(job: _Bounding) -> Probe:
 
 
 def _members(
-    variants: Sequence[Variant], sizes: SizeRange, options: LoweringOptions, over: Over, stopped: Over
-) -> list[Member]:
+    variants: Sequence[SizedCandidate], sizes: SizeRange, options: LoweringOptions, over: Over, stopped: Over
+) -> list[PortfolioFile]:
     """Members for all sizes, no more of them than the runtime loads, even if they have to be slower for that.
 
     Raises
@@ -363,10 +367,15 @@ def _members(
 
 
 def _covering(
-    variants: Sequence[Variant], sizes: SizeRange, tolerance: float, options: LoweringOptions, over: Over, stopped: Over
-) -> list[Member]:
+    variants: Sequence[SizedCandidate],
+    sizes: SizeRange,
+    tolerance: float,
+    options: LoweringOptions,
+    over: Over,
+    stopped: Over,
+) -> list[PortfolioFile]:
     """Members for all sizes, none of which is slower than the fastest one by more than this part; none where no size has a call."""
-    members: list[Member] = []
+    members: list[PortfolioFile] = []
     first, curves = sizes.low_bytes, [variant.curve for variant in variants]
     for span in lower_envelope(curves, sizes.low_bytes, sizes.high_bytes, tolerance):
         middle = round(math.sqrt(span.min_bytes * span.max_bytes))
@@ -377,8 +386,8 @@ def _covering(
 
 
 def _cover(
-    variants: Sequence[Variant], low: int, high: int, options: LoweringOptions, over: Over, stopped: Over
-) -> Iterator[Member]:
+    variants: Sequence[SizedCandidate], low: int, high: int, options: LoweringOptions, over: Over, stopped: Over
+) -> Iterator[PortfolioFile]:
     """Members for sizes from `low` up to `high`: the first variant where it can be lowered, another one where it cannot.
 
     Sizes at the end for which there are no calls, or no calls that a program serves, are left to those that follow.
@@ -401,13 +410,15 @@ def _cover(
             return
 
 
-def _up_to(members: Sequence[Member], high: int) -> list[Member]:
+def _up_to(members: Sequence[PortfolioFile], high: int) -> list[PortfolioFile]:
     """The members, the last of which also has the sizes up to the end of the range for which there are no calls."""
     *others, last = members
     return [*others, replace(last, max_bytes=high, schedule=at_size(last.schedule, high))]
 
 
-def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions, over: Over, stopped: Over) -> Member:
+def _lower_from(
+    variant: SizedCandidate, low: int, high: int, options: LoweringOptions, over: Over, stopped: Over
+) -> PortfolioFile:
     """Program for the sizes from `low` up to `high`, or to where another protocol is better, or to where it is safe."""
     schedule = variant.candidate.schedule
     divisor = _divisor(variant, options)
@@ -417,7 +428,7 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions,
     protocol = options.protocol or _protocol_at(schedule, called, options)
     if options.protocol is None:
         high = _last_with(schedule, protocol, called, high, options)
-    best: Member | None = None
+    best: PortfolioFile | None = None
     failure: LoweringError | None = None
     for instances in _instances(at_size(schedule, high), options):
         if best is not None and over():
@@ -434,14 +445,14 @@ def _lower_from(variant: Variant, low: int, high: int, options: LoweringOptions,
     return best
 
 
-def _divisor(variant: Variant, options: LoweringOptions) -> int:
+def _divisor(variant: SizedCandidate, options: LoweringOptions) -> int:
     """What a size, as nccl-tests counts it, has to be a multiple of for the runtime to take the program."""
     return math.ceil(variant.lowered.program.num_chunks_per_loop / bytes_per_byte(variant.candidate.schedule, options))
 
 
 def _lower_with(
-    variant: Variant, low: int, high: int, options: LoweringOptions, stopped: Over, *, reorders: bool = True
-) -> Member:
+    variant: SizedCandidate, low: int, high: int, options: LoweringOptions, stopped: Over, *, reorders: bool = True
+) -> PortfolioFile:
     """Program for the sizes from `low` up to `high`, or as far as it is safe; orders at ports are not tried without `reorders`."""
     schedule = at_size(variant.candidate.schedule, variant.at_bytes)
     share = bytes_per_byte(schedule, options)
@@ -460,7 +471,7 @@ def _lower_with(
     program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
     require_sizes(program, options.runtime)
     lowered = judged(program, known.replay, schedule.collective, replace(options, port_order=known.port_order))
-    return Member(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
+    return PortfolioFile(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 
 
 def _lowered_anew(
@@ -479,7 +490,7 @@ def _lowered_anew(
     raise failure or ValueError("no way to lower was tried")
 
 
-def _no_slower(one: Member, other: Member, options: LoweringOptions) -> bool:
+def _no_slower(one: PortfolioFile, other: PortfolioFile, options: LoweringOptions) -> bool:
     """Whether one program is nowhere slower than another, as far as the ends of their range tell."""
     for size in (other.min_bytes, other.max_bytes):
         schedule = at_size(other.schedule, size)
@@ -516,7 +527,7 @@ def _last_with(schedule: Schedule, protocol: Protocol, low: int, high: int, opti
     return low
 
 
-def _with_origin(member: Member, demand: Demand, request: Request, bound: Bound) -> Member:
+def _with_origin(member: PortfolioFile, demand: Demand, request: Request, bound: Bound) -> PortfolioFile:
     """The member with its provenance; the bound is for its largest size."""
     origin = Origin(
         engine=member.candidate.engine,
@@ -531,7 +542,7 @@ def _with_origin(member: Member, demand: Demand, request: Request, bound: Bound)
 
 
 def _rows(
-    members: Sequence[Member],
+    members: Sequence[PortfolioFile],
     probes: Sequence[Probe],
     options: LoweringOptions,
     profile: RuntimeProfile | None,

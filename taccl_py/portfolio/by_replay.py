@@ -71,7 +71,7 @@ PARAMS = Params()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TrialChoice:
     """A trial, by its number, and a setting."""
 
     trial: int
@@ -84,7 +84,7 @@ class Stretch:
 
     low: int
     high: int
-    choices: tuple[Choice, ...]
+    choices: tuple[TrialChoice, ...]
 
 
 class ReplayedCover:
@@ -169,23 +169,23 @@ class ReplayedCover:
             found.append(Stretch(first, last, tuple(dict.fromkeys((choice, *others)))))
         return found
 
-    def time_us(self, choice: Choice, size: int) -> float:
+    def time_us(self, choice: TrialChoice, size: int) -> float:
         """Time of a choice at a size, a little more for more instances."""
         return preferred_us(self.trials[choice.trial].time_us(size, choice.setting), choice.setting)
 
-    def _times(self) -> list[dict[Choice, float]]:
+    def _times(self) -> list[dict[TrialChoice, float]]:
         """For every size the times of choices that matter at any size."""
         first = self._racer.spread(_replayed, (
             _Replaying(self.trials[number], number, place, size, self._protocols, self._instances)
             for place, size in enumerate(self._sizes) for number in self._worth_replaying(place)
         ))  # fmt: skip
-        by_size: list[dict[Choice, float]] = [{} for _ in self._sizes]
+        by_size: list[dict[TrialChoice, float]] = [{} for _ in self._sizes]
         for place, times in first:
             by_size[place].update(times)
         for place, times in enumerate(by_size):
             if not times:  # as they are, all programs stop at this size; lowered for it they may not
                 times.update(self._assumed(place))
-        matter: dict[Choice, None] = {}
+        matter: dict[TrialChoice, None] = {}
         for times in by_size:
             for protocol in self._protocols:
                 of_one = {c: t for c, t in times.items() if c.setting.protocol is protocol}
@@ -200,15 +200,15 @@ class ReplayedCover:
                     by_size[place] |= {choice: time_us} if math.isfinite(time_us) else {}
         return by_size
 
-    def _assumed(self, place: int) -> dict[Choice, float]:
+    def _assumed(self, place: int) -> dict[TrialChoice, float]:
         """Times by schedules alone where no program can be replayed."""
         return {
-            Choice(number, Setting(protocol, 1)): time_us
+            TrialChoice(number, Setting(protocol, 1)): time_us
             for number, estimates in enumerate(self._estimates)
             for protocol, time_us in estimates[place].items()
         }
 
-    def _end(self, choice: Choice, following: Choice, low: int, high: int) -> int:
+    def _end(self, choice: TrialChoice, following: TrialChoice, low: int, high: int) -> int:
         """Largest size, from `low` on and below `high`, at which a choice is no slower than the one that follows."""
         for _ in range(PARAMS.halvings):
             middle = _rounded(math.sqrt(low * high), low, high)
@@ -227,14 +227,14 @@ def _rounded(size: float, low: int, high: int) -> int:
     return min(high, max(low, round(size / unit) * unit))
 
 
-def _best_path(times: Sequence[dict[Choice, float]]) -> list[Choice]:
+def _best_path(times: Sequence[dict[TrialChoice, float]]) -> list[TrialChoice]:
     """Choice at every size: least product of times with the cost of changes, protocols never falling."""
     change = math.log1p(PARAMS.change)
-    costs: dict[Choice, float] = {choice: math.log(time) for choice, time in times[0].items()}
-    back: list[dict[Choice, Choice]] = []
+    costs: dict[TrialChoice, float] = {choice: math.log(time) for choice, time in times[0].items()}
+    back: list[dict[TrialChoice, TrialChoice]] = []
     for of_size in times[1:]:
-        nexts: dict[Choice, float] = {}
-        origin: dict[Choice, Choice] = {}
+        nexts: dict[TrialChoice, float] = {}
+        origin: dict[TrialChoice, TrialChoice] = {}
         for choice, time in of_size.items():
             level = _RISING.index(choice.setting.protocol)
             allowed = [c for c in costs if _RISING.index(c.setting.protocol) <= level]
@@ -277,7 +277,7 @@ def _estimated(job: _Estimating) -> list[dict[Protocol, float]]:
 
 
 @dataclass(frozen=True)
-class _TrialJob:
+class _UnloweredTrial:
     """A candidate to be lowered for trials at a size; `source` is the number of the one whose messages it has, in pieces or not."""
 
     candidate: Candidate
@@ -293,7 +293,7 @@ def _trial_jobs(
     estimates: Sequence[Sequence[dict[Protocol, float]]],
     options: LoweringOptions,
     profile: RuntimeProfile,
-) -> Iterator[_TrialJob]:
+) -> Iterator[_UnloweredTrial]:
     """The best few candidates of every size, each for the middle one of its sizes, and the same with messages in pieces."""
     found: dict[int, list[int]] = {}
     for place, size in enumerate(sizes):
@@ -306,7 +306,7 @@ def _trial_jobs(
             if schedule.collective != whole.schedule.collective:
                 curve = cost_curve(schedule, sizes[0], sizes[-1])
                 candidate = replace(whole, schedule=schedule, curve=curve)
-            yield _TrialJob(candidate, number, size, options, profile)
+            yield _UnloweredTrial(candidate, number, size, options, profile)
 
 
 def _best_few(candidates: Sequence[Candidate], times: Sequence[float]) -> list[int]:
@@ -323,7 +323,7 @@ def _best_few(candidates: Sequence[Candidate], times: Sequence[float]) -> list[i
     return chosen
 
 
-def _until_over(jobs: Sequence[_TrialJob], over: Over) -> Iterator[_TrialJob]:
+def _until_over(jobs: Sequence[_UnloweredTrial], over: Over) -> Iterator[_UnloweredTrial]:
     """Jobs as long as there is time, the first one in any case."""
     for number, job in enumerate(jobs):
         if number and over():
@@ -331,7 +331,7 @@ def _until_over(jobs: Sequence[_TrialJob], over: Over) -> Iterator[_TrialJob]:
         yield job
 
 
-def _tried(job: _TrialJob) -> Trial | LoweringError:
+def _tried(job: _UnloweredTrial) -> Trial | LoweringError:
     try:
         return trial_of(at_size(job.candidate.schedule, job.size), job.options, job.profile)
     except LoweringError as error:
@@ -350,16 +350,16 @@ class _Replaying:
     instances: int | None
 
 
-def _replayed(job: _Replaying) -> tuple[int, dict[Choice, float]]:
+def _replayed(job: _Replaying) -> tuple[int, dict[TrialChoice, float]]:
     """Place of the size, and times of the trial there: instances are raised as long as that helps."""
-    times: dict[Choice, float] = {}
+    times: dict[TrialChoice, float] = {}
     for protocol in job.protocols:
         best_us = math.inf
         for setting in job.trial.settings(job.size, (protocol,), job.instances):
             time_us = preferred_us(job.trial.time_us(job.size, setting), setting)
             if not math.isfinite(time_us):
                 continue
-            times[Choice(job.number, setting)] = time_us
+            times[TrialChoice(job.number, setting)] = time_us
             if time_us > best_us:
                 break
             best_us = time_us
@@ -378,7 +378,7 @@ def _room(schedule: Schedule, profile: RuntimeProfile) -> int:
     return max(fitting, default=1)
 
 
-def in_rising_order(stretch: Stretch, floor: Protocol) -> list[Choice]:
+def in_rising_order(stretch: Stretch, floor: Protocol) -> list[TrialChoice]:
     """Choices of a stretch, those whose protocol was passed already at smaller sizes last, for want of others."""
     level = _RISING.index(floor)
     return sorted(stretch.choices, key=lambda choice: _RISING.index(choice.setting.protocol) < level)

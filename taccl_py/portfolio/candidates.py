@@ -20,7 +20,7 @@ from taccl_py.synthesis.auto import (
 )
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events
-from taccl_py.synthesis.race import Outcome, Racer, Run
+from taccl_py.synthesis.race import EngineRun, RaceOutcome, Racer
 
 # What takes longer runs at one in so many probes.
 _EVERY = 2
@@ -86,22 +86,22 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     one among the first. Where quick engines are of no use is seen on the way.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
-    found = _Found()
+    found = _Candidates()
     fewer = [*probes[:-1:_EVERY], probes[-1]]
 
-    def race(runs: Callable[[Demand], Iterable[Run]], at: Iterable[Probe]) -> None:
+    def race(runs: Callable[[Demand], Iterable[EngineRun]], at: Iterable[Probe]) -> None:
         if racer.over:  # what runs there are takes a search too
             return
         asked = [replace(run, bound=probe.bound) for probe in at for run in runs(probe.demand)]
         found.add(racer.race_for(_Examination(low, high), asked, events))
 
-    def promising(demand: Demand) -> list[Run]:
+    def promising(demand: Demand) -> list[EngineRun]:
         return [run for run in quick_runs(demand) if not found.is_hopeless(run)]
 
-    def following(demand: Demand) -> list[Run]:
+    def following(demand: Demand) -> list[EngineRun]:
         return [run for run in promising(demand) if run not in leading_runs(demand)]
 
-    def following_and_last(demand: Demand) -> list[Run]:
+    def following_and_last(demand: Demand) -> list[EngineRun]:
         last = demand is probes[-1].demand and probes[-1].gap(found.candidates) > _CLOSE_AT_LAST
         return [*(constructive_runs(demand) if last else ()), *following(demand)]
 
@@ -148,7 +148,7 @@ class _Examination:
     min_bytes: int
     max_bytes: int
 
-    def __call__(self, outcome: Outcome) -> list[Candidate]:
+    def __call__(self, outcome: RaceOutcome) -> list[Candidate]:
         """The answer first; none where there is no answer."""
         run, answer = outcome.run, outcome.synthesis
         if answer is None:
@@ -162,7 +162,7 @@ class _Examination:
         return found
 
 
-class _Found:
+class _Candidates:
     """Candidates so far, each kept once."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class _Found:
                     self.candidates = [c for c in self.candidates if not _makes_needless(new.curve, c.curve)]
                     self.candidates.append(new)
 
-    def is_hopeless(self, run: Run) -> bool:
+    def is_hopeless(self, run: EngineRun) -> bool:
         """Whether the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""
         size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
         below = max((other for other in times_us if other < size), default=0.0)

@@ -17,7 +17,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SizeSpan:
     """Whole sizes for which one algorithm is used.
 
     Attributes
@@ -33,7 +33,9 @@ class Span:
     max_bytes: int
 
 
-def lower_envelope(curves: Sequence[CostCurve], min_bytes: int, max_bytes: int, tolerance: float = 0.0) -> list[Span]:
+def lower_envelope(
+    curves: Sequence[CostCurve], min_bytes: int, max_bytes: int, tolerance: float = 0.0
+) -> list[SizeSpan]:
     """Disjoint, exhaustive spans of whole sizes, as few as the tolerance allows.
 
     Parameters
@@ -46,7 +48,7 @@ def lower_envelope(curves: Sequence[CostCurve], min_bytes: int, max_bytes: int, 
         An algorithm may be this much slower than the fastest one where that saves a span.
     """
     cells = _cells(curves, min_bytes, max_bytes)
-    spans: list[Span] = []
+    spans: list[SizeSpan] = []
     position = 0
     while position < len(cells) - 1:
         reaches = [_reach(curve, curves, cells, position, tolerance) for curve in curves]
@@ -57,9 +59,9 @@ def lower_envelope(curves: Sequence[CostCurve], min_bytes: int, max_bytes: int, 
         low = min_bytes if not spans else spans[-1].max_bytes + 1
         high = max_bytes if reach == len(cells) - 1 else int(cells[reach])
         if high >= low:
-            spans.append(Span(choice, low, high))
+            spans.append(SizeSpan(choice, low, high))
         position = reach
-    return spans or [Span(_fastest(curves, float(min_bytes)), min_bytes, max_bytes)]
+    return spans or [SizeSpan(_fastest(curves, float(min_bytes)), min_bytes, max_bytes)]
 
 
 def _reach(

@@ -9,7 +9,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 
 
-class Claim(Protocol):
+class SizeClaim(Protocol):
     """What is for calls of some sizes, both ends inclusive: a file to install, or what is left of it."""
 
     @property
@@ -47,7 +47,7 @@ class Claim(Protocol):
         """The same for other sizes."""
 
 
-C = TypeVar("C", bound=Claim)
+C = TypeVar("C", bound=SizeClaim)
 
 
 def share_out(offers: Sequence[C], *, trim: bool) -> tuple[list[C], list[str]]:
@@ -108,7 +108,7 @@ def _without(part: C, other: C) -> list[C]:
     return [rest for rest in (below, above) if rest.holds_a_size]
 
 
-def _already_done(offer: Claim, other: Claim, sizes: tuple[int, int]) -> InputError:
+def _already_done(offer: SizeClaim, other: SizeClaim, sizes: tuple[int, int]) -> InputError:
     """Error for a file some of whose sizes another one does."""
     ways = ["give them other sizes with taccl lower"]
     ways += ["add --replace to take away all that the directory holds"] if other.held else []
@@ -119,7 +119,7 @@ def _already_done(offer: Claim, other: Claim, sizes: tuple[int, int]) -> InputEr
     )
 
 
-def _nothing_left(offer: Claim, *, held: bool) -> InputError:
+def _nothing_left(offer: SizeClaim, *, held: bool) -> InputError:
     """Error for a file of whose sizes trimming leaves none: who names a file wants something of it."""
     where = "that the directory holds" if held else "that are named before it"
     way = "add --replace to take those away" if held else "name it before them"

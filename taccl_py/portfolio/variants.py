@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Lowered, lower_and_judge, replay_at
 from taccl_py.portfolio.candidates import Candidate
@@ -43,7 +43,7 @@ _UNKNOWN = 2.0
 
 
 @dataclass(frozen=True)
-class Variant:
+class SizedCandidate:
     """A candidate with the size that its program is made for.
 
     Attributes
@@ -88,13 +88,13 @@ def at_size(schedule: Schedule, size_bytes: float) -> Schedule:
 
 def bytes_per_byte(schedule: Schedule, options: LoweringOptions) -> Fraction:
     """Return what the runtime counts for a byte as nccl-tests counts it."""
-    geometry = Geometry(schedule.collective, options.instances, options.runtime.checks_chunk_counts)
+    geometry = BufferSizes(schedule.collective, options.instances, options.runtime.checks_chunk_counts)
     return Fraction(geometry.chunks_per_loop, geometry.instances * schedule.collective.chunks_per_size)
 
 
 def lower_variants(
     candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions, racer: Racer, over: Over = never
-) -> list[Variant]:
+) -> list[SizedCandidate]:
     """Variants of which at every probe size one is as fast as a program can be found.
 
     Parameters
@@ -117,10 +117,12 @@ def lower_variants(
     """
     fastest = {size: min(candidates, key=lambda each: each.curve.time_us(size)) for size in sizes}
     # Each at the largest size for which it seems to be best, as such a program often serves smaller sizes as well.
-    largest = {id(candidate): _Job(candidate, size, tuple(sizes), options) for size, candidate in fastest.items()}
+    largest = {
+        id(candidate): _UnloweredVariant(candidate, size, tuple(sizes), options) for size, candidate in fastest.items()
+    }
     tries = _Tries(candidates, sizes, options)
 
-    def try_all(jobs: list[_Job]) -> None:
+    def try_all(jobs: list[_UnloweredVariant]) -> None:
         for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
             tries.take(job, made)
 
@@ -152,7 +154,7 @@ class _Tries:
     def __init__(self, candidates: Sequence[Candidate], sizes: Sequence[int], options: LoweringOptions) -> None:
         self._candidates, self._sizes, self._options = candidates, tuple(sizes), options
         self._failures = _Failures()
-        self.found: list[Variant] = []
+        self.found: list[SizedCandidate] = []
         self.done: set[_Try] = set()
         self.failure: LoweringError | None = None
 
@@ -176,24 +178,24 @@ class _Tries:
                 return candidate
         return None
 
-    def batches(self) -> Iterator[list[_Job]]:
+    def batches(self) -> Iterator[list[_UnloweredVariant]]:
         """Those that are lowered next, a few at once; what has become of these is known when the next ones are asked for."""
-        chosen: dict[int, _Job] = {}
+        chosen: dict[int, _UnloweredVariant] = {}
         for size in self._sizes:
             candidate = self.next_at(size)
             if candidate is not None:
                 # For one size at a time, as its program may serve the others, or not exist.
-                chosen[id(candidate)] = _Job(candidate, size, self._sizes, self._options)
+                chosen[id(candidate)] = _UnloweredVariant(candidate, size, self._sizes, self._options)
             if len(chosen) == _AT_ONCE:
                 yield list(chosen.values())
                 chosen = {}
         if chosen:
             yield list(chosen.values())
 
-    def take(self, job: _Job, made: Variant | LoweringError) -> None:
+    def take(self, job: _UnloweredVariant, made: SizedCandidate | LoweringError) -> None:
         """Take note of what became of a job."""
         self.done.add(_Try(id(job.candidate), job.size))
-        if isinstance(made, Variant):
+        if isinstance(made, SizedCandidate):
             # What comes from another process has a copy of its candidate.
             self.found.append(replace(made, candidate=job.candidate))
         else:
@@ -219,7 +221,7 @@ class _Failures:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _UnloweredVariant:
     """A candidate that is to be lowered for a size, and replayed at some of all sizes."""
 
     candidate: Candidate
@@ -228,14 +230,14 @@ class _Job:
     options: LoweringOptions
 
 
-def _lowered_if_possible(job: _Job) -> Variant | LoweringError:
+def _lowered_if_possible(job: _UnloweredVariant) -> SizedCandidate | LoweringError:
     try:
         return _lowered(job)
     except LoweringError as error:
         return error
 
 
-def _lowered(job: _Job) -> Variant:
+def _lowered(job: _UnloweredVariant) -> SizedCandidate:
     candidate, size, options = job.candidate, job.size, job.options
     lowered = lower_and_judge(at_size(candidate.schedule, size), options)
     if lowered.program.max_bytes < size * bytes_per_byte(candidate.schedule, options):
@@ -248,7 +250,7 @@ def _lowered(job: _Job) -> Variant:
             slower[float(each)] = replay.makespan_us / candidate.curve.time_us(each)
     unknown = _UNKNOWN if max(slower.values()) > 1 + _WORTH else 1.0
     curve = _slowed(candidate.curve, {float(each): unknown for each in job.sizes} | slower)
-    return Variant(candidate, size, lowered, curve)
+    return SizedCandidate(candidate, size, lowered, curve)
 
 
 def _slowed(curve: CostCurve, slower: dict[float, float]) -> CostCurve:

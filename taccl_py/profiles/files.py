@@ -14,7 +14,7 @@ from taccl_py.profiles.model import (
     Figure,
     ProtocolCosts,
     RuntimeProfile,
-    Share,
+    UsableShare,
 )
 from taccl_py.runtimes import MSCCLPP, RUNTIMES
 
@@ -44,10 +44,10 @@ def read_profile(path: Path) -> RuntimeProfile:
 
 def profile_from_json(value: Any, path: str) -> RuntimeProfile:
     """Return the runtime profile of a JSON value; see `read_profile`."""
-    return _Reader(value, path).profile()
+    return _ProfileReader(value, path).profile()
 
 
-class _Reader:
+class _ProfileReader:
     """Reads one profile, noting the origin of every value."""
 
     def __init__(self, value: Any, path: str) -> None:
@@ -102,7 +102,7 @@ class _Reader:
         values["threads"] = int(values["threads"])
         return ProtocolCosts(**values)
 
-    def _shares(self, fields: Fields) -> dict[str, Share]:
+    def _shares(self, fields: Fields) -> dict[str, UsableShare]:
         if not fields.has("shares"):
             return {}
         given = fields.object("shares")
@@ -116,7 +116,7 @@ class _Reader:
             value = self._value(given, medium, f"shares/{medium}", None, more=("of_gbps",))
             if not 0 < value <= 1:
                 given.fail(medium, f"found {value:g}; a share is above 0 and at most 1")
-            shares[medium] = Share(value, of_gbps)
+            shares[medium] = UsableShare(value, of_gbps)
         given.finish()
         return shares
 

@@ -97,7 +97,7 @@ _FREE = ProtocolCosts()
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class UsableShare:
     """Usable share of a medium's bandwidth.
 
     Attributes
@@ -160,7 +160,7 @@ class RuntimeProfile:
     gpu: str
     source: str
     protocols: Mapping[str, ProtocolCosts]
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, UsableShare] = field(default_factory=dict)
     nic_message_us: float = 0.0
     fabric_us: Mapping[str, float] = field(default_factory=dict)
     gpu_gbps: float = UNLIMITED

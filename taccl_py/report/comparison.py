@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.baselines.compare import ComparedSize, Comparison, MeasuredLog, MeasuredSize
+from taccl_py.baselines.compare import BaselineComparison, ComparedSize, MeasuredLog, MeasuredSize
 from taccl_py.baselines.library import Family
 from taccl_py.baselines.nccl_time import ALGORITHMS
 from taccl_py.report.tables import plain_table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def comparison_record(comparison: Comparison) -> dict[str, Any]:
+def comparison_record(comparison: BaselineComparison) -> dict[str, Any]:
     """Return the JSON object of a comparison; keys are stable. Times are microseconds, sizes bytes, rates GB/s.
 
     ``speedup`` is over the fastest baseline, ``speedup_nccl`` over the schedule of NCCL's choice; both are null where there is

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.report.tables import plain_table
-from taccl_py.topology.difference import Costs, Difference
+from taccl_py.topology.difference import ComparedCosts, Difference
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +32,7 @@ def difference_record(found: Sequence[Difference], tolerance: float) -> dict[str
     }
 
 
-def _costs(costs: Costs | None) -> dict[str, float] | None:
+def _costs(costs: ComparedCosts | None) -> dict[str, float] | None:
     if costs is None:
         return None
     return {"alpha_us": costs.alpha_us, "beta_us_per_mb": costs.beta_us_per_mb, "latency_us": costs.latency_us}

@@ -83,25 +83,25 @@ def sweep_figure(sweep: SizeSweep) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FigurePlace:
     x: float
     y: float
 
 
-def _places(item: Item) -> list[_Place]:
+def _places(item: Item) -> list[_FigurePlace]:
     """Ranks on a circle, those of a node together; nodes around a larger circle."""
     topology = item.schedule.topology
     nodes = topology.node_ranks
     largest = max(len(ranks) for ranks in nodes)
     radius = 0.0 if len(nodes) == 1 else 1.6 * _SIDE * max(1.0, len(nodes) / 4)
     small = _SIDE * (1.0 if largest > 1 else 0.0)
-    found = [_Place(0.0, 0.0)] * topology.num_ranks
+    found = [_FigurePlace(0.0, 0.0)] * topology.num_ranks
     for number, ranks in enumerate(nodes):
         turn = 2 * math.pi * number / len(nodes) + math.pi
         for position, rank in enumerate(ranks):
             angle = 2 * math.pi * position / len(ranks) + math.pi / 2
             x = radius * math.cos(turn) + small * math.cos(angle)
-            found[rank] = _Place(x, radius * math.sin(turn) + small * math.sin(angle))
+            found[rank] = _FigurePlace(x, radius * math.sin(turn) + small * math.sin(angle))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.portfolio.build import Member, Portfolio, SizeRow
+from taccl_py.portfolio.build import Portfolio, PortfolioFile, SizeRow
 from taccl_py.report.tables import plain_table
 from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, format_time
 
@@ -48,7 +48,7 @@ def portfolio_record(portfolio: Portfolio, files: Sequence[str]) -> dict[str, An
     }
 
 
-def _range(member: Member, name: str) -> dict[str, Any]:
+def _range(member: PortfolioFile, name: str) -> dict[str, Any]:
     program, collective = member.lowered.program, member.schedule.collective
     return {
         "file": name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.measure.plan import Plan
+from taccl_py.measure.plan import ProfilePlan
 from taccl_py.measure.profiler import Profile
 from taccl_py.report.tables import plain_table
 from taccl_py.units import natural_key
@@ -85,7 +85,7 @@ def residual_warning(found: Profile) -> str:
     )
 
 
-def plan_sentence(plan: Plan) -> str:
+def plan_sentence(plan: ProfilePlan) -> str:
     """How much is to be measured."""
     return (
         f"about {plan.experiments} experiments, about {plan.seconds:.0f} s; every pair at every size would be "

@@ -12,8 +12,8 @@ from taccl_py.report.tables import plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from taccl_py.execute.plan import Plan
-    from taccl_py.execute.runs import Outcome
+    from taccl_py.execute.plan import ExecutablePlan
+    from taccl_py.execute.runs import CallOutcome
 
 _COLUMNS = (
     "size (B)", "count", "type", "redop", "root", "placement", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "#wrong",
@@ -25,11 +25,11 @@ _COLUMNS = (
 class RunRow:
     """An outcome, and the time that the cost model predicts for it on the machine (None: no machine was named)."""
 
-    outcome: Outcome
+    outcome: CallOutcome
     predicted_us: float | None
 
 
-def run_record(plan: Plan, row: RunRow) -> dict[str, Any]:
+def run_record(plan: ExecutablePlan, row: RunRow) -> dict[str, Any]:
     """Return the JSON object of one run; times are microseconds, sizes bytes, rates GB/s."""
     outcome, call = row.outcome, row.outcome.call
     wrong = outcome.first_wrong
@@ -56,7 +56,7 @@ def run_record(plan: Plan, row: RunRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_violation(plan: Plan, outcome: Outcome) -> Violation | None:
+def run_violation(plan: ExecutablePlan, outcome: CallOutcome) -> Violation | None:
     """Objection to wrong results, or None."""
     if outcome.first_wrong is None:
         return None

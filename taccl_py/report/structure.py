@@ -20,7 +20,7 @@ _MOST_NAMED = 4  # rings that a sentence lists
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class ChunkTree:
     """Links that one chunk takes, all away from `root`, or all towards it.
 
     Attributes
@@ -56,7 +56,7 @@ class Phase:
     """
 
     gathers_sums: bool
-    trees: dict[Tree, int]
+    trees: dict[ChunkTree, int]
     shape: str
     rings: tuple[tuple[int, ...], ...]
 
@@ -94,7 +94,7 @@ def _counted(number: int, name: str) -> str:
 
 def find_phases(program: Program) -> tuple[Phase, ...]:
     """Find the trees of a program to which the judge does not object; sums first."""
-    tracer = _Tracer(program)
+    tracer = _TreeTracer(program)
     tracer.run()
     found = []
     for gathers in (True, False):
@@ -153,7 +153,7 @@ def _far_end(edge: Edge, gathers: bool) -> int:
     return edge[0] if gathers else edge[1]
 
 
-def _tree(edges: list[Edge], gathers: bool) -> Tree:
+def _tree(edges: list[Edge], gathers: bool) -> ChunkTree:
     """Tree of the links of one chunk, in whatever order; where links are no tree the longest way counts."""
     away = [(dst, src) if gathers else (src, dst) for src, dst in edges]
     children: dict[int, list[int]] = {}
@@ -167,10 +167,10 @@ def _tree(edges: list[Edge], gathers: bool) -> Tree:
         front = sorted({child for rank in front for child in children.get(rank, ()) if child not in seen})
         seen.update(front)
         level += bool(front)
-    return Tree(root, tuple(edges), level, max(map(len, children.values())))
+    return ChunkTree(root, tuple(edges), level, max(map(len, children.values())))
 
 
-def _rings(trees: dict[Tree, int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
+def _rings(trees: dict[ChunkTree, int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
     """Circles on which all trees are chains through all ranks, each with several roots; empty if it is not so."""
     roots: dict[tuple[int, ...], set[int]] = {}
     for tree in trees:
@@ -203,7 +203,7 @@ class _Symbol:
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class _TracedBlock:
     """A threadblock on its way."""
 
     rank: int
@@ -211,7 +211,7 @@ class _Block:
     position: int = 0
 
 
-class _Tracer:
+class _TreeTracer:
     """Executes a program and notes which links the parts of the input take; `edges` by whether they gather sums, and chunk."""
 
     def __init__(self, program: Program) -> None:
@@ -222,7 +222,7 @@ class _Tracer:
         self._is_gathered_in_place = program.kind is Kind.ALLGATHER and not program.out_of_place
         self._cells: dict[tuple[int, Buffer, int], _Symbol] = {}
         self._queues: dict[tuple[int, int, int], deque[list[_Symbol | None]]] = {}
-        self._blocks = [[_Block(gpu.rank, one) for one in gpu.threadblocks] for gpu in program.gpus]
+        self._blocks = [[_TracedBlock(gpu.rank, one) for one in gpu.threadblocks] for gpu in program.gpus]
         self.edges: dict[bool, dict[tuple[int, int], set[Edge]]] = {True: {}, False: {}}
 
     def run(self) -> None:
@@ -235,7 +235,7 @@ class _Tracer:
                     block.position += 1
                     moved = True
 
-    def _do(self, block: _Block) -> bool:
+    def _do(self, block: _TracedBlock) -> bool:
         step, tb = block.record.steps[block.position], block.record
         if step.depends_on is not None:
             other, target = step.depends_on

@@ -357,23 +357,23 @@ def timeline_lines(record: dict[str, Any], ranks: Sequence[int], columns: int) -
     label = max((len(f"rank {rank}") for rank in ranks), default=0)
     cells = max(_LEAST_COLUMNS, columns - label - 3)
     makespan_us = record["makespan_us"]
-    sent: dict[int, list[_Span]] = {rank: [] for rank in ranks}
+    sent: dict[int, list[_MessageSpan]] = {rank: [] for rank in ranks}
     for move in record["transfers"]:
         if move["src"] in sent and makespan_us > 0:
             letter = "#" if "chunks" not in move else _LETTERS[min(move["step"], len(_LETTERS)) - 1]
             begin, end = (move[key] / makespan_us * cells for key in ("start_us", "end_us"))
-            sent[move["src"]].append(_Span(begin, end, letter))
+            sent[move["src"]].append(_MessageSpan(begin, end, letter))
     for work in record.get("switched", ()):
         if work["rank"] in sent and makespan_us > 0:
             begin, end = (work[key] / makespan_us * cells for key in ("start_us", "end_us"))
-            sent[work["rank"]].append(_Span(begin, end, "+" if work["adds_up"] else "*"))
+            sent[work["rank"]].append(_MessageSpan(begin, end, "+" if work["adds_up"] else "*"))
     lines = [f"{f'rank {rank}':>{label}} |{_drawn(spans, cells)}|" for rank, spans in sent.items()]
     lines.append(f"{'':{label}}  0{_time(record, makespan_us):>{cells - 1}}")
     return lines
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class _MessageSpan:
     """A message in a timeline, in cells."""
 
     begin: float
@@ -381,7 +381,7 @@ class _Span:
     letter: str
 
 
-def _drawn(spans: Sequence[_Span], cells: int) -> str:
+def _drawn(spans: Sequence[_MessageSpan], cells: int) -> str:
     """A character for every cell."""
     best = [(0.0, " ")] * cells
     for span in spans:

@@ -28,7 +28,7 @@ _NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class UntimedMessage:
     """A planned message: a batch of chunks on a link, with the planner's times (any unit, only their order counts).
 
     Where it has to be cut, none of the chunks in ``lead`` starts after the others. With ``packed`` it is never cut.
@@ -66,7 +66,7 @@ class _Cells(dict[int, int]):
 
 
 def choose_scratch(
-    topology: Topology, collective: Collective, drafts: Sequence[Draft], *, as_named: bool = False
+    topology: Topology, collective: Collective, drafts: Sequence[UntimedMessage], *, as_named: bool = False
 ) -> Scratch:
     """Scratch list of every rank.
 
@@ -191,8 +191,8 @@ class _Together:
 
 
 def contiguous_runs(
-    topology: Topology, collective: Collective, scratch: Scratch, drafts: Sequence[Draft]
-) -> list[Draft]:
+    topology: Topology, collective: Collective, scratch: Scratch, drafts: Sequence[UntimedMessage]
+) -> list[UntimedMessage]:
     """Cut batches where their chunks are not neighbours, in the same order, at both ends.
 
     The runs of a batch keep its times and follow each other in buffer order, those of its leading chunks first.
@@ -205,7 +205,7 @@ def contiguous_runs(
             continue
         link = topology.links[draft.link]
         here, there = cells[link.src], cells[link.dst]
-        places = sorted(_Place(here[chunk], there[chunk], chunk) for chunk in draft.chunks)
+        places = sorted(_ChunkEnds(here[chunk], there[chunk], chunk) for chunk in draft.chunks)
         lost = next((place.chunk for place in places if _NOWHERE in (place.here, place.there)), None)
         if lost is not None:
             raise ValueError(f"chunk {lost} has no place on link {link.src}->{link.dst}")
@@ -217,14 +217,14 @@ def contiguous_runs(
     return result
 
 
-def _as_run(draft: Draft, chunks: tuple[int, ...]) -> Draft:
+def _as_run(draft: UntimedMessage, chunks: tuple[int, ...]) -> UntimedMessage:
     """The draft with neighbouring chunks only, itself where that is what it has; there are very many."""
     if not draft.packed and chunks == draft.chunks:
         return draft
-    return Draft(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead)
+    return UntimedMessage(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead)
 
 
-class _Place(NamedTuple):
+class _ChunkEnds(NamedTuple):
     """Where a chunk lies at both ends of a link; a tuple, as very many are sorted."""
 
     here: int
@@ -232,14 +232,14 @@ class _Place(NamedTuple):
     chunk: int
 
 
-def _as_stored(places: Sequence[_Place]) -> tuple[int, ...]:
+def _as_stored(places: Sequence[_ChunkEnds]) -> tuple[int, ...]:
     """Chunks, given in the sender's order: as they are if they are neighbours there, else in the receiver's order."""
     if any(two.here != one.here + 1 for one, two in pairwise(places)):
         places = sorted(places, key=lambda place: (place.there, place.chunk))
     return tuple(place.chunk for place in places)
 
 
-def _cut(places: Sequence[_Place]) -> list[tuple[int, ...]]:
+def _cut(places: Sequence[_ChunkEnds]) -> list[tuple[int, ...]]:
     """Runs of chunks, given in buffer order with their places at both ends."""
     runs = [[places[0].chunk]]
     for one, two in pairwise(places):

@@ -13,7 +13,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, parse_json
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.topology.model import Link, Topology
 from taccl_py.units import BYTES_PER_MB
@@ -68,7 +68,9 @@ def _schedule(collective: Collective, flows: list[tuple[int, int, int, int]], ep
     pairs = sorted({(src, dst) for _, _, src, dst in flows})
     links = tuple(Link(src, dst, 0.0, epoch_us) for src, dst in pairs)
     number = {pair: index for index, pair in enumerate(pairs)}
-    drafts = [Draft(number[src, dst], (chunk,), float(epoch), float(epoch + 1)) for epoch, chunk, src, dst in flows]
+    drafts = [
+        UntimedMessage(number[src, dst], (chunk,), float(epoch), float(epoch + 1)) for epoch, chunk, src, dst in flows
+    ]
     try:
         machine = Topology("te-ccl", f"links that {path} uses, one epoch for a chunk", (0,) * collective.num_ranks, (), links,
                            chunk_costs=True)  # fmt: skip

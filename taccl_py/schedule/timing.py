@@ -13,12 +13,17 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Collective
 from taccl_py.schedule.ir import Message, Schedule, rounding_us
-from taccl_py.schedule.layout import Draft, choose_scratch, contiguous_runs
+from taccl_py.schedule.layout import UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
 
 
 def build_schedule(
-    topology: Topology, collective: Collective, chunk_bytes: float, drafts: Sequence[Draft], *, as_named: bool = False
+    topology: Topology,
+    collective: Collective,
+    chunk_bytes: float,
+    drafts: Sequence[UntimedMessage],
+    *,
+    as_named: bool = False,
 ) -> Schedule:
     """Place chunks, cut batches that are not contiguous, and time the messages exactly.
 
@@ -36,51 +41,55 @@ def build_schedule(
     return Schedule(topology, collective, chunk_bytes, time_messages(topology, chunk_bytes, runs), scratch)
 
 
-def time_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> tuple[Message, ...]:
+def time_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[UntimedMessage]) -> tuple[Message, ...]:
     """Earliest times of messages that keep the plan's order on every link and port and wait for the same deliveries."""
-    clock = _Clock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
+    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
     clock.send_in_order()
     return tuple(clock.message(i) for i in clock.order)
 
 
-def dispatch_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Draft]) -> tuple[Message, ...]:
+def dispatch_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[UntimedMessage]) -> tuple[Message, ...]:
     """Times of messages that wait for the plan's deliveries in an order of their own.
 
     Of the messages that could start first, the one with the longest way to go starts, counted to the end of what waits for it.
     """
-    clock = _Clock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
+    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
     return tuple(clock.message(i) for i in clock.dispatch())
 
 
-def dispatch_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> list[Draft]:
+def dispatch_drafts(
+    topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]
+) -> list[UntimedMessage]:
     """The plan with the times of `dispatch_messages`, every message having a size of its own."""
-    clock = _Clock(topology, sizes_bytes, drafts)
+    clock = _ScheduleClock(topology, sizes_bytes, drafts)
     clock.dispatch()
     return clock.drafts_as_sent()
 
 
-def time_drafts(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> list[Draft]:
+def time_drafts(
+    topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]
+) -> list[UntimedMessage]:
     """The plan with the times of `time_messages`, every message having a size of its own."""
-    clock = _Clock(topology, sizes_bytes, drafts)
+    clock = _ScheduleClock(topology, sizes_bytes, drafts)
     clock.send_in_order()
     return clock.drafts_as_sent()
 
 
-def plan_us(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> float:
+def plan_us(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]) -> float:
     """When the last message of a plan has arrived, every message having a size of its own and the plan's order being kept."""
     return max((draft.end for draft in time_drafts(topology, sizes_bytes, drafts)), default=0.0)
 
 
-def _sizes_bytes(chunk_bytes: float, drafts: Sequence[Draft]) -> list[float]:
+def _sizes_bytes(chunk_bytes: float, drafts: Sequence[UntimedMessage]) -> list[float]:
     return [len(draft.chunks) * chunk_bytes for draft in drafts]
 
 
-def plan_order(drafts: Sequence[Draft]) -> list[int]:
+def plan_order(drafts: Sequence[UntimedMessage]) -> list[int]:
     """Positions of messages in the order in which links and ports serve them."""
     return sorted(range(len(drafts)), key=lambda i: (drafts[i].start, i))
 
 
-def find_deliveries(topology: Topology, drafts: Sequence[Draft]) -> list[set[int]]:
+def find_deliveries(topology: Topology, drafts: Sequence[UntimedMessage]) -> list[set[int]]:
     """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts.
 
     What is added at the receiver also waits for what is stored there before, which it would be lost under.
@@ -106,10 +115,10 @@ def find_deliveries(topology: Topology, drafts: Sequence[Draft]) -> list[set[int
     return found
 
 
-class _Clock:
+class _ScheduleClock:
     """When links and ports are free and what has been sent."""
 
-    def __init__(self, topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[Draft]) -> None:
+    def __init__(self, topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]) -> None:
         self.drafts = drafts
         self.order = plan_order(drafts)
         self.deliveries = find_deliveries(topology, drafts)
@@ -157,10 +166,10 @@ class _Clock:
         draft = self.drafts[i]
         return Message(draft.link, draft.chunks, self.start_us[i], self.end_us[i], draft.reduce, draft.packed)
 
-    def drafts_as_sent(self) -> list[Draft]:
+    def drafts_as_sent(self) -> list[UntimedMessage]:
         """The plan with the times at which messages were sent."""
         times = zip(self.drafts, self.start_us, self.end_us, strict=True)
-        return [Draft(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]
+        return [UntimedMessage(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]
 
     def dispatch(self) -> list[int]:
         """Send all, of those that could start first always the one with the longest way to go; in which order."""

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_messages, time_messages
 from taccl_py.topology.model import Topology
 
 _COMBINED = {Kind.BROADCAST: Kind.REDUCE, Kind.ALLGATHER: Kind.REDUCESCATTER}
 
 
-def drafts_of(schedule: Schedule, offset: float = 0.0) -> list[Draft]:
+def drafts_of(schedule: Schedule, offset: float = 0.0) -> list[UntimedMessage]:
     """The messages of a schedule as a plan, all times shifted by `offset`."""
     return [
-        Draft(m.link, m.chunks, m.start_us + offset, m.end_us + offset, m.reduce, packed=m.packed)
+        UntimedMessage(m.link, m.chunks, m.start_us + offset, m.end_us + offset, m.reduce, packed=m.packed)
         for m in schedule.messages
     ]
 
 
-def backwards(schedule: Schedule, topology: Topology) -> list[Draft]:
+def backwards(schedule: Schedule, topology: Topology) -> list[UntimedMessage]:
     """Plan of the combining collective: every message the other way, at the mirrored time, adding instead of storing.
 
     Parameters
@@ -36,7 +36,7 @@ def backwards(schedule: Schedule, topology: Topology) -> list[Draft]:
         original[turned] = link
     end = schedule.makespan_us
     return [
-        Draft(original[m.link], m.chunks, end - m.end_us, end - m.start_us, reduce=True, packed=m.packed)
+        UntimedMessage(original[m.link], m.chunks, end - m.end_us, end - m.start_us, reduce=True, packed=m.packed)
         for m in schedule.messages
     ]
 
@@ -123,7 +123,7 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     into neighbouring parts. The result may be invalid where a message must not start after the arrival of another.
     """
     collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * pieces)
-    drafts: list[Draft] = []
+    drafts: list[UntimedMessage] = []
     for message in schedule.messages:
         cells = [chunk * pieces + piece for chunk in message.chunks for piece in range(pieces)]
         each = len(message.chunks)
@@ -132,7 +132,7 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
                 message.start_us + (message.end_us - message.start_us) * at / pieces for at in (piece, piece + 1)
             )
             part = tuple(cells[piece * each : (piece + 1) * each])
-            drafts.append(Draft(message.link, part, start, end, message.reduce, packed=message.packed))
+            drafts.append(UntimedMessage(message.link, part, start, end, message.reduce, packed=message.packed))
     return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, drafts)
 
 

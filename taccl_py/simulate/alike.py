@@ -15,7 +15,7 @@ NOBODY = -1  # stands for no connection
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """A step as it is timed: `sources` are the operands of a fused local sum, 0 for anything else; `waits` are of (block, step)."""
 
     receives: bool
@@ -26,7 +26,7 @@ class Work:
     waits: tuple[tuple[int, int], ...]
 
 
-class Load(NamedTuple):
+class ShapeLoad(NamedTuple):
     """What a message asks of a resource; `far` if only messages between nodes use it, `gpu` if it is all that a GPU sends in its node.
 
     The alpha is one that occupies the resource where alphas are `serial`, each of parallel connections a part of it; else it is a
@@ -44,19 +44,19 @@ class Load(NamedTuple):
 
 
 @dataclass(slots=True)
-class Block:
+class ReplayedBlock:
     """A threadblock that is replayed: steps, connections (numbers, or `NOBODY`), and resources with their share of a message's alpha."""
 
     rank: int
-    works: list[Work]
+    works: list[StepWork]
     receives_from: int
     sends_to: int
     far_in: bool
-    loads: tuple[Load, ...]
+    loads: tuple[ShapeLoad, ...]
     latency_us: float
 
 
-def merge_alike(blocks: list[Block], num_connections: int) -> tuple[list[Block], int]:
+def merge_alike(blocks: list[ReplayedBlock], num_connections: int) -> tuple[list[ReplayedBlock], int]:
     """One block of each class of blocks that do the same at the same time, and the number of connections between them.
 
     Classes come from colour refinement over blocks, connections and resources. Blocks are merged only if those that share a
@@ -76,7 +76,7 @@ def merge_alike(blocks: list[Block], num_connections: int) -> tuple[list[Block],
     return best
 
 
-def _keeps_order(blocks: Sequence[Block], colours: Sequence[int]) -> bool:
+def _keeps_order(blocks: Sequence[ReplayedBlock], colours: Sequence[int]) -> bool:
     """Whether the first blocks of the classes that share a resource come in the order of the blocks that do, for every resource."""
     firsts: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -89,12 +89,12 @@ def _keeps_order(blocks: Sequence[Block], colours: Sequence[int]) -> bool:
     return True
 
 
-def _own_loads(block: Block) -> list[Load]:
+def _own_loads(block: ReplayedBlock) -> list[ShapeLoad]:
     """What a block asks of links and ports, in whose order it is served."""
     return [load for load in block.loads if not load.gpu]
 
 
-def _positions(blocks: Sequence[Block]) -> list[Hashable]:
+def _positions(blocks: Sequence[ReplayedBlock]) -> list[Hashable]:
     """Place of every block among those of its rank."""
     firsts: dict[int, int] = {}
     for index, block in enumerate(blocks):
@@ -102,7 +102,7 @@ def _positions(blocks: Sequence[Block]) -> list[Hashable]:
     return [index - firsts[block.rank] for index, block in enumerate(blocks)]
 
 
-def _orders(blocks: Sequence[Block]) -> list[Hashable]:
+def _orders(blocks: Sequence[ReplayedBlock]) -> list[Hashable]:
     """Place of every block among those that share one of its resources, for each of them."""
     users: dict[int, int] = defaultdict(int)
     orders: list[Hashable] = []
@@ -113,7 +113,7 @@ def _orders(blocks: Sequence[Block]) -> list[Hashable]:
     return orders
 
 
-def _ends(blocks: Sequence[Block], num_connections: int) -> list[tuple[int, int]] | None:
+def _ends(blocks: Sequence[ReplayedBlock], num_connections: int) -> list[tuple[int, int]] | None:
     """(sending block, receiving block) of every connection; None if one is used by several, or has only one end."""
     senders, receivers = [NOBODY] * num_connections, [NOBODY] * num_connections
     for index, block in enumerate(blocks):
@@ -127,7 +127,9 @@ def _ends(blocks: Sequence[Block], num_connections: int) -> list[tuple[int, int]
     return list(zip(senders, receivers, strict=True))
 
 
-def _coloured(blocks: Sequence[Block], ends: Sequence[tuple[int, int]], places: Sequence[Hashable]) -> list[int] | None:
+def _coloured(
+    blocks: Sequence[ReplayedBlock], ends: Sequence[tuple[int, int]], places: Sequence[Hashable]
+) -> list[int] | None:
     """Class of every block; None if blocks of one class share a resource, or a block uses two resources of one class."""
     users: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index, block in enumerate(blocks):
@@ -175,8 +177,8 @@ def _numbered(keys: Sequence[Hashable]) -> list[int]:
 
 
 def _merged(
-    blocks: Sequence[Block], colours: Sequence[int], ends: Sequence[tuple[int, int]]
-) -> tuple[list[Block], int]:
+    blocks: Sequence[ReplayedBlock], colours: Sequence[int], ends: Sequence[tuple[int, int]]
+) -> tuple[list[ReplayedBlock], int]:
     """The first block of every class; what they refer to is replaced by the class that it is of."""
     first: dict[int, int] = {}
     for index, colour in enumerate(colours):
@@ -192,7 +194,7 @@ def _merged(
     for index in first.values():
         block = blocks[index]
         works = [
-            Work(
+            StepWork(
                 w.receives,
                 w.sends,
                 w.copies,
@@ -212,7 +214,7 @@ def _merged(
         # A connection is known by the class of its sender.
         into = NOBODY if block.receives_from == NOBODY else colours[ends[block.receives_from][0]]
         out = NOBODY if block.sends_to == NOBODY else colours[index]
-        merged.append(Block(
+        merged.append(ReplayedBlock(
             block.rank, works,
             NOBODY if into == NOBODY else connections.setdefault(into, len(connections)),
             NOBODY if out == NOBODY else connections.setdefault(out, len(connections)),

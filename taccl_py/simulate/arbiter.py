@@ -9,9 +9,9 @@ Every waiting request is filed under one of the resources that it finds busy. Wh
 requests filed there are tried in order until it is taken again, so a request is looked at only when its case may have
 changed.
 
-What a switch does for several ranks (`Way`) is many small packets that ports pass on among others. It does not wait until all its
+What a switch does for several ranks (`SwitchPath`) is many small packets that ports pass on among others. It does not wait until all its
 ports are free: each takes its share of it after what was asked of it before, and it is over when all have. Under a runtime
-profile all requests are served so (`Queues`).
+profile all requests are served so (`ResourceQueues`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taccl_py.units import BYTES_PER_MB
 SAME_MOMENT = 1e-12
 
 
-class Request(NamedTuple):
+class TransferRequest(NamedTuple):
     """A message that wants to start; a tuple, as large replays compare requests millions of times.
 
     Attributes
@@ -40,7 +40,7 @@ class Request(NamedTuple):
     rank, threadblock
         Who made it; decides between requests of one moment.
     link
-        Link to use; one after the last link is a way (`Way`).
+        Link to use; one after the last link is a way (`SwitchPath`).
     size_bytes
         Size of the message.
     owner
@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ResourceLoad:
     """How many times all bytes of a request go through a resource."""
 
     resource: int
@@ -65,15 +65,15 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SwitchPath:
     """Loads of what a switch does for several ranks, and the latency after that."""
 
-    loads: tuple[Load, ...]
+    loads: tuple[ResourceLoad, ...]
     latency_us: float
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class SwitchUse:
     """A resource that is busy with a part of what a switch does."""
 
     resource: int
@@ -100,11 +100,11 @@ class Grant:
         Of a way, when each of its resources is busy with it.
     """
 
-    request: Request
+    request: TransferRequest
     start_us: float
     link_free_us: float
     arrival_us: float
-    uses: tuple[Use, ...] = ()
+    uses: tuple[SwitchUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Settlement:
 class Server(Protocol):
     """Who serves requests for links and ports."""
 
-    def settle(self, now_us: float, fresh: Sequence[Request], freed: Sequence[int]) -> Settlement:
+    def settle(self, now_us: float, fresh: Sequence[TransferRequest], freed: Sequence[int]) -> Settlement:
         """Start every request that can start now; see `Arbiter.settle`."""
         ...
 
@@ -134,20 +134,20 @@ class Server(Protocol):
 class Arbiter:
     """State of all links and ports of a topology, and ways over its ports, which are numbered after the links."""
 
-    def __init__(self, topology: Topology, ways: Sequence[Way] = ()) -> None:
+    def __init__(self, topology: Topology, ways: Sequence[SwitchPath] = ()) -> None:
         self._topology = topology
         self._resources = [tuple(dict.fromkeys(resources)) for resources in topology.resources_of]
         self._latency_us = [link.latency_us for link in topology.links]
         self._ways = tuple(ways)
         self._busy_until_us = [0.0] * topology.num_resources
         # A resource has requests filed under it only while it is busy, and then an alarm is set for its end.
-        self._filed: list[list[Request]] = [[] for _ in range(topology.num_resources)]
+        self._filed: list[list[TransferRequest]] = [[] for _ in range(topology.num_resources)]
         # The valid entry of every owner whose request is filed, and where; promoting leaves an outdated entry behind.
-        self._waiting: dict[int, tuple[Request, int]] = {}
+        self._waiting: dict[int, tuple[TransferRequest, int]] = {}
         self._grants: list[Grant] = []
         self._alarms: list[Alarm] = []
 
-    def settle(self, now_us: float, fresh: Sequence[Request], freed: Sequence[int]) -> Settlement:
+    def settle(self, now_us: float, fresh: Sequence[TransferRequest], freed: Sequence[int]) -> Settlement:
         """Start every request that can start now.
 
         Parameters
@@ -203,13 +203,13 @@ class Arbiter:
             heapq.heappop(queue)
         return bool(queue)
 
-    def _file(self, request: Request, resource: int) -> None:
+    def _file(self, request: TransferRequest, resource: int) -> None:
         if not self._has_filed(resource):
             self._alarms.append(Alarm(self._busy_until_us[resource], resource))
         heapq.heappush(self._filed[resource], request)
         self._waiting[request.owner] = (request, resource)
 
-    def _share_out(self, request: Request, now_us: float) -> None:
+    def _share_out(self, request: TransferRequest, now_us: float) -> None:
         """Let each port of a way take its load after what it has to do already."""
         way = self._ways[request.link - len(self._resources)]
         uses = []
@@ -218,13 +218,13 @@ class Arbiter:
             start_us = max(now_us, self._busy_until_us[load.resource])
             free_us = start_us + self._topology.occupancy_us(load.resource, size_bytes)
             self._busy_until_us[load.resource] = free_us
-            uses.append(Use(load.resource, start_us, free_us, size_bytes))
+            uses.append(SwitchUse(load.resource, start_us, free_us, size_bytes))
             if self._has_filed(load.resource):
                 self._alarms.append(Alarm(free_us, load.resource))
         end_us = max((use.end_us for use in uses), default=now_us)
         self._grants.append(Grant(request, now_us, end_us, end_us + way.latency_us, tuple(uses)))
 
-    def _start(self, request: Request, start_us: float) -> None:
+    def _start(self, request: TransferRequest, start_us: float) -> None:
         longest_us = 0.0
         for resource in self._resources[request.link]:
             occupancy_us = self._topology.occupancy_us(resource, request.size_bytes)
@@ -244,7 +244,7 @@ class Arbiter:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RequestCost:
     """What a request asks of a resource.
 
     Attributes
@@ -266,7 +266,7 @@ class Cost:
     after_us: float
 
 
-class Queues:
+class ResourceQueues:
     """Resources that serve requests one after the other, each resource for itself.
 
     A request starts when it is made, takes its time of each resource after what was asked of it before, and is over when all
@@ -280,15 +280,15 @@ class Queues:
         Time from there until the data have arrived.
     """
 
-    def __init__(self, costs: Sequence[Sequence[Cost]], latencies_us: Sequence[float]) -> None:
+    def __init__(self, costs: Sequence[Sequence[RequestCost]], latencies_us: Sequence[float]) -> None:
         self._costs, self._latencies_us = costs, latencies_us
         self._free_us: dict[int, float] = {}
 
-    def settle(self, now_us: float, fresh: Sequence[Request], freed: Sequence[int]) -> Settlement:  # noqa: ARG002
+    def settle(self, now_us: float, fresh: Sequence[TransferRequest], freed: Sequence[int]) -> Settlement:  # noqa: ARG002
         """Serve all requests of this moment, in their order; nobody has to be asked again."""
         return Settlement(tuple(self._serve(request, now_us) for request in sorted(fresh)), ())
 
-    def _serve(self, request: Request, now_us: float) -> Grant:
+    def _serve(self, request: TransferRequest, now_us: float) -> Grant:
         uses = []
         end_us = now_us
         for cost in self._costs[request.link]:
@@ -296,6 +296,6 @@ class Queues:
             bytes_us = cost.beta_us_per_mb * request.size_bytes / BYTES_PER_MB
             free_us = start_us + cost.busy_us + bytes_us
             self._free_us[cost.resource] = free_us
-            uses.append(Use(cost.resource, start_us, free_us, request.size_bytes))
+            uses.append(SwitchUse(cost.resource, start_us, free_us, request.size_bytes))
             end_us = max(end_us, free_us + cost.after_us, now_us + cost.alpha_us + bytes_us)
         return Grant(request, now_us, end_us, end_us + self._latencies_us[request.link], tuple(uses))

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
-from taccl_py.simulate.schedule_replay import Line, Turn, decisions, require_costs_by_size
+from taccl_py.simulate.schedule_replay import AffineTime, ReplayTurn, decisions, require_costs_by_size
 from taccl_py.units import BYTES_PER_MB, format_size
 
 # Times that differ by less than this part of themselves differ by rounding only.
@@ -136,25 +136,25 @@ def cost_curve(schedule: Schedule, min_bytes: float, max_bytes: float) -> CostCu
     )
 
 
-def _longest_chain(turns: Sequence[Turn], num_resources: int, chunk_mb: float) -> Line:
+def _longest_chain(turns: Sequence[ReplayTurn], num_resources: int, chunk_mb: float) -> AffineTime:
     """Cost of the chain of messages that ends last with chunks of `chunk_mb` megabytes."""
 
-    def at_size(line: Line) -> float:
+    def at_size(line: AffineTime) -> float:
         return line.fixed_us + line.us_per_mb * chunk_mb
 
-    nothing = Line(0.0, 0.0)
+    nothing = AffineTime(0.0, 0.0)
     free = [nothing] * num_resources
-    arrivals: list[Line] = []
+    arrivals: list[AffineTime] = []
     for turn in turns:
         start = max([free[r] for r in turn.resources] + [arrivals[other] for other in turn.waits_for], key=at_size)
         for resource, occupancy in zip(turn.resources, turn.occupancies, strict=True):
             free[resource] = start.plus(occupancy)
         slowest = max(turn.occupancies, key=at_size)
-        arrivals.append(start.plus(slowest).plus(Line(turn.latency_us, 0.0)))
+        arrivals.append(start.plus(slowest).plus(AffineTime(turn.latency_us, 0.0)))
     return max(arrivals, key=at_size, default=nothing)
 
 
-def _envelope(longest: Callable[[float], Line], low: float, high: float) -> tuple[Line, ...]:
+def _envelope(longest: Callable[[float], AffineTime], low: float, high: float) -> tuple[AffineTime, ...]:
     """Lines of a convex function over a range, in order, from a function that gives one that touches it at a point."""
     first, last = longest(low), longest(high)
     touching = [first]
@@ -174,9 +174,9 @@ def _envelope(longest: Callable[[float], Line], low: float, high: float) -> tupl
     return _without_points(touching, low, high)
 
 
-def _without_points(touching: Sequence[Line], low: float, high: float) -> tuple[Line, ...]:
+def _without_points(touching: Sequence[AffineTime], low: float, high: float) -> tuple[AffineTime, ...]:
     """Leave out lines that touch the function in one point of the range only."""
-    kept: list[Line] = []
+    kept: list[AffineTime] = []
     starts: list[float] = []
     for line in touching:
         start = low
@@ -193,6 +193,6 @@ def _without_points(touching: Sequence[Line], low: float, high: float) -> tuple[
     return tuple(kept)
 
 
-def _crossing(left: Line, right: Line) -> float:
+def _crossing(left: AffineTime, right: AffineTime) -> float:
     """Chunk size at which two lines of different slope meet."""
     return (left.fixed_us - right.fixed_us) / (right.us_per_mb - left.us_per_mb)

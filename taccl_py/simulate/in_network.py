@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from taccl_py.errors import InputError
 from taccl_py.lowering.plan import SWITCH, Operation, Plan, PlanBlock, PlanGpu
-from taccl_py.simulate.arbiter import Load, Way
+from taccl_py.simulate.arbiter import ResourceLoad, SwitchPath
 from taccl_py.topology.model import Switch, Topology
 
 BY_SWITCH = frozenset({"glres", "gstore"})
@@ -37,7 +37,7 @@ def errand_of(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> Errand:
     return Errand(gpu.rank, summed, groups[operation.stored])
 
 
-def find_ways(plan: Plan, topology: Topology) -> dict[Errand, Way]:
+def find_ways(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath]:
     """Way of everything that a switch is asked to do in a plan.
 
     Raises
@@ -58,7 +58,7 @@ def find_ways(plan: Plan, topology: Topology) -> dict[Errand, Way]:
 
 def _way(
     plan: Plan, topology: Topology, errand: Errand, ports: dict[tuple[str, int, bool], tuple[int, ...]]
-) -> Way:  # fmt: skip
+) -> SwitchPath:  # fmt: skip
     switch = _switch_for(plan, topology, errand)
 
     def ends(rank: int, *, outward: bool) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ def _way(
     links = [topology.links[link] for link in _links(topology, switch, errand.rank, outward=True)]
     # A sum has been loaded before it is stored.
     latency_us = max(link.latency_us + (link.alpha_us if errand.summed else 0.0) for link in links)
-    return Way(tuple(Load(resource, share) for resource, share in sorted(loads.items())), latency_us)
+    return SwitchPath(tuple(ResourceLoad(resource, share) for resource, share in sorted(loads.items())), latency_us)
 
 
 def _switch_for(plan: Plan, topology: Topology, errand: Errand) -> Switch:

@@ -50,13 +50,22 @@ from taccl_py.profiles.view import (
     switch_share,
     usable_shares,
 )
-from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Cost, Grant, Queues, Request, Server, Way
+from taccl_py.simulate.arbiter import (
+    SAME_MOMENT,
+    Arbiter,
+    Grant,
+    RequestCost,
+    ResourceQueues,
+    Server,
+    SwitchPath,
+    TransferRequest,
+)
 from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_ways
+from taccl_py.simulate.plan_pace import FREE, PUTS, PlanPace
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
 
-_PUTS = frozenset({"put", "pws", "pwsf"})
-_COPIES, _SUMS = frozenset({"copy"}), frozenset({"re"})
+_PLAIN = "Simple"
 
 
 def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) -> Timeline:
@@ -82,7 +91,7 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
         raise InputError(f"a chunk of {chunk_bytes} bytes cannot be replayed; the size must be finite and above 0")
     _require_fit(plan, topology)
     ways = find_ways(plan, topology)
-    replay = _Replay(plan, topology, ways, chunk_bytes, Arbiter(topology, tuple(ways.values())), _FREE)
+    replay = _PlanRun(plan, topology, ways, chunk_bytes, Arbiter(topology, tuple(ways.values())), FREE)
     replay.run()
     return Timeline(
         makespan_us=replay.end_us,
@@ -145,26 +154,26 @@ class RuntimePlanReplay:
         if self._profile.is_neutral:
             return replay_plan(self._plan, self._kind, self._topology, chunk_bytes).makespan_us
         relaxed_us = min(each.hop_near_us for each in (costs, *self._profile.protocols.values()))
-        replay = _Replay(
-            self._plan, self._topology, self._ways, chunk_bytes, self._queues(costs), _Pace(costs, relaxed_us)
+        replay = _PlanRun(
+            self._plan, self._topology, self._ways, chunk_bytes, self._queues(costs), PlanPace(costs, relaxed_us)
         )
         replay.run()
         return costs.launch_us + replay.end_us
 
-    def _queues(self, costs: ProtocolCosts) -> Queues:
+    def _queues(self, costs: ProtocolCosts) -> ResourceQueues:
         """Links, ports and switches as the profile sees them."""
         topology, profile = self._topology, self._profile
         far, usable, switch = far_resources(topology), usable_shares(topology, profile), switch_share(topology, profile)
         serial = serial_alphas(topology)
         sharing = Counter((rank, peer) for rank, _, peer in self._links)
 
-        def cost(resource: int, share: float, parallel: int, part: float) -> Cost:
+        def cost(resource: int, share: float, parallel: int, part: float) -> RequestCost:
             alpha_us, beta = topology.resource_cost[resource]
             beta *= costs.wire * part / share
             if not serial[resource]:
-                return Cost(resource, alpha_us, beta, 0.0, alpha_us)
+                return RequestCost(resource, alpha_us, beta, 0.0, alpha_us)
             nic_us = profile.nic_message_us if far[resource] else 0.0
-            return Cost(resource, alpha_us + nic_us, beta, alpha_us / parallel + nic_us, 0.0)
+            return RequestCost(resource, alpha_us + nic_us, beta, alpha_us / parallel + nic_us, 0.0)
 
         of_links = [
             [
@@ -182,7 +191,7 @@ class RuntimePlanReplay:
             *(link.latency_us for link in topology.links),
             *(way.latency_us for way in self._ways.values()),
         ]
-        return Queues([*of_links, *of_ways], latencies_us)
+        return ResourceQueues([*of_links, *of_ways], latencies_us)
 
 
 def _require_fit(plan: Plan, topology: Topology) -> None:
@@ -191,38 +200,6 @@ def _require_fit(plan: Plan, topology: Topology) -> None:
             f"plan {plan.name} is for {len(plan.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; replay it on "
             "the machine that it was made for"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pace:
-    """What operations cost beside links and ports, and the hop of a relaxed signal."""
-
-    costs: ProtocolCosts
-    relaxed_us: float
-
-    def moves_us(self, size_bytes: float) -> float:
-        """Time of a threadblock to put so many bytes."""
-        return self.costs.op_us + _rate_us(size_bytes, self.costs.tb_gbps)
-
-    def works_us(self, operation: Operation, chunk_bytes: float) -> float:
-        """Time of a threadblock before an operation has been done, or has been asked of somebody else."""
-        costs = self.costs
-        read_bytes = sum(cells.count for cells in operation.sources) * chunk_bytes
-        if operation.name in _COPIES:
-            return costs.op_us + _rate_us(read_bytes, costs.copy_gbps)
-        if operation.name in _SUMS:
-            return costs.reduce_us + _rate_us(read_bytes, costs.reduce_gbps)
-        if operation.name in _PUTS and operation.channel_type == PORT:
-            return costs.op_us
-        return 0.0
-
-
-_PLAIN = "Simple"
-_FREE = _Pace(ProtocolCosts(), 0.0)
-
-
-def _rate_us(size_bytes: float, rate_gbps: float) -> float:
-    return size_bytes / (rate_gbps * 1000)
 
 
 class _Lane(NamedTuple):
@@ -242,7 +219,7 @@ class _Semaphore(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class _PlanBlockState:
     """State of a threadblock; `landed_us` is when its last put to each peer arrives, `taken` what it has waited for.
 
     `worked` is whether it has spent the time of an operation itself, `latest` its last put through each proxy.
@@ -271,7 +248,7 @@ class _Flow:
     What a switch does has a way instead of a link, lands at `ranks`, and may be a sum.
     """
 
-    block: _Block
+    block: _PlanBlockState
     position: int
     link: int
     size_bytes: float
@@ -281,15 +258,15 @@ class _Flow:
     adds_up: bool = False
 
 
-class _Replay:
+class _PlanRun:
     def __init__(
-        self, plan: Plan, topology: Topology, ways: dict[Errand, Way], chunk_bytes: float, server: Server, pace: _Pace
+        self, plan: Plan, topology: Topology, ways: dict[Errand, SwitchPath], chunk_bytes: float, server: Server, pace: PlanPace
     ) -> None:  # fmt: skip
         self._plan = plan
         self._topology = topology
         self._chunk_bytes = chunk_bytes
         blocks = [(gpu.rank, number, one) for gpu in plan.gpus for number, one in enumerate(gpu.blocks)]
-        self._blocks = [_Block(index, *each) for index, each in enumerate(blocks)]
+        self._blocks = [_PlanBlockState(index, *each) for index, each in enumerate(blocks)]
         self._lanes = [_lanes_of(gpu) for gpu in plan.gpus]
         self._links = _choose_links(plan, topology)
         self._way_of = {errand: len(topology.links) + number for number, errand in enumerate(ways)}
@@ -299,7 +276,7 @@ class _Replay:
         self._freed: list[int] = []
         self._proxies: dict[_Lane, deque[int]] = {}
         self._tokens: Counter[_Lane | _Semaphore] = Counter()
-        self._waiting: dict[_Lane | _Semaphore, deque[_Block]] = {}
+        self._waiting: dict[_Lane | _Semaphore, deque[_PlanBlockState]] = {}
         self._ready = deque(self._blocks)
         self._events: list[tuple[float, int, str, int]] = []
         self._tick = 0
@@ -360,9 +337,9 @@ class _Replay:
         for grant in settlement.grants:
             self._depart(grant)
 
-    def _request(self, number: int) -> Request:
+    def _request(self, number: int) -> TransferRequest:
         flow = self._flows[number]
-        return Request(
+        return TransferRequest(
             False, self._now_us, flow.block.rank, flow.block.number, flow.link, flow.size_bytes, number
         )  # fmt: skip
 
@@ -401,7 +378,7 @@ class _Replay:
 
     # Threadblocks
 
-    def _advance(self, block: _Block) -> None:
+    def _advance(self, block: _PlanBlockState) -> None:
         operations = block.record.operations
         while block.position < len(operations):
             operation = operations[block.position]
@@ -410,12 +387,12 @@ class _Replay:
             block.position, block.taken, block.worked = block.position + 1, 0, False
         self.end_us = max(self.end_us, self._now_us)
 
-    def _finish(self, block: _Block) -> None:
+    def _finish(self, block: _PlanBlockState) -> None:
         """End an operation that held its threadblock."""
         block.position, block.asked, block.worked = block.position + 1, False, False
         self._ready.append(block)
 
-    def _work(self, block: _Block, operation: Operation) -> bool:
+    def _work(self, block: _PlanBlockState, operation: Operation) -> bool:
         """Spend the time that an operation takes of its threadblock; whether that is over."""
         if not block.worked:
             block.worked = True
@@ -425,9 +402,9 @@ class _Replay:
                 return False
         return True
 
-    def _do(self, block: _Block, operation: Operation) -> bool:
+    def _do(self, block: _PlanBlockState, operation: Operation) -> bool:
         """Begin an operation; whether the threadblock goes on at once."""
-        if operation.name in _PUTS:
+        if operation.name in PUTS:
             return self._put(block, operation)
         if operation.name in BY_SWITCH:
             return self._ask_switch(block, operation)
@@ -444,11 +421,11 @@ class _Replay:
             return self._take(block, [_Semaphore(block.rank, number) for number in operation.semaphores])
         return True
 
-    def _lane(self, block: _Block, operation: Operation, place: int) -> _Lane:
+    def _lane(self, block: _PlanBlockState, operation: Operation, place: int) -> _Lane:
         kind = operation.channel_type
         return self._lanes[block.rank][kind][block.record.channels[kind][place]]
 
-    def _put(self, block: _Block, operation: Operation) -> bool:
+    def _put(self, block: _PlanBlockState, operation: Operation) -> bool:
         if block.asked or operation.target is None:
             return not block.asked
         link = self._links[block.rank, block.number, _peer(self._plan.gpus[block.rank], block.record, operation)]
@@ -472,7 +449,7 @@ class _Replay:
             block.asked, block.flushed = True, (lane,)
         return not block.asked
 
-    def _leave(self, block: _Block, lane: _Lane, signals: int) -> None:
+    def _leave(self, block: _PlanBlockState, lane: _Lane, signals: int) -> None:
         """Let what a proxy has put be there; who waits for that goes on."""
         for _ in range(signals):
             self._give(lane)
@@ -481,14 +458,14 @@ class _Replay:
             block.flushed = ()
             self._finish(block)
 
-    def _flush(self, block: _Block, operation: Operation) -> bool:
+    def _flush(self, block: _PlanBlockState, operation: Operation) -> bool:
         """Wait for proxies; whether they are done already."""
         lanes = tuple(self._lane(block, operation, one) for one in operation.channels)
         if any(block.unsent[lane] for lane in lanes):
             block.asked, block.flushed = True, lanes
         return not block.asked
 
-    def _ask_switch(self, block: _Block, operation: Operation) -> bool:
+    def _ask_switch(self, block: _PlanBlockState, operation: Operation) -> bool:
         """Let a switch multicast, or load sums and store them."""
         if block.asked or operation.target is None:
             return not block.asked
@@ -503,7 +480,7 @@ class _Replay:
         block.asked = True
         return False
 
-    def _signal(self, block: _Block, operation: Operation) -> None:
+    def _signal(self, block: _PlanBlockState, operation: Operation) -> None:
         for place in operation.channels:
             lane = self._lane(block, operation, place)
             if operation.name == "signal" and block.unsent[lane]:
@@ -528,7 +505,7 @@ class _Replay:
         if self._waiting.get(what):
             self._ready.append(self._waiting[what].popleft())
 
-    def _take(self, block: _Block, what: list[_Lane] | list[_Semaphore]) -> bool:
+    def _take(self, block: _PlanBlockState, what: list[_Lane] | list[_Semaphore]) -> bool:
         """Take a token of each; whether all were there."""
         for one in what[block.taken :]:
             if not self._tokens[one]:
@@ -538,7 +515,7 @@ class _Replay:
             block.taken += 1
         return True
 
-    def _explain(self, block: _Block) -> Violation:
+    def _explain(self, block: _PlanBlockState) -> Violation:
         operation = block.record.operations[block.position]
         where = f"gpu {block.rank} tb {block.number} op {block.position}"
         return Violation(where, "deadlock", f"{operation.name} waits for what nobody tells; ask taccl check")
@@ -584,7 +561,7 @@ def _choose_links(plan: Plan, topology: Topology) -> dict[tuple[int, int, int], 
     for gpu in plan.gpus:
         seen: Counter[int] = Counter()
         for number, block in enumerate(gpu.blocks):
-            peers = {_peer(gpu, block, one) for one in block.operations if one.name in _PUTS}
+            peers = {_peer(gpu, block, one) for one in block.operations if one.name in PUTS}
             for peer in sorted(peers):
                 links = topology.links_between.get((gpu.rank, peer))
                 if links is None:

@@ -26,7 +26,7 @@ from enum import IntEnum
 from taccl_py.collective import Collective
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
-from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, Request
+from taccl_py.simulate.arbiter import SAME_MOMENT, Arbiter, Grant, TransferRequest
 from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
 
@@ -69,13 +69,13 @@ def replay_program(
             f"program {program.name} is for {len(program.gpus)} ranks, topology {topology.name} has {topology.num_ranks}; "
             "replay it on the machine that it was made for"
         )
-    timeline = _Replay(program, topology, chunk_bytes, fifo_slots).run()
+    timeline = _ProgramReplay(program, topology, chunk_bytes, fifo_slots).run()
     if topology.chunk_costs:
         return timeline
     return replace(timeline, size_bytes=chunk_bytes * (chunks_per_size or chunks_of_size(program)))
 
 
-class _Phase(IntEnum):
+class _ReplayPhase(IntEnum):
     """What a threadblock does about its present step."""
 
     DEPENDENCY = 0
@@ -93,7 +93,7 @@ class _Happening(IntEnum):
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _QueueState:
     """State of the queue between two ranks on one channel; `arrived` messages wait, `sending` blocks can fill it."""
 
     index: int
@@ -102,28 +102,28 @@ class _Connection:
     channel: int
     arrived: int = 0
     taken: int = 0
-    receivers: deque[_Block] = field(default_factory=deque)
-    senders: deque[_Block] = field(default_factory=deque)
-    sending: list[_Block] = field(default_factory=list)
+    receivers: deque[_ProgramBlockState] = field(default_factory=deque)
+    senders: deque[_ProgramBlockState] = field(default_factory=deque)
+    sending: list[_ProgramBlockState] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class _ProgramBlockState:
     """State of a threadblock; `waiters` are those who depend on one of its steps."""
 
     index: int
     rank: int
     number: int
     steps: tuple[Step, ...]
-    receives_from: _Connection
-    sends_to: _Connection
+    receives_from: _QueueState
+    sends_to: _QueueState
     link: int
     position: int = 0
-    phase: _Phase = _Phase.DEPENDENCY
-    waiters: dict[int, list[_Block]] = field(default_factory=dict)
+    phase: _ReplayPhase = _ReplayPhase.DEPENDENCY
+    waiters: dict[int, list[_ProgramBlockState]] = field(default_factory=dict)
 
 
-class _Replay:
+class _ProgramReplay:
     """One run: a heap of events, and the threadblocks that can go on."""
 
     def __init__(self, program: Program, topology: Topology, chunk_bytes: float, fifo_slots: int) -> None:
@@ -131,19 +131,19 @@ class _Replay:
         self._topology = topology
         self._chunk_bytes = chunk_bytes
         self._slots = fifo_slots
-        self._connections: dict[tuple[int, int, int], _Connection] = {}
-        self._connection_list: list[_Connection] = []
-        self._blocks: list[_Block] = []
+        self._connections: dict[tuple[int, int, int], _QueueState] = {}
+        self._connection_list: list[_QueueState] = []
+        self._blocks: list[_ProgramBlockState] = []
         self._first_block: list[int] = []
         self._build_blocks()
         self._arbiter = Arbiter(topology)
         self._now_us = 0.0
         self._end_us = 0.0
         self._events: list[tuple[float, _Happening, int]] = []
-        self._ready: deque[_Block] = deque(self._blocks)
-        self._fresh: list[_Block] = []
+        self._ready: deque[_ProgramBlockState] = deque(self._blocks)
+        self._fresh: list[_ProgramBlockState] = []
         self._freed: list[int] = []
-        self._awaited: list[_Connection] = []
+        self._awaited: list[_QueueState] = []
         self._transfers: list[Transfer] = []
 
     def run(self) -> Timeline:
@@ -172,7 +172,7 @@ class _Replay:
         for rank, gpu in enumerate(self._program.gpus):
             self._first_block.append(len(self._blocks))
             for number, threadblock in enumerate(gpu.threadblocks):
-                block = _Block(
+                block = _ProgramBlockState(
                     index=len(self._blocks),
                     rank=rank,
                     number=number,
@@ -187,22 +187,22 @@ class _Replay:
                 if any(step.op in _SENDS for step in block.steps):
                     block.link = self._link(block)
 
-    def _connection(self, src: int, dst: int, channel: int) -> _Connection:
+    def _connection(self, src: int, dst: int, channel: int) -> _QueueState:
         found = self._connections.get((src, dst, channel))
         if found is None:
-            found = _Connection(len(self._connection_list), src, dst, channel)
+            found = _QueueState(len(self._connection_list), src, dst, channel)
             self._connections[src, dst, channel] = found
             self._connection_list.append(found)
         return found
 
-    def _check_steps(self, block: _Block) -> None:
+    def _check_steps(self, block: _ProgramBlockState) -> None:
         for position, step in enumerate(block.steps):
             wrong = self._wrong_reference(block, step)
             if wrong:
                 where = f"gpu {block.rank} tb {block.number} step {position}"
                 raise InvalidArtifact(self._program.name, [Violation(where, "no-such-reference", wrong)])
 
-    def _wrong_reference(self, block: _Block, step: Step) -> str:
+    def _wrong_reference(self, block: _ProgramBlockState, step: Step) -> str:
         if step.op in _SENDS and block.sends_to.dst < 0:
             return f"{step.op} sends, but its threadblock has no send peer"
         if step.op in _RECEIVES and block.receives_from.src < 0:
@@ -214,7 +214,7 @@ class _Replay:
                 return f"{step.op} depends on tb {other} step {target}, which does not exist"
         return ""
 
-    def _link(self, block: _Block) -> int:
+    def _link(self, block: _ProgramBlockState) -> int:
         src, dst = block.rank, block.sends_to.dst
         links = self._topology.links_between.get((src, dst))
         if links is None:
@@ -274,28 +274,28 @@ class _Replay:
             )
         )
 
-    def _advance(self, block: _Block) -> None:
+    def _advance(self, block: _ProgramBlockState) -> None:
         """Run steps until one must wait; then leave the threadblock where it will be found."""
         while block.position < len(block.steps):
             step = block.steps[block.position]
-            if block.phase is _Phase.DEPENDENCY:
+            if block.phase is _ReplayPhase.DEPENDENCY:
                 if self._waits_for_step(block, step):
                     return
-                block.phase = _Phase.RECEIVE
-            if block.phase is _Phase.RECEIVE:
+                block.phase = _ReplayPhase.RECEIVE
+            if block.phase is _ReplayPhase.RECEIVE:
                 if step.op in _RECEIVES:
                     if not block.receives_from.arrived:
                         block.receives_from.receivers.append(block)
                         self._awaited.append(block.receives_from)
                         return
                     block.receives_from.arrived -= 1
-                block.phase = _Phase.SLOT
+                block.phase = _ReplayPhase.SLOT
             if step.op in _SENDS:
                 self._ask_for_link(block)
                 return
             self._finish(block)
 
-    def _waits_for_step(self, block: _Block, step: Step) -> bool:
+    def _waits_for_step(self, block: _ProgramBlockState, step: Step) -> bool:
         if step.depends_on is None:
             return False
         other, target = step.depends_on
@@ -305,21 +305,21 @@ class _Replay:
         dependency.waiters.setdefault(target, []).append(block)
         return True
 
-    def _ask_for_link(self, block: _Block) -> None:
+    def _ask_for_link(self, block: _ProgramBlockState) -> None:
         connection = block.sends_to
         if connection.taken >= self._slots:
             connection.senders.append(block)
             return
         connection.taken += 1
-        block.phase = _Phase.SEND
+        block.phase = _ReplayPhase.SEND
         self._fresh.append(block)
 
-    def _request(self, block: _Block) -> Request:
+    def _request(self, block: _ProgramBlockState) -> TransferRequest:
         size_bytes = block.steps[block.position].count * self._chunk_bytes
         early = not block.sends_to.receivers
-        return Request(early, self._now_us, block.rank, block.number, block.link, size_bytes, block.index)
+        return TransferRequest(early, self._now_us, block.rank, block.number, block.link, size_bytes, block.index)
 
-    def _finish(self, block: _Block) -> None:
+    def _finish(self, block: _ProgramBlockState) -> None:
         """End the present step: free the slot that it received from, and wake those who depend on it."""
         step = block.steps[block.position]
         if step.op in _RECEIVES:
@@ -329,7 +329,7 @@ class _Replay:
                 self._ready.append(connection.senders.popleft())
         self._ready.extend(block.waiters.pop(block.position, ()))
         block.position += 1
-        block.phase = _Phase.DEPENDENCY
+        block.phase = _ReplayPhase.DEPENDENCY
         self._end_us = max(self._end_us, self._now_us)
 
     # The end
@@ -341,13 +341,13 @@ class _Replay:
                 self._program.name, [Violation(_place(block), "deadlock", self._why(block)) for block in stuck]
             )
 
-    def _why(self, block: _Block) -> str:
+    def _why(self, block: _ProgramBlockState) -> str:
         step = block.steps[block.position]
-        if block.phase is _Phase.DEPENDENCY and step.depends_on is not None:
+        if block.phase is _ReplayPhase.DEPENDENCY and step.depends_on is not None:
             other, target = step.depends_on
             dependency = self._blocks[self._first_block[block.rank] + other]
             return f"{step.op} waits for step {target} of tb {other}, which is {_progress(dependency)}"
-        if block.phase is _Phase.RECEIVE:
+        if block.phase is _ReplayPhase.RECEIVE:
             source = block.receives_from
             peers = [other for other in self._blocks if other.sends_to is source]
             what, whom = "a message", f"rank {source.src} on channel {source.channel}"
@@ -363,9 +363,9 @@ class _Replay:
         return f"{waits}, where {states}"
 
 
-def _place(block: _Block) -> str:
+def _place(block: _ProgramBlockState) -> str:
     return f"gpu {block.rank} tb {block.number} step {block.position}"
 
 
-def _progress(block: _Block) -> str:
+def _progress(block: _ProgramBlockState) -> str:
     return f"at step {block.position}" if block.position < len(block.steps) else "at its end"

@@ -36,7 +36,7 @@ from taccl_py.lowering.program import Op, Program, Step, chunks_of_size
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import Usable, far_resources, is_far, require_costs_by_size, serial_alphas, usable_shares
 from taccl_py.runtimes import MAX_COUNT, MAX_REDUCE_CHAIN
-from taccl_py.simulate.alike import NOBODY, Block, Load, Work, merge_alike
+from taccl_py.simulate.alike import NOBODY, ReplayedBlock, ShapeLoad, StepWork, merge_alike
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -125,7 +125,7 @@ class _Structure:
         self._blocks, self._num_connections = merge_alike(blocks, len(self._connections))
         self._topology = topology
 
-    def _build(self, program: Program, topology: Topology) -> list[Block]:
+    def _build(self, program: Program, topology: Topology) -> list[ReplayedBlock]:
         firsts, total = [], 0
         for gpu in program.gpus:
             firsts.append(total)
@@ -144,7 +144,7 @@ class _Structure:
                 receives = any(step.op.receives for step in block.steps)
                 link = _link(program, topology, rank, number) if sends else NOBODY
                 loads = _loads(topology, nature, link, parallel[rank, block.send_peer]) if sends else ()
-                blocks.append(Block(
+                blocks.append(ReplayedBlock(
                     rank,
                     _works(block.steps, firsts[rank], lengths, {wait[1] for wait in awaited if wait and wait[0] == number}),
                     self._connection(block.recv_peer, rank, block.channel) if receives else NOBODY,
@@ -161,7 +161,7 @@ class _Structure:
     def run(self, costs: ProtocolCosts, profile: RuntimeProfile, cell_bytes: float, instances: int) -> float:
         """Time of a call whose chunks (of one instance) have so many bytes."""
         iterations = max(1, math.ceil(cell_bytes / costs.payload_bytes - 1e-9))
-        case = _Case(
+        case = _ReplayCase(
             costs,
             cell_bytes / iterations,
             instances,
@@ -176,12 +176,12 @@ class _Structure:
             total_us += (iterations - replayed) * (total_us - self._end_us(case, half)) / (replayed - half)
         return costs.launch_us + total_us
 
-    def _end_us(self, case: _Case, iterations: int) -> float:
-        return _Run(self._blocks, self._num_connections, case, iterations).end_us(self._name)
+    def _end_us(self, case: _ReplayCase, iterations: int) -> float:
+        return _ReplayRun(self._blocks, self._num_connections, case, iterations).end_us(self._name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _ReplayCase:
     """What one replay is for: bytes of a chunk in an iteration, copies side by side, usable shares, limits of NICs and GPUs."""
 
     costs: ProtocolCosts
@@ -193,7 +193,7 @@ class _Case:
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _MessageTimes:
     """Messages of a connection in order: when sent and when seen by the other side; operations received, and when.
 
     `ready` has the moments in which the receiving block came to its steps. `receiver` and `sender` wait for the other side.
@@ -210,10 +210,12 @@ class _Connection:
     sender: int = NOBODY
 
 
-class _Run:
+class _ReplayRun:
     """One replay. A block goes on until what it waits for is not known yet; sends begin in the order of time."""
 
-    def __init__(self, blocks: Sequence[Block], num_connections: int, case: _Case, iterations: int) -> None:
+    def __init__(
+        self, blocks: Sequence[ReplayedBlock], num_connections: int, case: _ReplayCase, iterations: int
+    ) -> None:
         self._blocks, self._case, self._iterations = blocks, case, iterations
         costs = case.costs
         mb = case.cell_bytes / BYTES_PER_MB
@@ -232,7 +234,7 @@ class _Run:
             for block in blocks
         ]
         self._hops = [costs.hop_far_us if block.far_in else costs.hop_near_us for block in blocks]
-        self._connections = [_Connection() for _ in range(num_connections)]
+        self._connections = [_MessageTimes() for _ in range(num_connections)]
         self._receiver_hops = [0.0] * num_connections
         for block, hop in zip(blocks, self._hops, strict=True):
             if block.receives_from != NOBODY:
@@ -244,7 +246,7 @@ class _Run:
         self._heap: list[tuple[float, int, int]] = []
         self._ready: list[int] = []
 
-    def _duration(self, work: Work, mb: float, per_operation: int) -> float:
+    def _duration(self, work: StepWork, mb: float, per_operation: int) -> float:
         """Time of a threadblock for a step of which nothing is missing."""
         costs, operations = self._case.costs, -(-work.count // per_operation)
         kb = work.count * mb * 1000  # kilobytes over GB/s are microseconds
@@ -368,7 +370,7 @@ class _Run:
         connection.taken += 1
         self._wake_sender(connection)
 
-    def _wake_sender(self, connection: _Connection) -> None:
+    def _wake_sender(self, connection: _MessageTimes) -> None:
         if connection.sender != NOBODY:
             self._ready.append(connection.sender)
             connection.sender = NOBODY
@@ -400,20 +402,20 @@ class _Nature:
     serial: tuple[bool, ...]
 
 
-def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[Load, ...]:
+def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[ShapeLoad, ...]:
     """What a message asks of each of its resources, and of its GPU where it stays inside the node."""
     costs = topology.resource_cost
     loads = [
-        Load(each, *costs[each], nature.far[each], nature.serial[each], parallel)
+        ShapeLoad(each, *costs[each], nature.far[each], nature.serial[each], parallel)
         for each in topology.resources_of[link]
     ]
     if not nature.far[link]:
         gpu = topology.num_resources + topology.links[link].src
-        loads.append(Load(gpu, 0.0, 0.0, far=False, serial=False, parallel=parallel, gpu=True))
+        loads.append(ShapeLoad(gpu, 0.0, 0.0, far=False, serial=False, parallel=parallel, gpu=True))
     return tuple(loads)
 
 
-def _asked(load: Load, case: _Case, mb: float) -> tuple[int, float, float, float]:
+def _asked(load: ShapeLoad, case: _ReplayCase, mb: float) -> tuple[int, float, float, float]:
     """Resource, latency of a message, its part that occupies the resource, and the time of a chunk, in microseconds."""
     alpha_us = load.alpha_us + (case.nic_message_us if load.far else 0.0)
     share = case.usable.far if load.far else case.usable.near
@@ -422,7 +424,7 @@ def _asked(load: Load, case: _Case, mb: float) -> tuple[int, float, float, float
     return load.resource, alpha_us, alpha_us / load.parallel if load.serial else 0.0, chunk_us
 
 
-def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[Work]:
+def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: Set[int]) -> list[StepWork]:
     """Steps as they are timed; sums that follow each other are fused as the runtimes fuse them.
 
     The last of a fused chain does all the work, the others take no time. The wait of a step without work for which nobody waits is
@@ -447,7 +449,7 @@ def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: S
         moved = step.op is Op.NOP and following is not None and position not in awaited
         now = () if moved else tuple(sorted(set(waits)))
         waits = waits if moved else []
-        works.append(Work(step.op.receives, step.op.sends, step.op is Op.COPY, sources, step.count, now))
+        works.append(StepWork(step.op.receives, step.op.sends, step.op is Op.COPY, sources, step.count, now))
     return works
 
 

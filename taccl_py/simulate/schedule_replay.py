@@ -25,7 +25,7 @@ _ULPS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AffineTime:
     """A time that depends on the chunk size: ``fixed_us + us_per_mb * megabytes of one chunk``."""
 
     fixed_us: float
@@ -35,13 +35,13 @@ class Line:
         """Time in microseconds."""
         return self.fixed_us + self.us_per_mb * chunk_mb
 
-    def plus(self, other: Line) -> Line:
+    def plus(self, other: AffineTime) -> AffineTime:
         """Return the time of one after the other."""
-        return Line(self.fixed_us + other.fixed_us, self.us_per_mb + other.us_per_mb)
+        return AffineTime(self.fixed_us + other.fixed_us, self.us_per_mb + other.us_per_mb)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReplayTurn:
     """One message of a replay.
 
     Attributes
@@ -64,11 +64,11 @@ class Turn:
     num_chunks: int
     waits_for: tuple[int, ...]
     resources: tuple[int, ...]
-    occupancies: tuple[Line, ...]
+    occupancies: tuple[AffineTime, ...]
     latency_us: float
 
 
-def decisions(schedule: Schedule) -> tuple[Turn, ...]:
+def decisions(schedule: Schedule) -> tuple[ReplayTurn, ...]:
     """Return what a schedule decides about each of its messages.
 
     The order is that of ``schedule.messages``. It keeps every order of a valid schedule: a message comes after those
@@ -78,7 +78,7 @@ def decisions(schedule: Schedule) -> tuple[Turn, ...]:
     arrived: dict[tuple[int, int], list[int]] = {}
     stored: dict[tuple[int, int], list[int]] = {}
     adds = any(message.reduce for message in schedule.messages)
-    turns: list[Turn] = []
+    turns: list[ReplayTurn] = []
     for index, message in enumerate(schedule.messages):
         link = topology.links[message.link]
         before = {other for chunk in message.chunks for other in arrived.get((chunk, link.src), ())}
@@ -92,8 +92,8 @@ def decisions(schedule: Schedule) -> tuple[Turn, ...]:
         size = len(message.chunks)
         resources = tuple(dict.fromkeys(topology.resources_of[message.link]))
         costs = [topology.resource_cost[resource] for resource in resources]
-        occupancies = tuple(Line(alpha_us, beta_us_per_mb * size) for alpha_us, beta_us_per_mb in costs)
-        turns.append(Turn(message.link, size, tuple(sorted(waits_for)), resources, occupancies, link.latency_us))
+        occupancies = tuple(AffineTime(alpha_us, beta_us_per_mb * size) for alpha_us, beta_us_per_mb in costs)
+        turns.append(ReplayTurn(message.link, size, tuple(sorted(waits_for)), resources, occupancies, link.latency_us))
     return tuple(turns)
 
 

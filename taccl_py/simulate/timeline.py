@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taccl_py.simulate.arbiter import Use
+from taccl_py.simulate.arbiter import SwitchUse
 from taccl_py.units import algbw_gbps, format_ranks
 
 
@@ -69,7 +69,7 @@ class SwitchWork:
     start_us: float
     end_us: float
     size_bytes: float
-    uses: tuple[Use, ...]
+    uses: tuple[SwitchUse, ...]
 
 
 @dataclass(frozen=True, slots=True)

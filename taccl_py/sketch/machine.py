@@ -16,14 +16,14 @@ from taccl_py.topology.taccl_profile import profile_topology, read_profile
 
 
 @dataclass(frozen=True)
-class Machine:
+class SketchedMachine:
     """A topology with the sketch that goes with it."""
 
     topology: Topology
     sketch: Sketch | None
 
 
-def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> Machine:
+def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> SketchedMachine:
     """Topology and sketch by name or file; a TACCL profile takes nodes, connections and switches from its sketch.
 
     Raises
@@ -46,10 +46,10 @@ def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> M
     machine = load_topology(topology, nodes)
     if hints is not None:
         hints.check_fits(machine)
-    return Machine(machine, hints)
+    return SketchedMachine(machine, hints)
 
 
-def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> Machine:
+def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> SketchedMachine:
     if sketch is None:
         raise InputError(
             "is a TACCL profile, which needs a sketch for its nodes and connections; add --sketch", path=str(path)
@@ -74,4 +74,4 @@ def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> Ma
     topology = profile_topology(profile, nodes=count, connections=connections, switches=switches)
     sketch = replace(sketch, topology="")
     sketch.check_fits(topology)
-    return Machine(topology, sketch)
+    return SketchedMachine(topology, sketch)

@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SolverOutcome:
     """Result of a solve.
 
     Attributes
@@ -60,7 +60,7 @@ def import_cp_model() -> Any:
     return cp_model
 
 
-def solve_cp(model: Any, limits: Limits, on_progress: Callable[[float, float], None] | None = None) -> Outcome:
+def solve_cp(model: Any, limits: Limits, on_progress: Callable[[float, float], None] | None = None) -> SolverOutcome:
     """Minimize a CpModel.
 
     Parameters
@@ -99,7 +99,7 @@ def solve_cp(model: Any, limits: Limits, on_progress: Callable[[float, float], N
         cp_model.INFEASIBLE: Status.INFEASIBLE,
     }.get(statuses[0], Status.UNKNOWN)
     found = status in (Status.OPTIMAL, Status.FEASIBLE)
-    return Outcome(
+    return SolverOutcome(
         status,
         solver.objective_value if found else None,
         solver.best_objective_bound,

@@ -16,9 +16,9 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.race import DIED, Outcome, Racer, Run
+from taccl_py.synthesis.race import DIED, EngineRun, RaceOutcome, Racer
 from taccl_py.synthesis.suggest import connection_sketches
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.translations import translations_of
 
 # Answers this close to the bound are not raced again.
@@ -54,42 +54,42 @@ _STEPS_ROOTED_RANKS, _STEPS_ROOTED_BYTES = 8, 1 << 20
 _FEW_RANKS = 128
 
 
-def first_runs(demand: Demand) -> list[Run]:
+def first_runs(demand: Demand) -> list[EngineRun]:
     """Runs that find the best answer for most sizes; on few processors the last ones may not be begun."""
     leading = leading_runs(demand)
     others = [*searching_runs(demand), *constructive_runs(demand), *quick_runs(demand)]
     return [*leading, *(run for run in others if run not in leading)]
 
 
-def searching_runs(demand: Demand) -> list[Run]:
+def searching_runs(demand: Demand) -> list[EngineRun]:
     """Those of them that take what time they get."""
     return _milp_runs(demand, _FIRST_CHUNKS) if _is_searched(demand) else []
 
 
-def constructive_runs(demand: Demand) -> list[Run]:
+def constructive_runs(demand: Demand) -> list[EngineRun]:
     """Those of them that are done in some seconds."""
     if _is_passed_on(demand):
         return []
-    packed = Run("flow" if demand.kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER) else "trees", demand)
+    packed = EngineRun("flow" if demand.kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER) else "trees", demand)
     runs = [] if packed in left_out_runs(demand) else [packed]
     if _is_rooted_within(demand, _STEPS_ROOTED_RANKS, _STEPS_ROOTED_BYTES):
-        runs.append(Run("steps", demand))
+        runs.append(EngineRun("steps", demand))
     quick = any(run.engine == "greedy" for run in quick_runs(demand))
-    return [*runs, Run("greedy", demand)] if _is_for_greedy(demand) and not quick else runs
+    return [*runs, EngineRun("greedy", demand)] if _is_for_greedy(demand) and not quick else runs
 
 
-def quick_runs(demand: Demand) -> list[Run]:
+def quick_runs(demand: Demand) -> list[EngineRun]:
     """Those of them that are done in a second or two."""
-    templates = Run("templates", demand)
+    templates = EngineRun("templates", demand)
     runs = [] if templates in left_out_runs(demand) else [templates]
     if _has_hierarchy(demand):
-        runs.append(Run(_HIERARCHY, demand))
+        runs.append(EngineRun(_HIERARCHY, demand))
         # Data from one root is worth a search for the way to each rank, unless it is much and its way plain.
         rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.topology.num_ranks <= _ROOTED_RANKS
         if rooted and (demand.size_bytes <= _ROOTED_BYTES or not _is_passed_on(demand)):
-            runs.append(Run("greedy", demand))
+            runs.append(EngineRun("greedy", demand))
     if _is_rooted_within(demand, _GREEDY_ROOTED_RANKS, _GREEDY_ROOTED_BYTES):
-        runs.append(Run("greedy", demand))
+        runs.append(EngineRun("greedy", demand))
     return runs
 
 
@@ -100,9 +100,9 @@ def _is_rooted_within(demand: Demand, ranks: int, size_bytes: int) -> bool:
     return is_free and topology.num_nodes == 1 and topology.num_ranks <= ranks and demand.size_bytes <= size_bytes
 
 
-def leading_runs(demand: Demand) -> list[Run]:
+def leading_runs(demand: Demand) -> list[EngineRun]:
     """Those of the quick ones that are seldom beaten by far, by which the others are measured."""
-    return [Run(_HIERARCHY, demand)] if _has_hierarchy(demand) else []
+    return [EngineRun(_HIERARCHY, demand)] if _has_hierarchy(demand) else []
 
 
 def _has_hierarchy(demand: Demand) -> bool:
@@ -110,24 +110,24 @@ def _has_hierarchy(demand: Demand) -> bool:
     return demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER)
 
 
-def left_out_runs(demand: Demand) -> list[Run]:
+def left_out_runs(demand: Demand) -> list[EngineRun]:
     """Runs that take long on so many ranks, or are no better than engine hierarchy, and are for where that finds nothing."""
     if not _has_hierarchy(demand):
         return []
     rooted, ranks = demand.kind in (Kind.BROADCAST, Kind.REDUCE), demand.topology.num_ranks
     if rooted and _is_passed_on(demand) and ranks < _GREEDY_RANKS.stop:
-        return [Run(engine, demand) for engine in ("trees", "greedy")]
+        return [EngineRun(engine, demand) for engine in ("trees", "greedy")]
     if rooted or ranks <= _FEW_RANKS:
         return []
     engines = ("templates",) if demand.kind is Kind.ALLTOALL else ("templates", "trees")
-    return [Run(engine, demand) for engine in engines]
+    return [EngineRun(engine, demand) for engine in engines]
 
 
 def _is_passed_on(demand: Demand) -> bool:
     """Whether engine hierarchy packs what one root has for all, so that trees are no better and only take longer."""
     topology = demand.topology
     rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None
-    return rooted and topology.num_nodes > 1 and Site(topology, 0.0).linked_inside_nodes
+    return rooted and topology.num_nodes > 1 and TemplateSite(topology, 0.0).linked_inside_nodes
 
 
 def _is_searched(demand: Demand) -> bool:
@@ -145,7 +145,11 @@ def _is_for_greedy(demand: Demand) -> bool:
     topology = demand.topology
     if topology.chunk_costs or demand.sketch is not None:
         return False
-    if topology.num_nodes > 1 and topology.num_ranks in _SPARSE_RANKS and not Site(topology, 0.0).linked_inside_nodes:
+    if (
+        topology.num_nodes > 1
+        and topology.num_ranks in _SPARSE_RANKS
+        and not TemplateSite(topology, 0.0).linked_inside_nodes
+    ):
         return demand.kind is not Kind.ALLTOALL
     if topology.num_nodes == 1 and topology.num_ranks in _UNEVEN_RANKS:
         return len({link.beta_us_per_mb for link in topology.links}) > 1 and demand.kind is not Kind.ALLTOALL
@@ -154,7 +158,7 @@ def _is_for_greedy(demand: Demand) -> bool:
     return topology.num_ranks in _GREEDY_RANKS and is_quick and (found is None or not found.is_regular)
 
 
-def second_runs(demand: Demand) -> list[Run]:
+def second_runs(demand: Demand) -> list[EngineRun]:
     """Runs for where the first ones leave a gap: narrower searches, and finer chunks."""
     if not _is_searched(demand):
         return []
@@ -162,25 +166,25 @@ def second_runs(demand: Demand) -> list[Run]:
     return [*_sketched_runs(demand), *finer]
 
 
-def _sketched_runs(demand: Demand) -> list[Run]:
+def _sketched_runs(demand: Demand) -> list[EngineRun]:
     """The milp engine with what a person would say of who talks between nodes: restricted, it gets further in the same time."""
     count = demand.chunks_per_rank or 1
     pairs = demand.collective(count).num_chunks * len(demand.topology.links)
     if demand.sketch is not None or demand.topology.num_nodes == 1 or pairs > _MOST_PAIRS_ONCE:
         return []
     return [
-        Run("milp", replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
+        EngineRun("milp", replace(demand, chunks_per_rank=count, sketch=sketch), asked=demand)
         for sketch in connection_sketches(demand, count)  # the narrowest first: they are soon done
     ]
 
 
-def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[Run]:
+def _milp_runs(demand: Demand, counts: tuple[int, ...]) -> list[EngineRun]:
     if demand.chunks_per_rank is not None:
-        return [Run("milp", demand)]
+        return [EngineRun("milp", demand)]
     # Finer chunks may be more than can be written down, which is no reason to count them in vain.
     pairs = demand.collective(1).num_chunks * len(demand.topology.links)
     return [
-        Run("milp", replace(demand, chunks_per_rank=count), asked=demand)
+        EngineRun("milp", replace(demand, chunks_per_rank=count), asked=demand)
         for count in counts
         if count * pairs <= (_MOST_PAIRS_ONCE if count == 1 else _MOST_PAIRS)
     ]
@@ -198,7 +202,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     reasons: set[str] = set()
     answering: set[str] = set()
 
-    def has_closed_the_gap(racer: Racer, runs: list[Run]) -> bool:
+    def has_closed_the_gap(racer: Racer, runs: list[EngineRun]) -> bool:
         nonlocal bound
         outcomes = racer.race([replace(run, bound=bound) for run in runs], events)
         bound = _raised(bound, outcomes)
@@ -214,7 +218,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
             events.incumbent(answers[0].schedule.makespan_us)
         return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE)
 
-    def race_for_the_rest(runs: list[Run]) -> None:
+    def race_for_the_rest(runs: list[EngineRun]) -> None:
         left = replace(options, limits=limits.within(limits.seconds - (time.monotonic() - begun)))
         workers = limits.workers
         if answers and left.limits.seconds < _WORTH_PROCESSES:
@@ -235,13 +239,13 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     return _joined(answers, bound, time.monotonic() - begun)
 
 
-def _raised(bound: Bound, outcomes: list[Outcome]) -> Bound:
+def _raised(bound: Bound, outcomes: list[RaceOutcome]) -> Bound:
     """The bound, or a better one that a run found."""
     found = [o.synthesis.bound for o in outcomes if o.synthesis is not None and o.run.engine == _HIERARCHY]
     return best_of([bound, *found])
 
 
-def _signed(answer: Synthesis, run: Run, seed: int) -> Synthesis:
+def _signed(answer: Synthesis, run: EngineRun, seed: int) -> Synthesis:
     """The answer, on whose schedules it is written which run they are from."""
     sketch = run.demand.sketch.name if run.demand.sketch is not None else ""
     bound = answer.bound

@@ -15,8 +15,8 @@ import heapq
 import random
 from collections.abc import Collection, Mapping
 
-from taccl_py.synthesis.grid import Grid
-from taccl_py.synthesis.plan import Batch, Plan, chains
+from taccl_py.synthesis.grid import TimeGrid
+from taccl_py.synthesis.plan import OrbitMessage, Plan, chains
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
 
@@ -26,7 +26,7 @@ _ALL_LINKS = 0.4
 
 def urgent_plan(
     quotient: Quotient,
-    grid: Grid,
+    grid: TimeGrid,
     routes: Routes,
     *,
     arcs: Collection[int] | None = None,
@@ -55,7 +55,7 @@ def urgent_plan(
 
 
 def efficient_plan(
-    quotient: Quotient, grid: Grid, routes: Routes, joins: Mapping[int, int], *, jitter: float = 0.0, seed: int = 0
+    quotient: Quotient, grid: TimeGrid, routes: Routes, joins: Mapping[int, int], *, jitter: float = 0.0, seed: int = 0
 ) -> Plan | None:
     """Plan in which neighbours travel together.
 
@@ -78,10 +78,10 @@ def efficient_plan(
     return _EfficientRun(quotient, grid, routes, joins, jitter, random.Random(seed)).plan()
 
 
-class _Run:
+class _GreedyState:
     """State that both rules share: what is free, what has been entered, what is still wanted."""
 
-    def __init__(self, quotient: Quotient, grid: Grid, routes: Routes) -> None:
+    def __init__(self, quotient: Quotient, grid: TimeGrid, routes: Routes) -> None:
         self.q, self.grid, self.routes = quotient, grid, routes
         self.heads = quotient.head.tolist()
         self.free = [0] * (int(quotient.resource_orbit.max()) + 1 if len(quotient.resource_orbit) else 0)
@@ -89,7 +89,7 @@ class _Run:
         self.wanted = int(quotient.required.sum())
         self.arrivals = [(0, state) for state in range(quotient.num_states) if quotient.source[state]]
         self.events = [0]
-        self.batches: list[Batch] = []
+        self.batches: list[OrbitMessage] = []
         self.after: dict[int, list[int]] = {}
         for own, other in routes.own_first_pairs:
             self.after.setdefault(other, []).append(own)
@@ -128,14 +128,14 @@ class _Run:
             self.entered[head] = True
             self.wanted -= bool(self.q.required[head])
             heapq.heappush(self.arrivals, (end, head))
-        self.batches.append(Batch(arcs, float(now), float(end)))
+        self.batches.append(OrbitMessage(arcs, float(now), float(end)))
 
 
-class _UrgentRun(_Run):
+class _UrgentRun(_GreedyState):
     def __init__(
         self,
         quotient: Quotient,
-        grid: Grid,
+        grid: TimeGrid,
         routes: Routes,
         arcs: Collection[int] | None,
         jitter: float,
@@ -165,11 +165,11 @@ class _UrgentRun(_Run):
         return None if self.wanted else tuple(self.batches)
 
 
-class _EfficientRun(_Run):
+class _EfficientRun(_GreedyState):
     def __init__(
         self,
         quotient: Quotient,
-        grid: Grid,
+        grid: TimeGrid,
         routes: Routes,
         joins: Mapping[int, int],
         jitter: float,

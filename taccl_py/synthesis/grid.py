@@ -16,7 +16,7 @@ _LONGEST_HORIZON = 20_000_000
 
 
 @dataclass(frozen=True)
-class Grid:
+class TimeGrid:
     """Costs of a quotient in whole time units.
 
     Attributes
@@ -48,7 +48,7 @@ class Grid:
         return [one + (chunks - 1) * more for one, more in zip(self.occupancy[arc], self.added[arc], strict=True)]
 
     @staticmethod
-    def of(quotient: Quotient, horizon_us: float) -> Grid:
+    def of(quotient: Quotient, horizon_us: float) -> TimeGrid:
         """Choose the scale and round all costs up.
 
         Parameters
@@ -77,7 +77,7 @@ class Grid:
             added.append(tuple(each[orbit] for orbit in quotient.resources[arc]))
             beta.append(max(added[-1]))
             alpha.append(max(occupancy[-1]) - beta[-1])
-        return Grid(scale, tuple(alpha), tuple(beta), tuple(latency), tuple(occupancy), tuple(added))
+        return TimeGrid(scale, tuple(alpha), tuple(beta), tuple(latency), tuple(occupancy), tuple(added))
 
 
 def _scale(quotient: Quotient, horizon_us: float) -> float:

@@ -87,7 +87,7 @@ def _synthesize(demand: Demand, options: Options, events: Events, solver: str, s
     topology, sketch = demand.topology, demand.sketch
     collective = demand.collective(demand.chunks_per_rank or 1)
     _require_room(collective, topology)
-    run = _Run(demand, demand.chunk_bytes(collective), solver, stages, options, events)
+    run = _MilpRun(demand, demand.chunk_bytes(collective), solver, stages, options, events)
     dual = collective.dual()
     if collective.kind is Kind.ALLREDUCE:
         found = run.allreduce(Collective(Kind.ALLGATHER, collective.num_ranks, collective.chunks_per_rank))
@@ -122,14 +122,14 @@ def _require_room(collective: Collective, topology: Topology) -> None:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _MilpFindings:
     """Schedules, the best first, their bound, and whether a solver closed their class."""
 
     schedules: tuple[Schedule, ...]
     bound: Bound
     in_class: bool
 
-    def through(self, transform: Callable[[Schedule], Schedule]) -> _Found:
+    def through(self, transform: Callable[[Schedule], Schedule]) -> _MilpFindings:
         """Return the same with every schedule transformed."""
         schedules = sorted(map(transform, self.schedules), key=lambda schedule: schedule.makespan_us)
         return replace(self, schedules=tuple(schedules))
@@ -139,7 +139,7 @@ class _Found:
 _Stage = Callable[[Search, str], None]
 
 
-class _Run:
+class _MilpRun:
     """One call of the engine: options, the common deadline and the timings of all stages."""
 
     def __init__(
@@ -156,7 +156,7 @@ class _Run:
         self.deadline = Deadline(options.limits.seconds)
         self.stage_seconds: dict[str, float] = {}
 
-    def allreduce(self, gather: Collective) -> _Found:
+    def allreduce(self, gather: Collective) -> _MilpFindings:
         """ReduceScatter and AllGather; one search serves both where the machine is the same backwards."""
         forward = self.routed(self.topology, self.sketch, gather, "")
         pairs = [(schedule, mirrored(schedule)) for schedule in forward.schedules]
@@ -168,9 +168,9 @@ class _Run:
             key=lambda schedule: schedule.makespan_us,
         )
         limits = self.options.limits.within(self.deadline.left)
-        return _Found(tuple(schedules), allreduce_bound(self.topology, gather, self.chunk_bytes, limits), False)
+        return _MilpFindings(tuple(schedules), allreduce_bound(self.topology, gather, self.chunk_bytes, limits), False)
 
-    def combining(self, collective: Collective, dual: Collective) -> _Found:
+    def combining(self, collective: Collective, dual: Collective) -> _MilpFindings:
         """Best schedules of sums: those of the routed collective on the reversed machine, run backwards."""
         found = self.backward(dual, "").through(lambda schedule: combining(schedule, self.topology))
         if is_reversible(self.topology, self.chunk_bytes):
@@ -182,14 +182,14 @@ class _Run:
         )
         return replace(found, bound=demand_bound(self.topology, collective.kind, collective.root, size_bytes, limits))
 
-    def backward(self, collective: Collective, prefix: str) -> _Found:
+    def backward(self, collective: Collective, prefix: str) -> _MilpFindings:
         """Best schedules of a routed collective on the reversed machine."""
         topology = self.topology.reversed()
         sketch = None if self.sketch is None else self.sketch.for_sums(topology)
         found = self.routed(topology, sketch, collective, prefix)
         return replace(found, in_class=found.in_class and is_reversible(topology, self.chunk_bytes))
 
-    def routed(self, topology: Topology, sketch: Sketch | None, collective: Collective, prefix: str) -> _Found:
+    def routed(self, topology: Topology, sketch: Sketch | None, collective: Collective, prefix: str) -> _MilpFindings:
         """Best schedules of a routed collective."""
         problem = Problem.build(topology, collective, sketch, self.chunk_bytes)
         bound = self._bound(problem)
@@ -206,7 +206,7 @@ class _Run:
         for name, seconds in search.stage_seconds.items():
             key = prefix + name
             self.stage_seconds[key] = self.stage_seconds.get(key, 0.0) + seconds
-        found = _Found((search.best, *search.runners_up), bound, search.proven)
+        found = _MilpFindings((search.best, *search.runners_up), bound, search.proven)
         return found if sketch is not None and sketch.own_first else _in_better_order(found)
 
     def _bound(self, problem: Problem) -> Bound:
@@ -220,7 +220,7 @@ class _Run:
         return search
 
 
-def _in_better_order(found: _Found) -> _Found:
+def _in_better_order(found: _MilpFindings) -> _MilpFindings:
     """The schedules, their messages in an order of their own at links and ports where that is faster.
 
     A plan's order at a port is that in which it was decided what goes there; what was decided first is waited for while others would be

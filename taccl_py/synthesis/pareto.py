@@ -48,7 +48,7 @@ _MOST_PAIRS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AlgorithmShape:
     """Chunks per rank, steps and rounds of an algorithm."""
 
     chunks: int
@@ -78,10 +78,10 @@ class Point:
         Those that are neither proved possible nor impossible.
     """
 
-    shape: Shape
+    shape: AlgorithmShape
     schedule: Schedule
     proved: bool
-    open_shapes: tuple[Shape, ...]
+    open_shapes: tuple[AlgorithmShape, ...]
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def _require_room(demand: Demand) -> None:
 def _twice(point: Point) -> Point:
     """The point of AllReduce of one half's."""
 
-    def longer(shape: Shape) -> Shape:
-        return Shape(shape.chunks, 2 * shape.steps, 2 * shape.rounds)
+    def longer(shape: AlgorithmShape) -> AlgorithmShape:
+        return AlgorithmShape(shape.chunks, 2 * shape.steps, 2 * shape.rounds)
 
     return replace(point, shape=longer(point.shape), open_shapes=tuple(map(longer, point.open_shapes)))
 
@@ -201,10 +201,10 @@ def _fewest_steps(demand: Demand) -> int:
     return max(hops[state] for state in range(quotient.num_states) if quotient.required[state])
 
 
-def _shapes(steps: int, walk: WalkLimits, least: Fraction, best: Fraction | None) -> Iterator[Shape]:
+def _shapes(steps: int, walk: WalkLimits, least: Fraction, best: Fraction | None) -> Iterator[AlgorithmShape]:
     """Shapes with so many steps that would be better than the best so far, in order of R / C, then C."""
     shapes = [
-        Shape(chunks, steps, rounds)
+        AlgorithmShape(chunks, steps, rounds)
         for chunks in range(walk.min_chunks, walk.max_chunks + 1)
         for rounds in range(steps, steps + walk.extra_rounds + 1)
         if Fraction(rounds, chunks) >= least and (best is None or Fraction(rounds, chunks) < best)
@@ -212,9 +212,9 @@ def _shapes(steps: int, walk: WalkLimits, least: Fraction, best: Fraction | None
     return iter(sorted(shapes, key=lambda shape: (shape.rounds_per_chunk, shape.chunks)))
 
 
-def _best_with(asking: _Asking, shapes: Iterator[Shape], events: Events) -> Point | None:
+def _best_with(asking: _Asking, shapes: Iterator[AlgorithmShape], events: Events) -> Point | None:
     """First shape that is possible."""
-    left_open: list[Shape] = []
+    left_open: list[AlgorithmShape] = []
     for shape in shapes:
         if asking.over:
             return None
@@ -265,7 +265,7 @@ class _Asking:
         """Whether time is up or the user said stop."""
         return self._deadline.left <= 0 or self._limits.stop.is_set()
 
-    def ask(self, shape: Shape) -> _Answer:
+    def ask(self, shape: AlgorithmShape) -> _Answer:
         """Whether there is an algorithm of this shape."""
         answer = self._ask_on(self.demand.topology, shape)
         if answer.schedule is None:
@@ -281,7 +281,7 @@ class _Asking:
             other = reverse.schedule
         return _Answer(allreduce(answer.schedule, other), impossible=False)
 
-    def _ask_on(self, topology: Topology, shape: Shape) -> _Answer:
+    def _ask_on(self, topology: Topology, shape: AlgorithmShape) -> _Answer:
         problem = self._problem(shape.chunks, topology, shape.steps)
         for symmetric in dict.fromkeys((bool(problem.generators), False)):
             quotient = Quotient.of(problem if symmetric else problem.without_symmetry())

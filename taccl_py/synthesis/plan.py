@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft, leaders_first
+from taccl_py.schedule.layout import UntimedMessage, leaders_first
 from taccl_py.schedule.timing import build_schedule
-from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.quotient import Quotient
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class OrbitMessage:
     """Arc orbits of one link orbit that are sent together, with planned times.
 
     Attributes
@@ -29,7 +29,7 @@ class Batch:
     end: float
 
 
-Plan = tuple[Batch, ...]
+Plan = tuple[OrbitMessage, ...]
 
 
 def plan_end(plan: Plan) -> float:
@@ -37,7 +37,7 @@ def plan_end(plan: Plan) -> float:
     return max((batch.end for batch in plan), default=0.0)
 
 
-def lift(quotient: Quotient, plan: Sequence[Batch]) -> Schedule:
+def lift(quotient: Quotient, plan: Sequence[OrbitMessage]) -> Schedule:
     """Schedule of the full problem: every member of every batch that is of use, timed exactly."""
     problem = quotient.problem
     drafts = []
@@ -48,7 +48,7 @@ def lift(quotient: Quotient, plan: Sequence[Batch]) -> Schedule:
                 chunks_on.setdefault(link, []).append(chunk)
         for link, chunks in sorted(chunks_on.items()):
             lead = frozenset(chunk for chunk in chunks if problem.goes_first(chunk, link))
-            drafts.append(Draft(link, tuple(chunks), batch.start, batch.end, lead=lead))
+            drafts.append(UntimedMessage(link, tuple(chunks), batch.start, batch.end, lead=lead))
     return build_schedule(problem.topology, problem.collective, problem.chunk_bytes, drafts)
 
 
@@ -60,11 +60,11 @@ def plan_of(quotient: Quotient, schedule: Schedule) -> Plan | None:
         arcs = [arc_of.get((chunk, message.link)) for chunk in message.chunks]
         if None in arcs:
             return None
-        plan.append(Batch(tuple(arc for arc in arcs if arc is not None), message.start_us, message.end_us))
+        plan.append(OrbitMessage(tuple(arc for arc in arcs if arc is not None), message.start_us, message.end_us))
     return tuple(plan)
 
 
-def on_grid(quotient: Quotient, grid: Grid, joins: Mapping[int, int], plan: Sequence[Batch]) -> Plan:
+def on_grid(quotient: Quotient, grid: TimeGrid, joins: Mapping[int, int], plan: Sequence[OrbitMessage]) -> Plan:
     """The same plan, left-shifted with the grid's costs and cut where neighbours may not share alpha.
 
     Its times are consistent with what solvers see, so it can be their hint and its end their upper bound.
@@ -82,11 +82,11 @@ def on_grid(quotient: Quotient, grid: Grid, joins: Mapping[int, int], plan: Sequ
             end = start + grid.duration(first, size)
             for arc in arcs:
                 holds[int(quotient.head[arc])] = end
-            result.append(Batch(arcs, float(start), float(end)))
+            result.append(OrbitMessage(arcs, float(start), float(end)))
     return tuple(result)
 
 
-def _in_order(quotient: Quotient, plan: Sequence[Batch]) -> list[Batch]:
+def _in_order(quotient: Quotient, plan: Sequence[OrbitMessage]) -> list[OrbitMessage]:
     """Batches by start, without arcs to a relay that sends the chunk to nobody who wants it (models do not mind them)."""
     tails, heads = quotient.tail.tolist(), quotient.head.tolist()
     into: dict[int, list[int]] = {}

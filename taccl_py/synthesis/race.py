@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Run:
+class EngineRun:
     """One engine on one demand.
 
     Attributes
@@ -57,10 +57,10 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RaceOutcome:
     """What became of a run: an answer, or the reason why there is none."""
 
-    run: Run
+    run: EngineRun
     synthesis: Synthesis | None
     reason: str = ""
 
@@ -108,16 +108,18 @@ class Racer:
         found._processes = self._processes
         return found
 
-    def race(self, runs: Sequence[Run], events: Events) -> list[Outcome]:
+    def race(self, runs: Sequence[EngineRun], events: Events) -> list[RaceOutcome]:
         """Carry out runs; those that were not begun in time have no answer."""
         return self.race_for(_as_it_is, runs, events)
 
-    def race_for(self, use: Callable[[Outcome], _Result], runs: Sequence[Run], events: Events) -> list[_Result]:
+    def race_for(
+        self, use: Callable[[RaceOutcome], _Result], runs: Sequence[EngineRun], events: Events
+    ) -> list[_Result]:
         """Carry out runs, and in the same processes what is made of each outcome by a function that can be sent there."""
         if self._processes is None:
             return [use(self._here(run, events)) for run in runs]
         if self.over:  # processes take some runs even so
-            return [use(Outcome(run, None, _NO_TIME)) for run in runs]
+            return [use(RaceOutcome(run, None, _NO_TIME)) for run in runs]
         settings = _Settings.of(replace(self._options, limits=self._options.limits.within(self._seconds)))
         futures = [self._processes.submit(_carry_out, run, settings, use) for run in runs]
         self._await(self._processes, futures, events)
@@ -140,9 +142,9 @@ class Racer:
                 return [future.result() for future in futures]
         return [function(item) for item in chain(taken, coming)]
 
-    def _here(self, run: Run, events: Events) -> Outcome:
+    def _here(self, run: EngineRun, events: Events) -> RaceOutcome:
         if self.over:
-            return Outcome(run, None, _NO_TIME)
+            return RaceOutcome(run, None, _NO_TIME)
         events.stage(f"{run.engine} at {run.demand.size_bytes:g} bytes")
         seconds = min(self._seconds, self._deadline.left)
         return _answer(run, replace(self._options, limits=self._options.limits.within(seconds)))
@@ -196,31 +198,31 @@ class _Settings:
         return Options(self.solver, Limits(self.seconds, self.work, self.workers, self.seed, STOP))
 
 
-def _as_it_is(outcome: Outcome) -> Outcome:
+def _as_it_is(outcome: RaceOutcome) -> RaceOutcome:
     """What is made of an outcome that is wanted itself."""
     return outcome
 
 
-def _result(use: Callable[[Outcome], _Result], run: Run, future: Future[_Carried[_Result]]) -> _Result:
+def _result(use: Callable[[RaceOutcome], _Result], run: EngineRun, future: Future[_Carried[_Result]]) -> _Result:
     if not future.done() or future.cancelled():
-        return use(Outcome(run, None, _NO_TIME))
+        return use(RaceOutcome(run, None, _NO_TIME))
     try:
         return future.result().result
     except BrokenProcessPool:
-        return use(Outcome(run, None, DIED))
+        return use(RaceOutcome(run, None, DIED))
 
 
-def _carry_out(run: Run, settings: _Settings, use: Callable[[Outcome], _Result]) -> _Carried[_Result]:
+def _carry_out(run: EngineRun, settings: _Settings, use: Callable[[RaceOutcome], _Result]) -> _Carried[_Result]:
     outcome = _answer(run, settings.options())
     return _Carried(use(outcome), outcome.synthesis is not None)
 
 
-def _answer(run: Run, options: Options) -> Outcome:
+def _answer(run: EngineRun, options: Options) -> RaceOutcome:
     try:
         deadline = Deadline(options.limits.seconds)
         answer = load_engine(run.engine)(run.demand, replace(options, bound=run.bound), Events())
         if run.asked is not None:
             answer = fit_to_size(answer, run.asked, options.limits.within(deadline.left))
-        return Outcome(run, answer)
+        return RaceOutcome(run, answer)
     except TacclError as error:
-        return Outcome(run, None, str(error))
+        return RaceOutcome(run, None, str(error))

@@ -36,7 +36,7 @@ class Restriction:
 
 
 @dataclass(frozen=True)
-class Reach:
+class RestrictionArrays:
     """Arrays that all restrictions look at.
 
     Attributes
@@ -57,7 +57,7 @@ class Reach:
     dst: IntArray
 
     @staticmethod
-    def of(topology: Topology, collective: Collective) -> Reach:
+    def of(topology: Topology, collective: Collective) -> RestrictionArrays:
         """Build the arrays."""
         source = np.array(collective.source, dtype=np.int64)
         wanted = np.zeros((collective.num_chunks, collective.num_ranks), dtype=bool)
@@ -66,7 +66,7 @@ class Reach:
         wanted[np.arange(collective.num_chunks), source] = False
         src = np.array([link.src for link in topology.links], dtype=np.int64)
         dst = np.array([link.dst for link in topology.links], dtype=np.int64)
-        return Reach(topology, collective, source, wanted, src, dst)
+        return RestrictionArrays(topology, collective, source, wanted, src, dst)
 
     def hops_from_source(self, allowed: Mask) -> Hops:
         """Fewest links from the source of a chunk to a rank over allowed links, [chunk, rank]."""
@@ -107,7 +107,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class AllowedLinks:
     """Links that each chunk may use, [chunk, link].
 
     Attributes
@@ -125,7 +125,9 @@ class Ways:
     narrowed: bool
 
 
-def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None, most_hops: int | None = None) -> Ways:
+def find_ways(
+    topology: Topology, collective: Collective, sketch: Sketch | None, most_hops: int | None = None
+) -> AllowedLinks:
     """Apply a sketch's restrictions and leave out what can be of no use.
 
     A chunk may use every link that leads on to a rank that wants it. Where that would be too many choices, a chunk wanted by
@@ -144,7 +146,7 @@ def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None,
     Infeasible
         Naming the chunk, the rank and the restriction that took the last way.
     """
-    reach = Reach.of(topology, collective)
+    reach = RestrictionArrays.of(topology, collective)
     allowed = _physical(reach)
     hops = reach.hops_from_source(allowed)
     _require_reached(reach, hops, None)
@@ -160,12 +162,12 @@ def find_ways(topology: Topology, collective: Collective, sketch: Sketch | None,
     through = reach.at_start(hops + 1)
     through += reach.at_end(onward)
     if most_hops is not None:
-        return Ways(permitted, allowed & (through <= most_hops), narrowed=False)
+        return AllowedLinks(permitted, allowed & (through <= most_hops), narrowed=False)
     kept = allowed & _short_enough(reach, allowed, hops, through)
-    return Ways(permitted, kept, bool((kept != allowed).any()))
+    return AllowedLinks(permitted, kept, bool((kept != allowed).any()))
 
 
-def _short_enough(reach: Reach, allowed: Mask, hops: Hops, through: Hops) -> Mask:
+def _short_enough(reach: RestrictionArrays, allowed: Mask, hops: Hops, through: Hops) -> Mask:
     """Links on ways that are short enough, for chunks wanted by one rank: the more hops the fewer choices there are."""
     single = (reach.wanted.sum(axis=1) == 1)[:, None]
     if int((allowed & single).sum()) <= _MOST_FREE:
@@ -176,7 +178,7 @@ def _short_enough(reach: Reach, allowed: Mask, hops: Hops, through: Hops) -> Mas
     return np.asarray(detour if few else ~single | (through <= shortest))
 
 
-def _physical(reach: Reach) -> Mask:
+def _physical(reach: RestrictionArrays) -> Mask:
     """A chunk never comes back to its source, nor leaves the only rank that wants it."""
     allowed: Mask = reach.dst[None, :] != reach.source[:, None]
     single = reach.wanted.sum(axis=1) == 1
@@ -185,7 +187,7 @@ def _physical(reach: Reach) -> Mask:
     return np.asarray(allowed & ~leaves_sink)
 
 
-def _restrictions(reach: Reach, sketch: Sketch) -> Iterator[Restriction]:
+def _restrictions(reach: RestrictionArrays, sketch: Sketch) -> Iterator[Restriction]:
     """Every restriction of the sketch, in the order in which evidence should name them."""
     topology = reach.topology
     node = np.array(topology.node_of, dtype=np.int64)
@@ -219,11 +221,11 @@ def _restrictions(reach: Reach, sketch: Sketch) -> Iterator[Restriction]:
         )
 
 
-def _local_pairs(reach: Reach, local: IntArray) -> list[tuple[int, int]]:
+def _local_pairs(reach: RestrictionArrays, local: IntArray) -> list[tuple[int, int]]:
     return list(zip(local[reach.src].tolist(), local[reach.dst].tolist(), strict=True))
 
 
-def _straight(reach: Reach, node: IntArray) -> Mask:
+def _straight(reach: RestrictionArrays, node: IntArray) -> Mask:
     """Between nodes a chunk goes only from its own node to a node that wants it."""
     wanted_in = np.zeros((len(reach.source), int(node.max()) + 1), dtype=bool)
     for rank in range(len(node)):
@@ -235,7 +237,7 @@ def _straight(reach: Reach, node: IntArray) -> Mask:
     return np.asarray(inside | (leaves_own & enters_wanted))
 
 
-def _require_reached(reach: Reach, hops: Hops, restriction: Restriction | None) -> None:
+def _require_reached(reach: RestrictionArrays, hops: Hops, restriction: Restriction | None) -> None:
     missing = np.argwhere(reach.wanted & (hops == UNREACHED))
     if not len(missing):
         return

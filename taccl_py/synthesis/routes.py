@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.quotient import Quotient
 
 FAR = 1 << 60
@@ -37,7 +37,7 @@ class Routes:
     own_first_pairs: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def of(quotient: Quotient, grid: Grid) -> Routes:
+    def of(quotient: Quotient, grid: TimeGrid) -> Routes:
         """Compute them."""
         out: list[list[int]] = [[] for _ in range(quotient.num_states)]
         into: list[list[int]] = [[] for _ in range(quotient.num_states)]

@@ -13,9 +13,9 @@ from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.adjacency import predecessors
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Events
-from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.models.policy import PolicyTerms
-from taccl_py.synthesis.models.task import Task
+from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.plan import Plan, lift, on_grid, plan_end
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
@@ -55,7 +55,7 @@ class Search:
     """
 
     quotient: Quotient
-    grid: Grid
+    grid: TimeGrid
     routes: Routes
     joins: dict[int, int]
     bound: Bound
@@ -78,7 +78,7 @@ class Search:
     @staticmethod
     def of(quotient: Quotient, bound: Bound, limits: Limits, deadline: Deadline, events: Events) -> Search:
         """Begin a search."""
-        grid = Grid.of(quotient, max(bound.time_us, 1e-6) * _HORIZON)
+        grid = TimeGrid.of(quotient, max(bound.time_us, 1e-6) * _HORIZON)
         joins = predecessors(quotient) if any(grid.alpha) else {}
         events.bound(bound.time_us)
         return Search(quotient, grid, Routes.of(quotient, grid), joins, bound, limits, deadline, events)
@@ -108,10 +108,10 @@ class Search:
         """Time of the incumbent's plan in units."""
         return round(plan_end(self.best_plan or ()))
 
-    def task(self, joins: bool) -> Task:
+    def task(self, joins: bool) -> ModelTask:
         """What a model gets to solve now."""
         predecessor = self.joins if joins else {}
-        return Task(self.quotient, self.grid, self.routes, predecessor, min(self.lower, self.upper), self.upper)
+        return ModelTask(self.quotient, self.grid, self.routes, predecessor, min(self.lower, self.upper), self.upper)
 
     @cached_property
     def chunk_of(self) -> list[int]:

@@ -20,7 +20,7 @@ _ROWS_A_SECOND = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class MessageTime:
     """Time that a message takes: once, and for every piece of size 1."""
 
     alpha_us: float
@@ -28,12 +28,12 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PortTurn:
     """One message follows another where both take turns, for which the earlier one is busy so long."""
 
     earlier: int
     later: int
-    cost: Cost
+    cost: MessageTime
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Chains:
 
     shares: Sequence[Sequence[int]]
     pieces: Sequence[Sequence[int]]
-    costs: Sequence[Sequence[Cost]]
+    costs: Sequence[Sequence[MessageTime]]
     brought_by: Sequence[Sequence[int]]
-    turns: Sequence[Turn]
+    turns: Sequence[PortTurn]
     scale_us: float
 
 
@@ -86,11 +86,11 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     end = num_pieces + len(chains.pieces)
     # Times in units of the order of a message's, so that all figures are of one order.
     unit_us = chains.scale_us / len(chains.pieces) ** 0.5
-    rows = Rows()
+    rows = ConstraintRows()
     for share in chains.shares:
         rows.add([(piece, 1.0) for piece in share], len(share), len(share))
 
-    def after(column: int, message: int, cost: Cost) -> None:
+    def after(column: int, message: int, cost: MessageTime) -> None:
         """Let a column come so long after the start of a message."""
         sizes = [(piece, -cost.piece_us / unit_us) for piece in chains.pieces[message]]
         rows.add([(column, 1.0), (num_pieces + message, -1.0), *sizes], cost.alpha_us / unit_us)
@@ -114,10 +114,10 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
     return Sizes(tuple(sizes.tolist()), optimum.objective * unit_us)
 
 
-def undominated(costs: Sequence[Cost]) -> list[Cost]:
+def undominated(costs: Sequence[MessageTime]) -> list[MessageTime]:
     """Those of the costs that can be the largest."""
 
-    def beaten(one: Cost) -> bool:
+    def beaten(one: MessageTime) -> bool:
         return any(one != o and one.alpha_us <= o.alpha_us and one.piece_us <= o.piece_us for o in costs)
 
     return sorted({one for one in costs if not beaten(one)}, key=lambda cost: (cost.alpha_us, cost.piece_us))
@@ -134,7 +134,7 @@ def apportion(sizes: Sequence[float], units: int) -> list[int]:
     return counts
 
 
-class Rows:
+class ConstraintRows:
     """Rows of a linear program: a sum of columns that is at least, or exactly, something."""
 
     def __init__(self) -> None:

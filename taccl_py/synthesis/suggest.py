@@ -19,7 +19,7 @@ from taccl_py.synthesis.bounds import quickest
 from taccl_py.synthesis.engine import Demand, Events, Synthesis
 from taccl_py.synthesis.problem import Problem, keeps_order
 from taccl_py.synthesis.quotient import Quotient
-from taccl_py.synthesis.race import Racer, Run
+from taccl_py.synthesis.race import EngineRun, Racer
 from taccl_py.synthesis.symmetry import Generator, make_generator
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
@@ -74,7 +74,7 @@ def suggest_sketches(demand: Demand, racer: Racer, events: Events) -> list[Sugge
 
 
 def _solve(demand: Demand, sketches: Sequence[Sketch], racer: Racer, events: Events) -> list[Suggestion]:
-    runs = [Run("milp", replace(demand, sketch=s, chunks_per_rank=s.chunks_per_rank)) for s in sketches]
+    runs = [EngineRun("milp", replace(demand, sketch=s, chunks_per_rank=s.chunks_per_rank)) for s in sketches]
     outcomes = zip(sketches, racer.race(runs, events), strict=True)
     return _in_order([Suggestion(s, outcome.synthesis) for s, outcome in outcomes if outcome.synthesis is not None])
 

@@ -21,14 +21,14 @@ from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
 from taccl_py.synthesis.bounds.cut import CutFinder
 from taccl_py.synthesis.bounds.net import Net
-from taccl_py.synthesis.matching.dispatch import Barrier, Job, dispatch
+from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 
 @dataclass(frozen=True)
-class Member:
+class GroupMember:
     """A process group and its schedule.
 
     Attributes
@@ -43,7 +43,7 @@ class Member:
     schedule: Schedule
 
 
-def orders(machine: Topology, members: Sequence[Member]) -> list[tuple[Schedule, ...]]:
+def orders(machine: Topology, members: Sequence[GroupMember]) -> list[tuple[Schedule, ...]]:
     """Schedules of all groups on the clock of the machine, for several orders, the one that ends first in front.
 
     Parameters
@@ -76,7 +76,7 @@ def makespan_us(schedules: Sequence[Schedule]) -> float:
     return max(schedule.makespan_us for schedule in schedules)
 
 
-def _share_nothing(machine: Topology, members: Sequence[Member]) -> bool:
+def _share_nothing(machine: Topology, members: Sequence[GroupMember]) -> bool:
     """Whether no port is used by two groups."""
     taken: set[int] = set()
     for member in members:
@@ -89,7 +89,7 @@ def _share_nothing(machine: Topology, members: Sequence[Member]) -> bool:
     return True
 
 
-def _in_turn(members: Sequence[Member]) -> tuple[Schedule, ...]:
+def _in_turn(members: Sequence[GroupMember]) -> tuple[Schedule, ...]:
     begin_us, found = 0.0, []
     for member in members:
         schedule = member.schedule
@@ -99,10 +99,12 @@ def _in_turn(members: Sequence[Member]) -> tuple[Schedule, ...]:
     return tuple(found)
 
 
-def _at_once(machine: Topology, members: Sequence[Member], rule: Callable[[int, float], float]) -> tuple[Schedule, ...]:
+def _at_once(
+    machine: Topology, members: Sequence[GroupMember], rule: Callable[[int, float], float]
+) -> tuple[Schedule, ...]:
     """All messages in one order of places, given by group and planned start."""
-    jobs: list[Job] = []
-    first: list[Job] = []
+    jobs: list[QueuedMessage] = []
+    first: list[QueuedMessage] = []
     group_of: dict[int, int] = {}
     links: list[list[int]] = []
     for group, member in enumerate(members):
@@ -113,7 +115,9 @@ def _at_once(machine: Topology, members: Sequence[Member], rule: Callable[[int, 
         begin = len(jobs)
         for m in schedule.messages:
             link, place = links[group][m.link], rule(group, m.start_us)
-            jobs.append(Job(link, m.chunks, m.reduce, len(m.chunks) * chunk_mb, place, Barrier(missing=1), m.packed))
+            jobs.append(
+                QueuedMessage(link, m.chunks, m.reduce, len(m.chunks) * chunk_mb, place, Barrier(missing=1), m.packed)
+            )
         for job, needed in zip(jobs[begin:], find_deliveries(schedule.topology, drafts_of(schedule)), strict=True):
             if not needed:
                 first.append(job)
@@ -132,7 +136,7 @@ def _at_once(machine: Topology, members: Sequence[Member], rule: Callable[[int, 
     return tuple(replace(m.schedule, messages=tuple(each)) for m, each in zip(members, messages, strict=True))
 
 
-def _links(machine: Topology, member: Member) -> list[int]:
+def _links(machine: Topology, member: GroupMember) -> list[int]:
     """Link of the machine for every link that the group sees."""
     seen = member.schedule.topology
     return [

@@ -19,12 +19,12 @@ from itertools import accumulate
 from taccl_py.collective import Collective, Kind
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order, plan_us
 from taccl_py.schedule.transform import drafts_of
 from taccl_py.solvers.limits import Deadline, Limits, Over, never
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
-from taccl_py.synthesis.sizes import Chains, Cost, Sizes, Turn, apportion, best_sizes, undominated
+from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, Sizes, apportion, best_sizes, undominated
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
@@ -145,7 +145,7 @@ def _equal_cut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Sch
 
 def _best_cut(
     schedule: Schedule,
-    drafts: Sequence[Draft],
+    drafts: Sequence[UntimedMessage],
     shares: list[range],
     found: Sizes,
     counts: Sequence[int],
@@ -160,7 +160,7 @@ def _best_cut(
         return best
     cuts, times_us = [], list[float]()
     for count in _spread(schedule.collective.chunks_per_rank, counts):
-        cut = _Cut.of(schedule, shares, found, count)
+        cut = _ChunkCut.of(schedule, shares, found, count)
         cuts.append(cut)
         times_us.append(cut.time_us(schedule, drafts))
         # What is too many chunks for one message only becomes more messages with finer ones, which take longer to time.
@@ -191,15 +191,17 @@ def _shares(collective: Collective) -> list[range]:
     return [range(first, first + size) for first in range(0, collective.num_chunks, size)]
 
 
-def _best_sizes(schedule: Schedule, drafts: Sequence[Draft], shares: list[range], limits: Limits) -> Sizes | None:
+def _best_sizes(
+    schedule: Schedule, drafts: Sequence[UntimedMessage], shares: list[range], limits: Limits
+) -> Sizes | None:
     """Sizes for which the longest chain of messages is shortest."""
     topology = schedule.topology
     chunk_mb = schedule.chunk_bytes / BYTES_PER_MB
 
-    def costs(link: int) -> list[Cost]:
+    def costs(link: int) -> list[MessageTime]:
         latency_us = topology.links[link].latency_us
         occupied = (topology.resource_cost[resource] for resource in topology.resources_of[link])
-        return undominated([Cost(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in occupied])
+        return undominated([MessageTime(alpha_us + latency_us, beta * chunk_mb) for alpha_us, beta in occupied])
 
     deliveries = find_deliveries(topology, drafts)
     chains = Chains(
@@ -213,37 +215,39 @@ def _best_sizes(schedule: Schedule, drafts: Sequence[Draft], shares: list[range]
     return best_sizes(chains, limits)
 
 
-def _in_turn(schedule: Schedule, drafts: Sequence[Draft]) -> Iterator[Turn]:
+def _in_turn(schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Iterator[PortTurn]:
     """For every resource, the messages that follow each other there."""
     last: dict[int, int] = {}
     for message in plan_order(drafts):
         for resource in schedule.topology.resources_of[drafts[message].link]:
             if resource in last:
                 alpha_us, beta = schedule.topology.resource_cost[resource]
-                yield Turn(last[resource], message, Cost(alpha_us, beta * schedule.chunk_bytes / BYTES_PER_MB))
+                yield PortTurn(
+                    last[resource], message, MessageTime(alpha_us, beta * schedule.chunk_bytes / BYTES_PER_MB)
+                )
             last[resource] = message
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _ChunkCut:
     """How many finer chunks each chunk becomes, and how many a rank then has."""
 
     units: tuple[int, ...]
     chunks_per_rank: int
 
     @staticmethod
-    def of(schedule: Schedule, shares: list[range], found: Sizes, chunks_per_rank: int) -> _Cut:
+    def of(schedule: Schedule, shares: list[range], found: Sizes, chunks_per_rank: int) -> _ChunkCut:
         """As near to the sizes as whole chunks are."""
         factor = chunks_per_rank / schedule.collective.chunks_per_rank
         units: list[int] = []
         for share in shares:
             units += apportion([found.sizes[chunk] for chunk in share], round(factor * len(share)))
-        return _Cut(tuple(units), chunks_per_rank)
+        return _ChunkCut(tuple(units), chunks_per_rank)
 
-    def time_us(self, schedule: Schedule, drafts: Sequence[Draft]) -> float:
+    def time_us(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> float:
         """About how long the plan then takes."""
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank
-        parts: list[Draft] = []
+        parts: list[UntimedMessage] = []
         sizes_bytes: list[float] = []
         for draft in drafts:
             units = sum(self.units[chunk] for chunk in draft.chunks)
@@ -252,11 +256,11 @@ class _Cut:
                 sizes_bytes.append(chunk_bytes * min(MAX_COUNT, units - first))
         return plan_us(schedule.topology, sizes_bytes, parts)
 
-    def is_split(self, drafts: Sequence[Draft]) -> bool:
+    def is_split(self, drafts: Sequence[UntimedMessage]) -> bool:
         """Whether some message becomes several, as it would have too many chunks."""
         return any(sum(self.units[chunk] for chunk in draft.chunks) > MAX_COUNT for draft in drafts)
 
-    def schedule(self, schedule: Schedule, drafts: Sequence[Draft]) -> Schedule | None:
+    def schedule(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Schedule | None:
         """The plan so cut; None if sums come out wrong."""
         collective = replace(schedule.collective, chunks_per_rank=self.chunks_per_rank)
         chunk_bytes = schedule.chunk_bytes * schedule.collective.chunks_per_rank / self.chunks_per_rank

@@ -13,7 +13,7 @@ from taccl_py.topology.model import Topology
 TOLERANCE = 0.05
 
 
-class Change(StrEnum):
+class TopologyChange(StrEnum):
     """How something differs in the second description."""
 
     MISSING = "missing"
@@ -24,7 +24,7 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class ComparedCosts:
     """Figures of a link or a port; the latency of a port is 0."""
 
     alpha_us: float
@@ -52,15 +52,15 @@ class Difference:
     """
 
     what: str
-    change: Change
-    before: Costs | None
-    after: Costs | None
+    change: TopologyChange
+    before: ComparedCosts | None
+    after: ComparedCosts | None
 
     @property
     def is_worse(self) -> bool:
         """Whether a machine that should be like the first is worse off: a link is gone or slower, a port is new or slower."""
-        gone = Change.NEW if self.what.startswith("port ") else Change.MISSING
-        return self.change in (gone, Change.SLOWER, Change.MIXED)
+        gone = TopologyChange.NEW if self.what.startswith("port ") else TopologyChange.MISSING
+        return self.change in (gone, TopologyChange.SLOWER, TopologyChange.MIXED)
 
 
 def differences(before: Topology, after: Topology, tolerance: float) -> tuple[Difference, ...]:
@@ -91,13 +91,13 @@ def differences(before: Topology, after: Topology, tolerance: float) -> tuple[Di
     )
 
 
-def _links(topology: Topology) -> dict[str, Costs]:
-    found: dict[str, Costs] = {}
+def _links(topology: Topology) -> dict[str, ComparedCosts]:
+    found: dict[str, ComparedCosts] = {}
     for (src, dst), indices in topology.links_between.items():
         costs = [topology.links[index] for index in indices]
-        ordered = sorted(Costs(k.alpha_us, k.beta_us_per_mb, k.latency_us).figures for k in costs)
+        ordered = sorted(ComparedCosts(k.alpha_us, k.beta_us_per_mb, k.latency_us).figures for k in costs)
         for lane, figures in enumerate(ordered):
-            found[f"link {src}->{dst}" + (f" (lane {lane})" if lane else "")] = Costs(*figures)
+            found[f"link {src}->{dst}" + (f" (lane {lane})" if lane else "")] = ComparedCosts(*figures)
     return found
 
 
@@ -110,11 +110,11 @@ def _sharers(topology: Topology) -> dict[int, str]:
     return {port: repr(sorted(found)) for port, found in pairs.items()}
 
 
-def _ports(topology: Topology) -> dict[str, Costs]:
+def _ports(topology: Topology) -> dict[str, ComparedCosts]:
     """Costs of the slowest port with the same sharers, by those; one port that nothing shares is no constraint of its own."""
-    found: dict[str, Costs] = {}
+    found: dict[str, ComparedCosts] = {}
     for port, key in sorted(_sharers(topology).items()):
-        cost = Costs(topology.ports[port].alpha_us, topology.ports[port].beta_us_per_mb)
+        cost = ComparedCosts(topology.ports[port].alpha_us, topology.ports[port].beta_us_per_mb)
         if key not in found or cost.beta_us_per_mb > found[key].beta_us_per_mb:
             found[key] = cost
     return found
@@ -129,8 +129,8 @@ def _port_names(*topologies: Topology) -> dict[str, str]:
 
 
 def _compare(
-    before: Mapping[str, Costs],
-    after: Mapping[str, Costs],
+    before: Mapping[str, ComparedCosts],
+    after: Mapping[str, ComparedCosts],
     tolerance: float,
     names: Mapping[str, str] | None = None,
 ) -> list[Difference]:
@@ -143,12 +143,12 @@ def _compare(
     return found
 
 
-def _change(before: Costs | None, after: Costs | None, tolerance: float) -> Change | None:
+def _change(before: ComparedCosts | None, after: ComparedCosts | None, tolerance: float) -> TopologyChange | None:
     if before is None or after is None:
-        return Change.NEW if before is None else Change.MISSING
+        return TopologyChange.NEW if before is None else TopologyChange.MISSING
     pairs = list(zip(before.figures, after.figures, strict=True))
     slower = any(new > old * (1 + tolerance) for old, new in pairs)
     faster = any(old > new * (1 + tolerance) for old, new in pairs)
     if slower and faster:
-        return Change.MIXED
-    return Change.SLOWER if slower else Change.FASTER if faster else None
+        return TopologyChange.MIXED
+    return TopologyChange.SLOWER if slower else TopologyChange.FASTER if faster else None

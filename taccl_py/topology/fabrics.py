@@ -20,15 +20,15 @@ from dataclasses import dataclass
 
 from taccl_py.topology.model import Medium
 from taccl_py.topology.template import (
-    Cost,
-    Network,
+    AlphaBeta,
+    NetworkReach,
     Nic,
     NodeLink,
+    NodeNetwork,
     NodePort,
     NodeSwitch,
     NodeTemplate,
     PortSide,
-    Reach,
     Side,
 )
 
@@ -37,7 +37,7 @@ _GBPS_US_PER_MB = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class NodeParts:
     """What a machine of one node consists of: ranks, links, switches, ports and symmetry."""
 
     num_ranks: int
@@ -57,7 +57,7 @@ def dragonfly_ranks(ways_out: int) -> int:
     return 2 * ways_out * ways_out * (2 * ways_out * ways_out + 1)
 
 
-def dragonfly(ways_out: int, cost: Cost) -> Parts:
+def dragonfly(ways_out: int, cost: AlphaBeta) -> NodeParts:
     """Balanced dragonfly: `ways_out` ranks and channels to other groups for each of a group's ``2 * ways_out`` routers.
 
     Channel ``c`` of a group goes ``c + 1`` groups on, and belongs to router ``c // ways_out``.
@@ -94,7 +94,7 @@ def fat_tree_ranks(ports: int) -> int:
     return ports**3 // 4
 
 
-def fat_tree(ports: int, cost: Cost) -> Parts:
+def fat_tree(ports: int, cost: AlphaBeta) -> NodeParts:
     """Three-level fat tree of switches with `ports` ports: as many pods, of half as many switches at each level."""
     half = ports // 2
     num_ranks = fat_tree_ranks(ports)
@@ -116,8 +116,8 @@ def fat_tree(ports: int, cost: Cost) -> Parts:
 
 
 def _switched(
-    num_ranks: int, ways: Iterator[tuple[int, int, list[str]]], cost: Cost, symmetry: tuple[tuple[int, ...], ...]
-) -> Parts:
+    num_ranks: int, ways: Iterator[tuple[int, int, list[str]]], cost: AlphaBeta, symmetry: tuple[tuple[int, ...], ...]
+) -> NodeParts:
     """Links along the given ways, each through the sender's NIC, the channels named, and the receiver's NIC.
 
     A message holds the NICs for its alpha too; switches pass messages on without one.
@@ -130,9 +130,9 @@ def _switched(
     for src, dst, way in ways:
         between = (channels.setdefault(name, PortSide(name, Side.OUT)) for name in way)
         links.append(NodeLink(src, dst, cost, ports=(outs[src], *between, ins[dst])))
-    passing = Cost(0.0, cost.beta_us_per_mb)
+    passing = AlphaBeta(0.0, cost.beta_us_per_mb)
     ports = (*(NodePort(name, cost) for name in names), *(NodePort(name, passing) for name in channels))
-    return Parts(num_ranks, tuple(links), symmetry=symmetry, ports=ports)
+    return NodeParts(num_ranks, tuple(links), symmetry=symmetry, ports=ports)
 
 
 def rail_nodes(
@@ -163,13 +163,13 @@ def rail_nodes(
         Nic(
             f"nic{rank}" if planes == 1 else f"nic{rank} plane {plane}",
             (rank,),
-            Cost(nic_alpha_us, _GBPS_US_PER_MB * planes / nic_gbps),
+            AlphaBeta(nic_alpha_us, _GBPS_US_PER_MB * planes / nic_gbps),
             plane=str(plane) if planes > 1 else "",
         )
         for rank in range(ranks)
         for plane in range(planes)
     )
-    switch = NodeSwitch("nvswitch", tuple(range(ranks)), Cost(nvlink_alpha_us, _GBPS_US_PER_MB / nvlink_gbps))
+    switch = NodeSwitch("nvswitch", tuple(range(ranks)), AlphaBeta(nvlink_alpha_us, _GBPS_US_PER_MB / nvlink_gbps))
     return NodeTemplate(
         name=name,
         description=f"{ranks} GPUs on NVSwitch, rails of {nic_gbps:g} GB/s",
@@ -179,6 +179,6 @@ def rail_nodes(
         switches=(switch,),
         nics=nics,
         symmetry=(rotation(ranks),),
-        network=Network(Reach.RAIL),
+        network=NodeNetwork(NetworkReach.RAIL),
         inside=Medium.NVLINK,
     )

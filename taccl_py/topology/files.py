@@ -18,15 +18,15 @@ from taccl_py.jsonio import Fields, parse_json, read_json, read_text
 from taccl_py.topology.model import Link, Medium, Port, Switch, Topology, missing_node
 from taccl_py.topology.template import (
     MAX_WIDTH,
-    Cost,
-    Network,
+    AlphaBeta,
+    NetworkReach,
     Nic,
     NodeLink,
+    NodeNetwork,
     NodePort,
     NodeSwitch,
     NodeTemplate,
     PortSide,
-    Reach,
     Side,
     instantiate,
 )
@@ -372,18 +372,18 @@ def _nic_to_json(nic: Nic) -> dict[str, Any]:
     return value | ({"plane": nic.plane} if nic.plane else {})
 
 
-def _cost_to_json(cost: Cost) -> dict[str, float]:
+def _cost_to_json(cost: AlphaBeta) -> dict[str, float]:
     return {"alpha_us": float(cost.alpha_us), "beta_us_per_mb": float(cost.beta_us_per_mb)}
 
 
-def _network(fields: Fields, has_nics: bool) -> Network:
+def _network(fields: Fields, has_nics: bool) -> NodeNetwork:
     if not has_nics:
         if fields.has("network"):
             fields.fail("network", "the node has no nics that could use it; add node.nics or remove the network")
-        return Network()
+        return NodeNetwork()
     item = fields.object("network")
-    reach = Reach(item.choice("reach", tuple(Reach)))
-    network = Network(reach, _time(item, "latency_us", 0.0))
+    reach = NetworkReach(item.choice("reach", tuple(NetworkReach)))
+    network = NodeNetwork(reach, _time(item, "latency_us", 0.0))
     item.finish()
     return network
 
@@ -404,7 +404,7 @@ def _node_switch(item: Fields, num_ranks: int) -> NodeSwitch:
     return switch
 
 
-def _rank_costs(item: Fields, ranks: Sequence[int]) -> tuple[tuple[int, Cost], ...]:
+def _rank_costs(item: Fields, ranks: Sequence[int]) -> tuple[tuple[int, AlphaBeta], ...]:
     """Costs of the ranks of a switch that have others than it states."""
     costs = item.object("rank_costs") if item.has("rank_costs") else Fields({}, item.path)
     found = {}
@@ -529,7 +529,7 @@ def _time(item: Fields, key: str, default: float | None = None) -> float:
     return cost
 
 
-def _cost(item: Fields) -> Cost:
+def _cost(item: Fields) -> AlphaBeta:
     alpha_us = _time(item, "alpha_us")
     if item.has("bandwidth_gbps"):
         if item.has("beta_us_per_mb"):
@@ -537,8 +537,8 @@ def _cost(item: Fields) -> Cost:
         beta_us_per_mb = 1000 / item.number("bandwidth_gbps", above=0.0)
         if beta_us_per_mb > MAX_COST_US:
             item.fail("bandwidth_gbps", f"is so small that a megabyte takes more than {MAX_COST_US:g} us; write more")
-        return Cost(alpha_us, beta_us_per_mb)
-    cost = Cost(alpha_us, _time(item, "beta_us_per_mb"))
+        return AlphaBeta(alpha_us, beta_us_per_mb)
+    cost = AlphaBeta(alpha_us, _time(item, "beta_us_per_mb"))
     if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
         item.fail("beta_us_per_mb", "alpha and beta are both 0; give it a cost")
     return cost

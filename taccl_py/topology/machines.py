@@ -24,7 +24,7 @@ from taccl_py.errors import InputError
 from taccl_py.topology.fabrics import (
     NIC_ALPHA_US,
     NVSWITCH_ALPHA_US,
-    Parts,
+    NodeParts,
     dragonfly,
     dragonfly_ranks,
     fat_tree,
@@ -33,7 +33,7 @@ from taccl_py.topology.fabrics import (
     rotation,
 )
 from taccl_py.topology.model import Medium, Topology
-from taccl_py.topology.template import MAX_LINKS, Cost, NodeLink, NodeSwitch, NodeTemplate, instantiate
+from taccl_py.topology.template import MAX_LINKS, AlphaBeta, NodeLink, NodeSwitch, NodeTemplate, instantiate
 from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 DEFAULT_ALPHA_US = 0.5
@@ -46,7 +46,7 @@ _MAX_PLANES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FormulaShape:
     """One kind of formula.
 
     Attributes
@@ -65,27 +65,31 @@ class Shape:
 
 
 SHAPES = (
-    Shape("ring", "ring:8", "each rank linked to the next and the previous one"),
-    Shape("torus", "torus:4x4", "a grid of any dimension whose sides are rings"),
-    Shape(
+    FormulaShape("ring", "ring:8", "each rank linked to the next and the previous one"),
+    FormulaShape("torus", "torus:4x4", "a grid of any dimension whose sides are rings"),
+    FormulaShape(
         "twisted", "twisted:4x4x8", "a torus k x 2k or k x k x 2k whose short sides close half way along the long one"
     ),
-    Shape("mesh", "mesh:4x4", "a grid of any dimension whose sides are lines"),
-    Shape("hypercube", "hypercube:3", "2^d ranks, linked where their numbers differ in one bit"),
-    Shape("circulant", "circulant:16x1x6", "so many ranks in a circle, linked both ways at the distances that follow"),
-    Shape("kautz", "kautz:12x2", "generalized Kautz graph: so many ranks with so many links out, few steps apart"),
-    Shape("full", "full:8", "a link of its own for every pair"),
-    Shape("switch", "switch:16", "every pair linked; one port out and one port in for each rank"),
-    Shape(
+    FormulaShape("mesh", "mesh:4x4", "a grid of any dimension whose sides are lines"),
+    FormulaShape("hypercube", "hypercube:3", "2^d ranks, linked where their numbers differ in one bit"),
+    FormulaShape(
+        "circulant", "circulant:16x1x6", "so many ranks in a circle, linked both ways at the distances that follow"
+    ),
+    FormulaShape(
+        "kautz", "kautz:12x2", "generalized Kautz graph: so many ranks with so many links out, few steps apart"
+    ),
+    FormulaShape("full", "full:8", "a link of its own for every pair"),
+    FormulaShape("switch", "switch:16", "every pair linked; one port out and one port in for each rank"),
+    FormulaShape(
         "dragonfly", "dragonfly:2", "balanced: groups of 2h routers with h ranks and h channels out each; h is 2 here"
     ),
-    Shape("fattree", "fattree:4", "three levels of switches with so many ports, ways by the receiver's number"),
-    Shape(
+    FormulaShape("fattree", "fattree:4", "three levels of switches with so many ports, ways by the receiver's number"),
+    FormulaShape(
         "hpn",
         "hpn:2",
         "so many nodes of 8 H800, 400 Gb/s rails; planes=2 tells the two ports of NICs apart, nic_gbps=45 sets a cost",
     ),
-    Shape("nvl72", "nvl72:1", "so many racks of 72 GPUs (GB200) on NVSwitch, 400 Gb/s rails; options as in hpn"),
+    FormulaShape("nvl72", "nvl72:1", "so many racks of 72 GPUs (GB200) on NVSwitch, 400 Gb/s rails; options as in hpn"),
 )
 _NAMES = tuple(shape.name for shape in SHAPES)
 _EXAMPLES = ", ".join(shape.example for shape in SHAPES)
@@ -226,9 +230,9 @@ def _check_size(shape: str, sides: Sequence[int], text: str) -> None:
             raise InputError(f"{text!r} would have more than {most} {what}; write a smaller size")
 
 
-def _cost(options: Sequence[str], text: str) -> Cost:
+def _cost(options: Sequence[str], text: str) -> AlphaBeta:
     found = _numbers(options, _OPTIONS, text)
-    cost = Cost(found.get("alpha_us", DEFAULT_ALPHA_US), found.get("beta_us_per_mb", DEFAULT_BETA_US_PER_MB))
+    cost = AlphaBeta(found.get("alpha_us", DEFAULT_ALPHA_US), found.get("beta_us_per_mb", DEFAULT_BETA_US_PER_MB))
     if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
         raise InputError(f"{text!r}: alpha and beta are both 0; give the links a cost")
     return cost
@@ -291,15 +295,15 @@ def _moved(place: Sequence[int], dimension: int, to: int) -> tuple[int, ...]:
     return (*place[:dimension], to, *place[dimension + 1 :])
 
 
-def _torus(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _torus(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     return _closed_grid(sides, cost, (0,) * len(sides))
 
 
-def _twisted(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _twisted(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     return _closed_grid(sides, cost, (*(side for side in sides[:-1]), 0))
 
 
-def _closed_grid(sides: tuple[int, ...], cost: Cost, twist: tuple[int, ...]) -> Parts:
+def _closed_grid(sides: tuple[int, ...], cost: AlphaBeta, twist: tuple[int, ...]) -> NodeParts:
     """Torus in which going around a side moves so many places along the last one."""
 
     def next_to(place: tuple[int, ...], dimension: int, step: int) -> int:
@@ -315,10 +319,10 @@ def _closed_grid(sides: tuple[int, ...], cost: Cost, twist: tuple[int, ...]) -> 
             for neighbour in dict.fromkeys(next_to(place, dimension, step) for step in (-1, 1)):
                 links.append(NodeLink(_rank_at(place, sides), neighbour, cost))
     shifts = tuple(tuple(next_to(place, dim, 1) for place in _grid_ranks(sides)) for dim in range(len(sides)))
-    return Parts(math.prod(sides), tuple(links), symmetry=shifts)
+    return NodeParts(math.prod(sides), tuple(links), symmetry=shifts)
 
 
-def _mesh(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _mesh(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     links = []
     for place in _grid_ranks(sides):
         for dimension, side in enumerate(sides):
@@ -326,25 +330,25 @@ def _mesh(sides: tuple[int, ...], cost: Cost) -> Parts:
                 if 0 <= to < side:
                     neighbour = _rank_at(_moved(place, dimension, to), sides)
                     links.append(NodeLink(_rank_at(place, sides), neighbour, cost))
-    return Parts(math.prod(sides), tuple(links))
+    return NodeParts(math.prod(sides), tuple(links))
 
 
-def _hypercube(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _hypercube(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     bits = [1 << bit for bit in range(sides[0])]
     ranks = range(1 << sides[0])
     links = tuple(NodeLink(rank, rank ^ bit, cost) for rank in ranks for bit in bits)
-    return Parts(len(ranks), links, symmetry=tuple(tuple(rank ^ bit for rank in ranks) for bit in bits))
+    return NodeParts(len(ranks), links, symmetry=tuple(tuple(rank ^ bit for rank in ranks) for bit in bits))
 
 
-def _circulant(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _circulant(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     size, *distances = sides
     # Halfway around both ways lead to the same rank.
     steps = sorted({step for distance in distances for step in (distance, size - distance)})
     links = tuple(NodeLink(rank, (rank + step) % size, cost) for rank in range(size) for step in steps)
-    return Parts(size, links, symmetry=(rotation(size),))
+    return NodeParts(size, links, symmetry=(rotation(size),))
 
 
-def _kautz(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _kautz(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     """Links from i to -d i - j for j from 1 to d (Imase and Itoh 1983), all modulo the number of ranks, loops left out.
 
     Adding t to every rank keeps the links where (d + 1) t is 0.
@@ -357,29 +361,29 @@ def _kautz(sides: tuple[int, ...], cost: Cost) -> Parts:
         if to != rank
     )
     shift = size // math.gcd(size, degree + 1)
-    return Parts(size, links, symmetry=(rotation(size, shift),) if shift < size else ())
+    return NodeParts(size, links, symmetry=(rotation(size, shift),) if shift < size else ())
 
 
-def _full(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _full(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     ranks = range(sides[0])
     links = tuple(NodeLink(src, dst, cost) for src in ranks for dst in ranks if src != dst)
-    return Parts(len(ranks), links, symmetry=(rotation(len(ranks)),))
+    return NodeParts(len(ranks), links, symmetry=(rotation(len(ranks)),))
 
 
-def _switch(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _switch(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     ranks = tuple(range(sides[0]))
-    return Parts(len(ranks), switches=(NodeSwitch("switch", ranks, cost),), symmetry=(rotation(len(ranks)),))
+    return NodeParts(len(ranks), switches=(NodeSwitch("switch", ranks, cost),), symmetry=(rotation(len(ranks)),))
 
 
-def _dragonfly(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _dragonfly(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     return dragonfly(sides[0], cost)
 
 
-def _fat_tree(sides: tuple[int, ...], cost: Cost) -> Parts:
+def _fat_tree(sides: tuple[int, ...], cost: AlphaBeta) -> NodeParts:
     return fat_tree(sides[0], cost)
 
 
-_PARTS: dict[str, Callable[[tuple[int, ...], Cost], Parts]] = {
+_PARTS: dict[str, Callable[[tuple[int, ...], AlphaBeta], NodeParts]] = {
     "ring": _torus,  # a torus of one dimension
     "torus": _torus,
     "twisted": _twisted,

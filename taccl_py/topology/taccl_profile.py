@@ -24,7 +24,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_json
 from taccl_py.topology.files import require_connected
 from taccl_py.topology.model import Link, Topology
-from taccl_py.topology.template import MAX_LINKS, MAX_WIDTH, Cost, PortTable, repeat_symmetry
+from taccl_py.topology.template import MAX_LINKS, MAX_WIDTH, AlphaBeta, PortTable, repeat_symmetry
 from taccl_py.units import MAX_COST_US, MAX_RANKS
 
 NDV2_RANKS = 8
@@ -48,7 +48,7 @@ class ProfileLink:
 
     src: int
     dst: int
-    cost: Cost
+    cost: AlphaBeta
     width: int = 1
 
 
@@ -64,7 +64,7 @@ class ProfileRemote:
         NICs of a node.
     """
 
-    cost: Cost
+    cost: AlphaBeta
     nics_per_node: int
 
 
@@ -192,13 +192,13 @@ def _matrix(fields: Fields, key: str, size: int, most: float) -> list[list[float
     return matrix
 
 
-def _link_cost(fields: Fields, key: str, beta: float, invbw: float) -> Cost:
+def _link_cost(fields: Fields, key: str, beta: float, invbw: float) -> AlphaBeta:
     if invbw < beta:
         fields.fail(key, f"found {invbw:g}, less than its beta {beta:g}; invbw is alpha + beta, the cost of one chunk")
     if invbw == 0:
         fields.fail(key, "alpha and beta are both 0; give the link a cost")
     # In decimal, as in the file: 17.38 - 14.38 is 3, where the difference of the nearest binary fractions is not.
-    return Cost(float(Decimal(repr(invbw)) - Decimal(repr(beta))), beta)
+    return AlphaBeta(float(Decimal(repr(invbw)) - Decimal(repr(beta))), beta)
 
 
 def _remote(fields: Fields, default_nics: int | None) -> ProfileRemote | None:
@@ -209,7 +209,7 @@ def _remote(fields: Fields, default_nics: int | None) -> ProfileRemote | None:
         nics = fields.integer("nics_per_node", default_nics, least=1)
     else:
         nics = fields.integer("nics_per_node", least=1)
-    cost = Cost(fields.number("remote_alpha", most=MAX_COST_US), fields.number("remote_beta", most=MAX_COST_US))
+    cost = AlphaBeta(fields.number("remote_alpha", most=MAX_COST_US), fields.number("remote_beta", most=MAX_COST_US))
     if fields.has("remote_invbw"):
         fields.number("remote_invbw")  # TACCL computes it again from the other two
     if cost.alpha_us == 0 and cost.beta_us_per_mb == 0:
@@ -247,7 +247,7 @@ def profile_topology(
     """
     if nodes < 1:
         raise InputError(f"found {nodes} nodes, at least 1 is needed")
-    machine = _Machine(profile, _switch_groups(profile, switches))
+    machine = _ProfileMachine(profile, _switch_groups(profile, switches))
     joined = _checked(profile, connections) if nodes > 1 else _Connections((), 0)
     num_links = nodes * machine.num_local_links + nodes * (nodes - 1) * len(joined.pairs)
     if num_links > MAX_LINKS:
@@ -275,32 +275,32 @@ def profile_topology(
 
 
 @dataclass(frozen=True, slots=True)
-class _Connection:
+class _ChannelLink:
     src: int
     dst: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Connections:
-    pairs: tuple[_Connection, ...]
+    pairs: tuple[_ChannelLink, ...]
     num_declared: int
 
 
 def _checked(profile: TacclProfile, connections: Mapping[int, Sequence[int]]) -> _Connections:
     """Declared connections, then the reverse ones that are not declared themselves."""
-    declared: list[_Connection] = []
+    declared: list[_ChannelLink] = []
     for sender, receivers in connections.items():
         for receiver in receivers:
             for rank in (sender, receiver):
                 _check_rank(profile, rank, f"the connection {sender} -> {receiver}")
-            pair = _Connection(sender, receiver)
+            pair = _ChannelLink(sender, receiver)
             if pair in declared:
                 raise InputError(f"the connection {sender} -> {receiver} is declared twice; remove one")
             declared.append(pair)
     if not declared:
         raise InputError("no connection between the nodes is declared; name senders and their receivers")
     known = set(declared)
-    backward = [_Connection(pair.dst, pair.src) for pair in declared]
+    backward = [_ChannelLink(pair.dst, pair.src) for pair in declared]
     return _Connections((*declared, *(pair for pair in backward if pair not in known)), len(declared))
 
 
@@ -312,14 +312,14 @@ def _check_rank(profile: TacclProfile, rank: int, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _SwitchGroup:
+class _ProfileSwitch:
     """Equal switches: the numbers that the sketch gives them, and the local ranks that they join."""
 
     numbers: tuple[int, ...]
     ranks: frozenset[int]
 
 
-def _switch_groups(profile: TacclProfile, switches: Sequence[Sequence[int]]) -> tuple[_SwitchGroup, ...]:
+def _switch_groups(profile: TacclProfile, switches: Sequence[Sequence[int]]) -> tuple[_ProfileSwitch, ...]:
     numbers_of: dict[frozenset[int], list[int]] = {}
     for number, ranks in enumerate(switches):
         for rank in ranks:
@@ -336,27 +336,27 @@ def _switch_groups(profile: TacclProfile, switches: Sequence[Sequence[int]]) -> 
                     "two switches join the same ranks or have none in common"
                 )
         numbers_of.setdefault(members, []).append(number)
-    return tuple(_SwitchGroup(tuple(numbers), ranks) for ranks, numbers in numbers_of.items())
+    return tuple(_ProfileSwitch(tuple(numbers), ranks) for ranks, numbers in numbers_of.items())
 
 
-class _Machine:
+class _ProfileMachine:
     """Collects the links and ports of a machine."""
 
-    def __init__(self, profile: TacclProfile, groups: Sequence[_SwitchGroup]) -> None:
+    def __init__(self, profile: TacclProfile, groups: Sequence[_ProfileSwitch]) -> None:
         self.profile = profile
         self.table = PortTable()
         self.links: list[Link] = []
         self._group_of = {rank: group for group in groups for rank in group.ranks}
         self._port_cost = self._fastest_links()
 
-    def _group(self, link: ProfileLink) -> _SwitchGroup | None:
+    def _group(self, link: ProfileLink) -> _ProfileSwitch | None:
         """Return the switches that join the two ranks, or None if the link is a plain one."""
         group = self._group_of.get(link.src)
         return group if group is not None and link.dst in group.ranks else None
 
-    def _fastest_links(self) -> dict[str, Cost]:
+    def _fastest_links(self) -> dict[str, AlphaBeta]:
         """Cost of every switch port, by its name within the node: that of the fastest link that shares it."""
-        fastest: dict[str, Cost] = {}
+        fastest: dict[str, AlphaBeta] = {}
         for link in self.profile.links:
             group = self._group(link)
             if group is None:
@@ -364,7 +364,9 @@ class _Machine:
             cost = _split(link.cost, group)
             for key in (f"{link.src} out", f"{link.dst} in"):
                 other = fastest.get(key, cost)
-                fastest[key] = Cost(min(cost.alpha_us, other.alpha_us), min(cost.beta_us_per_mb, other.beta_us_per_mb))
+                fastest[key] = AlphaBeta(
+                    min(cost.alpha_us, other.alpha_us), min(cost.beta_us_per_mb, other.beta_us_per_mb)
+                )
         return fastest
 
     @property
@@ -408,7 +410,7 @@ class _Machine:
                         )
                     self.links.append(Link(src, dst, cost.alpha_us, cost.beta_us_per_mb, ports=ports))
 
-    def _remote_cost(self, nodes: int, num_declared: int) -> Cost:
+    def _remote_cost(self, nodes: int, num_declared: int) -> AlphaBeta:
         remote = self.profile.remote
         if remote is None:
             self.profile.refuse(
@@ -417,8 +419,8 @@ class _Machine:
                 "need; add them, or use 1 node",
             )
         share = num_declared / remote.nics_per_node
-        return Cost(remote.cost.alpha_us, remote.cost.beta_us_per_mb * share)
+        return AlphaBeta(remote.cost.alpha_us, remote.cost.beta_us_per_mb * share)
 
 
-def _split(cost: Cost, group: _SwitchGroup | None) -> Cost:
-    return cost if group is None else Cost(cost.alpha_us, cost.beta_us_per_mb / len(group.numbers))
+def _split(cost: AlphaBeta, group: _ProfileSwitch | None) -> AlphaBeta:
+    return cost if group is None else AlphaBeta(cost.alpha_us, cost.beta_us_per_mb / len(group.numbers))

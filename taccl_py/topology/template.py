@@ -40,7 +40,7 @@ class Side(StrEnum):
         return Side.IN if self is Side.OUT else Side.OUT
 
 
-class Reach(StrEnum):
+class NetworkReach(StrEnum):
     """Which ranks of two nodes the network joins."""
 
     ALL = "all"
@@ -48,7 +48,7 @@ class Reach(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class AlphaBeta:
     """Time that a message occupies something: ``alpha_us + beta_us_per_mb * megabytes``."""
 
     alpha_us: float
@@ -81,7 +81,7 @@ class NodeLink:
 
     src: int
     dst: int
-    cost: Cost
+    cost: AlphaBeta
     latency_us: float = 0.0
     ports: tuple[PortSide, ...] = ()
 
@@ -91,7 +91,7 @@ class NodePort:
     """A full duplex port that is neither a switch's nor a NIC's: a PCIe uplink, for instance."""
 
     name: str
-    cost: Cost
+    cost: AlphaBeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,12 @@ class NodeSwitch:
 
     name: str
     ranks: tuple[int, ...]
-    cost: Cost
+    cost: AlphaBeta
     multicast: bool = False
     reduce: bool = False
-    rank_costs: tuple[tuple[int, Cost], ...] = ()
+    rank_costs: tuple[tuple[int, AlphaBeta], ...] = ()
 
-    def cost_of(self, rank: int) -> Cost:
+    def cost_of(self, rank: int) -> AlphaBeta:
         """Cost of the two ports of a rank."""
         return next((cost for other, cost in self.rank_costs if other == rank), self.cost)
 
@@ -146,13 +146,13 @@ class Nic:
 
     name: str
     ranks: tuple[int, ...]
-    cost: Cost
+    cost: AlphaBeta
     via: Mapping[int, tuple[PortSide, ...]] = field(default_factory=dict)
     plane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NodeNetwork:
     """What joins the nodes.
 
     Attributes
@@ -163,7 +163,7 @@ class Network:
         Propagation between nodes, which occupies nothing.
     """
 
-    reach: Reach = Reach.ALL
+    reach: NetworkReach = NetworkReach.ALL
     latency_us: float = 0.0
 
 
@@ -199,7 +199,7 @@ class NodeTemplate:
     nics: tuple[Nic, ...] = ()
     ports: tuple[NodePort, ...] = ()
     symmetry: tuple[tuple[int, ...], ...] = ()
-    network: Network = Network()
+    network: NodeNetwork = NodeNetwork()
     inside: Medium = Medium.UNKNOWN
     gpu: str = ""
 
@@ -212,7 +212,7 @@ class NodeTemplate:
     def num_links_between(self) -> int:
         """Links from one node to one other."""
         serving = Counter((nic.plane, rank) for nic in self.nics for rank in nic.ranks)
-        if self.network.reach is Reach.RAIL:
+        if self.network.reach is NetworkReach.RAIL:
             return sum(count * count for count in serving.values())
         on_plane: Counter[str] = Counter()
         for (plane, _), count in serving.items():
@@ -227,7 +227,7 @@ class PortTable:
         self._index: dict[str, int] = {}
         self._ports: list[Port] = []
 
-    def index(self, name: str, cost: Cost) -> int:
+    def index(self, name: str, cost: AlphaBeta) -> int:
         """Return the number of the port with this name, made at the first call.
 
         Parameters
@@ -307,7 +307,7 @@ def join_nodes(templates: Sequence[NodeTemplate], name: str) -> Topology:
         if not template.nics:
             raise InputError(f"node {number} ({template.name}) has no NIC that could join it to the others")
     sizes = {template.num_ranks for template in templates}
-    if templates[0].network.reach is Reach.RAIL and len(sizes) > 1:
+    if templates[0].network.reach is NetworkReach.RAIL and len(sizes) > 1:
         raise InputError(f"nodes have {' and '.join(map(str, sorted(sizes)))} ranks, on rails all have the same number")
     ways = sum(len(nic.ranks) for template in templates for nic in template.nics)
     num_links = ways * ways + sum(template.num_local_links for template in templates)
@@ -439,7 +439,7 @@ class _Builder:
 
     def join(self, here: int, there: int) -> None:
         """Add the links from one node to another."""
-        rail = self._network.reach is Reach.RAIL
+        rail = self._network.reach is NetworkReach.RAIL
         for src in range(self.templates[here].num_ranks):
             for dst in (src,) if rail else range(self.templates[there].num_ranks):
                 for sender in self._serving[here][src]:

@@ -264,11 +264,11 @@ def _check_data(schedule: Schedule, table: _Table) -> Iterator[Violation]:
     while begin < len(table.bundle):
         end = int(np.searchsorted(edges, edges[begin] + _BATCH, side="right")) - 1
         end = min(max(end, begin + 1), len(table.bundle))
-        yield from _Batch(schedule, table, begin, end, slice(int(edges[begin]), int(edges[end]))).check()
+        yield from _MessageBundle(schedule, table, begin, end, slice(int(edges[begin]), int(edges[end]))).check()
         begin = end
 
 
-class _Batch:
+class _MessageBundle:
     """Some bundles and the messages that carry them; cells are bundles times ranks."""
 
     def __init__(self, schedule: Schedule, table: _Table, begin: int, end: int, pairs: slice) -> None:

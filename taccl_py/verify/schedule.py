@@ -48,7 +48,7 @@ def judge_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | 
     ``no-place``, ``not-contiguous``, ``not-held``, ``redundant``, ``nothing-to-reduce``, ``double-count``, ``missing``,
     ``incomplete-sum``.
     """
-    report = _Report(schedule)
+    report = _Objections(schedule)
     for violation in judge_purpose(schedule, kind, root):
         report.whole(violation.rule, violation.what)
     _check_scratch(schedule, report)
@@ -74,7 +74,7 @@ class _Objection:
     what: str
 
 
-class _Report:
+class _Objections:
     """Collects objections; saying the same thing twice is saying it once."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -120,7 +120,7 @@ def judge_purpose(schedule: Schedule, kind: Kind | None, root: int | None) -> tu
     return tuple(Violation("", rule, what) for rule, what in found)
 
 
-def _check_frame(schedule: Schedule, report: _Report) -> bool:
+def _check_frame(schedule: Schedule, report: _Objections) -> bool:
     """Topology, collective, chunk size and scratch lists fit each other; False if nothing more can be checked."""
     collective, topology = schedule.collective, schedule.topology
     usable = True
@@ -149,7 +149,7 @@ def _check_frame(schedule: Schedule, report: _Report) -> bool:
     return usable
 
 
-def _check_scratch(schedule: Schedule, report: _Report) -> None:
+def _check_scratch(schedule: Schedule, report: _Objections) -> None:
     """Scratch lists name chunks that exist, each once."""
     num_chunks = schedule.collective.num_chunks
     for rank, chunks in enumerate(schedule.scratch):
@@ -162,7 +162,7 @@ def _check_scratch(schedule: Schedule, report: _Report) -> None:
                 report.whole("scratch-twice", f"rank {rank} lists chunk {chunk} in scratch {times} times; list it once")
 
 
-def _usable_messages(schedule: Schedule, report: _Report) -> tuple[int, ...]:
+def _usable_messages(schedule: Schedule, report: _Objections) -> tuple[int, ...]:
     """Indices of the messages that name existing links and chunks and have possible times."""
     num_links, num_chunks = len(schedule.topology.links), schedule.collective.num_chunks
     usable: list[int] = []
@@ -191,7 +191,7 @@ def _usable_messages(schedule: Schedule, report: _Report) -> tuple[int, ...]:
     return tuple(usable)
 
 
-def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
     """A message takes what the cost model says, no less and no more."""
     for index in usable:
         message = schedule.messages[index]
@@ -214,7 +214,7 @@ def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Repor
             )
 
 
-def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
     """A link and a port serve one message at a time, each for its own occupancy from the start of the message."""
     topology = schedule.topology
     users: dict[int, list[int]] = {}
@@ -240,9 +240,9 @@ def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Report
                 free_from_us = end_us - _slack_us(occupancy_us, end_us)
 
 
-def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
     """Every chunk that arrives has a place to be stored; the chunks of a message are neighbours at both ends, or packed."""
-    places = _Places(schedule)
+    places = _ChunkPlaces(schedule)
     for index in usable:
         message = schedule.messages[index]
         link = schedule.topology.links[message.link]
@@ -267,7 +267,7 @@ def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Report) 
                 )
 
 
-class _Places:
+class _ChunkPlaces:
     """Where ranks keep chunks: in scratch if listed there, else in the output if wanted, else in the input."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -293,7 +293,7 @@ def _are_neighbours(places: list[Address | None]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
+class _CheckedEvent:
     """Something that changes or uses what ranks hold; arrivals come before starts of the same moment."""
 
     time_us: float
@@ -301,13 +301,13 @@ class _Event:
     index: int
 
 
-def _events(schedule: Schedule, usable: tuple[int, ...]) -> Iterator[_Event]:
+def _events(schedule: Schedule, usable: tuple[int, ...]) -> Iterator[_CheckedEvent]:
     """Starts and arrivals in the order of time."""
-    found: list[_Event] = []
+    found: list[_CheckedEvent] = []
     for index in usable:
         message = schedule.messages[index]
-        found.append(_Event(message.start_us, True, index))
-        found.append(_Event(_arrival_us(message), False, index))
+        found.append(_CheckedEvent(message.start_us, True, index))
+        found.append(_CheckedEvent(_arrival_us(message), False, index))
     return iter(sorted(found, key=lambda event: (event.time_us, event.is_start, event.index)))
 
 
@@ -317,7 +317,7 @@ def _arrival_us(message: Message) -> float:
     return max(message.end_us - slack_us, message.start_us)
 
 
-def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
     """Routed: a rank sends only what it holds, receives nothing twice, and ends with all that it wants."""
     collective = schedule.collective
     held: list[set[int]] = [set() for _ in range(collective.num_ranks)]
@@ -372,7 +372,7 @@ def _arrivals(schedule: Schedule, usable: tuple[int, ...]) -> dict[tuple[int, in
     return found
 
 
-class _Sums:
+class _Contributions:
     """Contributions that every rank holds of every chunk, as bit masks of ranks."""
 
     def __init__(self, num_ranks: int) -> None:
@@ -395,10 +395,10 @@ class _Sums:
         return carried
 
 
-def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Report) -> None:
+def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
     """Combining: no contribution is counted twice, and those who want a sum end with every contribution in it."""
     collective = schedule.collective
-    sums = _Sums(collective.num_ranks)
+    sums = _Contributions(collective.num_ranks)
     for event in _events(schedule, usable):
         message = schedule.messages[event.index]
         link = schedule.topology.links[message.link]

@@ -19,7 +19,7 @@ _ULPS = 16
 
 
 @dataclass(frozen=True)
-class Part:
+class TimedGroup:
     """A process group and its schedule, on the clock of the machine.
 
     Attributes
@@ -35,7 +35,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _MachineUse:
     """A message on a link or port of the machine."""
 
     start_us: float
@@ -43,7 +43,7 @@ class _Use:
     where: str
 
 
-def judge_together(machine: Topology, parts: Sequence[Part]) -> tuple[Violation, ...]:
+def judge_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Violation, ...]:
     """Return all objections to schedules of several groups on one machine; none means that they are correct.
 
     Parameters
@@ -65,7 +65,7 @@ def judge_together(machine: Topology, parts: Sequence[Part]) -> tuple[Violation,
     return tuple(found) or tuple(_check_overlaps(machine, parts))
 
 
-def _check_ranks(machine: Topology, parts: Sequence[Part]) -> Iterator[Violation]:
+def _check_ranks(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[Violation]:
     owner: dict[int, int] = {}
     for number, part in enumerate(parts):
         if len(part.ranks) != part.schedule.topology.num_ranks:
@@ -78,7 +78,7 @@ def _check_ranks(machine: Topology, parts: Sequence[Part]) -> Iterator[Violation
             owner[rank] = number
 
 
-def _image(machine: Topology, part: Part, message: Message) -> int | None:
+def _image(machine: Topology, part: TimedGroup, message: Message) -> int | None:
     """Link of the machine that a message of a group uses, or None if there is none."""
     seen = part.schedule.topology
     link = seen.links[message.link]
@@ -87,7 +87,7 @@ def _image(machine: Topology, part: Part, message: Message) -> int | None:
     return lanes[lane] if lane < len(lanes) else None
 
 
-def _check_links(machine: Topology, number: int, part: Part) -> Iterator[Violation]:
+def _check_links(machine: Topology, number: int, part: TimedGroup) -> Iterator[Violation]:
     """Links and ports that a group uses cost what they cost on the machine."""
     seen = part.schedule.topology
     for place, message in enumerate(part.schedule.messages):
@@ -105,9 +105,9 @@ def _check_links(machine: Topology, number: int, part: Part) -> Iterator[Violati
         )
 
 
-def _check_overlaps(machine: Topology, parts: Sequence[Part]) -> Iterator[Violation]:
+def _check_overlaps(machine: Topology, parts: Sequence[TimedGroup]) -> Iterator[Violation]:
     """A link and a port of the machine serve one message at a time, whichever group's it is."""
-    uses: dict[int, list[_Use]] = {}
+    uses: dict[int, list[_MachineUse]] = {}
     for number, part in enumerate(parts):
         for place, message in enumerate(part.schedule.messages):
             image = _image(machine, part, message)
@@ -116,7 +116,7 @@ def _check_overlaps(machine: Topology, parts: Sequence[Part]) -> Iterator[Violat
                 taken_us = machine.occupancy_us(resource, size_bytes)
                 end_us = message.start_us + taken_us
                 slack_us = TOLERANCE * taken_us + _ULPS * math.ulp(end_us)
-                use = _Use(message.start_us, end_us - slack_us, f"group {number} message {place}")
+                use = _MachineUse(message.start_us, end_us - slack_us, f"group {number} message {place}")
                 uses.setdefault(resource, []).append(use)
     for resource in sorted(uses):
         free_us, holder = -math.inf, ""

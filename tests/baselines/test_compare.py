@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from taccl_py.baselines.compare import ComparedSize, Comparison
+from taccl_py.baselines.compare import BaselineComparison, ComparedSize
 from taccl_py.baselines.nccl_time import NcclTime
 from taccl_py.collective import Kind
 from taccl_py.lowering.program import Protocol
@@ -17,7 +17,7 @@ from taccl_py.topology.catalog import load_topology
 from taccl_py.units import SizeRange, parse_left
 
 
-def _compared(ours_us: dict[int, float | None]) -> Comparison:
+def _compared(ours_us: dict[int, float | None]) -> BaselineComparison:
     """Sizes at which NCCL takes 10 us and ours this long."""
     rows = [
         ComparedSize(size, time_us, "greedy" if time_us else "", 1.0, (), None, is_direct=False, runtime_us=time_us,
@@ -25,7 +25,7 @@ def _compared(ours_us: dict[int, float | None]) -> Comparison:
         for size, time_us in ours_us.items()
     ]  # fmt: skip
     demand = Demand(load_topology("ndv4"), Kind.ALLREDUCE, 0, 8192.0)
-    return Comparison(demand, None, load_profile("executor-a100"), tuple(rows))
+    return BaselineComparison(demand, None, load_profile("executor-a100"), tuple(rows))
 
 
 def test_slower_sizes_are_left_up_to_the_next_faster_one() -> None:

@@ -4,10 +4,10 @@ import pytest
 
 from taccl_py.baselines.taccl.contiguity import solve_contiguity
 from taccl_py.baselines.taccl.method import KINDS, Effort, run_taccl, sketches_for
-from taccl_py.baselines.taccl.ordering import Plan, Rule, find_parents, order_hops, rule_of
-from taccl_py.baselines.taccl.program import Send, build_program, sends_of
-from taccl_py.baselines.taccl.routing import Hop, solve_routing
-from taccl_py.baselines.taccl.view import View
+from taccl_py.baselines.taccl.ordering import OrderedRouting, OrderingRule, find_parents, order_hops, rule_of
+from taccl_py.baselines.taccl.program import TacclMessage, build_program, sends_of
+from taccl_py.baselines.taccl.routing import RoutedChunk, solve_routing
+from taccl_py.baselines.taccl.view import TacclView
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.runtimes import LEGACY
@@ -28,7 +28,7 @@ def relayed(alpha_us):
     """Two nodes of two ranks, 10 us inside; rank 0 sends to rank 1 of the other node, alpha + 50 us for each chunk."""
     topology = two_nodes(2, {0: (1,)}, between=(alpha_us, 50.0))
     sketch = Sketch("relay", connections={0: (1,)}, rotations=SWAP)
-    return View.of(topology, Collective(Kind.ALLGATHER, 4), sketch, MB)
+    return TacclView.of(topology, Collective(Kind.ALLGATHER, 4), sketch, MB)
 
 
 def timetable(view):
@@ -37,7 +37,7 @@ def timetable(view):
 
 
 def hop_on(view, chunk, src, dst, start_us=0.0):
-    return Hop(chunk, view.topology.links_between[src, dst][0], start_us)
+    return RoutedChunk(chunk, view.topology.links_between[src, dst][0], start_us)
 
 
 def test_routing_balances_loads_and_knows_no_shared_alphas():
@@ -79,7 +79,7 @@ def test_a_nic_is_split_over_all_declared_connections_used_or_not():
         [type(p)(p.name, 1.0, 20.0) for p in topology.ports],
         node_of=topology.node_of,
     )
-    view = View.of(shared, Collective(Kind.ALLGATHER, 4), Sketch("all", connections=FULLY_CONNECTED), MB)
+    view = TacclView.of(shared, Collective(Kind.ALLGATHER, 4), Sketch("all", connections=FULLY_CONNECTED), MB)
     remote = next(i for i in range(len(shared.links)) if view.is_remote(i))
     assert view.chunk_us[remote] == pytest.approx(80.0)
 
@@ -88,7 +88,7 @@ def test_a_relay_off_the_shortest_way_is_taken_if_the_sketch_demands_it():
     """Rank 0 has a link to where its chunk goes, but rank 1 sends for it: three hops and not one (TACCL has no answer)."""
     topology = two_nodes(3, {0: (2,), 1: (0,)})
     sketch = Sketch("far", connections={0: (2,), 1: (0,)}, relays={0: (2,), 1: (0, 1)}, rotations=SWAP)
-    view = View.of(topology, Collective(Kind.ALLTOALL, 6), sketch, MB)
+    view = TacclView.of(topology, Collective(Kind.ALLTOALL, 6), sketch, MB)
     way = [hop for hop in solve_routing(view, LIMITS) if hop.chunk == 0 * 6 + 5]
     ends = sorted((topology.links[h.link].src, topology.links[h.link].dst) for h in way)
     assert ends == [(0, 1), (1, 3), (3, 5)]
@@ -97,42 +97,42 @@ def test_a_relay_off_the_shortest_way_is_taken_if_the_sketch_demands_it():
 def test_with_switches_stage_one_s_times_decide_and_the_longest_way_breaks_ties():
     topology = full(4)
     switch = SwitchGroup((0, 1, 2, 3), Policy.UC_MIN)
-    view = View.of(
+    view = TacclView.of(
         topology, Collective(Kind.ALLGATHER, 4), Sketch("s", strategy=Strategy.SWITCH, switches=(switch,)), MB
     )
-    assert rule_of(view) is Rule.LONGEST_WAY
+    assert rule_of(view) is OrderingRule.LONGEST_WAY
     hops = [hop_on(view, 0, 0, 1), hop_on(view, 0, 0, 2), hop_on(view, 0, 2, 3, 10.0), hop_on(view, 1, 1, 0, -1.0)]
-    plan = order_hops(view, hops, [(), (), (1,), ()], Rule.LONGEST_WAY)
+    plan = order_hops(view, hops, [(), (), (1,), ()], OrderingRule.LONGEST_WAY)
     assert plan.hops == (hops[3], hops[1], hops[0], hops[2])
     assert plan.after == ((), (), (), (1,))
 
 
 def test_in_one_node_the_order_is_made_from_the_end():
     """Three chunks over 0 -> 1: the one that goes on goes first, of equals the one that has come farther goes last."""
-    view = View.of(full(4), Collective(Kind.ALLGATHER, 4), Sketch("plain"), MB)
-    assert rule_of(view) is Rule.FROM_THE_END
+    view = TacclView.of(full(4), Collective(Kind.ALLGATHER, 4), Sketch("plain"), MB)
+    assert rule_of(view) is OrderingRule.FROM_THE_END
     hops = [hop_on(view, 2, 2, 0), hop_on(view, 2, 0, 1), hop_on(view, 0, 0, 1), hop_on(view, 3, 3, 0), hop_on(view, 3, 0, 1),
             hop_on(view, 3, 1, 2)]  # fmt: skip
-    order = order_hops(view, hops, [(), (0,), (), (), (3,), (4,)], Rule.FROM_THE_END).hops
+    order = order_hops(view, hops, [(), (0,), (), (), (3,), (4,)], OrderingRule.FROM_THE_END).hops
     link = hops[1].link
     assert [hop.chunk for hop in order if hop.link == link] == [3, 0, 2]
 
 
 def test_between_nodes_own_chunks_go_before_others_that_are_ready_too():
     view = relayed(alpha_us=4.0)
-    assert rule_of(view) is Rule.SOONEST
+    assert rule_of(view) is OrderingRule.SOONEST
     back = [hop_on(view, 2, 3, 2), hop_on(view, 3, 3, 2)]
-    assert [hop.chunk for hop in order_hops(view, back, [(), ()], Rule.SOONEST).hops] == [2, 3]
+    assert [hop.chunk for hop in order_hops(view, back, [(), ()], OrderingRule.SOONEST).hops] == [2, 3]
     foreign = [hop_on(view, 0, 3, 2), hop_on(view, 3, 3, 2)]
-    assert [hop.chunk for hop in order_hops(view, foreign, [(), ()], Rule.SOONEST).hops] == [3, 0]
+    assert [hop.chunk for hop in order_hops(view, foreign, [(), ()], OrderingRule.SOONEST).hops] == [3, 0]
 
 
 def test_at_most_six_chunks_go_together():
     """Eight chunks at one rank, 100 us + 1 us each: two messages, not one."""
     topology = machine(2, [Link(0, 1, 100.0, 1.0), Link(1, 0, 100.0, 1.0)], node_of=(0, 1))
-    view = View.of(topology, Collective(Kind.ALLGATHER, 2, 8), Sketch("one"), MB)
+    view = TacclView.of(topology, Collective(Kind.ALLGATHER, 2, 8), Sketch("one"), MB)
     hops = tuple(hop_on(view, chunk, 0, 1) for chunk in range(8))
-    assert solve_contiguity(Plan(view, hops, ((),) * 8), LIMITS).makespan_us == pytest.approx(208)
+    assert solve_contiguity(OrderedRouting(view, hops, ((),) * 8), LIMITS).makespan_us == pytest.approx(208)
 
 
 def test_joined_threadblocks_send_and_receive_in_turn():
@@ -148,11 +148,11 @@ def test_joined_threadblocks_send_and_receive_in_turn():
         (2, 0): (2, 0.0),
         (2, 1): (2, 11.0),
     }
-    sends = [Send(chunk, link[pair], start, start + 11) for pair, (chunk, start) in times.items()]
+    sends = [TacclMessage(chunk, link[pair], start, start + 11) for pair, (chunk, start) in times.items()]
     program = build_program(topology, collective, sends, 1)
     # All sends are in step 0, so no block may send and receive.
     assert all((tb.send_peer < 0) != (tb.recv_peer < 0) for gpu in program.gpus for tb in gpu.threadblocks)
-    relay = [Send(0, link[0, 1], 0.0, 11.0), Send(0, link[1, 2], 11.0, 22.0)]
+    relay = [TacclMessage(0, link[0, 1], 0.0, 11.0), TacclMessage(0, link[1, 2], 11.0, 22.0)]
     fused = build_program(topology, collective, relay, 1).gpus[1].threadblocks
     assert [(tb.recv_peer, tb.send_peer) for tb in fused] == [(0, 2)]
 

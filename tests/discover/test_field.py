@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.baselines.nccl_job import gpu_of
-from taccl_py.baselines.nccl_tuner import Gpu
+from taccl_py.baselines.nccl_tuner import GpuGeneration
 from taccl_py.collective import Kind
 from taccl_py.discover.importer import import_machine
 from taccl_py.errors import InputError
@@ -358,10 +358,10 @@ def test_the_gpu_that_is_named_is_no_guess(imported):
 @pytest.mark.parametrize(
     ("made", "gpu", "tuned"),
     [
-        (dumps.nvswitch_node, "a100", Gpu.AMPERE),
+        (dumps.nvswitch_node, "a100", GpuGeneration.AMPERE),
         (dumps.pcie_only, "", None),
         (dumps.rccl_mi300x, "mi300x", None),
-        (lambda: dumps.system(*dumps.tray("0x1", sm=90)), "h100", Gpu.HOPPER),
+        (lambda: dumps.system(*dumps.tray("0x1", sm=90)), "h100", GpuGeneration.HOPPER),
     ],
 )
 def test_a_dump_names_its_gpu_and_compare_uses_it(imported, made, gpu, tuned):

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 
 from taccl_py.errors import Infeasible, InputError, LimitReached, LoweringError
-from taccl_py.lowering.lower import LoweringOptions, Placement, PortOrder
+from taccl_py.lowering.lower import CallPlacement, LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline import lower_and_judge
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
@@ -75,7 +75,7 @@ def wishes(draw):
     """Options of the lowering."""
     return LoweringOptions(
         runtime=draw(st.sampled_from([EXECUTOR, RCCL, LEGACY])),
-        placement=draw(st.sampled_from(Placement)),
+        placement=draw(st.sampled_from(CallPlacement)),
         protocol=draw(st.sampled_from([None, None, *Protocol])),
         instances=draw(st.sampled_from([1, 1, 2, 3])),
         max_threadblocks=draw(st.sampled_from([None, None, 4, 6])),

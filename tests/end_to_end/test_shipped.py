@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from taccl_py.collective import ROOTED, Kind
-from taccl_py.lowering.lower import LoweringOptions, Placement
+from taccl_py.lowering.lower import CallPlacement, LoweringOptions
 from taccl_py.pipeline import Request, lower_and_judge, synthesize
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.schedule.files import read_schedule, write_schedule
@@ -30,8 +30,12 @@ FORMULAS = ("ring:8", "torus:4x4", "mesh:4x4", "hypercube:3", "full:8", "switch:
 # Latency counts, both count, bandwidth counts.
 SIZES = (16 << 10, 1 << 20, 64 << 20)
 SEARCH_S = 0.4
-WAYS = tuple(product((EXECUTOR, RCCL), Placement))
-PLACEMENTS = {Placement.BOTH: (True, True), Placement.IN_PLACE: (True, False), Placement.OUT_OF_PLACE: (False, True)}
+WAYS = tuple(product((EXECUTOR, RCCL), CallPlacement))
+PLACEMENTS = {
+    CallPlacement.BOTH: (True, True),
+    CallPlacement.IN_PLACE: (True, False),
+    CallPlacement.OUT_OF_PLACE: (False, True),
+}
 
 
 @dataclass(frozen=True)

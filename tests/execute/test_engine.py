@@ -3,9 +3,9 @@
 import numpy as np
 
 from taccl_py.execute.arithmetic import NumpyCells
-from taccl_py.execute.engine import Connection, Engine, count_messages
-from taccl_py.execute.local import Queues
-from taccl_py.execute.memory import Memory
+from taccl_py.execute.engine import MessageQueue, ThreadblockEngine, count_messages
+from taccl_py.execute.local import LocalQueues
+from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.mpi import _plan_credit
 from taccl_py.execute.plan import DataType, Operator, cut_size
 from taccl_py.runtimes import EXECUTOR
@@ -15,7 +15,7 @@ from tests.verify.msccl.files import direct_alltoall, ring_allreduce
 
 def test_a_ring_of_four_carries_six_messages_a_link_and_slices_multiply_them():
     plan = plan_of(ring_allreduce(4))
-    links = [Connection(rank, (rank + 1) % 4, 0) for rank in range(4)]
+    links = [MessageQueue(rank, (rank + 1) % 4, 0) for rank in range(4)]
     assert count_messages(plan, cut_size(plan, 4096, DataType.FLOAT32, EXECUTOR)) == dict.fromkeys(links, 6)
     payload = EXECUTOR.payload_bytes[plan.protocol]
     long = cut_size(plan, 4 * 3 * payload, DataType.FLOAT32, EXECUTOR)
@@ -30,7 +30,7 @@ def test_credits_are_only_for_messages_that_find_no_slot_free():
     assert not _plan_credit(plan, cut, 6).awaited
 
 
-class Lender(Queues):
+class Lender(LocalQueues):
     """Takes cells as they are, and keeps one rank's for as long as it is told to."""
 
     def __init__(self, slots):
@@ -57,11 +57,11 @@ def test_cells_that_are_lent_are_not_written():
     """In place rank 0 of a ring AllReduce sends chunk 0 first, and gets it back summed up as its fourth message."""
     plan = plan_of(ring_allreduce(3))
     cut = cut_size(plan, 36, DataType.INT32, EXECUTOR)
-    memories = {r: Memory(plan, cut, NumpyCells(DataType.INT32), r, in_place=True) for r in range(3)}
+    memories = {r: RankMemory(plan, cut, NumpyCells(DataType.INT32), r, in_place=True) for r in range(3)}
     for memory in memories.values():
         memory.fill(np.ones(9, dtype=np.int32))
     lender = Lender(8)
-    engine = Engine(plan, cut, memories, lender, Operator.SUM, NumpyCells(DataType.INT32))
+    engine = ThreadblockEngine(plan, cut, memories, lender, Operator.SUM, NumpyCells(DataType.INT32))
     for _ in range(20):
         for block in engine.blocks:
             engine.advance(block)
@@ -79,9 +79,9 @@ def test_cells_that_are_lent_are_not_written():
 def test_a_threadblock_that_only_receives_says_where_its_message_may_go():
     plan = plan_of(direct_alltoall(3, 2))
     cut = cut_size(plan, 6 * 4 * 5, DataType.INT32, EXECUTOR)
-    memories = {0: Memory(plan, cut, NumpyCells(DataType.INT32), 0, in_place=False)}
+    memories = {0: RankMemory(plan, cut, NumpyCells(DataType.INT32), 0, in_place=False)}
     lender = Lender(8)
-    engine = Engine(plan, cut, memories, lender, Operator.SUM, NumpyCells(DataType.INT32))
+    engine = ThreadblockEngine(plan, cut, memories, lender, Operator.SUM, NumpyCells(DataType.INT32))
     for block in engine.blocks:
         engine.advance(block)
-    assert set(lender.wanted) == {(Connection(1, 0, 0), (2, 5)), (Connection(2, 0, 0), (2, 5))}
+    assert set(lender.wanted) == {(MessageQueue(1, 0, 0), (2, 5)), (MessageQueue(2, 0, 0), (2, 5))}

@@ -216,13 +216,13 @@ def test_a_size_beyond_the_memory_of_this_machine_is_refused_before_it_is_taken(
 
 def test_corrupting_any_one_message_is_noticed(monkeypatch):
     """One bit of one element of one message, whichever it is."""
-    from taccl_py.execute.local import Queues
+    from taccl_py.execute.local import LocalQueues
 
     rng = random.Random(3)
     for name in ("ring_allgather", "ring_allreduce", "direct_alltoall"):
         plan = plan_of(RIGHT_FILES[name]())
         sent, victim = [], [-1]
-        push = Queues.push
+        push = LocalQueues.push
 
         def corrupted(self, connection, message, sent=sent, victim=victim, push=push):
             message = message.copy()
@@ -231,7 +231,7 @@ def test_corrupting_any_one_message_is_noticed(monkeypatch):
             sent.append(connection)
             push(self, connection, message)
 
-        monkeypatch.setattr(Queues, "push", corrupted)
+        monkeypatch.setattr(LocalQueues, "push", corrupted)
         assert objections(plan) == []
         for number in range(len(sent)):
             sent.clear()

@@ -11,7 +11,7 @@ from taccl_py.execute.one_sided import is_one_sided, read_one_sided
 from taccl_py.execute.one_sided_local import run_one_sided
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.runs import Call, Conditions
-from taccl_py.lowering.buffers import Placement
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
 from taccl_py.runtimes import EXECUTOR
 from tests.end_to_end.machines import cases
@@ -61,7 +61,7 @@ def test_right_plans_give_the_right_bits(make, data_type):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("placement", [Placement.IN_PLACE, Placement.OUT_OF_PLACE])
+@pytest.mark.parametrize("placement", [CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE])
 def test_lowered_schedules_give_the_right_bits_in_any_order_of_turns(name, placement):
     text = lower_plan(SCHEDULES[name](), PlanOptions(placement)).text
     for seed in range(4):
@@ -69,7 +69,7 @@ def test_lowered_schedules_give_the_right_bits_in_any_order_of_turns(name, place
 
 
 @settings(suppress_health_check=list(HealthCheck), max_examples=40)
-@given(case=cases(), placement=st.sampled_from(Placement), seed=st.integers(0, 99))
+@given(case=cases(), placement=st.sampled_from(CallPlacement), seed=st.integers(0, 99))
 def test_plans_for_any_machine_give_the_right_bits(case, placement, seed):
     try:
         text = lower_plan(greedy(case).schedule, PlanOptions(placement)).text

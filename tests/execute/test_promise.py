@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import COMBINING, Kind
 from taccl_py.execute.arithmetic import combine, decode, divide
 from taccl_py.execute.plan import DataType, Operator
-from taccl_py.execute.promise import Promises, Task, draw_input
+from taccl_py.execute.promise import CallTask, ExpectedOutputs, draw_input
 
 TYPES = pytest.mark.parametrize("data_type", DataType)
 
@@ -18,11 +18,11 @@ def task(kind, num_ranks=3, share=2, *, root=0, data_type=DataType.INT32, operat
         else share * num_ranks
     )
     operator = operator or (Operator.SUM if kind in COMBINING else None)
-    return Task(kind, num_ranks, root, inputs, share, data_type, operator, seed)
+    return CallTask(kind, num_ranks, root, inputs, share, data_type, operator, seed)
 
 
 def outputs(one):
-    promises = Promises(one)
+    promises = ExpectedOutputs(one)
     return [promises.output(rank) for rank in range(one.num_ranks)]
 
 
@@ -64,7 +64,7 @@ def test_every_order_of_the_operations_gives_the_promised_bits(data_type, operat
         other = parts.pop(data.draw(st.integers(1, len(parts) - 1)))
         parts[0] = combine(operator, data_type, parts[0], other)
     found = divide(parts[0], data_type, num_ranks) if operator is Operator.AVG else parts[0]
-    wanted = Promises(one).output(0)
+    wanted = ExpectedOutputs(one).output(0)
     assert np.all(np.isfinite(decode(wanted, data_type)))
     assert decode(found, data_type).tolist() == decode(wanted, data_type).tolist()
 
@@ -101,4 +101,4 @@ def test_data_depend_on_rank_and_seed_and_nothing_else(data_type):
 def test_averages_of_large_integers_are_exact():
     one = task(Kind.ALLREDUCE, 3, 4, data_type=DataType.INT64, operator=Operator.AVG)
     sums = [sum(int(draw_input(one, rank)[k]) for rank in range(3)) for k in range(4)]
-    assert Promises(one).output(0).tolist() == [abs(s) // 3 * (1 if s > 0 else -1) for s in sums]
+    assert ExpectedOutputs(one).output(0).tolist() == [abs(s) // 3 * (1 if s > 0 else -1) for s in sums]

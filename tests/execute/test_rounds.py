@@ -5,10 +5,10 @@ import pytest
 from taccl_py.errors import InvalidArtifact
 from taccl_py.execute.arithmetic import NumpyCells
 from taccl_py.execute.compare import compare_rank
-from taccl_py.execute.engine import Connection, Engine
-from taccl_py.execute.memory import Memory
+from taccl_py.execute.engine import MessageQueue, ThreadblockEngine
+from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.plan import DataType, Operator, cut_size
-from taccl_py.execute.promise import Promises, make_task
+from taccl_py.execute.promise import ExpectedOutputs, make_task
 from taccl_py.execute.rounds import Mailbox, Parcel, Round, find_rounds
 from taccl_py.execute.runs import fill
 from taccl_py.runtimes import EXECUTOR
@@ -22,10 +22,10 @@ class Rank:
 
     def __init__(self, plan, cut, slots, rank, in_place, task):
         cells = NumpyCells(DataType.INT32)
-        self.memory = Memory(plan, cut, cells, rank, in_place=in_place)
+        self.memory = RankMemory(plan, cut, cells, rank, in_place=in_place)
         fill(plan, task, self.memory, rank)
         self.mailbox = Mailbox(slots)
-        self.engine = Engine(plan, cut, {rank: self.memory}, self.mailbox, Operator.SUM, cells)
+        self.engine = ThreadblockEngine(plan, cut, {rank: self.memory}, self.mailbox, Operator.SUM, cells)
         self.rank = rank
 
     def work(self):
@@ -50,7 +50,7 @@ def wrong_elements(plan, size, slots, in_place):
             for connection in one.freed:
                 rank.mailbox.free(connection)
     assert [rank.engine.blocks for rank in ranks] == [[]] * len(ranks)
-    promises = Promises(task)
+    promises = ExpectedOutputs(task)
     return sum(compare_rank(plan, promises, rank.memory, rank.rank, in_place=in_place).num_wrong for rank in ranks)
 
 
@@ -70,7 +70,7 @@ def rounds(file, size=64, slots=8):
 
 def test_a_ring_takes_a_round_for_each_hop_and_one_to_receive():
     """Every rank sends its chunk, then passes on what has come; the slot of a message is free when it was taken."""
-    ring = [Connection(rank, (rank + 1) % 3, 0) for rank in range(3)]
+    ring = [MessageQueue(rank, (rank + 1) % 3, 0) for rank in range(3)]
     sent = tuple(Parcel(connection, 5) for connection in ring)
     # A rank takes from its predecessor: rank 0 from 2.
     taken = (ring[2], ring[0], ring[1])

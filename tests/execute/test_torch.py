@@ -9,7 +9,7 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.execute.arithmetic import combine, decode
 from taccl_py.execute.plan import DataType, Operator
-from taccl_py.execute.promise import Task, draw_input
+from taccl_py.execute.promise import CallTask, draw_input
 from taccl_py.execute.torch_cells import TorchCells, load_torch
 from tests.execute.processes import errors, run_processes, write, write_samples
 from tests.instances import quiet_pulp
@@ -35,7 +35,7 @@ def under_torchrun(num_ranks, *words, module="taccl_py"):
 @pytest.mark.parametrize("data_type", DataType)
 def test_torch_computes_what_numpy_computes(data_type, operator):
     cells = TorchCells(load_torch(), data_type)
-    task = Task(Kind.ALLREDUCE, 2, 0, 256, 256, data_type, operator, 1)
+    task = CallTask(Kind.ALLREDUCE, 2, 0, 256, 256, data_type, operator, 1)
     one, other = draw_input(task, 0), draw_input(task, 1)
     found = cells.unload(cells.combine(operator, cells.load(one), cells.load(other)))
     assert found.dtype == one.dtype

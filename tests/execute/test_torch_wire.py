@@ -4,11 +4,11 @@ import pytest
 
 from taccl_py.errors import InputError
 from taccl_py.execute.plan import Backend
-from taccl_py.execute.torch_wire import Seat, choose_backend, let_share
+from taccl_py.execute.torch_wire import ProcessSeat, choose_backend, let_share
 
-ALONE = [Seat("a", 0, "g0"), Seat("a", 1, "g1"), Seat("b", 0, "g0")]
-SHARED = [Seat("a", 0, "g0"), Seat("a", 1, "g1"), Seat("a", 2, "g0")]
-WITHOUT = [Seat("a", 0, "g0"), Seat("b", 0, None)]
+ALONE = [ProcessSeat("a", 0, "g0"), ProcessSeat("a", 1, "g1"), ProcessSeat("b", 0, "g0")]
+SHARED = [ProcessSeat("a", 0, "g0"), ProcessSeat("a", 1, "g1"), ProcessSeat("a", 2, "g0")]
+WITHOUT = [ProcessSeat("a", 0, "g0"), ProcessSeat("b", 0, None)]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """Short ways to write actions and threadblocks down for tests."""
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Transfer
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.threadblocks import Draft
+from taccl_py.lowering.threadblocks import UnfinishedThreadblock
 
 
 def cells(text):
@@ -12,11 +12,11 @@ def cells(text):
     if not text:
         return None
     first, _, last = text[1:].partition("-")
-    return Cells(Buffer(text[0]), int(first), int(last or first) - int(first) + 1)
+    return CellRange(Buffer(text[0]), int(first), int(last or first) - int(first) + 1)
 
 
 def act(order, op, reads="", writes="", *, rank=0, arrives=NONE, leaves=NONE, ready_us=0.0, busy_us=0.0):
-    return Action(
+    return RankAction(
         order, rank, op, cells(reads), cells(writes), arrives, leaves, ready_us=ready_us, busy_us=busy_us
     )  # fmt: skip
 
@@ -38,11 +38,11 @@ def add(order, reads, writes, **kwargs):
 
 
 def draft(*actions, recv_peer=NONE, send_peer=NONE, channel=0):
-    return Draft(actions[0].rank, recv_peer, send_peer, channel, actions)
+    return UnfinishedThreadblock(actions[0].rank, recv_peer, send_peer, channel, actions)
 
 
 def transfer(src, dst, *, link=0, count=1, message=0, start_us=0.0, instance=0):
-    return Transfer(message, instance, link, src, dst, count, start_us)
+    return StepTransfer(message, instance, link, src, dst, count, start_us)
 
 
 def held_up():

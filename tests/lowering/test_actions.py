@@ -1,13 +1,13 @@
 from taccl_py.collective import Buffer
-from taccl_py.lowering.actions import NONE, Action, Transfer, cut_actions
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.actions import NONE, RankAction, StepTransfer, cut_actions
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.program import Op
 
 
 def cut(count, instances):
-    send = Action(0, 0, Op.SEND, Cells(Buffer.INPUT, 4, count), None, leaves=0)
-    recv = Action(1, 1, Op.RECV, None, Cells(Buffer.OUTPUT, 10, count), arrives=0)
-    return cut_actions((send, recv), (Transfer(0, 0, 0, 0, 1, count, 0.0),), instances)
+    send = RankAction(0, 0, Op.SEND, CellRange(Buffer.INPUT, 4, count), None, leaves=0)
+    recv = RankAction(1, 1, Op.RECV, None, CellRange(Buffer.OUTPUT, 10, count), arrives=0)
+    return cut_actions((send, recv), (StepTransfer(0, 0, 0, 0, 1, count, 0.0),), instances)
 
 
 def test_each_instance_gets_an_equal_part_of_neighbouring_cells_at_both_ends():
@@ -38,6 +38,6 @@ def test_orders_are_places_in_the_list():
 
 
 def test_local_work_stays_beside_the_part_of_its_message():
-    add = Action(1, 1, Op.REDUCE, Cells(Buffer.SCRATCH, 0, 2), Cells(Buffer.OUTPUT, 0, 2), beside=0)
-    work = cut_actions((add,), (Transfer(0, 0, 0, 0, 1, 2, 0.0),), 2)
+    add = RankAction(1, 1, Op.REDUCE, CellRange(Buffer.SCRATCH, 0, 2), CellRange(Buffer.OUTPUT, 0, 2), beside=0)
+    work = cut_actions((add,), (StepTransfer(0, 0, 0, 0, 1, 2, 0.0),), 2)
     assert [(a.beside, a.reads.first, a.writes.first) for a in work.actions] == [(0, 0, 0), (1, 2, 2)]

@@ -1,11 +1,11 @@
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.assemble import assemble_gpus, count_steps
-from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.program import Op
 from tests.lowering.drafts import copy, draft, recv, send
 
-GEOMETRY = Geometry(Collective(Kind.ALLREDUCE, 2, 100), 1, exact=False)
+GEOMETRY = BufferSizes(Collective(Kind.ALLREDUCE, 2, 100), 1, exact=False)
 
 
 def assemble(*drafts):

@@ -1,7 +1,7 @@
 import pytest
 
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.actions import Work
+from taccl_py.lowering.actions import RankWork
 from taccl_py.lowering.channels import ChannelRules, assign_channels
 from taccl_py.runtimes import EXECUTOR
 from tests.lowering import cases
@@ -10,7 +10,7 @@ from tests.lowering.drafts import send, transfer
 
 def channels(topology, transfers, *, instances=1, spread=(), actions=None):
     actions = actions or [send(i, f"i{i}", i, rank=t.src) for i, t in enumerate(transfers)]
-    work = Work(tuple(actions), tuple(transfers))
+    work = RankWork(tuple(actions), tuple(transfers))
     return assign_channels(work, topology, ChannelRules(EXECUTOR, instances, dict(spread)))
 
 

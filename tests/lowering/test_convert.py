@@ -8,7 +8,7 @@ from taccl_py.collective import Kind
 from taccl_py.conversion import convert_and_judge
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.execute.reader import read_plan
-from taccl_py.lowering.buffers import Placement
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.foreign import LocalCopy, read_foreign, runs_of
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import lower_and_judge
@@ -59,7 +59,7 @@ def test_copies_become_steps_for_which_others_wait_so_that_the_file_is_right_out
 
 
 def test_a_file_that_stays_in_place_needs_no_copies():
-    found = converted(copying_allgather(), placement=Placement.IN_PLACE)
+    found = converted(copying_allgather(), placement=CallPlacement.IN_PLACE)
     assert places(found) == (True, False)
     assert {len(gpu.threadblocks) for gpu in found.program.gpus} == {2}
 

@@ -1,4 +1,4 @@
-from taccl_py.lowering.actions import NONE, Work
+from taccl_py.lowering.actions import NONE, RankWork
 from taccl_py.lowering.flow import trace_flow
 from tests.lowering.drafts import add, copy, recv, send, transfer
 
@@ -6,7 +6,7 @@ USER_END_US = 99.0
 
 
 def flow_of(*actions, transfers=()):
-    return trace_flow(Work(actions, transfers), USER_END_US)
+    return trace_flow(RankWork(actions, transfers), USER_END_US)
 
 
 def test_a_send_of_exactly_what_arrived_is_a_forward():

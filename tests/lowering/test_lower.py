@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering import lower as lower_module
-from taccl_py.lowering.lower import Lowering, LoweringOptions, Placement, PortOrder, lower
+from taccl_py.lowering.lower import CallPlacement, Lowering, LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
 from taccl_py.lowering.program import Op, Protocol
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, RUNTIMES
@@ -38,7 +38,7 @@ CASES = {
 }
 
 
-def options(runtime=EXECUTOR, placement=Placement.BOTH, **kwargs):
+def options(runtime=EXECUTOR, placement=CallPlacement.BOTH, **kwargs):
     return LoweringOptions(runtime, placement, **kwargs)
 
 
@@ -47,11 +47,11 @@ def steps(program, *ops):
 
 
 def possible(schedule, placement, runtime):
-    return not (runtime is LEGACY and placement is Placement.IN_PLACE and schedule.collective.kind is Kind.ALLTOALL)
+    return not (runtime is LEGACY and placement is CallPlacement.IN_PLACE and schedule.collective.kind is Kind.ALLTOALL)
 
 
 @pytest.mark.parametrize("instances", [1, 3])
-@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize("placement", CallPlacement)
 @pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=lambda r: r.name)
 @pytest.mark.parametrize("schedule", CASES.values(), ids=CASES)
 def test_program_gives_the_right_result(schedule, runtime, placement, instances):
@@ -66,7 +66,7 @@ def test_program_gives_the_right_result(schedule, runtime, placement, instances)
     seed=st.integers(0, 10**9),
     kind=st.sampled_from(Kind),
     runtime=st.sampled_from([EXECUTOR, RCCL, LEGACY]),
-    placement=st.sampled_from(Placement),
+    placement=st.sampled_from(CallPlacement),
     instances=st.integers(1, 3),
     protocol=st.sampled_from([None, *Protocol]),
     max_threadblocks=st.sampled_from([None, None, 4, 6]),
@@ -104,7 +104,7 @@ def test_program_text_is_as_accepted(golden, name, runtime):
     golden(str(lower(CASES[name], options(runtime))))
 
 
-@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize("placement", CallPlacement)
 def test_program_text_of_a_ring_is_as_accepted_for_each_placement(golden, placement):
     golden(str(lower(CASES["ring-allreduce"], options(placement=placement, instances=2))))
 
@@ -156,7 +156,7 @@ def test_a_forward_is_not_fused_when_somebody_else_waits_for_the_data():
 
 def test_receiving_and_sending_at_the_same_time_stay_apart():
     """Every rank of a full machine sends one chunk while it receives another; joined, one would wait for the other."""
-    program = lower(CASES["direct-alltoall"], options(placement=Placement.OUT_OF_PLACE))
+    program = lower(CASES["direct-alltoall"], options(placement=CallPlacement.OUT_OF_PLACE))
     assert all(min(tb.send_peer, tb.recv_peer) == -1 for gpu in program.gpus for tb in gpu.threadblocks)
 
 
@@ -167,7 +167,7 @@ def test_own_chunks_go_straight_from_the_input_and_are_copied_without_waiting():
 
 
 def test_own_chunks_are_not_copied_when_the_call_is_certainly_in_place():
-    program = lower(CASES["ring-allgather"], options(placement=Placement.IN_PLACE))
+    program = lower(CASES["ring-allgather"], options(placement=CallPlacement.IN_PLACE))
     assert not steps(program, Op.COPY)
 
 
@@ -178,9 +178,10 @@ def test_own_chunks_that_travel_with_received_ones_are_where_they_belong_when_th
     plan.send(2, 0, 1, 2)
     plan.send(0, 1, 2)
     copies = {
-        placement: len(steps(lower(plan.schedule(), options(placement=placement)), Op.COPY)) for placement in Placement
+        placement: len(steps(lower(plan.schedule(), options(placement=placement)), Op.COPY))
+        for placement in CallPlacement
     }
-    assert copies == {Placement.BOTH: 3, Placement.IN_PLACE: 0, Placement.OUT_OF_PLACE: 3}
+    assert copies == {CallPlacement.BOTH: 3, CallPlacement.IN_PLACE: 0, CallPlacement.OUT_OF_PLACE: 3}
     execute(lower(plan.schedule(), options()), plan.schedule(), EXECUTOR)
 
 
@@ -207,7 +208,7 @@ def test_a_chunk_that_arrives_before_its_cell_is_free_in_place_waits_in_scratch(
 
 
 def test_out_of_place_no_chunk_waits_in_scratch():
-    program = lower(early_alltoall(), options(placement=Placement.OUT_OF_PLACE))
+    program = lower(early_alltoall(), options(placement=CallPlacement.OUT_OF_PLACE))
     assert [gpu.scratch_chunks for gpu in program.gpus] == [0, 0]
 
 
@@ -238,7 +239,7 @@ def test_the_legacy_runtime_gets_one_placement():
     }
     assert flags == {"allgather": (True, False), "alltoall": (False, True)}
     with pytest.raises(LoweringError, match="in place"):
-        lower(CASES["direct-alltoall"], options(LEGACY, Placement.IN_PLACE))
+        lower(CASES["direct-alltoall"], options(LEGACY, CallPlacement.IN_PLACE))
 
 
 def test_parallel_links_keep_their_lanes():
@@ -369,7 +370,7 @@ def test_a_send_frees_no_cells_where_its_flag_may_come_too_early():
     schedule = replace(cases.recursive_doubling(2), chunk_bytes=100.0)
     assert lower(schedule, options(EXECUTOR)).protocol is Protocol.LL
     assert lower(schedule, options(RCCL)).protocol is Protocol.LL128
-    assert lower(schedule, options(RCCL, Placement.OUT_OF_PLACE)).protocol is Protocol.LL
+    assert lower(schedule, options(RCCL, CallPlacement.OUT_OF_PLACE)).protocol is Protocol.LL
     assert lower(schedule, options(RCCL, protocol=Protocol.LL)).protocol is Protocol.LL
 
 
@@ -413,7 +414,7 @@ def test_a_rank_that_takes_no_part_has_no_threadblocks():
     plan = cases.Planner(schedule.topology, schedule.collective)
     plan.send(0, 1, 1)
     plan.send(0, 2, 2)
-    program = lower(plan.schedule(), options(placement=Placement.IN_PLACE))
+    program = lower(plan.schedule(), options(placement=CallPlacement.IN_PLACE))
     assert [len(gpu.threadblocks) for gpu in program.gpus] == [2, 1, 1]
 
 

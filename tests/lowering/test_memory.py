@@ -2,10 +2,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl_py.collective import Buffer, Collective, Kind
-from taccl_py.lowering.actions import Action
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.memory import Memory
+from taccl_py.lowering.actions import RankAction
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.memory import CellHistory
 from taccl_py.lowering.program import Op
 from tests.lowering.drafts import copy, recv, send
 
@@ -13,11 +13,11 @@ PER_RANK = 4
 
 
 def gather(kind=Kind.ALLGATHER):
-    return Geometry(Collective(kind, 2, PER_RANK), 1, exact=False)
+    return BufferSizes(Collective(kind, 2, PER_RANK), 1, exact=False)
 
 
 def accesses(actions, geometry, *, aliased):
-    memory = Memory(actions, geometry, aliased=aliased)
+    memory = CellHistory(actions, geometry, aliased=aliased)
     return [memory.access(action) for action in actions]
 
 
@@ -68,7 +68,7 @@ def runs(draw):
     buffer = draw(st.sampled_from(list(Buffer)))
     end = PER_RANK if buffer is Buffer.INPUT else 2 * PER_RANK
     first = draw(st.integers(0, end - 1))
-    return Cells(buffer, first, draw(st.integers(1, end - first)))
+    return CellRange(buffer, first, draw(st.integers(1, end - first)))
 
 
 @given(
@@ -78,7 +78,7 @@ def runs(draw):
 )
 def test_stretches_of_cells_tell_the_same_as_single_cells(drawn, kind, aliased):
     actions = [
-        Action(order, rank, op, reads, None if op is Op.SEND else writes)
+        RankAction(order, rank, op, reads, None if op is Op.SEND else writes)
         for order, (op, rank, reads, writes) in enumerate(drawn)
     ]
     geometry = gather(kind)

@@ -7,7 +7,7 @@ import pytest
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InvalidArtifact, LoweringError, Violation
 from taccl_py.lowering import parts
-from taccl_py.lowering.images import Images
+from taccl_py.lowering.images import RankImages
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_patterns, lower_ranks
@@ -168,7 +168,7 @@ def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself(mo
     schedule = group("hpn:3", Kind.ALLTOALL)
     (program,) = lower_ranks(schedule, lower_patterns(schedule, OPTIONS), [0])
     assert any(step.count > 1 for tb in program.gpus[0].threadblocks for step in tb.steps)
-    assert not Images(schedule, [program.gpus[0]], 1).are_whole
+    assert not RankImages(schedule, [program.gpus[0]], 1).are_whole
     assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
 
 
@@ -177,7 +177,7 @@ def test_with_seams_no_step_is_torn_apart(monkeypatch, machine, kind):
     monkeypatch.setattr("taccl_py.synthesis.matching.replicate.delegated", lambda _demand: None)
     schedule = group(machine, kind)
     patterns = lower_patterns(schedule, OPTIONS, schedule.seams)
-    images = Images(schedule, [patterns.programs[root].gpus[root] for root in schedule.roots], 1)
+    images = RankImages(schedule, [patterns.programs[root].gpus[root] for root in schedule.roots], 1)
     assert images.are_whole
     programs = list(lower_ranks(schedule, patterns, range(schedule.topology.num_ranks)))
     assert [program.gpus[rank] for rank, program in enumerate(programs)] == [
@@ -203,7 +203,7 @@ def test_where_neighbours_stay_together_other_ranks_are_images():
     assert any(
         step.count > 1 and step.src.buffer is Buffer.INPUT for tb in patterns[0].threadblocks for step in tb.steps
     )
-    assert Images(schedule, patterns, 1).are_whole
+    assert RankImages(schedule, patterns, 1).are_whole
     lowered = lower_group_and_judge(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)

@@ -4,8 +4,8 @@ import pytest
 
 from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages
 from taccl_py.lowering.program import Op
@@ -18,7 +18,7 @@ PLAIN = PlacementRules(aliased=True, identical=False, fused=False)
 
 
 def place(schedule, rules=APART):
-    geometry = Geometry(schedule.collective, 1, exact=False)
+    geometry = BufferSizes(schedule.collective, 1, exact=False)
     return place_messages(schedule, order_events(schedule), geometry, rules)
 
 
@@ -27,15 +27,15 @@ def on(actions, rank, *ops):
 
 
 def inputs(first, count=1):
-    return Cells(Buffer.INPUT, first, count)
+    return CellRange(Buffer.INPUT, first, count)
 
 
 def outputs(first, count=1):
-    return Cells(Buffer.OUTPUT, first, count)
+    return CellRange(Buffer.OUTPUT, first, count)
 
 
 def scratch(first, count=1):
-    return Cells(Buffer.SCRATCH, first, count)
+    return CellRange(Buffer.SCRATCH, first, count)
 
 
 def test_first_contribution_is_added_to_the_input_and_later_ones_to_the_sum():

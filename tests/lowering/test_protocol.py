@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, largest_size_bytes, largest_size_with
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
@@ -92,7 +92,7 @@ def test_machines_without_sizes_get_simple():
 
 
 def test_largest_size_keeps_the_loop_within_its_limit():
-    geometry = Geometry(Collective(Kind.ALLREDUCE, 4, 1), 2, exact=False)
+    geometry = BufferSizes(Collective(Kind.ALLREDUCE, 4, 1), 2, exact=False)
     assert largest_size_bytes(geometry, EXECUTOR, Protocol.LL) == 8 * 32768 * 65535
     assert largest_size_bytes(geometry, RCCL, Protocol.LL) == 8 * 16384 * 65535
     assert largest_size_bytes(geometry, EXECUTOR, Protocol.SIMPLE) == 8 * (1 << 21) * 65535
@@ -102,11 +102,11 @@ def test_largest_size_keeps_the_loop_within_its_limit():
 @pytest.mark.parametrize("kind", [Kind.ALLREDUCE, Kind.ALLGATHER])
 def test_largest_size_of_legacy_is_what_its_counts_can_bear(kind):
     """Of elements, which may be bytes; of AllGather always of bytes."""
-    geometry = Geometry(Collective(kind, 4, 1), 1, exact=True)
+    geometry = BufferSizes(Collective(kind, 4, 1), 1, exact=True)
     assert largest_size_bytes(geometry, LEGACY, Protocol.SIMPLE) == (1 << 31) - 1
     assert largest_size_bytes(geometry, LEGACY, Protocol.LL) == (1 << 31) - 1
 
 
 def test_sizes_up_to_which_an_operation_carries_several_cells():
-    geometry = Geometry(Collective(Kind.ALLREDUCE, 4, 1), 1, exact=False)
+    geometry = BufferSizes(Collective(Kind.ALLREDUCE, 4, 1), 1, exact=False)
     assert largest_size_with(3, geometry, EXECUTOR, Protocol.LL) == 4 * (32768 // 3)

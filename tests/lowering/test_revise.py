@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from taccl_py.lowering.dependencies import Dependencies
 from taccl_py.lowering.fifo import FifoModel
-from taccl_py.lowering.revise import Attempt, Decisions, loosen
+from taccl_py.lowering.revise import Decisions, ProgramRevision, loosen
 from tests.lowering.drafts import copy, held_up
 
 ONE_CELL = FifoModel(1, 1)
@@ -12,7 +12,7 @@ ONE_CELL = FifoModel(1, 1)
 
 def attempt(drafts, waits, transfers):
     transfers = tuple(replace(each, message=number) for number, each in enumerate(transfers))
-    return Attempt(drafts, transfers, 1, (0, 0), Dependencies(waits, frozenset(), False))
+    return ProgramRevision(drafts, transfers, 1, (0, 0), Dependencies(waits, frozenset(), False))
 
 
 def test_messages_that_would_hold_up_the_rest_one_after_the_other_are_found_together():

@@ -3,16 +3,16 @@ import random
 import pytest
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.lowering.actions import Work
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.memory import Memory
+from taccl_py.lowering.actions import RankWork
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.memory import CellHistory
 from taccl_py.lowering.sequence import sequence_actions
 from tests.lowering.drafts import recv, send, transfer
 
 
 def sequenced(actions, transfers):
-    geometry = Geometry(Collective(Kind.ALLGATHER, 2, 50), 1, exact=False)
-    found = sequence_actions(Work(tuple(actions), tuple(transfers)), Memory(actions, geometry, aliased=True))
+    geometry = BufferSizes(Collective(Kind.ALLGATHER, 2, 50), 1, exact=False)
+    found = sequence_actions(RankWork(tuple(actions), tuple(transfers)), CellHistory(actions, geometry, aliased=True))
     assert [action.order for action in found.actions] == list(range(len(found.actions)))
     return [action.leaves if action.leaves >= 0 else 10 + action.arrives for action in found.actions]
 

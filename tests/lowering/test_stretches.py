@@ -1,5 +1,5 @@
 from taccl_py.collective import Collective, Kind
-from taccl_py.lowering.buffers import Geometry
+from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.stretches import Stretches
 from tests.lowering.drafts import cells, copy, recv
 
@@ -21,7 +21,7 @@ def test_all_output_is_found_and_nothing_else():
 
 def test_in_place_what_is_the_same_memory_is_the_same_stretch():
     """Rank 1 of an AllGather of 4 chunks each has its input in cells 4 to 7 of its output."""
-    geometry = Geometry(Collective(Kind.ALLGATHER, 2, 4), 1, exact=False)
+    geometry = BufferSizes(Collective(Kind.ALLGATHER, 2, 4), 1, exact=False)
     stretches = Stretches([copy(0, "i1-2", "o2-8", rank=1)], geometry)
     inside = stretches.in_place(stretches.of(1, cells("o2-8")))
     own = stretches.of(1, cells("i1-2"))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.errors import LoweringError
-from taccl_py.lowering.actions import NONE, Work
+from taccl_py.lowering.actions import NONE, RankWork
 from taccl_py.lowering.flow import trace_flow
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.threadblocks import Joint, ThreadblockRules, draft_threadblocks
@@ -14,7 +14,7 @@ RULES = ThreadblockRules(EXECUTOR, 100, {}, 1, frozenset())
 
 
 def drafts_of(actions, transfers, rules=RULES, channels=None):
-    work = Work(tuple(actions), tuple(transfers))
+    work = RankWork(tuple(actions), tuple(transfers))
     flow = trace_flow(work, makespan_us=100.0)
     return draft_threadblocks(work, flow, tuple(channels or [0] * len(transfers)), 1, rules)[0]
 

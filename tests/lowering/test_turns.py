@@ -7,7 +7,7 @@ from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.turns import find_turns, latest_first
 from taccl_py.runtimes import EXECUTOR, RUNTIMES
-from taccl_py.schedule.layout import Draft as Hop
+from taccl_py.schedule.layout import UntimedMessage as Hop
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.topology.model import Link

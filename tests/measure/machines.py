@@ -6,25 +6,30 @@ from taccl_py.discover.graphs import read_node_link
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.topology.template import (
-    Cost,
-    Network,
+    AlphaBeta,
+    NetworkReach,
     Nic,
     NodeLink,
+    NodeNetwork,
     NodePort,
     NodeSwitch,
     NodeTemplate,
     PortSide,
-    Reach,
     Side,
     instantiate,
 )
 
-IB = Cost(2.6, 105.0)
-NVLINK, HALF_NVLINK, NVSWITCH, PCIE = Cost(0.7, 23.0), Cost(0.7, 46.0), Cost(0.7, 8.0), Cost(1.5, 80.0)
-RAIL_SWITCH, RAIL_NIC = Cost(0.5, 4.0), Cost(3.0, 40.0)
-LEAF, UPLINK = Cost(1.0, 40.0), Cost(0.5, 20.0)
-PROCESSOR = Cost(2.5, 40.0)
-RING, TORUS = Cost(2.0, 30.0), Cost(0.9, 25.0)
+IB = AlphaBeta(2.6, 105.0)
+NVLINK, HALF_NVLINK, NVSWITCH, PCIE = (
+    AlphaBeta(0.7, 23.0),
+    AlphaBeta(0.7, 46.0),
+    AlphaBeta(0.7, 8.0),
+    AlphaBeta(1.5, 80.0),
+)
+RAIL_SWITCH, RAIL_NIC = AlphaBeta(0.5, 4.0), AlphaBeta(3.0, 40.0)
+LEAF, UPLINK = AlphaBeta(1.0, 40.0), AlphaBeta(0.5, 20.0)
+PROCESSOR = AlphaBeta(2.5, 40.0)
+RING, TORUS = AlphaBeta(2.0, 30.0), AlphaBeta(0.9, 25.0)
 
 
 def ndv2_like(fast=NVLINK, slow=HALF_NVLINK, nic=IB):
@@ -47,7 +52,7 @@ def ndv2_pcie(fast=NVLINK, slow=HALF_NVLINK, nic=IB, pcie=PCIE):
         NodeLink(a, b, pcie, ports=(PortSide(f"up{a // 2}", Side.OUT), PortSide(f"up{b // 2}", Side.IN)))
         for a, b in ((0, 3), (3, 0), (1, 2), (2, 1))
     )
-    ports = tuple(NodePort(f"up{i}", Cost(0.0, pcie.beta_us_per_mb)) for i in range(2))
+    ports = tuple(NodePort(f"up{i}", AlphaBeta(0.0, pcie.beta_us_per_mb)) for i in range(2))
     links = square(fast, slow) + diagonals
     return instantiate(NodeTemplate("ndv2-pcie", "", "", 4, links=links, nics=(one_nic(nic),), ports=ports), 2)
 
@@ -62,7 +67,7 @@ def pcie_shared(cost=PCIE):
                 if a // 2 != b // 2:
                     way = (PortSide(f"up{a // 2}", Side.OUT), PortSide(f"up{b // 2}", Side.IN))
                 links.append(NodeLink(a, b, cost, ports=way))
-    ports = tuple(NodePort(f"up{i}", Cost(0.0, cost.beta_us_per_mb)) for i in range(2))
+    ports = tuple(NodePort(f"up{i}", AlphaBeta(0.0, cost.beta_us_per_mb)) for i in range(2))
     return instantiate(NodeTemplate("pcie-shared", "", "", 4, links=tuple(links), ports=ports))
 
 
@@ -77,7 +82,7 @@ def dgx2_like(switch=NVSWITCH, nic=IB):
 def wide_nics(times_a_link):
     """2 nodes of 4 on a switch, each two ranks with a NIC that is so many times as fast as a link through it."""
     machine = dgx2_like()
-    wide = Cost(IB.alpha_us / times_a_link, IB.beta_us_per_mb / times_a_link)
+    wide = AlphaBeta(IB.alpha_us / times_a_link, IB.beta_us_per_mb / times_a_link)
     ports = tuple(
         Port(port.name, wide.alpha_us, wide.beta_us_per_mb) if "ib" in port.name else port for port in machine.ports
     )
@@ -90,7 +95,7 @@ def rails(switch=RAIL_SWITCH, nic=RAIL_NIC):
     return instantiate(
         NodeTemplate(
             "rails", "", "", 8, switches=(NodeSwitch("nvs", ranks, switch),),
-            nics=tuple(Nic(f"ib{r}", (r,), nic) for r in ranks), network=Network(Reach.RAIL),
+            nics=tuple(Nic(f"ib{r}", (r,), nic) for r in ranks), network=NodeNetwork(NetworkReach.RAIL),
         ),
         2,
     )  # fmt: skip
@@ -110,7 +115,7 @@ def written(cost):
 
 def small_nodes(nodes):
     """Nodes of 2 ranks with a link and a NIC each."""
-    links = (NodeLink(0, 1, Cost(0.5, 8.0)), NodeLink(1, 0, Cost(0.5, 8.0)))
+    links = (NodeLink(0, 1, AlphaBeta(0.5, 8.0)), NodeLink(1, 0, AlphaBeta(0.5, 8.0)))
     return instantiate(NodeTemplate("small", "", "", 2, links=links, nics=(Nic("ib", (0, 1), IB),)), nodes)
 
 
@@ -144,12 +149,12 @@ MACHINES = {
 }  # fmt: skip
 
 # The same shapes in milliseconds, for processes of one computer, which cannot keep microseconds apart.
-FAST, SLOW, NIC = Cost(1000.0, 900.0), Cost(1000.0, 1500.0), Cost(1200.0, 1100.0)
+FAST, SLOW, NIC = AlphaBeta(1000.0, 900.0), AlphaBeta(1000.0, 1500.0), AlphaBeta(1200.0, 1100.0)
 SLOW_MACHINES = {
-    "ndv2_pcie": lambda: ndv2_pcie(FAST, SLOW, NIC, Cost(1200.0, 1700.0)),
+    "ndv2_pcie": lambda: ndv2_pcie(FAST, SLOW, NIC, AlphaBeta(1200.0, 1700.0)),
     "dgx2_like": lambda: dgx2_like(FAST, NIC),
     "rails": lambda: rails(FAST, NIC),
     "ring": lambda: ring(FAST),
     "torus": lambda: torus(FAST),
-    "tree": lambda: tree(SLOW, Cost(500.0, 800.0)),
+    "tree": lambda: tree(SLOW, AlphaBeta(500.0, 800.0)),
 }

@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
-from taccl_py.measure.nccl_tests import Row, parse_log, read_times
+from taccl_py.measure.nccl_tests import LogRow, parse_log, read_times
 
 NEW = """\
 # Collective test starting: all_reduce_perf
@@ -43,13 +43,13 @@ OLD = """\
 def test_a_new_log():
     log = parse_log(NEW, "log")
     assert (log.kind, log.num_ranks, log.num_processes, log.gpus_per_process) == (Kind.ALLREDUCE, 4, 4, 1)
-    assert log.rows == (Row(4096, 12.34, 11.5), Row(67108864, 428.0, 427.0))
+    assert log.rows == (LogRow(4096, 12.34, 11.5), LogRow(67108864, 428.0, 427.0))
 
 
 def test_an_old_log_of_one_process():
     log = parse_log(OLD, "log", Kind.ALLGATHER)
     assert (log.kind, log.num_ranks, log.num_processes, log.gpus_per_process) == (None, 2, 1, 2)
-    assert log.rows == (Row(1024, 20.1, 19.9),)
+    assert log.rows == (LogRow(1024, 20.1, 19.9),)
 
 
 @pytest.mark.parametrize("mark", ["[1,0]<stdout>:", "0: "])

@@ -7,7 +7,7 @@ import pytest
 from taccl_py.errors import InputError
 from taccl_py.measure import profiler
 from taccl_py.measure.emulate import EmulatedBench
-from taccl_py.measure.experiment import Counted, Experiment, Flow
+from taccl_py.measure.experiment import Counted, Experiment, MeasuredFlow
 from taccl_py.measure.profiler import most_experiments, profile
 from taccl_py.measure.record import Record
 from taccl_py.topology.catalog import load_topology
@@ -68,12 +68,15 @@ def test_a_port_of_two_ranks_is_told_from_two_ports_where_one_link_of_each_fills
 def test_two_flows_through_one_port_take_turns():
     """NDv2-like: 8 messages of 1 MB over the NIC take 8 x (2.6 + 105); of two senders together 16 times that."""
     bench = EmulatedBench(MACHINES["ndv2_like"]())
-    (alone,) = bench.run(Experiment((Flow(0, 4),), 10**6, 8))
+    (alone,) = bench.run(Experiment((MeasuredFlow(0, 4),), 10**6, 8))
     assert alone == pytest.approx(8 * 107.6)
-    assert max(bench.run(Experiment((Flow(0, 4), Flow(1, 5)), 10**6, 8))) == pytest.approx(16 * 107.6)
-    assert bench.run(Experiment((Flow(0, 4), Flow(4, 0)), 10**6, 8)) == (pytest.approx(alone), pytest.approx(alone))
+    assert max(bench.run(Experiment((MeasuredFlow(0, 4), MeasuredFlow(1, 5)), 10**6, 8))) == pytest.approx(16 * 107.6)
+    assert bench.run(Experiment((MeasuredFlow(0, 4), MeasuredFlow(4, 0)), 10**6, 8)) == (
+        pytest.approx(alone),
+        pytest.approx(alone),
+    )
     with pytest.raises(InputError, match="no link 0->3"):
-        bench.run(Experiment((Flow(0, 3),), 8))
+        bench.run(Experiment((MeasuredFlow(0, 3),), 8))
 
 
 class Stopped(Exception):
@@ -119,7 +122,7 @@ def test_a_profile_that_is_stopped_at_any_time_is_a_machine_with_all_links(resul
     assert set(found.topology.links_between) == set(truth.links_between)
     require_connected(found.topology)
     for mine, true in zip(found.topology.links, truth.links, strict=True):
-        if Flow(mine.src, mine.dst) not in found.assumed:
+        if MeasuredFlow(mine.src, mine.dst) not in found.assumed:
             assert mine.beta_us_per_mb == pytest.approx(true.beta_us_per_mb, rel=0.03)
 
 
@@ -142,7 +145,7 @@ def test_runs_that_scatter_are_repeated_and_the_lower_ones_count():
             return tuple(time * (2 if self.turns % 2 else 1) for time in super().run(experiment))
 
     bench = Disturbed(MACHINES["ring"]())
-    assert Counted(bench).last_us([Flow(0, 1)], 10**6, 4) == pytest.approx(4 * 32)
+    assert Counted(bench).last_us([MeasuredFlow(0, 1)], 10**6, 4) == pytest.approx(4 * 32)
     assert bench.turns == 12
 
 
@@ -157,7 +160,7 @@ def test_how_long_the_last_of_equal_flows_takes_is_not_lost_when_chance_says_whi
             return super().run(experiment)[:: 1 if self.turns % 3 else -1]
 
     bench = Shuffled(MACHINES["ndv2_like"]())
-    flows = [Flow(0, 4), Flow(1, 5)]
+    flows = [MeasuredFlow(0, 4), MeasuredFlow(1, 5)]
     for messages in (8, 9, 10):
         found = sorted(Counted(bench).times_us(flows, 10**6, messages))
         assert found == [pytest.approx((2 * messages - 1) * 107.6), pytest.approx(2 * messages * 107.6)]

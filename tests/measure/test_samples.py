@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from taccl_py.errors import InputError
 from taccl_py.measure.assemble import Grouping, fit_topology
 from taccl_py.measure.emulate import EmulatedBench
-from taccl_py.measure.experiment import Experiment, Flow
+from taccl_py.measure.experiment import Experiment, MeasuredFlow
 from taccl_py.measure.foreign import read_any
 from taccl_py.measure.samples import Sample, read_samples, write_samples
 from tests.measure.machines import MACHINES
@@ -202,7 +202,11 @@ def test_ports_are_inferred_from_what_was_recorded_together(name):
 def test_a_port_that_only_many_flows_feel_is_inferred_from_them():
     """The uplinks of the tree carry two flows without slowing them, and four at half the rate."""
     truth = MACHINES["tree"]()
-    groups = [[Flow(0, 4), Flow(1, 5)], [Flow(r, r + 4) for r in range(4)], [Flow(r + 4, r) for r in range(4)]]
+    groups = [
+        [MeasuredFlow(0, 4), MeasuredFlow(1, 5)],
+        [MeasuredFlow(r, r + 4) for r in range(4)],
+        [MeasuredFlow(r + 4, r) for r in range(4)],
+    ]
     fitted = fit_topology(recorded(truth, groups), "tree").topology
     assert set(felt_ports(fitted)) == {frozenset((f.src, f.dst) for f in group) for group in groups[1:]}
     for port in fitted.ports:

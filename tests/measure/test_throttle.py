@@ -2,7 +2,7 @@
 
 import pytest
 
-from taccl_py.measure.experiment import Flow
+from taccl_py.measure.experiment import MeasuredFlow
 from taccl_py.measure.throttle import Throttle
 from taccl_py.topology.machines import formula_topology
 from tests.measure.machines import MACHINES
@@ -27,21 +27,25 @@ def opened(tmp_path):
 def test_a_message_takes_alpha_and_beta_from_when_it_is_ready(opened):
     """2 us + 30 us/MB of 1 MB, ten times slower."""
     (ring,) = opened(formula_topology("ring:4,alpha_us=2,beta_us_per_mb=30"), scale=10)
-    passage = ring.send(Flow(0, 1), 1_000_000, 5.0)
+    passage = ring.send(MeasuredFlow(0, 1), 1_000_000, 5.0)
     assert (passage.free_seconds, passage.due_seconds) == (pytest.approx(5.00032), pytest.approx(5.00032))
 
 
 def test_flows_through_one_port_take_turns_whoever_asks(opened):
     """NDv2-like: the NIC of node 0 is shared by all its ranks, and free again after 2.6 + 105 us."""
     one, other = opened(MACHINES["ndv2_like"](), 2)
-    ends = [one.send(Flow(0, 4), 10**6, 0.0), other.send(Flow(1, 5), 10**6, 0.0), one.send(Flow(0, 4), 10**6, 107.6e-6)]
+    ends = [
+        one.send(MeasuredFlow(0, 4), 10**6, 0.0),
+        other.send(MeasuredFlow(1, 5), 10**6, 0.0),
+        one.send(MeasuredFlow(0, 4), 10**6, 107.6e-6),
+    ]
     assert [end.due_seconds for end in ends] == [pytest.approx(turn * 107.6e-6) for turn in (1, 2, 3)]
-    assert other.send(Flow(4, 0), 10**6, 0.0).due_seconds == pytest.approx(107.6e-6)
+    assert other.send(MeasuredFlow(4, 0), 10**6, 0.0).due_seconds == pytest.approx(107.6e-6)
 
 
 def test_a_gap_that_is_long_enough_is_used_and_one_that_is_not_is_left(opened):
     (ring,) = opened(formula_topology("ring:4,alpha_us=10,beta_us_per_mb=0"))
-    flow = Flow(0, 1)
+    flow = MeasuredFlow(0, 1)
     assert ring.send(flow, 0, 0.0).due_seconds == pytest.approx(10e-6)
     assert ring.send(flow, 0, 35e-6).due_seconds == pytest.approx(45e-6)
     assert ring.send(flow, 0, 12e-6).due_seconds == pytest.approx(22e-6)
@@ -51,6 +55,6 @@ def test_a_gap_that_is_long_enough_is_used_and_one_that_is_not_is_left(opened):
 
 def test_what_is_cleared_is_forgotten_by_all(opened):
     one, other = opened(formula_topology("ring:4,alpha_us=10,beta_us_per_mb=0"), 2)
-    one.send(Flow(0, 1), 0, 0.0)
+    one.send(MeasuredFlow(0, 1), 0, 0.0)
     other.clear()
-    assert one.send(Flow(0, 1), 0, 0.0).due_seconds == pytest.approx(10e-6)
+    assert one.send(MeasuredFlow(0, 1), 0, 0.0).due_seconds == pytest.approx(10e-6)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from taccl_py.measure.experiment import Experiment, Flow
-from taccl_py.measure.processes import Ended, Job, Part, ProcessBench
+from taccl_py.measure.experiment import Experiment, MeasuredFlow
+from taccl_py.measure.processes import Ended, ExperimentPart, LaunchedProcesses, ProcessBench
 
 ROOT = Path(__file__).parents[2]
 # A process and a child that keep the same processor busy, so that each has to wait for the other.
@@ -32,7 +32,7 @@ os.waitpid(child, 0)
 """
 
 
-class ScriptedJob(Job):
+class ScriptedJob(LaunchedProcesses):
     def bench(self, throttle):
         raise NotImplementedError
 
@@ -66,14 +66,14 @@ class ScriptedBench(ProcessBench):
 
     def _take_part(self, order):  # noqa: ARG002
         self.done += 1
-        return Part({})
+        return ExperimentPart({})
 
     def _collect(self, own):  # noqa: ARG002
         done_us, *waited_us = next(self._runs)
-        return [Part({}, waited_us[0]), Part({0: Ended(done_us)}, waited_us[1])]
+        return [ExperimentPart({}, waited_us[0]), ExperimentPart({0: Ended(done_us)}, waited_us[1])]
 
 
-ONE = Experiment((Flow(0, 1),), 8, 1)
+ONE = Experiment((MeasuredFlow(0, 1),), 8, 1)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux counts how long a process waits")

@@ -7,14 +7,14 @@ from taccl_py.lowering.protocol import choose_protocol
 from taccl_py.portfolio import build
 from taccl_py.portfolio.variants import at_size
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from tests.instances import MB, full
 
 
 def test_where_the_protocol_changes_is_found_without_timing_every_size(monkeypatch):
     topology = full(2)
-    drafts = [Draft(link, (link,), 0, 1) for link in range(2)]
+    drafts = [UntimedMessage(link, (link,), 0, 1) for link in range(2)]
     schedule = build_schedule(topology, Collective(Kind.ALLGATHER, 2), MB, drafts)
     options = LoweringOptions(RUNTIMES["executor"])
     small, large = (choose_protocol(at_size(schedule, size), None, options.runtime) for size in (8, 1 << 30))

@@ -10,7 +10,7 @@ from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.pipeline import Request
 from taccl_py.portfolio.build import synthesize_portfolio
-from taccl_py.portfolio.by_replay import Choice, _best_path, _rounded
+from taccl_py.portfolio.by_replay import TrialChoice, _best_path, _rounded
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.selection import Setting, trial_of
@@ -23,7 +23,7 @@ RISING = [Protocol.LL, Protocol.LL128, Protocol.SIMPLE]
 
 
 def choice(protocol, instances=1):
-    return Choice(0, Setting(protocol, instances))
+    return TrialChoice(0, Setting(protocol, instances))
 
 
 def test_protocols_only_rise_even_where_a_lower_one_is_faster_again():

@@ -10,7 +10,7 @@ from taccl_py.portfolio.candidates import Probe, race_candidates
 from taccl_py.simulate.cost_curve import CostCurve, CurvePiece
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.engine import Demand, Events, Proof, Synthesis
-from taccl_py.synthesis.race import Outcome
+from taccl_py.synthesis.race import RaceOutcome
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.units import BYTES_PER_MB
@@ -26,7 +26,7 @@ class Silent:
 
     def race_for(self, use, runs, _events):
         self.rounds.append([(run.engine, run.demand.size_bytes) for run in runs])
-        return [use(Outcome(run, None, "no")) for run in runs]
+        return [use(RaceOutcome(run, None, "no")) for run in runs]
 
 
 def test_quick_engines_answer_every_size_before_those_that_search_get_the_time_that_is_left():
@@ -79,10 +79,10 @@ class Told:
         size = run.demand.size_bytes
         self.runs.append((run.engine, size))
         if run.engine not in self.us_per_mb:
-            return Outcome(run, None, "no")
+            return RaceOutcome(run, None, "no")
         us_per_mb = self.us_per_mb[run.engine](size)
         schedule = Timed(us_per_mb * size / BYTES_PER_MB, us_per_mb)
-        return Outcome(run, Synthesis(schedule, run.bound, Proof.FEASIBLE, "none", {}))
+        return RaceOutcome(run, Synthesis(schedule, run.bound, Proof.FEASIBLE, "none", {}))
 
 
 @pytest.fixture

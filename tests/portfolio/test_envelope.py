@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl_py.portfolio.envelope import Span, lower_envelope
+from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
 from taccl_py.simulate.cost_curve import CostCurve, CurvePiece
 
 LOW, HIGH = 1_000, 100_000_000
@@ -28,14 +28,14 @@ def bent(fixed_us, slopes, borders):
 
 
 def test_one_curve_serves_the_whole_range():
-    assert lower_envelope([line(1.0, 1.0)], LOW, HIGH) == [Span(0, LOW, HIGH)]
+    assert lower_envelope([line(1.0, 1.0)], LOW, HIGH) == [SizeSpan(0, LOW, HIGH)]
 
 
 def test_two_lines_change_places_where_they_cross():
     """1 + 2x = 3 + x at x = 2 MB."""
     assert lower_envelope([line(1.0, 2.0), line(3.0, 1.0)], LOW, HIGH) == [
-        Span(0, LOW, 2_000_000),
-        Span(1, 2_000_001, HIGH),
+        SizeSpan(0, LOW, 2_000_000),
+        SizeSpan(1, 2_000_001, HIGH),
     ]
 
 
@@ -45,7 +45,7 @@ def test_a_line_that_is_never_the_fastest_gets_no_span():
 
 
 def test_of_equal_curves_the_first_is_used():
-    assert lower_envelope([line(1.0, 1.0), line(1.0, 1.0)], LOW, HIGH) == [Span(0, LOW, HIGH)]
+    assert lower_envelope([line(1.0, 1.0), line(1.0, 1.0)], LOW, HIGH) == [SizeSpan(0, LOW, HIGH)]
 
 
 def test_a_curve_can_win_twice():
@@ -53,18 +53,18 @@ def test_a_curve_can_win_twice():
     curve = bent(2.0, [1.0, 4.0], [4_000_000])
     straight = line(0.0, 2.0)
     spans = lower_envelope([straight, curve], LOW, HIGH)
-    assert spans == [Span(0, LOW, 2_000_000), Span(1, 2_000_001, 5_000_000), Span(0, 5_000_001, HIGH)]
+    assert spans == [SizeSpan(0, LOW, 2_000_000), SizeSpan(1, 2_000_001, 5_000_000), SizeSpan(0, 5_000_001, HIGH)]
 
 
 def test_a_tolerance_saves_spans():
     """At the crossings the straight line is 0 % slower, in between at most a third: 8 us instead of 6 us at 4 MB."""
     curve = bent(2.0, [1.0, 4.0], [4_000_000])
-    assert lower_envelope([line(0.0, 2.0), curve], LOW, HIGH, tolerance=0.34) == [Span(0, LOW, HIGH)]
+    assert lower_envelope([line(0.0, 2.0), curve], LOW, HIGH, tolerance=0.34) == [SizeSpan(0, LOW, HIGH)]
     assert len(lower_envelope([line(0.0, 2.0), curve], LOW, HIGH, tolerance=0.32)) == 3
 
 
 def test_a_range_of_one_size_has_one_span():
-    assert lower_envelope([line(9.0, 1.0), line(1.0, 1.0)], 5_000, 5_000) == [Span(1, 5_000, 5_000)]
+    assert lower_envelope([line(9.0, 1.0), line(1.0, 1.0)], 5_000, 5_000) == [SizeSpan(1, 5_000, 5_000)]
 
 
 @st.composite

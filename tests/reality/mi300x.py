@@ -13,7 +13,7 @@ from taccl_py.measure.nccl_tests import read_times
 from taccl_py.measure.runtime_fit import fit_runtime, program_observations, program_parameters
 from taccl_py.measure.runtime_programs import all_pairs_allgather, all_pairs_allreduce, ring_allgather
 from taccl_py.profiles.catalog import load_profile
-from taccl_py.profiles.model import Share
+from taccl_py.profiles.model import UsableShare
 from taccl_py.runtimes import RCCL
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.topology.catalog import load_topology
@@ -84,7 +84,7 @@ def stranger():
         for name, own in mi300x.protocols.items()
         for costs in [a100.protocols[name]]
     }
-    return replace(a100, name="stranger", runtime="rccl", protocols=protocols, shares={"xgmi": Share(0.9, 48.0)})
+    return replace(a100, name="stranger", runtime="rccl", protocols=protocols, shares={"xgmi": UsableShare(0.9, 48.0)})
 
 
 def fitted_to(names):

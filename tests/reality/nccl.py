@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from taccl_py.baselines.nccl_fit import Observation, fit_scales, fit_shared, shared_profile
+from taccl_py.baselines.nccl_fit import NcclObservation, fit_scales, fit_shared, shared_profile
 from taccl_py.baselines.nccl_job import generation_of, job_of
 from taccl_py.baselines.nccl_time import NcclMachine, NcclTimes, nccl_machine, runs_of
 from taccl_py.baselines.nccl_tuner import choose
@@ -22,7 +22,7 @@ from taccl_py.collective import Kind, busbw_factor
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.topology.model import Medium, Topology
-from taccl_py.topology.template import Cost, Nic, NodeSwitch, NodeTemplate, instantiate
+from taccl_py.topology.template import AlphaBeta, Nic, NodeSwitch, NodeTemplate, instantiate
 
 LARGE_BYTES = 16 << 20
 GPUS = ("v100", "a100", "h100", "b200")
@@ -35,15 +35,17 @@ class MeasuredLog:
     name: str
     source: str
     named: bool
-    observations: tuple[Observation, ...]
+    observations: tuple[NcclObservation, ...]
 
 
 def machine(gpu: str, ranks: int, nodes: int, nvlink_gbps: float, nics: int, nic_gbps: float) -> Topology:
     """GPUs on NVSwitch, ranks of a node sharing its NICs evenly."""
     everyone = tuple(range(ranks))
     each = ranks // nics if nics else 1
-    ports = tuple(Nic(f"nic{i}", everyone[i * each : (i + 1) * each], Cost(2.6, 1000 / nic_gbps)) for i in range(nics))
-    switch = NodeSwitch("nvswitch", everyone, Cost(0.3, 1000 / nvlink_gbps))
+    ports = tuple(
+        Nic(f"nic{i}", everyone[i * each : (i + 1) * each], AlphaBeta(2.6, 1000 / nic_gbps)) for i in range(nics)
+    )
+    switch = NodeSwitch("nvswitch", everyone, AlphaBeta(0.3, 1000 / nvlink_gbps))
     node = NodeTemplate(
         f"{ranks}-{gpu}",
         "as a log names it",
@@ -70,7 +72,7 @@ def _log(one: dict[str, Any]) -> MeasuredLog:
     where = nccl_machine(topology, fabric=one["fabric"], gpus_per_process=one["gpus_per_process"])
     kind = Kind(one["collective"])
     rows = zip(one["size_bytes"], one["time_us"], strict=True)
-    observations = tuple(Observation(where, kind, size, time, one["algorithm"]) for size, time in rows)
+    observations = tuple(NcclObservation(where, kind, size, time, one["algorithm"]) for size, time in rows)
     return MeasuredLog(one["name"], one["source"], one["named"], observations)
 
 
@@ -89,18 +91,18 @@ def profile_without(name: str, gpu: str) -> RuntimeProfile:
     return shared_profile(load_profile(f"executor-{gpu}"), fitted_without(name), "")
 
 
-def predicted_us(one: Observation, profile: RuntimeProfile) -> float:
+def predicted_us(one: NcclObservation, profile: RuntimeProfile) -> float:
     """Time under a profile, of what was forced or of the fastest."""
     times = NcclTimes(one.machine, profile)
     return min(times.parts(run).time_us for run in runs_of(one.machine, one.kind, one.size_bytes, one.algorithm))
 
 
-def error(one: Observation, profile: RuntimeProfile) -> float:
+def error(one: NcclObservation, profile: RuntimeProfile) -> float:
     """Predicted over measured, as a natural logarithm."""
     return math.log(predicted_us(one, profile) / one.time_us)
 
 
-def tuner_error(one: Observation) -> float | None:
+def tuner_error(one: NcclObservation) -> float | None:
     """Error of the time that NCCL's tuner expects of what it chooses; None where it has no model."""
     topology = one.machine.topology
     gpu = generation_of(topology.gpu)
@@ -108,7 +110,7 @@ def tuner_error(one: Observation) -> float | None:
     return None if choice is None else math.log(choice.time_us / one.time_us)
 
 
-def neutral_error(one: Observation) -> float:
+def neutral_error(one: NcclObservation) -> float:
     """Error of links and ports alone: 0.3 us inside nodes and 2.6 us between them, nominal rates, the best of what schedules can be."""
     times = NcclTimes(one.machine, neutral_profile())
     runs = runs_of(one.machine, one.kind, one.size_bytes, "" if one.algorithm == "NVLS" else one.algorithm)
@@ -116,7 +118,7 @@ def neutral_error(one: Observation) -> float:
     return math.log(min(found) / one.time_us)
 
 
-def five_of(observations: Sequence[Observation]) -> list[int]:
+def five_of(observations: Sequence[NcclObservation]) -> list[int]:
     """Places of five rows, evenly from the smallest size to the largest."""
     last = len(observations) - 1
     return sorted({round(i * last / 4) for i in range(5)})
@@ -205,5 +207,5 @@ def peak_gbps(peak: Peak) -> tuple[float, float]:
 
 def _busbw_gbps(peak: Peak, profile: RuntimeProfile) -> float:
     where: NcclMachine = nccl_machine(machine(peak.gpu, peak.ranks, 1, peak.nvlink_gbps, 0, 0))
-    one = Observation(where, Kind.ALLREDUCE, 1 << 34, 1.0, peak.algorithm)
+    one = NcclObservation(where, Kind.ALLREDUCE, 1 << 34, 1.0, peak.algorithm)
     return (1 << 34) / predicted_us(one, profile) / 1000 * busbw_factor(Kind.ALLREDUCE, peak.ranks)

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from taccl_py.baselines.nccl_fit import Observation, fit_scales, log_observations, with_figures
+from taccl_py.baselines.nccl_fit import NcclObservation, fit_scales, log_observations, with_figures
 from taccl_py.baselines.nccl_time import DIRECT, NcclTimes, nccl_machine, runs_of
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Protocol
-from taccl_py.measure.nccl_tests import Log, Row
+from taccl_py.measure.nccl_tests import Log, LogRow
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.topology.catalog import load_topology
 from tests.reality.nccl import (
@@ -180,7 +180,7 @@ def test_a_fast_neighbour_limits_sendrecv() -> None:
 # --- Four scales ------------------------------------------------------------------------------------------------------
 
 
-def _made(scales: tuple[float, float, float, float], nodes: int) -> list[Observation]:
+def _made(scales: tuple[float, float, float, float], nodes: int) -> list[NcclObservation]:
     """What a machine shows on which latencies and rates are other ones by these factors."""
     base = load_profile("executor-a100")
     near, far, _, links = scales
@@ -194,7 +194,7 @@ def _made(scales: tuple[float, float, float, float], nodes: int) -> list[Observa
     where = nccl_machine(load_topology(f"ndv4-x{nodes}" if nodes > 1 else "ndv4"))
     times = NcclTimes(where, profile)
     sizes = [1 << bits for bits in range(10, 34, 2)]
-    return [Observation(where, Kind.ALLREDUCE, size, times.best(Kind.ALLREDUCE, size).time_us) for size in sizes]
+    return [NcclObservation(where, Kind.ALLREDUCE, size, times.best(Kind.ALLREDUCE, size).time_us) for size in sizes]
 
 
 def test_scales_are_found_again() -> None:
@@ -213,7 +213,9 @@ def test_scales_are_found_again() -> None:
 
 def test_observations_of_a_log() -> None:
     where = nccl_machine(load_topology("ndv4"))
-    log = Log("run.log", Kind.ALLREDUCE, 8, 1, (Row(1024, 17.0, 18.0), Row(2048, None, 19.0), Row(0, 15.0, 15.0)))
+    log = Log(
+        "run.log", Kind.ALLREDUCE, 8, 1, (LogRow(1024, 17.0, 18.0), LogRow(2048, None, 19.0), LogRow(0, 15.0, 15.0))
+    )
     found = log_observations(log, where)
     assert [(each.size_bytes, each.time_us, each.machine.gpus_per_process) for each in found] == [
         (1024, 17.0, 8),
@@ -236,6 +238,6 @@ def test_bad_observations() -> None:
         fit_scales([], load_profile("executor-a100"))
     with pytest.raises(InputError, match="nothing to scale"):
         fit_scales(made, neutral_profile())
-    wrong = Observation(made[0].machine, made[0].kind, made[0].size_bytes, -1.0)
+    wrong = NcclObservation(made[0].machine, made[0].kind, made[0].size_bytes, -1.0)
     with pytest.raises(InputError, match=r"found -1\.0 us"):
         fit_scales([wrong], load_profile("executor-a100"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Address, Buffer, Collective, Kind
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import (
-    Draft,
+    UntimedMessage,
     _Cells,
     _Together,
     choose_scratch,
@@ -21,7 +21,7 @@ from tests.simulate.cases import schedules
 
 
 def together(link, *chunks, start=0.0, reduce=False):
-    return Draft(link, chunks, start, start + 1.0, reduce)
+    return UntimedMessage(link, chunks, start, start + 1.0, reduce)
 
 
 def runs_of(topology, collective, *drafts):
@@ -154,14 +154,14 @@ def test_neighbours_at_the_sender_are_cut_where_they_lie_apart_at_the_receiver()
 
 def test_pieces_of_a_batch_keep_its_link_times_and_kind():
     topology, collective = chain(2), Collective(Kind.REDUCE, 2, 3, 1)
-    draft = Draft(0, (0, 2), 5.0, 9.0, reduce=True)
+    draft = UntimedMessage(0, (0, 2), 5.0, 9.0, reduce=True)
     pieces = contiguous_runs(topology, collective, ((), ()), [draft])
-    assert pieces == [Draft(0, (0,), 5.0, 9.0, True), Draft(0, (2,), 5.0, 9.0, True)]
+    assert pieces == [UntimedMessage(0, (0,), 5.0, 9.0, True), UntimedMessage(0, (2,), 5.0, 9.0, True)]
 
 
 def test_a_packed_batch_stays_whole_in_the_order_of_an_end_where_its_chunks_are_neighbours():
     topology, collective = chain(3), Collective(Kind.SCATTER, 3, 2)
-    draft = Draft(0, (5, 2, 4, 3), 0.0, 1.0, packed=True)
+    draft = UntimedMessage(0, (5, 2, 4, 3), 0.0, 1.0, packed=True)
     [batch] = contiguous_runs(topology, collective, ((), (4, 5), ()), [draft])
     assert (batch.chunks, batch.packed) == ((2, 3, 4, 5), True), "neighbours in the input of rank 0"
     [apart] = contiguous_runs(topology, collective, ((), (4, 5), ()), [replace(draft, chunks=(4, 2))])
@@ -195,7 +195,7 @@ def test_pieces_are_neighbours_at_both_ends_and_nothing_is_lost(schedule, rng):
         chunks = list(dict.fromkeys(chunks))
         rng.shuffle(chunks)
         cut = rng.randrange(len(chunks)) + 1
-        drafts += [Draft(link, tuple(part), 0.0, 1.0, reduce) for part in (chunks[:cut], chunks[cut:]) if part]
+        drafts += [UntimedMessage(link, tuple(part), 0.0, 1.0, reduce) for part in (chunks[:cut], chunks[cut:]) if part]
     scratch = choose_scratch(topology, collective, drafts)
     runs = contiguous_runs(topology, collective, scratch, drafts)
     assert sorted((d.link, d.reduce, chunk) for d in drafts for chunk in d.chunks) == sorted(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_messages, find_deliveries, time_messages
 from taccl_py.schedule.transform import drafts_of, resized
 from taccl_py.topology.model import Link, Port
@@ -18,29 +18,32 @@ def times(topology, *drafts, chunk_bytes=MB):
 
 
 def test_a_message_takes_alpha_once_and_beta_for_its_bytes():
-    assert times(chain(2, 3.0, 10.0), Draft(0, (0,), 0, 1)) == [(0.0, 13.0)]
-    assert times(chain(2, 3.0, 10.0), Draft(0, (0, 1, 2), 0, 1)) == [(0.0, 33.0)]
-    assert times(chain(2, 3.0, 10.0), Draft(0, (0,), 0, 1), chunk_bytes=2_500_000) == [(0.0, 28.0)]
+    assert times(chain(2, 3.0, 10.0), UntimedMessage(0, (0,), 0, 1)) == [(0.0, 13.0)]
+    assert times(chain(2, 3.0, 10.0), UntimedMessage(0, (0, 1, 2), 0, 1)) == [(0.0, 33.0)]
+    assert times(chain(2, 3.0, 10.0), UntimedMessage(0, (0,), 0, 1), chunk_bytes=2_500_000) == [(0.0, 28.0)]
 
 
 def test_messages_on_one_link_take_turns_in_planned_order():
-    late, early = Draft(0, (0,), 7, 8), Draft(0, (1,), 3, 4)
+    late, early = UntimedMessage(0, (0,), 7, 8), UntimedMessage(0, (1,), 3, 4)
     messages = time_messages(chain(2, 1.0, 10.0), MB, [late, early])
     assert [(m.chunks, m.start_us) for m in messages] == [((1,), 0.0), ((0,), 11.0)]
 
 
 def test_equal_plans_go_in_the_order_given():
-    messages = time_messages(chain(2, 1.0, 10.0), MB, [Draft(0, (chunk,), 0, 1) for chunk in (2, 0, 1)])
+    messages = time_messages(chain(2, 1.0, 10.0), MB, [UntimedMessage(0, (chunk,), 0, 1) for chunk in (2, 0, 1)])
     assert [m.chunks for m in messages] == [(2,), (0,), (1,)]
 
 
 def test_a_chunk_is_sent_on_when_it_has_arrived():
-    assert times(chain(3, 1.0, 10.0, 5.0), Draft(0, (0,), 0, 1), Draft(1, (0,), 1, 2)) == [(0.0, 16.0), (16.0, 32.0)]
+    assert times(chain(3, 1.0, 10.0, 5.0), UntimedMessage(0, (0,), 0, 1), UntimedMessage(1, (0,), 1, 2)) == [
+        (0.0, 16.0),
+        (16.0, 32.0),
+    ]
 
 
 def test_latency_occupies_nothing():
     topology = chain(2, 1.0, 10.0, 5.0)
-    assert times(topology, Draft(0, (0,), 0, 1), Draft(0, (1,), 1, 2)) == [(0.0, 16.0), (11.0, 27.0)]
+    assert times(topology, UntimedMessage(0, (0,), 0, 1), UntimedMessage(0, (1,), 1, 2)) == [(0.0, 16.0), (11.0, 27.0)]
 
 
 @pytest.mark.parametrize(
@@ -52,23 +55,23 @@ def test_latency_occupies_nothing():
     ],
 )
 def test_links_behind_a_port_take_turns_for_what_each_holds_it(port, expected):
-    assert times(star_in(2, port), Draft(0, (1,), 0, 1), Draft(1, (2,), 0, 1)) == expected
+    assert times(star_in(2, port), UntimedMessage(0, (1,), 0, 1), UntimedMessage(1, (2,), 0, 1)) == expected
 
 
 def test_both_ports_of_a_link_must_be_free():
     ports = [Port("out", 0.0, 10.0), Port("in", 0.0, 10.0)]
     links = [Link(0, 1, 0, 10, ports=(0,)), Link(2, 3, 0, 10, ports=(1,)), Link(0, 3, 0, 10, ports=(0, 1))]
     topology = machine(4, links, ports)
-    drafts = [Draft(0, (0,), 0, 1), Draft(topology.links_between[2, 3][0], (1,), 0, 3)]
-    drafts.append(Draft(topology.links_between[0, 3][0], (2,), 1, 2))
+    drafts = [UntimedMessage(0, (0,), 0, 1), UntimedMessage(topology.links_between[2, 3][0], (1,), 0, 3)]
+    drafts.append(UntimedMessage(topology.links_between[0, 3][0], (2,), 1, 2))
     assert times(topology, *drafts) == [(0.0, 10.0), (0.0, 10.0), (10.0, 20.0)]
 
 
 def test_a_sum_waits_for_every_part_that_was_planned_before_it():
     topology = machine(4, [Link(0, 2, 0, 10), Link(1, 2, 0, 30), Link(2, 3, 0, 10)])
-    parts = [Draft(0, (0,), 0, 1, True), Draft(1, (0,), 0, 3, True)]
-    assert times(topology, *parts, Draft(2, (0,), 3, 4, True))[-1] == (30.0, 40.0)
-    assert times(topology, *parts, Draft(2, (0,), 2, 4, True))[-1] == (10.0, 20.0), (
+    parts = [UntimedMessage(0, (0,), 0, 1, True), UntimedMessage(1, (0,), 0, 3, True)]
+    assert times(topology, *parts, UntimedMessage(2, (0,), 3, 4, True))[-1] == (30.0, 40.0)
+    assert times(topology, *parts, UntimedMessage(2, (0,), 2, 4, True))[-1] == (10.0, 20.0), (
         "planned before the second part came"
     )
 
@@ -76,25 +79,27 @@ def test_a_sum_waits_for_every_part_that_was_planned_before_it():
 def test_what_is_added_waits_for_what_is_stored_there_before():
     """Rank 1 gets another's sum in the place of its own (30 us); what rank 0 adds to it must not come first."""
     topology = machine(3, [Link(0, 1, 0.0, 10.0), Link(2, 1, 0.0, 30.0)])
-    added = Draft(topology.links_between[0, 1][0], (0,), 3, 4, True)
-    stored = Draft(topology.links_between[2, 1][0], (0,), 0, 3)
+    added = UntimedMessage(topology.links_between[0, 1][0], (0,), 3, 4, True)
+    stored = UntimedMessage(topology.links_between[2, 1][0], (0,), 0, 3)
     assert times(topology, stored, added) == [(0.0, 30.0), (30.0, 40.0)]
     assert times(topology, stored, replace(added, start=1))[-1] == (0.0, 10.0), "by the plan at the same time"
 
 
 def test_a_batch_waits_for_its_last_chunk():
-    drafts = [Draft(0, (0,), 0, 1), Draft(0, (1,), 1, 2), Draft(1, (0, 1), 2, 3)]
+    drafts = [UntimedMessage(0, (0,), 0, 1), UntimedMessage(0, (1,), 1, 2), UntimedMessage(1, (0, 1), 2, 3)]
     assert times(chain(3, 1.0, 10.0), *drafts)[-1] == (22.0, 43.0)
 
 
 def test_small_errors_in_a_plan_do_not_lose_a_delivery():
-    drafts = [Draft(0, (0,), 0.0, 0.1 + 0.2), Draft(1, (0,), 0.3, 0.6)]
+    drafts = [UntimedMessage(0, (0,), 0.0, 0.1 + 0.2), UntimedMessage(1, (0,), 0.3, 0.6)]
     assert times(chain(3, 1.0, 10.0), *drafts) == [(0.0, 11.0), (11.0, 22.0)]
 
 
 def test_building_cuts_places_and_times():
     collective = Collective(Kind.SCATTER, 3)
-    schedule = build_schedule(chain(3, 1.0, 10.0), collective, MB, [Draft(0, (1, 2), 0, 1), Draft(1, (2,), 1, 2)])
+    schedule = build_schedule(
+        chain(3, 1.0, 10.0), collective, MB, [UntimedMessage(0, (1, 2), 0, 1), UntimedMessage(1, (2,), 1, 2)]
+    )
     assert judge_schedule(schedule) == ()
     assert schedule.scratch == ((), (1, 2), ())
     assert [(m.chunks, m.start_us, m.end_us) for m in schedule.messages] == [((1, 2), 0.0, 21.0), ((2,), 21.0, 32.0)]
@@ -124,7 +129,11 @@ def test_retiming_twice_changes_nothing_more(schedule):
 def test_the_longest_way_goes_first_through_a_port():
     links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, 5.0, ports=(0,)), Link(1, 3, 0.0, 30.0)]
     topology = machine(4, links, [Port("out", 0.0, 10.0)])
-    drafts = [Draft(1, (0,), 0.0, 15.0), Draft(0, (0,), 10.0, 20.0), Draft(2, (0,), 20.0, 50.0)]
+    drafts = [
+        UntimedMessage(1, (0,), 0.0, 15.0),
+        UntimedMessage(0, (0,), 10.0, 20.0),
+        UntimedMessage(2, (0,), 20.0, 50.0),
+    ]
     assert max(m.end_us for m in time_messages(topology, MB, drafts)) == 50.0
     dispatched = dispatch_messages(topology, MB, drafts)
     assert sorted((m.link, m.start_us, m.end_us) for m in dispatched) == [(0, 0, 10), (1, 10, 25), (2, 10, 40)]
@@ -139,7 +148,9 @@ def test_messages_in_an_order_of_their_own_are_valid(schedule):
 
 
 def test_a_ring_is_timed_without_idle_time():
-    drafts = [Draft(rank, ((rank - hop) % 4,), 50.0 * hop, 50.0 * hop + 50) for hop in range(3) for rank in range(4)]
+    drafts = [
+        UntimedMessage(rank, ((rank - hop) % 4,), 50.0 * hop, 50.0 * hop + 50) for hop in range(3) for rank in range(4)
+    ]
     schedule = build_schedule(ring(4), Collective(Kind.ALLGATHER, 4), MB, drafts)
     assert schedule.makespan_us == 33.0
     assert judge_schedule(schedule) == ()
@@ -149,8 +160,8 @@ def test_a_ring_is_timed_without_idle_time():
 def test_however_short_messages_are_none_waits_for_what_comes_later(scale):
     """Rank 1 sends its part of the sum while that of rank 0 is still on its way to it, and then that."""
     drafts = [
-        Draft(0, (0,), 0.0, 2 * scale, True),
-        Draft(1, (0,), scale, 3 * scale, True),
-        Draft(1, (0,), 3 * scale, 5 * scale, True),
+        UntimedMessage(0, (0,), 0.0, 2 * scale, True),
+        UntimedMessage(1, (0,), scale, 3 * scale, True),
+        UntimedMessage(1, (0,), 3 * scale, 5 * scale, True),
     ]
     assert find_deliveries(chain(3, 1.0, 10.0), drafts) == [set(), set(), {0}]

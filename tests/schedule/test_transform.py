@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import allreduce, backwards, combining, drafts_of, is_reversible, mirrored
 from taccl_py.topology.catalog import load_topology
@@ -58,7 +58,10 @@ def test_a_schedule_as_a_plan_can_be_shifted():
 def test_backwards_every_message_goes_the_other_way_at_the_mirrored_time():
     topology = chain(3)
     schedule = build_schedule(
-        topology, Collective(Kind.BROADCAST, 3), MB, [Draft(0, (0,), 0.0, 11.0), Draft(1, (0,), 11.0, 22.0)]
+        topology,
+        Collective(Kind.BROADCAST, 3),
+        MB,
+        [UntimedMessage(0, (0,), 0.0, 11.0), UntimedMessage(1, (0,), 11.0, 22.0)],
     )
     original = topology.reversed()
     turned = backwards(schedule, original)
@@ -72,7 +75,10 @@ def test_parallel_links_keep_their_own_cost_backwards():
     turned = topology.reversed()
     fast, slow = turned.links_between[1, 0]
     schedule = build_schedule(
-        turned, Collective(Kind.BROADCAST, 2, 2, 1), MB, [Draft(fast, (0,), 0.0, 1.0), Draft(slow, (1,), 0.0, 1.0)]
+        turned,
+        Collective(Kind.BROADCAST, 2, 2, 1),
+        MB,
+        [UntimedMessage(fast, (0,), 0.0, 1.0), UntimedMessage(slow, (1,), 0.0, 1.0)],
     )
     reduced = combining(schedule, topology)
     assert judge_schedule(reduced) == ()
@@ -134,7 +140,7 @@ def test_with_latency_a_sum_takes_no_longer_either():
     topology = machine(3, links, [Port("in", 0.0, 10.0)])
     turned = topology.reversed()
     far, near = turned.links_between[0, 2][0], turned.links_between[0, 1][0]
-    drafts = [Draft(far, (0,), 0.0, 15.0), Draft(near, (0,), 10.0, 20.0)]
+    drafts = [UntimedMessage(far, (0,), 0.0, 15.0), UntimedMessage(near, (0,), 10.0, 20.0)]
     broadcast = build_schedule(turned, Collective(Kind.BROADCAST, 3), MB, drafts)
     assert broadcast.makespan_us == 20.0
     assert combining(broadcast, topology).makespan_us == 20.0
@@ -174,12 +180,18 @@ def test_a_sum_that_is_complete_starts_out_before_others_are():
     """Rank 0 reduces its chunk over a fast link and need not wait for the slow one."""
     topology = machine(2, [Link(0, 1, 0.0, 10.0), Link(1, 0, 0.0, 40.0)])
     gather = build_schedule(
-        topology, Collective(Kind.ALLGATHER, 2), MB, [Draft(0, (0,), 0.0, 10.0), Draft(1, (1,), 0.0, 40.0)]
+        topology,
+        Collective(Kind.ALLGATHER, 2),
+        MB,
+        [UntimedMessage(0, (0,), 0.0, 10.0), UntimedMessage(1, (1,), 0.0, 40.0)],
     )
     turned = topology.reversed()
     to_one, to_zero = turned.links_between[0, 1][0], turned.links_between[1, 0][0]
     back = build_schedule(
-        turned, Collective(Kind.ALLGATHER, 2), MB, [Draft(to_one, (0,), 0.0, 40.0), Draft(to_zero, (1,), 0.0, 10.0)]
+        turned,
+        Collective(Kind.ALLGATHER, 2),
+        MB,
+        [UntimedMessage(to_one, (0,), 0.0, 40.0), UntimedMessage(to_zero, (1,), 0.0, 10.0)],
     )
     reduced = allreduce(gather, back)
     assert judge_schedule(reduced) == ()
@@ -241,7 +253,7 @@ def test_a_mirror_image_that_would_be_slower_is_none():
     topology = machine(3, links, [Port(f"port {i}", 0.0, 10.0) for i in range(3)])
     into = Collective(Kind.GATHER, 3)
     gather = build_schedule(
-        topology, into, MB, [Draft(topology.links_between[r, 0][0], (r,), 0.0, 10.0) for r in (1, 2)]
+        topology, into, MB, [UntimedMessage(topology.links_between[r, 0][0], (r,), 0.0, 10.0) for r in (1, 2)]
     )
     assert gather.makespan_us == 10.0
     assert mirrored(gather) is None

@@ -6,7 +6,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact
-from taccl_py.lowering.buffers import Placement
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
 from taccl_py.lowering.plan_reader import parse_plan
 from taccl_py.simulate.plan_replay import replay_plan
@@ -30,7 +30,7 @@ def replay(value, topology=PAIR, chunk_bytes=MB):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("placement", [Placement.IN_PLACE, Placement.OUT_OF_PLACE])
+@pytest.mark.parametrize("placement", [CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE])
 def test_a_plan_takes_as_long_as_the_schedule_that_it_was_made_of(name, placement):
     schedule = SCHEDULES[name]()
     plan = lower_plan(schedule, PlanOptions(placement)).plan

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
 from taccl_py.lowering.plan import MEMORY, Operation, Plan, PlanBlock, PlanGpu, RemoteBuffer
 from taccl_py.lowering.plan_reader import parse_plan
 from taccl_py.profiles.catalog import load_profile, neutral_profile
-from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile, Share
+from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile, UsableShare
 from taccl_py.simulate.plan_replay import RuntimePlanReplay, replay_plan
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.bounds.runtime import runtime_bound
@@ -48,7 +48,7 @@ PACKETS = replace(SIMPLE, op_us=0.125, hop_near_us=0.25, tb_gbps=25.0, wire=2.0)
 
 
 def profile(simple=SIMPLE, shares=None, **fields):
-    shares = {"nvlink": Share(0.5)} if shares is None else shares
+    shares = {"nvlink": UsableShare(0.5)} if shares is None else shares
     protocols = {"Simple": simple, "LL": PACKETS}
     return RuntimeProfile("made", "made up", "mscclpp", "", "made up", protocols, shares, **fields)
 
@@ -111,7 +111,7 @@ def test_a_signal_through_a_proxy_is_as_late_as_one_with_its_put():
 
 def test_a_message_occupies_a_nic_beside_its_bytes():
     nodes = replace(PAIR, node_of=(0, 1))
-    shares = {"nic": Share(0.8)}
+    shares = {"nic": UsableShare(0.8)}
     found = time_us(two_allgather_by_proxy(), nodes, under=profile(shares=shares, nic_message_us=1.5))
     assert found == pytest.approx(7 + 0.5 + (1 + 1.5 + 10 / 0.8) + 7 + 3)
 
@@ -141,7 +141,7 @@ def test_threadblocks_that_put_to_the_same_peer_fill_a_link_together(inside):
         return [block(lane, ops(lane), channels=(lane,)) for lane in range(2)]
 
     value = plan("allgather", [gpu(r, (2, 4, 0), [1 - r] * 2, [(1 - r, "o")], both(r)) for r in range(2)])
-    wide = profile(shares={"nvlink": Share(1.0)})
+    wide = profile(shares={"nvlink": UsableShare(1.0)})
     beside_us = greeting_us + hop_us + 3
     assert time_us(value, pair, under=wide, chunk_bytes=MB / 2) == pytest.approx(1 + 10 + beside_us)
     assert time_us(value, pair, under=wide, chunk_bytes=MB) == pytest.approx(1 + 20 + beside_us)
@@ -176,7 +176,9 @@ def test_a_switch_has_a_share_of_its_own():
     switch = replace(ndv5.switches[0], ranks=(0, 1, 2))
     three = replace(ndv5, node_of=(0, 0, 0), links=links, switches=(switch,), symmetry=())
     fast = replace(SIMPLE, tb_gbps=1e5)
-    whole, half = (time_us(value, three, Kind.ALLREDUCE, profile(fast, {"nvls": Share(part)})) for part in (1.0, 0.5))
+    whole, half = (
+        time_us(value, three, Kind.ALLREDUCE, profile(fast, {"nvls": UsableShare(part)})) for part in (1.0, 0.5)
+    )
     port_us = 4 * 1000 / 450
     assert half - whole == pytest.approx(port_us)
     assert whole == pytest.approx(0.25 + port_us + 0.3 + 0.3 + 2 + 3)
@@ -282,7 +284,7 @@ def one_put(blocks):
     def made(number):
         ops = (
             Operation("rlxsignal", MEMORY, (0,)), Operation("rlxwait", MEMORY, (0,)),
-            Operation("put", MEMORY, sources=(Cells(Buffer.INPUT, number, 1),), target=Cells(Buffer.OUTPUT, number, 1), remote=0),
+            Operation("put", MEMORY, sources=(CellRange(Buffer.INPUT, number, 1),), target=CellRange(Buffer.OUTPUT, number, 1), remote=0),
             Operation("signal", MEMORY, (0,)), Operation("wait", MEMORY, (0,)),
         )  # fmt: skip
         return PlanBlock(ops, {MEMORY: (number,)}, {MEMORY: (0,)})
@@ -313,10 +315,13 @@ def two_step_allreduce(lanes, num_ranks=8):
         blocks = []
         for place, peer in enumerate(others):
             for lane in range(lanes):
-                own, theirs = Cells(Buffer.INPUT, rank * lanes + lane, 1), Cells(Buffer.INPUT, peer * lanes + lane, 1)
-                summed = (own, *(Cells(Buffer.SCRATCH, each, 1) for each in range(peers)))
+                own, theirs = (
+                    CellRange(Buffer.INPUT, rank * lanes + lane, 1),
+                    CellRange(Buffer.INPUT, peer * lanes + lane, 1),
+                )
+                summed = (own, *(CellRange(Buffer.SCRATCH, each, 1) for each in range(peers)))
                 ops = [
-                    Operation("put", MEMORY, sources=(theirs,), target=Cells(Buffer.SCRATCH, rank, 1), remote=0),
+                    Operation("put", MEMORY, sources=(theirs,), target=CellRange(Buffer.SCRATCH, rank, 1), remote=0),
                     Operation("signal", MEMORY, (0,)), Operation("wait", MEMORY, (0,)),
                     Operation("re", sources=summed, target=own),
                     Operation("put", MEMORY, sources=(own,), target=own, remote=1),

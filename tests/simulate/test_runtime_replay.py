@@ -14,7 +14,7 @@ from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
 from taccl_py.measure.runtime_programs import all_pairs_allgather, all_pairs_allreduce, ring_allgather
 from taccl_py.profiles.catalog import load_profile, neutral_profile
-from taccl_py.profiles.model import UNLIMITED, ProtocolCosts, RuntimeProfile, Share
+from taccl_py.profiles.model import UNLIMITED, ProtocolCosts, RuntimeProfile, UsableShare
 from taccl_py.simulate import runtime_replay
 from taccl_py.simulate.runtime_replay import RuntimeReplay, runtime_us
 from taccl_py.topology.catalog import load_topology
@@ -57,7 +57,7 @@ def test_a_link_that_is_slower_than_the_threadblock():
     # Alpha 1, and 2 KB on the wire at 5 us each.
     slow = replace(both_ways((0, 1), beta_us_per_mb=5000), inside=Medium.NVLINK)
     assert runtime_us(PAIR, slow, PROFILE, KB) == pytest.approx(5 + 11 + 3 + 0.75)
-    half = replace(PROFILE, shares={"nvlink": Share(0.5)})
+    half = replace(PROFILE, shares={"nvlink": UsableShare(0.5)})
     assert runtime_us(PAIR, slow, half, KB) == pytest.approx(5 + 21 + 3 + 0.75)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from taccl_py.simulate.arbiter import Use
+from taccl_py.simulate.arbiter import SwitchUse
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 
 
@@ -35,7 +35,7 @@ def test_the_text_has_a_line_for_each_transfer_and_says_what_it_was():
 
 
 def test_the_text_says_what_switches_did():
-    work = SwitchWork(2, 1, 4, True, (0, 1, 2), 0.5, 3.0, 4096.0, (Use(0, 0.5, 2.5, 4096.0),))
+    work = SwitchWork(2, 1, 4, True, (0, 1, 2), 0.5, 3.0, 4096.0, (SwitchUse(0, 0.5, 2.5, 4096.0),))
     assert str(Timeline(3.0, (), 8192.0, 1.0, (work,))) == (
         "0 transfers, 3 us\n      0.5000       3.0000    2 -> 0-2 by switch 4096 bytes, tb 1 step 4\n"
     )

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.topology.model import Link, Port
@@ -13,7 +13,7 @@ from tests.synthesis.drawn import problems
 
 def grid_of(topology, chunk_bytes=MB, horizon_us=1000.0):
     problem = Problem.build(topology, Collective(Kind.BROADCAST, topology.num_ranks), None, chunk_bytes)
-    return Grid.of(Quotient.of(problem), horizon_us)
+    return TimeGrid.of(Quotient.of(problem), horizon_us)
 
 
 def test_costs_of_a_link_are_whole_units():
@@ -65,7 +65,7 @@ def test_round_costs_are_exact():
 def test_costs_are_rounded_up_and_by_less_than_a_unit(drawn, chunk_bytes, horizon_us):
     problem = Problem.build(drawn.topology, drawn.collective, None, chunk_bytes)
     q = Quotient.of(problem)
-    grid = Grid.of(q, horizon_us)
+    grid = TimeGrid.of(q, horizon_us)
     for arc, link in enumerate(q.link.tolist()):
         exact = problem.message_us(link) * grid.units_per_us
         assert exact - 1e-5 <= grid.duration(arc) < exact + 3 + 1e-5, "alpha, beta and latency are rounded one by one"

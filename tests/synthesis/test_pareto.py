@@ -9,7 +9,7 @@ from taccl_py.errors import InputError
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events
-from taccl_py.synthesis.pareto import Shape, WalkLimits, pareto_front
+from taccl_py.synthesis.pareto import AlgorithmShape, WalkLimits, pareto_front
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Topology
@@ -32,14 +32,14 @@ def dgx1():
 
 DGX1 = {
     # Cai et al. (PPoPP'21), table 4: (2, 2, 3) and the bandwidth-optimal (6, 3, 7); in their words (1, 2, 2) is dominated.
-    Kind.ALLGATHER: (6, [Shape(2, 2, 3), Shape(6, 3, 7)], Fraction(7, 6)),
-    Kind.REDUCESCATTER: (6, [Shape(2, 2, 3), Shape(6, 3, 7)], Fraction(7, 6)),
-    Kind.ALLREDUCE: (6, [Shape(2, 4, 6), Shape(6, 6, 14)], Fraction(7, 3)),
+    Kind.ALLGATHER: (6, [AlgorithmShape(2, 2, 3), AlgorithmShape(6, 3, 7)], Fraction(7, 6)),
+    Kind.REDUCESCATTER: (6, [AlgorithmShape(2, 2, 3), AlgorithmShape(6, 3, 7)], Fraction(7, 6)),
+    Kind.ALLREDUCE: (6, [AlgorithmShape(2, 4, 6), AlgorithmShape(6, 6, 14)], Fraction(7, 3)),
     # With k = 5 extra rounds the bandwidth optimum needs no third step: better than the (6, 3, 7) of the table.
-    Kind.GATHER: (6, [Shape(6, 2, 7)], Fraction(7, 6)),
-    Kind.SCATTER: (6, [Shape(6, 2, 7)], Fraction(7, 6)),
-    Kind.ALLTOALL: (3, [Shape(3, 2, 8)], Fraction(8, 3)),
-    Kind.BROADCAST: (2, [Shape(2, 2, 2)], Fraction(1, 6)),
+    Kind.GATHER: (6, [AlgorithmShape(6, 2, 7)], Fraction(7, 6)),
+    Kind.SCATTER: (6, [AlgorithmShape(6, 2, 7)], Fraction(7, 6)),
+    Kind.ALLTOALL: (3, [AlgorithmShape(3, 2, 8)], Fraction(8, 3)),
+    Kind.BROADCAST: (2, [AlgorithmShape(2, 2, 2)], Fraction(1, 6)),
 }
 
 
@@ -60,8 +60,8 @@ def test_the_front_of_the_dgx1_is_that_of_sccl_and_proved(dgx1, kind):
 def test_broadcast_on_the_dgx1_reaches_sccls_points(dgx1):
     """(18, 5, 5) is their best; (15, 4, 4), on which z3 gave no answer in 480 s, does not exist."""
     front = front_of(dgx1, Kind.BROADCAST, 18, steps=5, extra=0)
-    assert shapes(front)[-1] == Shape(18, 5, 5)
-    assert Shape(13, 4, 4) in shapes(front)
+    assert shapes(front)[-1] == AlgorithmShape(18, 5, 5)
+    assert AlgorithmShape(13, 4, 4) in shapes(front)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_limits_of_allreduce_are_those_of_every_allreduce(machine, steps, rounds
     front = front_of(topology, Kind.ALLREDUCE, 1)
     half = front_of(topology, Kind.ALLGATHER, 1)
     assert (front.fewest_steps, front.least_rounds_per_chunk) == (steps, rounds_per_chunk)
-    assert shapes(front) == [Shape(s.chunks, 2 * s.steps, 2 * s.rounds) for s in shapes(half)]
+    assert shapes(front) == [AlgorithmShape(s.chunks, 2 * s.steps, 2 * s.rounds) for s in shapes(half)]
 
 
 def test_allreduce_may_leave_the_ways_that_a_sketch_gives_to_one_half():
@@ -88,7 +88,7 @@ def test_allreduce_may_leave_the_ways_that_a_sketch_gives_to_one_half():
     sketch = Sketch("one way", links={r: ((r + 1) % 4,) for r in range(4)})
     demand = Demand(ring, Kind.ALLREDUCE, 8e6, 0, sketch)
     front = pareto_front(demand, WalkLimits(1, 3, 0), Limits(seconds=60.0), Events())
-    assert shapes(front) == [Shape(1, 6, 6)]
+    assert shapes(front) == [AlgorithmShape(1, 6, 6)]
     assert front.fewest_steps == 2
 
 
@@ -96,14 +96,14 @@ def test_a_ring_needs_half_its_length_in_steps():
     """AllGather on a ring of 8: each rank receives 7 chunks over 2 links; (2, 4, 7) has fewest steps and least traffic."""
     front = front_of(formula_topology("ring:8"), Kind.ALLGATHER, 2)
     assert front.fewest_steps == 4
-    assert shapes(front) == [Shape(2, 4, 7)]
+    assert shapes(front) == [AlgorithmShape(2, 4, 7)]
 
 
 def test_one_chunk_on_a_one_way_ring():
     """Rank r's chunk passes 3 links one after the other: 3 steps of 1 round."""
     links = tuple(Link(r, (r + 1) % 4, 1.0, 10.0) for r in range(4))
     front = front_of(Topology("one way", "made up", (0,) * 4, (), links), Kind.ALLGATHER, 1)
-    assert shapes(front) == [Shape(1, 3, 3)]
+    assert shapes(front) == [AlgorithmShape(1, 3, 3)]
 
 
 def test_time_of_a_point_is_no_more_than_its_rounds_cost(dgx1):
@@ -124,14 +124,14 @@ def test_a_link_without_a_beta_limits_no_round():
     """0->1 lets all chunks through at once and 1->2 ten of them in a round, which is as long as one takes over the slow link 2->0."""
     links = (Link(0, 1, 1.0, 0.0), Link(1, 2, 1.0, 1.0), Link(2, 0, 1.0, 10.0))
     front = front_of(Topology("unlimited", "made up", (0, 0, 0), (), links), Kind.BROADCAST, 10, steps=2, extra=4)
-    assert shapes(front) == [Shape(10, 2, 2)]
+    assert shapes(front) == [AlgorithmShape(10, 2, 2)]
 
 
 def test_a_symmetry_that_exchanges_two_ways_into_a_rank_costs_no_steps():
     ways = tuple(Link(rank, (rank + step) % 4, 1.0, 10.0) for rank in range(4) for step in (1, 3))
     front = front_of(Topology("mirror", "made up", (0,) * 4, (), ways, symmetry=((0, 3, 2, 1),)), Kind.ALLGATHER, 2)
     assert front.fewest_steps == 2
-    assert shapes(front) == [Shape(2, 2, 3)]
+    assert shapes(front) == [AlgorithmShape(2, 2, 3)]
 
 
 def test_ways_much_longer_than_the_shortest_count_too():
@@ -143,7 +143,7 @@ def test_ways_much_longer_than_the_shortest_count_too():
     topology = Topology("roundabout", "made up", (0,) * 4, (), (Link(0, 1, 1.0, 10.0), *around))
     walk = WalkLimits(14, max_steps=3, extra_rounds=11, min_chunks=14)
     front = pareto_front(Demand(topology, Kind.SCATTER, 8e6), walk, Limits(seconds=60.0), Events())
-    assert shapes(front) == [Shape(14, 3, 3)]
+    assert shapes(front) == [AlgorithmShape(14, 3, 3)]
 
 
 @pytest.mark.parametrize("kind", [Kind.REDUCESCATTER, Kind.ALLREDUCE], ids=str)

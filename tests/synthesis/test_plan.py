@@ -2,8 +2,8 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Rotation, Sketch
-from taccl_py.synthesis.grid import Grid
-from taccl_py.synthesis.plan import Batch, chains, lift, on_grid, plan_end
+from taccl_py.synthesis.grid import TimeGrid
+from taccl_py.synthesis.plan import OrbitMessage, chains, lift, on_grid, plan_end
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.verify.schedule import judge_schedule
@@ -29,7 +29,7 @@ def lines(schedule):
 
 def test_the_end_of_a_plan_is_its_last_arrival():
     assert plan_end(()) == 0
-    assert plan_end((Batch((0,), 0.0, 5.0), Batch((1,), 1.0, 3.0))) == 5.0
+    assert plan_end((OrbitMessage((0,), 0.0, 5.0), OrbitMessage((1,), 1.0, 3.0))) == 5.0
 
 
 def test_runs_follow_their_predecessors():
@@ -44,9 +44,9 @@ def test_runs_follow_their_predecessors():
 def test_a_plan_becomes_messages_at_their_earliest_times():
     q = quotient_of(chain(3), Kind.BROADCAST, chunks=2)
     plan = [
-        Batch((arc_of(q, 0, 0, 1),), 5.0, 6.0),
-        Batch((arc_of(q, 1, 0, 1),), 6.0, 7.0),
-        Batch((arc_of(q, 0, 1, 2), arc_of(q, 1, 1, 2)), 100.0, 200.0),
+        OrbitMessage((arc_of(q, 0, 0, 1),), 5.0, 6.0),
+        OrbitMessage((arc_of(q, 1, 0, 1),), 6.0, 7.0),
+        OrbitMessage((arc_of(q, 0, 1, 2), arc_of(q, 1, 1, 2)), 100.0, 200.0),
     ]
     schedule = lift(q, plan)
     assert lines(schedule) == [(0.0, 0, 1, (0,)), (11.0, 0, 1, (1,)), (22.0, 1, 2, (0, 1))]
@@ -56,7 +56,7 @@ def test_a_plan_becomes_messages_at_their_earliest_times():
 
 def test_every_member_of_an_orbit_is_sent():
     q = quotient_of(ring(4), Kind.ALLGATHER)
-    steps = [Batch((arc_of(q, 0, hop, hop + 1),), hop * 11.0, (hop + 1) * 11.0) for hop in range(3)]
+    steps = [OrbitMessage((arc_of(q, 0, hop, hop + 1),), hop * 11.0, (hop + 1) * 11.0) for hop in range(3)]
     schedule = lift(q, steps)
     assert lines(schedule) == [
         (hop * 11.0, rank, (rank + 1) % 4, ((rank - hop) % 4,)) for hop in range(3) for rank in range(4)
@@ -69,10 +69,10 @@ def test_a_batch_is_cut_where_its_chunks_are_no_neighbours():
     topology = two_nodes(3, {0: (0,)}, inside=(1.0, 10.0), between=(1.0, 10.0))
     q = quotient_of(topology, Kind.ALLGATHER, Sketch("mine", connections={0: (0,)}))
     arcs = tuple(arc_of(q, chunk, 0, 3) for chunk in (0, 1, 2))
-    first = [Batch((arc_of(q, chunk, chunk, 0),), 0.0, 11.0) for chunk in (1, 2)]
-    together = lift(q, [*first, Batch(arcs, 11.0, 42.0)])
+    first = [OrbitMessage((arc_of(q, chunk, chunk, 0),), 0.0, 11.0) for chunk in (1, 2)]
+    together = lift(q, [*first, OrbitMessage(arcs, 11.0, 42.0)])
     assert lines(together)[-1] == (11.0, 0, 3, (0, 1, 2))
-    apart = lift(q, [*first, Batch((arcs[0], arcs[2]), 11.0, 32.0)])
+    apart = lift(q, [*first, OrbitMessage((arcs[0], arcs[2]), 11.0, 32.0)])
     between = [line for line in lines(apart) if line[1:3] == (0, 3)]
     assert between == [(0.0, 0, 3, (0,)), (11.0, 0, 3, (2,))]
 
@@ -82,8 +82,8 @@ def test_of_a_batch_that_is_cut_the_senders_own_chunks_go_first():
     sketch = Sketch("mine", connections={2: (0,)}, relays={2: (0, 1, 2)}, own_first=True)
     q = quotient_of(topology, Kind.ALLGATHER, sketch)
     plan = [
-        Batch((arc_of(q, 0, 0, 2),), 0.0, 11.0),
-        Batch((arc_of(q, 0, 2, 3), arc_of(q, 2, 2, 3)), 11.0, 32.0),
+        OrbitMessage((arc_of(q, 0, 0, 2),), 0.0, 11.0),
+        OrbitMessage((arc_of(q, 0, 2, 3), arc_of(q, 2, 2, 3)), 11.0, 32.0),
     ]
     start_of = {
         chunk: start for start, src, dst, chunks in lines(lift(q, plan)) for chunk in chunks if (src, dst) == (2, 3)
@@ -95,13 +95,13 @@ def test_on_the_grid_a_plan_is_as_long_as_its_schedule():
     sketch = Sketch("mine", connections={1: (0,)}, rotations=(Rotation("node", "machine"),))
     topology = two_nodes(2, {1: (0,)}, inside=(1.0, 10.0), between=(100.0, 10.0))
     q = quotient_of(topology, Kind.ALLGATHER, sketch)
-    grid = Grid.of(q, 1000.0)
+    grid = TimeGrid.of(q, 1000.0)
     own, relayed = arc_of(q, 1, 1, 2), arc_of(q, 0, 1, 2)
     plan = [
-        Batch((arc_of(q, 0, 0, 1), ), 0.0, 1.0),
-        Batch((arc_of(q, 1, 1, 0), ), 0.0, 1.0),
-        Batch((relayed, own), 1.0, 2.0),
-        Batch((arc_of(q, 0, 2, 3), arc_of(q, 1, 2, 3)), 2.0, 3.0),
+        OrbitMessage((arc_of(q, 0, 0, 1), ), 0.0, 1.0),
+        OrbitMessage((arc_of(q, 1, 1, 0), ), 0.0, 1.0),
+        OrbitMessage((relayed, own), 1.0, 2.0),
+        OrbitMessage((arc_of(q, 0, 2, 3), arc_of(q, 1, 2, 3)), 2.0, 3.0),
     ]  # fmt: skip
     joins = {own: relayed, arc_of(q, 1, 2, 3): arc_of(q, 0, 2, 3)}
     schedule = lift(q, plan)

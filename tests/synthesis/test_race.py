@@ -9,7 +9,7 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.race import Racer, Run, _carry_out
+from taccl_py.synthesis.race import EngineRun, Racer, _carry_out
 from taccl_py.topology.machines import formula_topology
 
 RING, FULL = formula_topology("ring:4"), formula_topology("full:4")
@@ -17,8 +17,8 @@ RING, FULL = formula_topology("ring:4"), formula_topology("full:4")
 
 def runs():
     sizes = (1e3, 1e6, 64e6)
-    found = [Run("milp", Demand(topology, Kind.ALLGATHER, size)) for topology in (RING, FULL) for size in sizes]
-    return [*found, Run("milp", Demand(RING, Kind.ALLGATHER, 1e6, chunks_per_rank=-1))]
+    found = [EngineRun("milp", Demand(topology, Kind.ALLGATHER, size)) for topology in (RING, FULL) for size in sizes]
+    return [*found, EngineRun("milp", Demand(RING, Kind.ALLGATHER, 1e6, chunks_per_rank=-1))]
 
 
 def race(workers, **limits):
@@ -64,7 +64,7 @@ def test_a_process_that_dies_ends_the_race_with_a_reason_and_not_with_a_hang(mon
     monkeypatch.setattr("taccl_py.synthesis.race._carry_out", _die)
     limits = Limits(seconds=60.0)
     with Racer(Options(limits=limits), 30.0, 2).running() as racer:
-        outcomes = racer.race([Run("templates", Demand(RING, Kind.ALLGATHER, 1e6))] * 2, Events())
+        outcomes = racer.race([EngineRun("templates", Demand(RING, Kind.ALLGATHER, 1e6))] * 2, Events())
     assert [outcome.synthesis for outcome in outcomes] == [None, None]
     assert all("died" in outcome.reason for outcome in outcomes)
 
@@ -78,7 +78,7 @@ def test_what_does_not_end_long_after_its_time_is_given_up(monkeypatch):
     monkeypatch.setattr("taccl_py.synthesis.race._PATIENCE_SECONDS", 0.2)
     begun = time.monotonic()
     with Racer(Options(limits=Limits(seconds=0.5)), 0.5, 2).running() as racer:
-        outcomes = racer.race([Run("templates", Demand(RING, Kind.ALLGATHER, 1e6))] * 2, Events())
+        outcomes = racer.race([EngineRun("templates", Demand(RING, Kind.ALLGATHER, 1e6))] * 2, Events())
     assert [outcome.synthesis for outcome in outcomes] == [None, None]
     assert all("given up" in outcome.reason for outcome in outcomes)
     assert time.monotonic() - begun < 100
@@ -101,7 +101,7 @@ def test_where_there_is_an_answer_what_does_not_end_in_time_is_soon_given_up(mon
     begun = time.monotonic()
     with Racer(Options(limits=Limits(seconds=10.0)), 10.0, 2).running() as racer:
         slow, quick = racer.race(
-            [Run(name, Demand(RING, Kind.ALLGATHER, 1e6)) for name in ("milp", "templates")], Events()
+            [EngineRun(name, Demand(RING, Kind.ALLGATHER, 1e6)) for name in ("milp", "templates")], Events()
         )
     assert slow.synthesis is None
     assert "given up" in slow.reason

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.bounds import quickest
-from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import FAR, Routes
@@ -15,7 +15,7 @@ RELAYED = Sketch("mine", connections={1: (0,)}, relays={1: (0, 1)}, own_first=Tr
 
 def routes_of(topology, kind=Kind.ALLGATHER, sketch=None):
     q = Quotient.of(Problem.build(topology, Collective(kind, topology.num_ranks), sketch, MB))
-    grid = Grid.of(q, 1000.0)
+    grid = TimeGrid.of(q, 1000.0)
     return q, grid, Routes.of(q, grid)
 
 
@@ -52,7 +52,7 @@ def test_a_state_that_nothing_leads_to_is_far():
 def test_earliest_times_are_shortest_paths(drawn):
     problem = Problem.build(drawn.topology, drawn.collective, None, drawn.chunk_bytes)
     q = Quotient.of(problem.without_symmetry())
-    grid = Grid.of(q, 1e4)
+    grid = TimeGrid.of(q, 1e4)
     routes = Routes.of(q, grid)
     cost = [0.0] * len(drawn.topology.links)
     for arc in range(q.num_arcs):

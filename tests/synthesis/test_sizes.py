@@ -1,12 +1,12 @@
 import pytest
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.sizes import Chains, Cost, Turn, apportion, best_sizes, undominated
+from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
 
 
 def test_of_two_links_the_faster_one_carries_more():
     # Two pieces of one share at once: 10 us and 30 us a unit, so sizes 1.5 and 0.5 and 15 us for both.
-    chains = Chains([range(2)], [[0], [1]], [[Cost(0.0, 10.0)], [Cost(0.0, 30.0)]], [[], []], [], 20.0)
+    chains = Chains([range(2)], [[0], [1]], [[MessageTime(0.0, 10.0)], [MessageTime(0.0, 30.0)]], [[], []], [], 20.0)
     found = best_sizes(chains, Limits())
     assert found.time_us == pytest.approx(15.0, rel=1e-4)
     assert found.sizes == pytest.approx((1.5, 0.5), rel=1e-3)
@@ -14,16 +14,16 @@ def test_of_two_links_the_faster_one_carries_more():
 
 def test_the_last_of_a_chain_waits_for_those_before_it():
     # Piece 0 goes over two links one after the other, piece 1 follows it on the first: 10 + s0 * 20 = 10 + (s0 + s1) * 10 ...
-    costs = [[Cost(1.0, 10.0)]] * 3
-    chains = Chains([range(2)], [[0], [0], [1]], costs, [[], [0], []], [Turn(0, 2, Cost(1.0, 10.0))], 20.0)
+    costs = [[MessageTime(1.0, 10.0)]] * 3
+    chains = Chains([range(2)], [[0], [0], [1]], costs, [[], [0], []], [PortTurn(0, 2, MessageTime(1.0, 10.0))], 20.0)
     found = best_sizes(chains, Limits())
     # ... both ways take 2 + 20 us when the sizes are 1 and 1; a smaller first piece leaves 2 + 20 us for the second way.
     assert found.time_us == pytest.approx(22.0, rel=1e-4)
 
 
 def test_costs_that_others_exceed_do_not_count():
-    costs = [Cost(1.0, 2.0), Cost(2.0, 3.0), Cost(3.0, 1.0), Cost(2.0, 3.0)]
-    assert undominated(costs) == [Cost(2.0, 3.0), Cost(3.0, 1.0)]
+    costs = [MessageTime(1.0, 2.0), MessageTime(2.0, 3.0), MessageTime(3.0, 1.0), MessageTime(2.0, 3.0)]
+    assert undominated(costs) == [MessageTime(2.0, 3.0), MessageTime(3.0, 1.0)]
 
 
 def test_whole_parts_go_to_the_largest_remainders():
@@ -33,5 +33,5 @@ def test_whole_parts_go_to_the_largest_remainders():
 
 def test_a_program_that_would_take_longer_to_build_than_there_is_time_is_not_begun(monkeypatch):
     monkeypatch.setattr("taccl_py.synthesis.sizes.Rows", None)
-    costs = [[Cost(1.0, 10.0)]] * 2
+    costs = [[MessageTime(1.0, 10.0)]] * 2
     assert best_sizes(Chains([range(1)], [[0], [0]], costs, [[], [0]], [], 20.0), Limits(seconds=0.0)) is None

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis import uneven
@@ -30,7 +30,7 @@ def two_lanes(chunks=2):
     """Broadcast of 1 MB to one other rank: a chunk over a quick link, the others over one that is three times as slow."""
     topology = machine(2, [Link(0, 1, 1.0, 10.0), Link(0, 1, 1.0, 30.0), Link(1, 0, 1.0, 10.0)])
     quick, slow = topology.links_between[0, 1]
-    drafts = [Draft(quick if chunk == 0 else slow, (chunk,), 0, 1) for chunk in range(chunks)]
+    drafts = [UntimedMessage(quick if chunk == 0 else slow, (chunk,), 0, 1) for chunk in range(chunks)]
     return build_schedule(topology, Collective(Kind.BROADCAST, 2, chunks), MB / chunks, drafts)
 
 
@@ -61,7 +61,7 @@ def test_chunks_of_no_use_are_left_out():
     topology = machine(2, [Link(0, 1, 1.0, 10.0), Link(0, 1, 50.0, 30.0), Link(1, 0, 1.0, 10.0)])
     schedule = replace(two_lanes(), topology=topology)
     schedule = build_schedule(
-        topology, schedule.collective, MB / 2, [Draft(m.link, m.chunks, 0, 1) for m in schedule.messages]
+        topology, schedule.collective, MB / 2, [UntimedMessage(m.link, m.chunks, 0, 1) for m in schedule.messages]
     )
     assert schedule.makespan_us == pytest.approx(65.0)
     found = recut(schedule, POWERS, LIMITS)
@@ -72,14 +72,14 @@ def test_chunks_of_no_use_are_left_out():
 def test_equal_pieces_are_best_down_a_chain():
     """Two hops of pieces x and 1 - x take the sum of both and the longer one again."""
     topology = chain(3, 1.0, 10.0)
-    drafts = [Draft(link, (chunk,), chunk + link, chunk + link + 1) for link in (0, 1) for chunk in (0, 1)]
+    drafts = [UntimedMessage(link, (chunk,), chunk + link, chunk + link + 1) for link in (0, 1) for chunk in (0, 1)]
     schedule = build_schedule(topology, Collective(Kind.BROADCAST, 3, 2), MB / 2, drafts)
     assert schedule.makespan_us == pytest.approx(18.0)
     assert recut(schedule, POWERS, LIMITS) is None
 
 
 def test_a_share_of_one_chunk_has_nothing_to_move():
-    schedule = build_schedule(chain(2), Collective(Kind.BROADCAST, 2, 1), MB, [Draft(0, (0,), 0, 1)])
+    schedule = build_schedule(chain(2), Collective(Kind.BROADCAST, 2, 1), MB, [UntimedMessage(0, (0,), 0, 1)])
     assert recut(schedule, POWERS, LIMITS) is None
 
 
@@ -181,9 +181,9 @@ def test_other_sizes_of_chunks_leave_schedules_right_and_no_slower(case, chunks)
 def counts_tried(monkeypatch, schedule, size_bytes, limits):
     """Numbers of chunks that a schedule is timed with where it is cut to serve a size."""
     tried = []
-    timed = uneven._Cut.time_us
+    timed = uneven._ChunkCut.time_us
     monkeypatch.setattr(
-        uneven._Cut, "time_us", lambda cut, *plan: tried.append(cut.chunks_per_rank) or timed(cut, *plan)
+        uneven._ChunkCut, "time_us", lambda cut, *plan: tried.append(cut.chunks_per_rank) or timed(cut, *plan)
     )
     found = fit_to_size(answer(schedule), Demand(schedule.topology, Kind.BROADCAST, size_bytes), limits)
     assert found.schedule.collective.chunks_per_rank in tried

@@ -7,7 +7,7 @@ import pytest
 from taccl_py.errors import InputError
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded, parse_link, parse_slow_link
-from taccl_py.topology.difference import Change, Costs, differences
+from taccl_py.topology.difference import ComparedCosts, TopologyChange, differences
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
 
@@ -23,13 +23,13 @@ def test_missing_and_slow_links_are_named_and_worse() -> None:
     now = degraded(ring, Degradation((parse_link("2->3"),), (parse_slow_link("0->1:0.5"),)))
     found = differences(ring, now, 0.05)
     assert [(one.what, one.change, one.is_worse) for one in found] == [
-        ("link 0->1", Change.SLOWER, True),
-        ("link 2->3", Change.MISSING, True),
+        ("link 0->1", TopologyChange.SLOWER, True),
+        ("link 2->3", TopologyChange.MISSING, True),
     ]
-    assert found[0].after == Costs(0.5, 40.0)
+    assert found[0].after == ComparedCosts(0.5, 40.0)
     assert [(one.change, one.is_worse) for one in differences(now, ring, 0.05)] == [
-        (Change.FASTER, False),
-        (Change.NEW, False),
+        (TopologyChange.FASTER, False),
+        (TopologyChange.NEW, False),
     ]
 
 
@@ -42,7 +42,7 @@ def test_what_is_within_the_tolerance_is_no_difference() -> None:
 def test_figures_that_move_both_ways_are_mixed() -> None:
     before = formula_topology("ring:3,alpha_us=1,beta_us_per_mb=20")
     after = formula_topology("ring:3,alpha_us=2,beta_us_per_mb=10")
-    assert {one.change for one in differences(before, after, 0.1)} == {Change.MIXED}
+    assert {one.change for one in differences(before, after, 0.1)} == {TopologyChange.MIXED}
 
 
 def pair(*ports: Port) -> Topology:
@@ -52,9 +52,9 @@ def pair(*ports: Port) -> Topology:
 
 def test_ports_are_the_same_if_the_same_links_share_them() -> None:
     (new,) = differences(pair(), pair(Port("bus", 0, 5)), 0.0)
-    assert (new.what, new.change, new.is_worse) == ("port bus", Change.NEW, True)
+    assert (new.what, new.change, new.is_worse) == ("port bus", TopologyChange.NEW, True)
     (gone,) = differences(pair(Port("bus", 0, 5)), pair(), 0.0)
-    assert (gone.change, gone.is_worse) == (Change.MISSING, False)
+    assert (gone.change, gone.is_worse) == (TopologyChange.MISSING, False)
     # Of two ports with the same sharers only the slower one is felt.
     assert differences(pair(Port("bus", 0, 5)), pair(Port("wide", 0, 2), Port("narrow", 0, 5)), 0.0) == ()
 
@@ -63,7 +63,7 @@ def test_parallel_links_are_compared_from_the_cheapest_on() -> None:
     one = Topology("lanes", "", (0, 0), (), (Link(0, 1, 1, 10), Link(0, 1, 1, 20), Link(1, 0, 1, 10)))
     two = Topology("lanes", "", (0, 0), (), (Link(0, 1, 1, 40), Link(0, 1, 1, 10), Link(1, 0, 1, 10)))
     (found,) = differences(one, two, 0.0)
-    assert (found.what, found.before, found.after) == ("link 0->1 (lane 1)", Costs(1, 20), Costs(1, 40))
+    assert (found.what, found.before, found.after) == ("link 0->1 (lane 1)", ComparedCosts(1, 20), ComparedCosts(1, 40))
 
 
 def test_machines_of_different_size_cannot_be_compared() -> None:

@@ -24,7 +24,17 @@ from taccl_py.topology.files import (
     topology_to_json,
 )
 from taccl_py.topology.model import Link, Medium, Port, Switch, Topology
-from taccl_py.topology.template import Cost, Network, Nic, NodePort, NodeTemplate, PortSide, Reach, Side, instantiate
+from taccl_py.topology.template import (
+    AlphaBeta,
+    NetworkReach,
+    Nic,
+    NodeNetwork,
+    NodePort,
+    NodeTemplate,
+    PortSide,
+    Side,
+    instantiate,
+)
 from taccl_py.units import MAX_COST_US, MIN_COST_US
 
 WriteJson = Callable[..., Path]
@@ -164,7 +174,7 @@ def test_switch_abilities_are_read(write_json: WriteJson) -> None:
 def test_a_rank_of_a_switch_may_have_a_cost_of_its_own(write_json: WriteJson) -> None:
     slow = {"2": {"alpha_us": 0.2, "bandwidth_gbps": 100}}
     template = read_template(write_json(changed(NODE_FORM, "node.switches.0.rank_costs", slow)))
-    assert [template.switches[0].cost_of(rank) for rank in (0, 2)] == [Cost(0.1, 5), Cost(0.2, 10)]
+    assert [template.switches[0].cost_of(rank) for rank in (0, 2)] == [AlphaBeta(0.1, 5), AlphaBeta(0.2, 10)]
     machine = instantiate(template)
     costs = {port.name: port.beta_us_per_mb for port in machine.ports if "plane" in port.name}
     assert costs == {
@@ -414,8 +424,8 @@ def test_a_node_that_is_written_reads_back_without_any_change(name: str, write_j
 def test_directions_on_the_way_to_a_nic_are_kept(write_json: Callable[..., Path]) -> None:
     ways = {0: (PortSide("a", Side.OUT), PortSide("b", Side.IN))}
     node = NodeTemplate(
-        "toy", "a toy", "invented", 1, nics=(Nic("ib0", (0,), Cost(1, 2), ways, "east"),),
-        ports=(NodePort("a", Cost(0, 1)), NodePort("b", Cost(0, 1))), network=Network(Reach.RAIL, 0.5),
+        "toy", "a toy", "invented", 1, nics=(Nic("ib0", (0,), AlphaBeta(1, 2), ways, "east"),),
+        ports=(NodePort("a", AlphaBeta(0, 1)), NodePort("b", AlphaBeta(0, 1))), network=NodeNetwork(NetworkReach.RAIL, 0.5),
     )  # fmt: skip
     value = template_to_json(node)
     assert value["node"]["nics"][0]["via"] == {"0": ["a", "b.in"]}

@@ -9,22 +9,22 @@ from hypothesis import strategies as st
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Link, Topology
 from taccl_py.topology.template import (
-    Cost,
-    Network,
+    AlphaBeta,
+    NetworkReach,
     Nic,
     NodeLink,
+    NodeNetwork,
     NodePort,
     NodeSwitch,
     NodeTemplate,
     PortSide,
-    Reach,
     Side,
     instantiate,
     join_nodes,
 )
 
-NVLINK = Cost(0.3, 23.0)
-IB = Cost(2.6, 105.0)
+NVLINK = AlphaBeta(0.3, 23.0)
+IB = AlphaBeta(2.6, 105.0)
 
 
 def template(num_ranks: int = 2, **parts: object) -> NodeTemplate:
@@ -45,7 +45,7 @@ def port_names(topology: Topology, link: Link) -> list[str]:
 
 
 def test_switch_joins_all_its_ranks_with_one_port_out_and_one_port_in_each() -> None:
-    topology = instantiate(template(4, switches=(NodeSwitch("plane", (0, 1, 3), Cost(0.4, 10.0)),)))
+    topology = instantiate(template(4, switches=(NodeSwitch("plane", (0, 1, 3), AlphaBeta(0.4, 10.0)),)))
     assert set(topology.links_between) == set(itertools.permutations((0, 1, 3), 2))
     assert sorted(port.name for port in topology.ports) == sorted(
         f"node 0 rank {rank} plane {side}" for rank in (0, 1, 3) for side in ("in", "out")
@@ -72,7 +72,7 @@ def test_nic_of_its_own_is_not_shared() -> None:
 
 def test_way_between_nodes_passes_what_lies_before_each_nic_in_order() -> None:
     nic = Nic("ib0", (0, 1), IB, {1: outward("near", "far")})
-    ports = (NodePort("near", Cost(0.0, 10.0)), NodePort("far", Cost(0.0, 20.0)))
+    ports = (NodePort("near", AlphaBeta(0.0, 10.0)), NodePort("far", AlphaBeta(0.0, 20.0)))
     topology = instantiate(template(2, nics=(nic,), ports=ports), 2)
     there = ["node 0 near out", "node 0 far out", "node 0 ib0 out", "node 1 ib0 in", "node 1 far in", "node 1 near in"]
     assert port_names(topology, only_link(topology, 1, 3)) == there
@@ -82,13 +82,13 @@ def test_way_between_nodes_passes_what_lies_before_each_nic_in_order() -> None:
 
 def test_way_back_uses_the_other_direction_of_what_lies_before_the_nic() -> None:
     nic = Nic("ib0", (0, 1), IB, {1: outward("uplink")})
-    topology = instantiate(template(2, nics=(nic,), ports=(NodePort("uplink", Cost(0.0, 10.0)),)), 2)
+    topology = instantiate(template(2, nics=(nic,), ports=(NodePort("uplink", AlphaBeta(0.0, 10.0)),)), 2)
     assert port_names(topology, only_link(topology, 2, 1)) == ["node 1 ib0 out", "node 0 ib0 in", "node 0 uplink in"]
     assert port_names(topology, only_link(topology, 1, 2)) == ["node 0 uplink out", "node 0 ib0 out", "node 1 ib0 in"]
 
 
 def test_link_between_unlike_nics_has_the_larger_alpha_and_the_larger_beta() -> None:
-    nics = (Nic("slow", (0,), Cost(1.0, 200.0)), Nic("late", (1,), Cost(5.0, 50.0)))
+    nics = (Nic("slow", (0,), AlphaBeta(1.0, 200.0)), Nic("late", (1,), AlphaBeta(5.0, 50.0)))
     link = only_link(instantiate(template(2, nics=nics), 2), 0, 3)
     assert (link.alpha_us, link.beta_us_per_mb) == (5.0, 200.0)
 
@@ -101,7 +101,7 @@ def test_rank_with_two_nics_has_parallel_links_for_every_pair_of_nics() -> None:
 
 def test_rail_joins_only_ranks_of_equal_local_number() -> None:
     nics = tuple(Nic(f"ib{i}", (i,), IB) for i in range(3))
-    topology = instantiate(template(3, nics=nics, network=Network(Reach.RAIL, 0.5)), 2)
+    topology = instantiate(template(3, nics=nics, network=NodeNetwork(NetworkReach.RAIL, 0.5)), 2)
     assert set(topology.links_between) == {(0, 3), (1, 4), (2, 5), (3, 0), (4, 1), (5, 2)}
     assert {link.latency_us for link in topology.links} == {0.5}
 
@@ -109,7 +109,7 @@ def test_rail_joins_only_ranks_of_equal_local_number() -> None:
 def test_direct_links_share_the_further_ports_that_they_name() -> None:
     uses = (PortSide("bus", Side.OUT),)
     links = (NodeLink(0, 1, NVLINK, 0.2, uses), NodeLink(0, 2, NVLINK, ports=uses), NodeLink(2, 0, NVLINK))
-    topology = instantiate(template(3, links=links, ports=(NodePort("bus", Cost(0.1, 5.0)),)))
+    topology = instantiate(template(3, links=links, ports=(NodePort("bus", AlphaBeta(0.1, 5.0)),)))
     assert [port_names(topology, link) for link in topology.links] == [["node 0 bus out"], ["node 0 bus out"], []]
     assert topology.links[0].latency_us == 0.2
     assert (topology.ports[0].alpha_us, topology.ports[0].beta_us_per_mb) == (0.1, 5.0)
@@ -153,7 +153,7 @@ def test_symmetry_is_the_local_one_in_every_node_and_the_rotation_of_the_nodes()
 )
 def test_symmetry_that_makes_the_nics_others_is_used_for_one_node_only(nics: tuple[Nic, ...]) -> None:
     links = (NodeLink(0, 1, NVLINK), NodeLink(1, 0, NVLINK))
-    ports = (NodePort("p", Cost(0.0, 1.0)), NodePort("q", Cost(0.0, 2.0)))
+    ports = (NodePort("p", AlphaBeta(0.0, 1.0)), NodePort("q", AlphaBeta(0.0, 2.0)))
     node = template(2, links=links, nics=nics, ports=ports, symmetry=((1, 0),))
     assert instantiate(node, 1).symmetry == ((1, 0),)
     assert instantiate(node, 2).symmetry == ((2, 3, 0, 1),)
@@ -161,7 +161,7 @@ def test_symmetry_that_makes_the_nics_others_is_used_for_one_node_only(nics: tup
 
 def test_symmetry_that_exchanges_like_ways_to_the_nic_is_kept(is_automorphism) -> None:  # type: ignore[no-untyped-def]
     nic = Nic("a", (0, 1, 2, 3), IB, {0: outward("p"), 1: outward("p"), 2: outward("q"), 3: outward("q")})
-    ports = (NodePort("p", Cost(0.0, 1.0)), NodePort("q", Cost(0.0, 1.0)))
+    ports = (NodePort("p", AlphaBeta(0.0, 1.0)), NodePort("q", AlphaBeta(0.0, 1.0)))
     node = template(4, nics=(nic,), ports=ports, symmetry=((2, 3, 0, 1), (0, 2, 1, 3)))
     topology = instantiate(node, 2)
     assert topology.symmetry == ((2, 3, 0, 1, 6, 7, 4, 5), (4, 5, 6, 7, 0, 1, 2, 3))
@@ -172,7 +172,7 @@ def test_symmetry_that_exchanges_like_ways_to_the_nic_is_kept(is_automorphism) -
 def test_way_down_to_a_nic_uses_the_direction_in_of_what_it_passes() -> None:
     """Rank 0 goes up its own uplink and down that of the NIC's switch, which lies behind the host bridge."""
     nic = Nic("ib0", (0,), IB, {0: (PortSide("mine", Side.OUT), PortSide("theirs", Side.IN))})
-    ports = (NodePort("mine", Cost(0.0, 10.0)), NodePort("theirs", Cost(0.0, 10.0)))
+    ports = (NodePort("mine", AlphaBeta(0.0, 10.0)), NodePort("theirs", AlphaBeta(0.0, 10.0)))
     topology = instantiate(template(1, nics=(nic,), ports=ports), 2)
     assert port_names(topology, only_link(topology, 0, 1)) == [
         "node 0 mine out", "node 0 theirs in", "node 0 ib0 out", "node 1 ib0 in", "node 1 theirs out", "node 1 mine in",
@@ -180,7 +180,7 @@ def test_way_down_to_a_nic_uses_the_direction_in_of_what_it_passes() -> None:
 
 
 def test_nodes_that_are_not_alike_are_joined_rank_after_rank() -> None:
-    small = template(1, nics=(Nic("ib0", (0,), Cost(1.0, 100.0)),))
+    small = template(1, nics=(Nic("ib0", (0,), AlphaBeta(1.0, 100.0)),))
     large = template(2, links=(NodeLink(0, 1, NVLINK), NodeLink(1, 0, NVLINK)), nics=(Nic("ib0", (1,), IB),))
     topology = join_nodes([small, large], "odd")
     assert topology.node_of == (0, 1, 1)
@@ -214,7 +214,7 @@ def test_machine_that_would_not_fit_into_memory_is_refused_at_once() -> None:
 def templates(draw: st.DrawFn) -> NodeTemplate:
     num_ranks = draw(st.integers(1, 4))
     some_ranks = st.lists(st.integers(0, num_ranks - 1), min_size=1, max_size=num_ranks, unique=True).map(tuple)
-    costs = st.builds(Cost, st.sampled_from([0.5, 2.0]), st.sampled_from([10.0, 40.0]))
+    costs = st.builds(AlphaBeta, st.sampled_from([0.5, 2.0]), st.sampled_from([10.0, 40.0]))
     nics = []
     for i in range(draw(st.integers(1, 3))):
         ranks = draw(some_ranks)
@@ -226,7 +226,7 @@ def templates(draw: st.DrawFn) -> NodeTemplate:
         nics=tuple(nics),
         switches=tuple(switches),
         ports=(NodePort("up", draw(costs)),),
-        network=Network(draw(st.sampled_from(list(Reach))), draw(st.sampled_from([0.0, 0.7]))),
+        network=NodeNetwork(draw(st.sampled_from(list(NetworkReach))), draw(st.sampled_from([0.0, 0.7]))),
     )
 
 

@@ -7,24 +7,26 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching.engine import synthesize_greedy
-from taccl_py.synthesis.together import Member, makespan_us, orders, together_bound
+from taccl_py.synthesis.together import GroupMember, makespan_us, orders, together_bound
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.verify.together import Part, judge_together
+from taccl_py.verify.together import TimedGroup, judge_together
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
 
 
 def members_of(machine, groups, kind, size_bytes=4e6):
     return [
-        Member(ranks, synthesize_greedy(Demand(machine.subset(ranks), kind, size_bytes), Options(), Events()).schedule)
+        GroupMember(
+            ranks, synthesize_greedy(Demand(machine.subset(ranks), kind, size_bytes), Options(), Events()).schedule
+        )
         for ranks in groups
     ]
 
 
 def parts_of(groups, schedules):
-    return [Part(ranks, schedule) for ranks, schedule in zip(groups, schedules, strict=True)]
+    return [TimedGroup(ranks, schedule) for ranks, schedule in zip(groups, schedules, strict=True)]
 
 
 def two_pairs():

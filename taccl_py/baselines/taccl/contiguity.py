@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from taccl_py.baselines.taccl.ordering import Plan
+from taccl_py.baselines.taccl.ordering import OrderedRouting
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 
@@ -24,10 +24,10 @@ _WORTH_IT = 1e-3
 
 
 @dataclass(frozen=True)
-class Timetable:
+class HopTimes:
     """When the hops of a plan start and arrive, in us, [hop]."""
 
-    plan: Plan
+    plan: OrderedRouting
     start_us: tuple[float, ...]
     end_us: tuple[float, ...]
 
@@ -37,7 +37,7 @@ class Timetable:
         return max(self.end_us, default=0.0)
 
 
-def solve_contiguity(plan: Plan, limits: Limits) -> Timetable:
+def solve_contiguity(plan: OrderedRouting, limits: Limits) -> HopTimes:
     """Return the best times found; those of single chunks, which always fit, if the solver finds no better ones.
 
     Parameters
@@ -59,7 +59,7 @@ def solve_contiguity(plan: Plan, limits: Limits) -> Timetable:
     return alone if together is None else min(alone, together, key=lambda each: each.makespan_us)
 
 
-def _queues(plan: Plan) -> list[list[int]]:
+def _queues(plan: OrderedRouting) -> list[list[int]]:
     """Hops of every link and port, in order."""
     found: dict[int, list[int]] = defaultdict(list)
     for h, hop in enumerate(plan.hops):
@@ -68,7 +68,7 @@ def _queues(plan: Plan) -> list[list[int]]:
     return list(found.values())
 
 
-def _remote_queues(plan: Plan) -> list[list[int]]:
+def _remote_queues(plan: OrderedRouting) -> list[list[int]]:
     """Hops of every link between nodes, in order."""
     found: dict[int, list[int]] = defaultdict(list)
     for h, hop in enumerate(plan.hops):
@@ -77,7 +77,7 @@ def _remote_queues(plan: Plan) -> list[list[int]]:
     return list(found.values())
 
 
-def _without_alphas_us(plan: Plan) -> float:
+def _without_alphas_us(plan: OrderedRouting) -> float:
     """Time in the plan's order if links between nodes had no alpha, which no choice of what goes together beats."""
     view = plan.view
     alphas = tuple(0.0 if view.is_remote(link) else alpha_us for link, alpha_us in enumerate(view.alpha_us))
@@ -85,13 +85,13 @@ def _without_alphas_us(plan: Plan) -> float:
     return free.makespan_us if free is not None else 0.0
 
 
-def _may_join(plan: Plan, before: int, h: int) -> bool:
+def _may_join(plan: OrderedRouting, before: int, h: int) -> bool:
     """Whether TACCL considers sending two neighbours of a link between nodes together."""
     source = plan.view.collective.source
     return not plan.sums or source[plan.hops[before].chunk] == source[plan.hops[h].chunk]
 
 
-def _groups(plan: Plan, joined: Iterable[int]) -> list[int]:
+def _groups(plan: OrderedRouting, joined: Iterable[int]) -> list[int]:
     """Position of the first hop of each hop's message, [hop]."""
     first = list(range(len(plan.hops)))
     chosen = set(joined)
@@ -102,7 +102,7 @@ def _groups(plan: Plan, joined: Iterable[int]) -> list[int]:
     return first
 
 
-def _timed(plan: Plan, joined: frozenset[int]) -> Timetable | None:
+def _timed(plan: OrderedRouting, joined: frozenset[int]) -> HopTimes | None:
     """Earliest times with these joins, or None if messages would wait for each other."""
     group = _groups(plan, joined)
     cost_us = {g: plan.view.cost_us(plan.hops[g].link, count) for g, count in Counter(group).items()}
@@ -116,7 +116,7 @@ def _timed(plan: Plan, joined: frozenset[int]) -> Timetable | None:
     start_us = _longest_ways(waits, cost_us)
     if start_us is None:
         return None
-    return Timetable(plan, tuple(start_us[g] for g in group), tuple(start_us[g] + cost_us[g] for g in group))
+    return HopTimes(plan, tuple(start_us[g] for g in group), tuple(start_us[g] + cost_us[g] for g in group))
 
 
 def _longest_ways(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict[int, float] | None:
@@ -138,8 +138,8 @@ def _longest_ways(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict
 
 
 @dataclass
-class _Model:
-    plan: Plan
+class _ContiguityModel:
+    plan: OrderedRouting
     cp: Any
     units_per_us: float
     s: list[Any]
@@ -147,7 +147,7 @@ class _Model:
     lasts: list[Any]
 
 
-def _solve(plan: Plan, candidates: list[int], alone: Timetable, limits: Limits) -> frozenset[int]:
+def _solve(plan: OrderedRouting, candidates: list[int], alone: HopTimes, limits: Limits) -> frozenset[int]:
     """Hops that go together with the hop before them; none if no better times were found."""
     cp = import_cp_model().CpModel()
     scale = _UNITS_PER_SMALLEST_COST / min(plan.view.cost_us(hop.link) for hop in plan.hops)
@@ -155,7 +155,7 @@ def _solve(plan: Plan, candidates: list[int], alone: Timetable, limits: Limits) 
     horizon = round(alone.makespan_us * scale) + 2 * len(plan.hops)
     s = [cp.new_int_var(0, horizon, f"s{h}") for h in range(len(plan.hops))]
     j = {h: cp.new_bool_var(f"j{h}") for h in candidates}
-    m = _Model(plan, cp, scale, s, j, [_units(plan.view.cost_us(hop.link), scale) for hop in plan.hops])
+    m = _ContiguityModel(plan, cp, scale, s, j, [_units(plan.view.cost_us(hop.link), scale) for hop in plan.hops])
     for hops in _remote_queues(plan):
         _messages_last_as_long_as_they_are(m, hops)
     _hops_wait_for_their_chunks(m)
@@ -178,7 +178,7 @@ def _units(cost_us: float, scale: float) -> int:
     return max(1, round(cost_us * scale))
 
 
-def _messages_last_as_long_as_they_are(m: _Model, hops: list[int]) -> None:
+def _messages_last_as_long_as_they_are(m: _ContiguityModel, hops: list[int]) -> None:
     """Counts: p is how many hops of a message there are up to one of them, n is p of the last; joined hops start together."""
     view, cp = m.plan.view, m.cp
     link = m.plan.hops[hops[0]].link
@@ -198,14 +198,14 @@ def _messages_last_as_long_as_they_are(m: _Model, hops: list[int]) -> None:
         m.lasts[h] = alpha + chunk * n[i]
 
 
-def _hops_wait_for_their_chunks(m: _Model) -> None:
+def _hops_wait_for_their_chunks(m: _ContiguityModel) -> None:
     """s[h] >= s[parent] + how long that lasts."""
     for h, parents in enumerate(m.plan.after):
         for parent in parents:
             m.cp.add(m.s[h] >= m.s[parent] + m.lasts[parent])
 
 
-def _links_and_ports_keep_the_order(m: _Model) -> None:
+def _links_and_ports_keep_the_order(m: _ContiguityModel) -> None:
     """s[h] >= s[before] + how long that lasts, unless they go together."""
     for hops in _queues(m.plan):
         for before, h in pairwise(hops):

@@ -8,9 +8,9 @@ from itertools import product
 
 from taccl_py.baselines.taccl.contiguity import solve_contiguity
 from taccl_py.baselines.taccl.ordering import find_parents, order_hops, order_sums, rule_of
-from taccl_py.baselines.taccl.program import Send, build_program, sends_of
+from taccl_py.baselines.taccl.program import TacclMessage, build_program, sends_of
 from taccl_py.baselines.taccl.routing import solve_routing
-from taccl_py.baselines.taccl.view import View
+from taccl_py.baselines.taccl.view import TacclView
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError, SynthesisError
 from taccl_py.lowering.limits import require_limits
@@ -51,7 +51,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TacclResult:
     """One result of TACCL.
 
     Attributes
@@ -94,7 +94,7 @@ def sketches_for(topology: Topology) -> tuple[Sketch, ...]:
 
 def run_taccl(
     topology: Topology, kind: Kind, size_bytes: float, sketches: Sequence[Sketch], effort: Effort, limits: Limits
-) -> Iterator[Attempt]:
+) -> Iterator[TacclResult]:
     """Yield what TACCL finds, until all is tried or time is up; sketches that have no answer are left out.
 
     Parameters
@@ -126,35 +126,37 @@ def run_taccl(
 
 
 @dataclass(frozen=True)
-class _Found:
+class _TacclFindings:
     sketch: Sketch
     collective: Collective
-    sends: tuple[Send, ...]
+    sends: tuple[TacclMessage, ...]
     predicted_us: float
 
 
 def _synthesize(
     topology: Topology, kind: Kind, size_bytes: float, sketch: Sketch, effort: Effort, limits: Limits
-) -> _Found:
+) -> _TacclFindings:
     """All three stages; a sum is an AllGather run backwards, ordered anew."""
     collective = Collective(kind, topology.num_ranks, sketch.chunks_per_rank)
     routed = replace(collective, kind=Kind.ALLGATHER) if kind is Kind.ALLREDUCE else collective
-    view = View.of(topology, routed, sketch, _chunk_bytes(topology, routed, size_bytes))
+    view = TacclView.of(topology, routed, sketch, _chunk_bytes(topology, routed, size_bytes))
     hops = solve_routing(view, limits.within(limits.seconds, effort.routing_work))
     last = limits.within(limits.seconds, effort.contiguity_work)
     table = solve_contiguity(order_hops(view, hops, find_parents(view, hops), rule_of(view)), last)
     if kind is not Kind.ALLREDUCE:
-        return _Found(sketch, collective, tuple(sends_of(table)), table.makespan_us)
+        return _TacclFindings(sketch, collective, tuple(sends_of(table)), table.makespan_us)
     sums = solve_contiguity(order_sums(view, hops), last)
     sends = (*sends_of(sums, reduce=True), *sends_of(table, offset_us=sums.makespan_us))
-    return _Found(sketch, collective, sends, sums.makespan_us + table.makespan_us)
+    return _TacclFindings(sketch, collective, sends, sums.makespan_us + table.makespan_us)
 
 
 def _chunk_bytes(topology: Topology, collective: Collective, size_bytes: float) -> float:
     return float(BYTES_PER_MB) if topology.chunk_costs else collective.chunk_bytes(size_bytes)
 
 
-def _attempts(topology: Topology, size_bytes: float, found: _Found, effort: Effort, seed: int) -> Iterator[Attempt]:
+def _attempts(
+    topology: Topology, size_bytes: float, found: _TacclFindings, effort: Effort, seed: int
+) -> Iterator[TacclResult]:
     """The program with every number of instances that fits a GPU."""
     chunk_bytes = _chunk_bytes(topology, found.collective, size_bytes)
     for instances in effort.instances:
@@ -166,7 +168,7 @@ def _attempts(topology: Topology, size_bytes: float, found: _Found, effort: Effo
         except LoweringError:
             return
         replayed = replay_program(program, topology, chunk_bytes / instances, fifo_slots=_SLOTS)
-        yield Attempt(
+        yield TacclResult(
             sketch=found.sketch.name,
             chunks_per_rank=found.collective.chunks_per_rank,
             seed=seed,

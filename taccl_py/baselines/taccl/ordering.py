@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from taccl_py.baselines.taccl.routing import Hop
-from taccl_py.baselines.taccl.view import View
+from taccl_py.baselines.taccl.routing import RoutedChunk
+from taccl_py.baselines.taccl.view import TacclView
 from taccl_py.sketch.model import Strategy
 
 
-class Rule(Enum):
+class OrderingRule(Enum):
     """How hops are chosen."""
 
     LONGEST_WAY = "longest way first"
@@ -30,15 +30,15 @@ class Rule(Enum):
     SUMS = "longest way of sums first"
 
 
-def rule_of(view: View) -> Rule:
+def rule_of(view: TacclView) -> OrderingRule:
     """Return the rule that TACCL applies to a routed collective."""
     if view.sketch.strategy is Strategy.SWITCH:
-        return Rule.LONGEST_WAY
-    return Rule.SOONEST if view.topology.num_nodes > 1 else Rule.FROM_THE_END
+        return OrderingRule.LONGEST_WAY
+    return OrderingRule.SOONEST if view.topology.num_nodes > 1 else OrderingRule.FROM_THE_END
 
 
 @dataclass(frozen=True)
-class Plan:
+class OrderedRouting:
     """Hops in one order, which links and ports keep.
 
     Attributes
@@ -53,13 +53,15 @@ class Plan:
         Whether receivers add; then only parts of one rank's share go together.
     """
 
-    view: View
-    hops: tuple[Hop, ...]
+    view: TacclView
+    hops: tuple[RoutedChunk, ...]
     after: tuple[tuple[int, ...], ...]
     sums: bool = False
 
 
-def order_hops(view: View, hops: Sequence[Hop], after: Sequence[Sequence[int]], rule: Rule) -> Plan:
+def order_hops(
+    view: TacclView, hops: Sequence[RoutedChunk], after: Sequence[Sequence[int]], rule: OrderingRule
+) -> OrderedRouting:
     """Put hops into the order in which a rule serves them.
 
     Parameters
@@ -71,23 +73,25 @@ def order_hops(view: View, hops: Sequence[Hop], after: Sequence[Sequence[int]], 
     rule
         How to choose.
     """
-    ways = _Ways.of(view, hops, after)
+    ways = _HopDistances.of(view, hops, after)
     picked = (
-        _backwards(view, hops, after, ways) if rule is Rule.FROM_THE_END else _forwards(view, hops, after, ways, rule)
+        _backwards(view, hops, after, ways)
+        if rule is OrderingRule.FROM_THE_END
+        else _forwards(view, hops, after, ways, rule)
     )
-    if rule is Rule.LONGEST_WAY:
+    if rule is OrderingRule.LONGEST_WAY:
         place = {hop: position for position, hop in enumerate(picked)}
         picked.sort(key=lambda hop: (round(hops[hop].start_us, 9), place[hop]))
     position_of = {hop: position for position, hop in enumerate(picked)}
-    return Plan(
+    return OrderedRouting(
         view,
         tuple(hops[hop] for hop in picked),
         tuple(tuple(sorted(position_of[before] for before in after[hop])) for hop in picked),
-        sums=rule is Rule.SUMS,
+        sums=rule is OrderingRule.SUMS,
     )
 
 
-def order_sums(gather: View, hops: Sequence[Hop]) -> Plan:
+def order_sums(gather: TacclView, hops: Sequence[RoutedChunk]) -> OrderedRouting:
     """Order the hops of an AllGather run backwards: a rank sends its sum on once it has all parts.
 
     Parameters
@@ -109,10 +113,10 @@ def order_sums(gather: View, hops: Sequence[Hop]) -> Plan:
     for i, hop in enumerate(turned):
         into[hop.chunk, links[hop.link].dst].append(i)
     after = [into[hop.chunk, links[hop.link].src] for hop in turned]
-    return order_hops(view, turned, after, Rule.SUMS)
+    return order_hops(view, turned, after, OrderingRule.SUMS)
 
 
-def find_parents(view: View, hops: Sequence[Hop]) -> tuple[tuple[int, ...], ...]:
+def find_parents(view: TacclView, hops: Sequence[RoutedChunk]) -> tuple[tuple[int, ...], ...]:
     """For every hop of a routed collective the one that brings its chunk, if it is not there from the start."""
     links = view.topology.links
     brings = {(hop.chunk, links[hop.link].dst): i for i, hop in enumerate(hops)}
@@ -123,7 +127,7 @@ def find_parents(view: View, hops: Sequence[Hop]) -> tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class _Ways:
+class _HopDistances:
     """How far a hop's chunk has come and has to go, this hop included, and all that waits for the hop, in us, [hop]."""
 
     travelled_us: list[float]
@@ -131,7 +135,7 @@ class _Ways:
     total_us: list[float]
 
     @staticmethod
-    def of(view: View, hops: Sequence[Hop], after: Sequence[Sequence[int]]) -> _Ways:
+    def of(view: TacclView, hops: Sequence[RoutedChunk], after: Sequence[Sequence[int]]) -> _HopDistances:
         cost = [view.cost_us(hop.link) for hop in hops]
         users = _users(after)
         order = _topological(after, users)
@@ -141,7 +145,7 @@ class _Ways:
         for i in reversed(order):
             longest[i] = cost[i] + max((longest[user] for user in users[i]), default=0.0)
             total[i] = cost[i] + sum(total[user] for user in users[i])
-        return _Ways(travelled, longest, total)
+        return _HopDistances(travelled, longest, total)
 
 
 def _topological(after: Sequence[Sequence[int]], users: Sequence[Sequence[int]]) -> list[int]:
@@ -155,7 +159,13 @@ def _topological(after: Sequence[Sequence[int]], users: Sequence[Sequence[int]])
     return order
 
 
-def _forwards(view: View, hops: Sequence[Hop], after: Sequence[Sequence[int]], ways: _Ways, rule: Rule) -> list[int]:
+def _forwards(
+    view: TacclView,
+    hops: Sequence[RoutedChunk],
+    after: Sequence[Sequence[int]],
+    ways: _HopDistances,
+    rule: OrderingRule,
+) -> list[int]:
     """List scheduling: of the hops whose chunks have come, always the one that the rule likes best."""
     free_us: dict[int, float] = defaultdict(float)
     end_us: dict[int, float] = {}
@@ -198,12 +208,14 @@ def _users(after: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _ready_us(
-    view: View, hop: Hop, before: Sequence[int], free_us: dict[int, float], end_us: dict[int, float]
+    view: TacclView, hop: RoutedChunk, before: Sequence[int], free_us: dict[int, float], end_us: dict[int, float]
 ) -> float:
     return max([0.0, *(end_us[j] for j in before), *(free_us[resource] for resource in view.resources(hop.link))])
 
 
-def _preference(view: View, hop: Hop, ways: _Ways, index: int, ready_us: float, rule: Rule) -> tuple[float, ...]:
+def _preference(
+    view: TacclView, hop: RoutedChunk, ways: _HopDistances, index: int, ready_us: float, rule: OrderingRule
+) -> tuple[float, ...]:
     """Sort key, the smallest first; what comes after times only makes the choice definite."""
     topology = view.topology
     src, dst = topology.links[hop.link].src, topology.links[hop.link].dst
@@ -211,15 +223,17 @@ def _preference(view: View, hop: Hop, ways: _Ways, index: int, ready_us: float, 
     rest = ((src - dst) % topology.num_ranks, local[dst], local[src], topology.node_of[dst], hop.chunk, hop.link)
     longest_us = round(ways.longest_us[index], 9)
     ready_us = round(ready_us, 9)
-    if rule is Rule.SOONEST:
+    if rule is OrderingRule.SOONEST:
         home = topology.node_of[view.collective.source[hop.chunk]]
         return (ready_us, home != topology.node_of[src], -longest_us, *rest)
-    if rule is Rule.SUMS:
+    if rule is OrderingRule.SUMS:
         return (-round(ways.total_us[index], 9), ready_us, *rest)
     return (-longest_us, ready_us, *rest)
 
 
-def _backwards(view: View, hops: Sequence[Hop], after: Sequence[Sequence[int]], ways: _Ways) -> list[int]:
+def _backwards(
+    view: TacclView, hops: Sequence[RoutedChunk], after: Sequence[Sequence[int]], ways: _HopDistances
+) -> list[int]:
     """From the last hop to the first: what has the least way to go is last, of equals what has come the farthest."""
     users = [set(waiting) for waiting in _users(after)]
     open_hops = {i for i, waiting in enumerate(users) if not waiting}
@@ -235,6 +249,6 @@ def _backwards(view: View, hops: Sequence[Hop], after: Sequence[Sequence[int]], 
     return picked[::-1]
 
 
-def _last_first(view: View, hop: Hop, ways: _Ways, index: int) -> tuple[float, ...]:
+def _last_first(view: TacclView, hop: RoutedChunk, ways: _HopDistances, index: int) -> tuple[float, ...]:
     link = view.topology.links[hop.link]
     return (round(ways.longest_us[index], 9), -round(ways.travelled_us[index], 9), link.src, link.dst, hop.chunk)

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from taccl_py.baselines.taccl.contiguity import Timetable
+from taccl_py.baselines.taccl.contiguity import HopTimes
 from taccl_py.collective import Address, Buffer, Collective, Kind
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.program import Gpu, Op, Program, Protocol, Step, Threadblock
 from taccl_py.runtimes import LEGACY, MAX_COUNT
 from taccl_py.topology.model import Topology
@@ -27,7 +27,7 @@ _SAME_TIME_US = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class TacclMessage:
     """One chunk over one link at a time; the receiver adds it or stores it."""
 
     chunk: int
@@ -38,7 +38,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class _Transfer:
+class _CellMessage:
     """A message: neighbouring cells at both ends, and its place in the program's order."""
 
     step: int
@@ -46,8 +46,8 @@ class _Transfer:
     src: int
     dst: int
     channel: int
-    sent: Cells
-    stored: Cells
+    sent: CellRange
+    stored: CellRange
     reduce: bool
 
 
@@ -57,18 +57,18 @@ class _Action:
 
     op: Op
     order: tuple[int, int]
-    src: Cells
-    dst: Cells
-    read: Cells | None
-    written: Cells | None
-    block: _Block | None = None
+    src: CellRange
+    dst: CellRange
+    read: CellRange | None
+    written: CellRange | None
+    block: _TacclBlock | None = None
     waits: list[_Action] = field(default_factory=list)
     awaited: bool = False
     index: int = -1
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
+class _TacclBlock:
     """A threadblock while it is made."""
 
     channel: int
@@ -83,13 +83,13 @@ class _Block:
         return {action.order[0] for action in self.actions}
 
 
-def sends_of(table: Timetable, *, offset_us: float = 0.0, reduce: bool = False) -> list[Send]:
+def sends_of(table: HopTimes, *, offset_us: float = 0.0, reduce: bool = False) -> list[TacclMessage]:
     """Return what a timetable sends, all times shifted by `offset_us`."""
     timed = zip(table.plan.hops, table.start_us, table.end_us, strict=True)
-    return [Send(hop.chunk, hop.link, start + offset_us, end + offset_us, reduce) for hop, start, end in timed]
+    return [TacclMessage(hop.chunk, hop.link, start + offset_us, end + offset_us, reduce) for hop, start, end in timed]
 
 
-def build_program(topology: Topology, collective: Collective, sends: Sequence[Send], instances: int) -> Program:
+def build_program(topology: Topology, collective: Collective, sends: Sequence[TacclMessage], instances: int) -> Program:
     """Lower timed sends.
 
     Parameters
@@ -101,7 +101,7 @@ def build_program(topology: Topology, collective: Collective, sends: Sequence[Se
     instances
         Parts of every message.
     """
-    places = _Places(topology, collective)
+    places = _ChunkAddresses(topology, collective)
     transfers = list(_transfers(topology, places, sends))
     split = [part for transfer in transfers for part in _parts(transfer, topology, instances)]
     alltoall = collective.kind is Kind.ALLTOALL
@@ -127,7 +127,7 @@ def build_program(topology: Topology, collective: Collective, sends: Sequence[Se
     )
 
 
-class _Places:
+class _ChunkAddresses:
     """Where every rank keeps a chunk; scratch is given out in the order of first use."""
 
     def __init__(self, topology: Topology, collective: Collective) -> None:
@@ -145,9 +145,9 @@ class _Places:
         return Address(Buffer.SCRATCH, held.setdefault(chunk, len(held)))
 
 
-def _steps(topology: Topology, sends: Sequence[Send]) -> Iterator[list[Send]]:
+def _steps(topology: Topology, sends: Sequence[TacclMessage]) -> Iterator[list[TacclMessage]]:
     """Sends in order of time, parted where a chunk leaves a rank that got it since the last parting."""
-    step: list[Send] = []
+    step: list[TacclMessage] = []
     came: set[tuple[int, int]] = set()
     ordered = sorted(sends, key=lambda send: (send.start_us, send.link, send.chunk))
     for together in _at_one_time(ordered):
@@ -159,8 +159,8 @@ def _steps(topology: Topology, sends: Sequence[Send]) -> Iterator[list[Send]]:
     yield step
 
 
-def _at_one_time(sends: Sequence[Send]) -> Iterator[list[Send]]:
-    together: list[Send] = []
+def _at_one_time(sends: Sequence[TacclMessage]) -> Iterator[list[TacclMessage]]:
+    together: list[TacclMessage] = []
     for send in sends:
         if together and send.start_us > together[0].start_us + _SAME_TIME_US * max(1.0, send.start_us):
             yield together
@@ -170,7 +170,7 @@ def _at_one_time(sends: Sequence[Send]) -> Iterator[list[Send]]:
         yield together
 
 
-def _transfers(topology: Topology, places: _Places, sends: Sequence[Send]) -> Iterator[_Transfer]:
+def _transfers(topology: Topology, places: _ChunkAddresses, sends: Sequence[TacclMessage]) -> Iterator[_CellMessage]:
     """Messages of neighbouring chunks."""
     position = 0
     for number, step in enumerate(_steps(topology, sends)):
@@ -181,11 +181,11 @@ def _transfers(topology: Topology, places: _Places, sends: Sequence[Send]) -> It
                 cells = [(places.cell(s.chunk, ends.src), places.cell(s.chunk, ends.dst)) for s in group]
                 for sent, stored in _runs(sorted(cells)):
                     lane = topology.lane[link]
-                    yield _Transfer(number, position, ends.src, ends.dst, lane, sent, stored, reduce)
+                    yield _CellMessage(number, position, ends.src, ends.dst, lane, sent, stored, reduce)
                     position += 1
 
 
-def _runs(cells: Iterable[tuple[Address, Address]]) -> Iterator[tuple[Cells, Cells]]:
+def _runs(cells: Iterable[tuple[Address, Address]]) -> Iterator[tuple[CellRange, CellRange]]:
     """Cells at both ends, as long as they are neighbours at both."""
     run: list[tuple[Address, Address]] = []
     for here, there in cells:
@@ -200,40 +200,40 @@ def _follows(one: Address, two: Address) -> bool:
     return one.buffer == two.buffer and two.offset == one.offset + 1
 
 
-def _as_cells(run: list[tuple[Address, Address]]) -> tuple[Cells, Cells]:
+def _as_cells(run: list[tuple[Address, Address]]) -> tuple[CellRange, CellRange]:
     here, there = run[0]
-    return Cells(here.buffer, here.offset, len(run)), Cells(there.buffer, there.offset, len(run))
+    return CellRange(here.buffer, here.offset, len(run)), CellRange(there.buffer, there.offset, len(run))
 
 
-def _parts(transfer: _Transfer, topology: Topology, instances: int) -> Iterator[_Transfer]:
+def _parts(transfer: _CellMessage, topology: Topology, instances: int) -> Iterator[_CellMessage]:
     """The instances of a message: parallel links take turns as channels do."""
     lanes = len(topology.links_between[transfer.src, transfer.dst])
     count = transfer.sent.count
     for i in range(instances):
         sent, stored = (
-            Cells(cells.buffer, cells.first * instances + i * count, count)
+            CellRange(cells.buffer, cells.first * instances + i * count, count)
             for cells in (transfer.sent, transfer.stored)
         )
         yield replace(transfer, channel=transfer.channel + i * lanes, sent=sent, stored=stored)
 
 
-def _one_way_blocks(rank: int, transfers: Sequence[_Transfer]) -> list[_Block]:
+def _one_way_blocks(rank: int, transfers: Sequence[_CellMessage]) -> list[_TacclBlock]:
     """A block for every peer that a rank sends to, and for every one that it receives from, on each channel."""
-    blocks: dict[tuple[bool, int, int], _Block] = {}
+    blocks: dict[tuple[bool, int, int], _TacclBlock] = {}
     for t in transfers:
         order = (t.step, t.position)
         if t.src == rank:
-            block = blocks.setdefault((True, t.dst, t.channel), _Block(t.channel, send_peer=t.dst))
+            block = blocks.setdefault((True, t.dst, t.channel), _TacclBlock(t.channel, send_peer=t.dst))
             block.actions.append(_Action(Op.SEND, order, t.sent, t.stored, t.sent, None, block))
         if t.dst == rank:
-            block = blocks.setdefault((False, t.src, t.channel), _Block(t.channel, recv_peer=t.src))
+            block = blocks.setdefault((False, t.src, t.channel), _TacclBlock(t.channel, recv_peer=t.src))
             # A step that adds names its own operand, which lies where the sum will.
             op, src, read = (Op.RECV_REDUCE_COPY, t.stored, t.stored) if t.reduce else (Op.RECV, t.sent, None)
             block.actions.append(_Action(op, order, src, t.stored, read, t.stored, block))
     return [block for _, block in sorted(blocks.items(), key=lambda item: item[0])]
 
 
-def _joined(blocks: list[_Block]) -> list[_Block]:
+def _joined(blocks: list[_TacclBlock]) -> list[_TacclBlock]:
     """Every block that sends is joined with the first one that receives on its channel in other steps only."""
     receiving = [block for block in blocks if block.recv_peer >= 0]
     result = []
@@ -255,17 +255,17 @@ def _joined(blocks: list[_Block]) -> list[_Block]:
     return result
 
 
-def _own_share(rank: int, count: int) -> _Block:
+def _own_share(rank: int, count: int) -> _TacclBlock:
     """The block that copies what a rank has for itself."""
-    block = _Block(0)
+    block = _TacclBlock(0)
     for first in range(0, count, MAX_COUNT):
         number = min(MAX_COUNT, count - first)
-        src, dst = (Cells(buffer, rank * count + first, number) for buffer in (Buffer.INPUT, Buffer.OUTPUT))
+        src, dst = (CellRange(buffer, rank * count + first, number) for buffer in (Buffer.INPUT, Buffer.OUTPUT))
         block.actions.append(_Action(Op.COPY, (-1, first), src, dst, src, dst, block))
     return block
 
 
-def _find_waits(blocks: list[_Block]) -> None:
+def _find_waits(blocks: list[_TacclBlock]) -> None:
     """Reads wait for the last write of a cell; writes also for the reads since then."""
     wrote: dict[tuple[Buffer, int], _Action] = {}
     read: dict[tuple[Buffer, int], list[_Action]] = defaultdict(list)
@@ -286,7 +286,7 @@ def _find_waits(blocks: list[_Block]) -> None:
         _wait_for(action, found)
 
 
-def _cells(cells: Cells | None) -> Iterator[tuple[Buffer, int]]:
+def _cells(cells: CellRange | None) -> Iterator[tuple[Buffer, int]]:
     if cells is not None:
         yield from ((cells.buffer, offset) for offset in range(cells.first, cells.end))
 
@@ -304,7 +304,7 @@ def _wait_for(action: _Action, found: list[_Action]) -> None:
         other.awaited = True
 
 
-def _gpu(rank: int, blocks: list[_Block], collective: Collective, scratch: int, instances: int) -> Gpu:
+def _gpu(rank: int, blocks: list[_TacclBlock], collective: Collective, scratch: int, instances: int) -> Gpu:
     """Number the steps; who waits for several does so in nops before."""
     for block in blocks:
         index = 0

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.baselines.taccl.view import View
+from taccl_py.baselines.taccl.view import TacclView
 from taccl_py.errors import LimitReached
 from taccl_py.sketch.model import Policy
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
@@ -25,7 +25,7 @@ _SLACK = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class RoutedChunk:
     """One chunk over one link.
 
     Attributes
@@ -42,8 +42,8 @@ class Hop:
 
 
 @dataclass
-class _Model:
-    view: View
+class _RoutingModel:
+    view: TacclView
     q: Quotient
     cp: Any
     units_per_us: float
@@ -53,7 +53,7 @@ class _Model:
     makespan: Any
 
 
-def solve_routing(view: View, limits: Limits) -> tuple[Hop, ...]:
+def solve_routing(view: TacclView, limits: Limits) -> tuple[RoutedChunk, ...]:
     """Return the links that all chunks take, of a cheapest or the best routing found.
 
     Raises
@@ -76,11 +76,11 @@ def solve_routing(view: View, limits: Limits) -> tuple[Hop, ...]:
     hops = []
     for arc in taken:
         start_us = (outcome.value(m.t[heads[arc]]) - m.cost[arc]) / m.units_per_us
-        hops += [Hop(chunk, link, start_us) for chunk, link in m.q.members(arc)]
+        hops += [RoutedChunk(chunk, link, start_us) for chunk, link in m.q.members(arc)]
     return tuple(hops)
 
 
-def _model(view: View) -> _Model:
+def _model(view: TacclView) -> _RoutingModel:
     q = Quotient.of(view.problem)
     costs_us = [view.cost_us(link) for link in q.link.tolist()]
     scale = _UNITS_PER_SMALLEST_COST / min(costs_us)
@@ -96,18 +96,18 @@ def _model(view: View) -> _Model:
     for state, time in enumerate(first.arrives):
         if not q.source[state]:
             cp.add_hint(t[state], time)
-    return _Model(view, q, cp, scale, cost, x, t, cp.new_int_var(0, horizon, "T"))
+    return _RoutingModel(view, q, cp, scale, cost, x, t, cp.new_int_var(0, horizon, "T"))
 
 
 @dataclass(frozen=True)
-class _Flood:
+class _FirstRouting:
     """A first routing, for the solver to start from: whether an arc is taken, and when each state's chunk arrives."""
 
     taken: list[bool]
     arrives: list[int]
 
 
-def _flood(view: View, q: Quotient, cost: list[int]) -> _Flood:
+def _flood(view: TacclView, q: Quotient, cost: list[int]) -> _FirstRouting:
     """Everybody sends everything on as soon as links and ports are free; what arrives first counts."""
     leaving: dict[int, list[int]] = defaultdict(list)
     for arc, tail in enumerate(q.tail.tolist()):
@@ -131,10 +131,10 @@ def _flood(view: View, q: Quotient, cost: list[int]) -> _Flood:
         free.update((resource, end) for resource in used[arc])
         for onward in leaving[heads[arc]]:
             heapq.heappush(queue, (end + cost[onward], onward))
-    return _Flood(taken, arrives)
+    return _FirstRouting(taken, arrives)
 
 
-def _every_state_is_entered_at_most_once(m: _Model) -> None:
+def _every_state_is_entered_at_most_once(m: _RoutingModel) -> None:
     """Exactly once if the chunk is wanted there; what is not brought cannot be sent on."""
     into: dict[int, list[Any]] = defaultdict(list)
     for arc, head in enumerate(m.q.head.tolist()):
@@ -148,7 +148,7 @@ def _every_state_is_entered_at_most_once(m: _Model) -> None:
             m.cp.add_bool_or([*into[tail], ~m.x[arc]])
 
 
-def _chunks_are_sent_after_they_arrive(m: _Model) -> None:
+def _chunks_are_sent_after_they_arrive(m: _RoutingModel) -> None:
     """t[head] >= t[tail] + cost if x, and T >= t."""
     for arc, (tail, head) in enumerate(zip(m.q.tail.tolist(), m.q.head.tolist(), strict=True)):
         if not m.q.source[head]:
@@ -158,12 +158,12 @@ def _chunks_are_sent_after_they_arrive(m: _Model) -> None:
             m.cp.add(m.makespan >= m.t[state])
 
 
-def _resources(m: _Model, arc: int) -> list[int]:
+def _resources(m: _RoutingModel, arc: int) -> list[int]:
     """Orbits of the link and of the ports that take turns."""
     return [int(m.q.resource_orbit[resource]) for resource in m.view.resources(int(m.q.link[arc]))]
 
 
-def _links_and_ports_carry_their_load(m: _Model) -> None:
+def _links_and_ports_carry_their_load(m: _RoutingModel) -> None:
     """T >= sum of what crosses a link, or a port."""
     load: dict[int, list[Any]] = defaultdict(list)
     for arc in range(m.q.num_arcs):
@@ -173,7 +173,7 @@ def _links_and_ports_carry_their_load(m: _Model) -> None:
         m.cp.add(m.makespan >= sum(terms))
 
 
-def _ports_carry_what_a_rank_sends_on(m: _Model) -> None:
+def _ports_carry_what_a_rank_sends_on(m: _RoutingModel) -> None:
     """T >= t[tail] + what the rank sends of that chunk through one port, if it sends it."""
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     for arc, tail in enumerate(m.q.tail.tolist()):
@@ -185,7 +185,7 @@ def _ports_carry_what_a_rank_sends_on(m: _Model) -> None:
             m.cp.add(m.makespan >= m.t[tail] + total).only_enforce_if(m.x[arc])
 
 
-def _own_chunks_go_first(m: _Model) -> None:
+def _own_chunks_go_first(m: _RoutingModel) -> None:
     """On a link between nodes a sender's own chunks leave before others, if the sketch says so."""
     on_link: dict[int, list[int]] = defaultdict(list)
     for arc, link in enumerate(m.q.link_orbit.tolist()):
@@ -200,7 +200,7 @@ def _own_chunks_go_first(m: _Model) -> None:
                     m.cp.add(after).only_enforce_if([m.x[first], m.x[other]])
 
 
-def _pairs_that_talk(m: _Model) -> Any:
+def _pairs_that_talk(m: _RoutingModel) -> Any:
     """Number of pairs inside a node that talk: added for uc-min, subtracted for uc-max, for the first switch's policy."""
     policy = m.view.sketch.switches[0].policy if m.view.sketch.switches else Policy.FREE
     if policy is Policy.FREE:

@@ -19,13 +19,13 @@ from taccl_py.collective import Collective
 from taccl_py.errors import Infeasible
 from taccl_py.sketch.model import Sketch, Strategy
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.restrict import Reach
+from taccl_py.synthesis.restrict import RestrictionArrays
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 
 @dataclass(frozen=True)
-class View:
+class TacclView:
     """A routed collective on what TACCL sees of a machine.
 
     Attributes
@@ -70,7 +70,7 @@ class View:
         return self.topology.node_of[ends.src] != self.topology.node_of[ends.dst]
 
     @staticmethod
-    def of(topology: Topology, collective: Collective, sketch: Sketch, chunk_bytes: float) -> View:
+    def of(topology: Topology, collective: Collective, sketch: Sketch, chunk_bytes: float) -> TacclView:
         """Look at a machine through a sketch.
 
         Raises
@@ -83,7 +83,7 @@ class View:
         allowed.setflags(write=False)
         megabytes = chunk_bytes / BYTES_PER_MB
         costs = [_link_cost(topology, link, megabytes) for link in range(len(topology.links))]
-        view = View(
+        view = TacclView(
             replace(problem, allowed=allowed),
             sketch,
             tuple(cost.alpha_us for cost in costs),
@@ -94,7 +94,7 @@ class View:
         chunk_us = tuple(shares.get(link, cost.chunk_us) for link, cost in enumerate(costs))
         return replace(view, chunk_us=chunk_us, ports=tuple(_ports(view, link) for link in range(len(costs))))
 
-    def backwards(self) -> View:
+    def backwards(self) -> TacclView:
         """Return what is seen when everything goes the other way: every link costs what the one back costs, with its own ports."""
         topology = self.topology
         other = [self._opposite(link) for link in range(len(topology.links))]
@@ -135,20 +135,20 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cost:
+class _ViewCost:
     alpha_us: float
     chunk_us: float
 
 
-def _link_cost(topology: Topology, link: int, megabytes: float) -> _Cost:
+def _link_cost(topology: Topology, link: int, megabytes: float) -> _ViewCost:
     """Alpha of the slowest of link and ports for one chunk; latency, which TACCL does not know, is in it."""
     resources = topology.resources_of[link]
     slowest = max(resources, key=lambda resource: topology.occupancy_us(resource, megabytes * BYTES_PER_MB))
     alpha_us, beta_us = topology.resource_cost[slowest]
-    return _Cost(alpha_us + topology.links[link].latency_us, beta_us * megabytes)
+    return _ViewCost(alpha_us + topology.links[link].latency_us, beta_us * megabytes)
 
 
-def _nic_shares(view: View, megabytes: float) -> dict[int, float]:
+def _nic_shares(view: TacclView, megabytes: float) -> dict[int, float]:
     """What a chunk costs on every declared link between nodes; TACCL's profiles have been split when they were read."""
     topology = view.topology
     if topology.chunk_costs:
@@ -175,14 +175,14 @@ def _nodes(topology: Topology, link: int) -> tuple[int, int]:
     return topology.node_of[topology.links[link].src], topology.node_of[topology.links[link].dst]
 
 
-def _ports(view: View, link: int) -> tuple[int, ...]:
+def _ports(view: TacclView, link: int) -> tuple[int, ...]:
     takes_turns = view.topology.num_nodes > 2 if view.is_remote(link) else view.sketch.strategy is Strategy.SWITCH
     return view.topology.links[link].ports if takes_turns else ()
 
 
 def _on_shortest_ways(problem: Problem) -> NDArray[np.bool_]:
     """Links between ranks that lie on some way of the fewest permitted links, [chunk, link]; all where many want a chunk."""
-    reach = Reach.of(problem.topology, problem.collective)
+    reach = RestrictionArrays.of(problem.topology, problem.collective)
     hops, onward = reach.hops_from_source(problem.permitted), reach.hops_to_wanted(problem.permitted)
     fewest = np.where(reach.wanted, hops, 0).max(axis=1)[:, None]
     near: NDArray[np.bool_] = np.zeros_like(reach.wanted)

@@ -11,7 +11,7 @@ What switches multicast and add up is written down instead (`switch_gpus`, and o
 """
 
 from taccl_py.lowering.mscclpp.lower import LoweredPlan, PlanOptions, lower_plan
-from taccl_py.lowering.mscclpp.rails import Rails
+from taccl_py.lowering.mscclpp.rails import NodeRails
 from taccl_py.lowering.mscclpp.switch import needs_rails, serving_switches
 
-__all__ = ["LoweredPlan", "PlanOptions", "Rails", "lower_plan", "needs_rails", "serving_switches"]
+__all__ = ["LoweredPlan", "NodeRails", "PlanOptions", "lower_plan", "needs_rails", "serving_switches"]

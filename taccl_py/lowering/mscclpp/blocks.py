@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taccl_py.collective import Buffer
-from taccl_py.lowering.cells import Cells
-from taccl_py.lowering.mscclpp.tasks import Deed, Landing, Stream, cells_of
+from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.mscclpp.tasks import Landing, TaskKind, TaskStream, cells_of
 
 HUB = -1
 
@@ -32,7 +32,7 @@ class Post:
         return Post(self.rank, self.peer, self.instance)
 
 
-def share_out(stream: Stream, parts: Mapping[Post, int]) -> tuple[Post, ...]:
+def share_out(stream: TaskStream, parts: Mapping[Post, int]) -> tuple[Post, ...]:
     """Return the threadblock of every task.
 
     Parameters
@@ -45,13 +45,13 @@ def share_out(stream: Stream, parts: Mapping[Post, int]) -> tuple[Post, ...]:
     posts = _whole_posts(stream)
     totals: dict[Post, int] = {}
     for post, task in zip(posts, stream.tasks, strict=True):
-        if task.deed is not Deed.ARRIVE:
+        if task.deed is not TaskKind.ARRIVE:
             totals[post] = totals.get(post, 0) + 1
     seen: dict[Post, int] = {}
     found = []
     for post, task in zip(posts, stream.tasks, strict=True):
         number = parts.get(post, 1)
-        if task.deed is Deed.ARRIVE:
+        if task.deed is TaskKind.ARRIVE:
             # All that one sender's proxy brings is awaited by one threadblock.
             part = task.peer % number
         else:
@@ -61,25 +61,25 @@ def share_out(stream: Stream, parts: Mapping[Post, int]) -> tuple[Post, ...]:
     return tuple(found)
 
 
-def _whole_posts(stream: Stream) -> list[Post]:
+def _whole_posts(stream: TaskStream) -> list[Post]:
     readers = _readers(stream)
     posts: list[Post] = [Post(task.rank, task.peer, task.instance) for task in stream.tasks]
     for number in reversed(range(len(stream.tasks))):
         task = stream.tasks[number]
-        if task.deed is Deed.PUT:
+        if task.deed is TaskKind.PUT:
             continue
         hub = Post(task.rank, HUB, task.instance)
         wanted = {posts[reader] for reader in readers[number]}
-        posts[number] = wanted.pop() if len(wanted) == 1 and task.deed is not Deed.ARRIVE else hub
+        posts[number] = wanted.pop() if len(wanted) == 1 and task.deed is not TaskKind.ARRIVE else hub
     return posts
 
 
-def _readers(stream: Stream) -> list[list[int]]:
+def _readers(stream: TaskStream) -> list[list[int]]:
     """Tasks that read what each local task has written."""
     writer: dict[tuple[int, Buffer, int], int] = {}
     readers: list[list[int]] = [[] for _ in stream.tasks]
 
-    def read(rank: int, cells: Cells, reader: int) -> None:
+    def read(rank: int, cells: CellRange, reader: int) -> None:
         for cell in cells_of(rank, cells):
             if cell in writer:
                 readers[writer[cell]].append(reader)
@@ -93,9 +93,9 @@ def _readers(stream: Stream) -> list[list[int]]:
         task = stream.tasks[item]
         for cells in task.reads:
             read(task.rank, cells, item)
-        if task.writes is None or task.deed is Deed.PUT:
+        if task.writes is None or task.deed is TaskKind.PUT:
             continue
-        if task.deed is Deed.REDUCE:
+        if task.deed is TaskKind.REDUCE:
             read(task.rank, task.writes, item)
         for cell in cells_of(task.rank, task.writes):
             writer[cell] = item

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import Post
 from taccl_py.lowering.mscclpp.signals import Signals, Word
-from taccl_py.lowering.mscclpp.tasks import Deed, Stream, Task, touch
+from taccl_py.lowering.mscclpp.tasks import BlockTask, TaskKind, TaskStream, touch
 from taccl_py.lowering.mscclpp.wiring import Wiring
 from taccl_py.lowering.plan import MEMORY, PORT, Operation, PlanBlock, RemoteBuffer
 from taccl_py.runtimes import MSCCLPP
@@ -25,23 +25,23 @@ _NOP = Operation("nop")
 
 
 @dataclass(frozen=True, slots=True)
-class _Access:
+class _CellAccess:
     """Cells of a rank that an operation since the last meeting of the threads has read or written."""
 
     rank: int
-    cells: Cells
+    cells: CellRange
     writes: bool
 
 
 @dataclass(slots=True)
-class _Block:
+class _EmittedBlock:
     """A threadblock as it grows."""
 
     post: Post
     channels: dict[str, tuple[int, ...]]
     remotes: dict[str, tuple[int, ...]]
     operations: list[Operation] = field(default_factory=list)
-    pending: list[_Access] = field(default_factory=list)
+    pending: list[_CellAccess] = field(default_factory=list)
     heard: dict[Post, int] = field(default_factory=dict)
     has_waited: bool = False  # since the last meeting of the threads
 
@@ -53,7 +53,7 @@ class _Block:
 
 
 def emit_blocks(
-    rank: int, stream: Stream, posts: tuple[Post, ...], signals: Signals, wiring: Wiring
+    rank: int, stream: TaskStream, posts: tuple[Post, ...], signals: Signals, wiring: Wiring
 ) -> tuple[PlanBlock, ...]:
     """Return the threadblocks of a rank.
 
@@ -68,7 +68,7 @@ def emit_blocks(
 
 
 class _Emitter:
-    def __init__(self, stream: Stream, posts: tuple[Post, ...], signals: Signals, wiring: Wiring) -> None:
+    def __init__(self, stream: TaskStream, posts: tuple[Post, ...], signals: Signals, wiring: Wiring) -> None:
         self._stream = stream
         self._posts = posts
         self._signals = signals
@@ -76,7 +76,7 @@ class _Emitter:
 
     def block(self, post: Post) -> PlanBlock:
         numbers = [number for number, one in enumerate(self._posts) if one == post]
-        block = _Block(post, self._wiring.channels(post), self._remotes(post, numbers))
+        block = _EmittedBlock(post, self._wiring.channels(post), self._remotes(post, numbers))
         self._greet(block)
         for number in numbers:
             self._hear(block, self._signals.before.get(number, ()))
@@ -91,17 +91,17 @@ class _Emitter:
         found: dict[str, set[int]] = {}
         for number in numbers:
             task = self._stream.tasks[number]
-            if task.deed is Deed.PUT:
+            if task.deed is TaskKind.PUT:
                 remote = self._remote(task)
                 found.setdefault(remote.channel_type, set()).add(self._wiring.remotes[post.rank].index(remote))
         return {kind: tuple(sorted(numbers)) for kind, numbers in sorted(found.items())}
 
-    def _remote(self, task: Task) -> RemoteBuffer:
+    def _remote(self, task: BlockTask) -> RemoteBuffer:
         if task.writes is None:
             raise ValueError("a put names no cells")
         return RemoteBuffer(task.peer, task.writes.buffer, PORT if task.remote else MEMORY)
 
-    def _greet(self, block: _Block) -> None:
+    def _greet(self, block: _EmittedBlock) -> None:
         """Exchange the word that the call has begun."""
         post = block.post
         waiting = sorted(putter for putter, greeter in self._wiring.greeted.items() if greeter == post)
@@ -110,7 +110,7 @@ class _Emitter:
             block.operations += self._on_channels(block, "rlxwait", [self._wiring.greeted[post]])
             block.has_waited = True
 
-    def _hear(self, block: _Block, words: Sequence[Word]) -> None:
+    def _hear(self, block: _EmittedBlock, words: Sequence[Word]) -> None:
         """Wait for words; those of one threadblock are counted, so what was told before is waited for too."""
         more: dict[Post, int] = {}
         for word in words:
@@ -130,19 +130,19 @@ class _Emitter:
             block.heard[teller] = block.heard.get(teller, 0) + count
         block.has_waited = True
 
-    def _do(self, block: _Block, number: int) -> None:
+    def _do(self, block: _EmittedBlock, number: int) -> None:
         task = self._stream.tasks[number]
         if task.writes is None:
             return
-        target_rank = task.peer if task.deed is Deed.PUT else task.rank
-        accesses = [_Access(task.rank, cells, False) for cells in task.reads]
-        accesses.append(_Access(target_rank, task.writes, True))
+        target_rank = task.peer if task.deed is TaskKind.PUT else task.rank
+        accesses = [_CellAccess(task.rank, cells, False) for cells in task.reads]
+        accesses.append(_CellAccess(target_rank, task.writes, True))
         if block.has_waited or any(_clash(one, other) for one in block.pending for other in accesses):
             block.meet()
         block.pending += accesses
-        if task.deed is Deed.COPY:
+        if task.deed is TaskKind.COPY:
             block.operations.append(Operation("copy", sources=task.reads, target=task.writes))
-        elif task.deed is Deed.REDUCE:
+        elif task.deed is TaskKind.REDUCE:
             block.operations.append(Operation("re", sources=(task.writes, *task.reads), target=task.writes))
         else:
             put = self._put(block, number, task)
@@ -151,7 +151,7 @@ class _Emitter:
                 block.operations.append(Operation("flush", PORT, put.channels))
                 block.has_waited = True
 
-    def _put(self, block: _Block, number: int, task: Task) -> Operation:
+    def _put(self, block: _EmittedBlock, number: int, task: BlockTask) -> Operation:
         remote = self._remote(task)
         place = block.remotes[remote.channel_type].index(self._wiring.remotes[block.post.rank].index(remote))
         if not task.remote:
@@ -162,7 +162,7 @@ class _Emitter:
         channels = self._channels(block, [hearer])[PORT]
         return Operation(name, PORT, channels, sources=task.reads, target=task.writes, remote=place)
 
-    def _tell(self, block: _Block, number: int) -> None:
+    def _tell(self, block: _EmittedBlock, number: int) -> None:
         task, post = self._stream.tasks[number], block.post
         hearers = sorted(h for (t, h), told in self._wiring.told.items() if t == post and number in told)
         far = [] if task.remote else [hearer for hearer in hearers if hearer.rank != post.rank]
@@ -174,7 +174,7 @@ class _Emitter:
         block.operations += self._on_channels(block, "signal", far)
         block.operations += _on_semaphores("sem_release", near)
 
-    def _channels(self, block: _Block, peers: Iterable[Post]) -> dict[str, tuple[int, ...]]:
+    def _channels(self, block: _EmittedBlock, peers: Iterable[Post]) -> dict[str, tuple[int, ...]]:
         """Places of the channels to other threadblocks in the lists of this one, by type."""
         found: dict[str, list[int]] = {}
         for peer in peers:
@@ -184,7 +184,7 @@ class _Emitter:
             found.setdefault(kind, []).append(place)
         return {kind: tuple(sorted(places)) for kind, places in sorted(found.items())}
 
-    def _on_channels(self, block: _Block, name: str, peers: Iterable[Post]) -> Iterator[Operation]:
+    def _on_channels(self, block: _EmittedBlock, name: str, peers: Iterable[Post]) -> Iterator[Operation]:
         for kind, places in self._channels(block, peers).items():
             for some in _batches(places, MSCCLPP.max_channels_at_once):
                 yield Operation(name, kind, some)
@@ -200,5 +200,5 @@ def _batches(numbers: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
         yield tuple(numbers[first : first + most])
 
 
-def _clash(one: _Access, other: _Access) -> bool:
+def _clash(one: _CellAccess, other: _CellAccess) -> bool:
     return one.rank == other.rank and (one.writes or other.writes) and touch(one.cells, other.cells)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.buffers import Geometry, Placement
+from taccl_py.lowering.buffers import BufferSizes, CallPlacement
 from taccl_py.lowering.lower import default_name
 from taccl_py.lowering.mscclpp.blocks import Post, share_out
 from taccl_py.lowering.mscclpp.emit import emit_blocks
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
-from taccl_py.lowering.mscclpp.rails import Rails
+from taccl_py.lowering.mscclpp.rails import NodeRails
 from taccl_py.lowering.mscclpp.signals import find_signals
 from taccl_py.lowering.mscclpp.switch import SwitchCut, switch_gpus
-from taccl_py.lowering.mscclpp.tasks import Places, Stream, make_tasks
+from taccl_py.lowering.mscclpp.tasks import Places, TaskStream, make_tasks
 from taccl_py.lowering.mscclpp.wiring import Wiring, wire_up
 from taccl_py.lowering.plan import Plan, PlanBlock, PlanGpu, emit_plan
 from taccl_py.runtimes import MSCCLPP
@@ -46,7 +46,7 @@ class PlanOptions:
         Of a plan by switch; see `SwitchCut`.
     """
 
-    placement: Placement = Placement.BOTH
+    placement: CallPlacement = CallPlacement.BOTH
     instances: int = 1
     min_bytes: int = 0
     max_bytes: int | None = None
@@ -54,7 +54,7 @@ class PlanOptions:
     switch: bool = False
     owners: int | None = None
     pieces: int = 1
-    rails: Rails = Rails.DIRECT
+    rails: NodeRails = NodeRails.DIRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class LoweredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class _PlanParts:
     """Threadblocks of all ranks, and what they were made of."""
 
-    stream: Stream
+    stream: TaskStream
     wiring: Wiring
     blocks: tuple[tuple[PlanBlock, ...], ...]
 
@@ -94,8 +94,8 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     if options.instances < 1:
         raise InputError(f"there must be at least 1 instance, found {options.instances}", field="instances")
     kind = schedule.collective.kind
-    in_place = options.placement is not Placement.OUT_OF_PLACE
-    if options.placement is Placement.BOTH and kind is Kind.ALLTOALL:
+    in_place = options.placement is not CallPlacement.OUT_OF_PLACE
+    if options.placement is CallPlacement.BOTH and kind is Kind.ALLTOALL:
         in_place = False
     if options.switch:
         cut = SwitchCut(options.instances, options.owners, options.pieces, options.rails)
@@ -112,7 +112,7 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
 
 def _message_gpus(schedule: Schedule, options: PlanOptions, in_place: bool) -> tuple[PlanGpu, ...]:
     """Programs of all ranks that carry out the messages of a schedule."""
-    geometry = Geometry(schedule.collective, options.instances, exact=False)
+    geometry = BufferSizes(schedule.collective, options.instances, exact=False)
     draft = _settle(schedule, Places(geometry, in_place))
     collective = schedule.collective
     return tuple(
@@ -154,7 +154,7 @@ def _sizes(options: PlanOptions, counted: int, longest: int) -> tuple[int, int]:
     return least, most
 
 
-def _settle(schedule: Schedule, places: Places) -> _Draft:
+def _settle(schedule: Schedule, places: Places) -> _PlanParts:
     """Draft until everything fits."""
     staged: frozenset[int] = frozenset()
     parts: dict[Post, int] = {}
@@ -171,7 +171,7 @@ def _settle(schedule: Schedule, places: Places) -> _Draft:
             continue
         wiring = wire_up(stream, posts, signals, schedule.topology.node_of)
         ranks = range(schedule.collective.num_ranks)
-        draft = _Draft(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
+        draft = _PlanParts(stream, wiring, tuple(emit_blocks(rank, stream, posts, signals, wiring) for rank in ranks))
         _require_few(draft)
         crowded = dict(_too_large(draft))
         if not crowded:
@@ -186,7 +186,7 @@ def _settle(schedule: Schedule, places: Places) -> _Draft:
     )
 
 
-def _too_large(draft: _Draft) -> Iterator[tuple[Post, int]]:
+def _too_large(draft: _PlanParts) -> Iterator[tuple[Post, int]]:
     """Yield threadblocks that must be cut, and into how many at least."""
     totals: dict[Post, int] = {}
     over: set[Post] = set()
@@ -200,7 +200,7 @@ def _too_large(draft: _Draft) -> Iterator[tuple[Post, int]]:
         yield post, -(-totals[post] // MSCCLPP.max_operations)
 
 
-def _require_room(stream: Stream, posts: tuple[Post, ...], num_ranks: int) -> None:
+def _require_room(stream: TaskStream, posts: tuple[Post, ...], num_ranks: int) -> None:
     """Refuse what would need more threadblocks than a GPU has, or clocks larger than the memory."""
     everybody = set(posts)
     for rank in range(num_ranks):
@@ -213,7 +213,7 @@ def _require_room(stream: Stream, posts: tuple[Post, ...], num_ranks: int) -> No
         )
 
 
-def _require_few(draft: _Draft) -> None:
+def _require_few(draft: _PlanParts) -> None:
     """Refuse more threadblocks or semaphores on a GPU than there are."""
     for rank, blocks in enumerate(draft.blocks):
         require_threadblocks(rank, len(blocks))

@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from taccl_py.collective import Buffer, Collective, Kind
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import Post
 from taccl_py.lowering.mscclpp.script import Lengths, Script
-from taccl_py.lowering.plan import PlanGpu, SwitchGroup
+from taccl_py.lowering.plan import PlanGpu, SwitchChannel
 
 # Threadblocks of a rank: what lets the switch add up or gives its own data, what adds up or gives, what hands out what has come.
 _FIRST, _SECOND, _HAND = 0, 1, 2
 
 
-class Rails(StrEnum):
+class NodeRails(StrEnum):
     """How data that several nodes need gets there.
 
     ``direct``: each node sends to all others. ``relayed``: of an AllReduce each node adds up one part of everything and sends the
@@ -43,7 +43,7 @@ class Rails(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class RailSite:
     """Nodes, and how the work is cut.
 
     Attributes
@@ -68,7 +68,7 @@ class Site:
     instances: int
     pieces: int
     in_place: bool
-    rails: Rails
+    rails: NodeRails
     owners: int
     first: int = 0
 
@@ -82,19 +82,19 @@ class Site:
         """Pieces of all instances."""
         return self.instances * self.pieces
 
-    def places(self) -> Iterator[_Place]:
+    def places(self) -> Iterator[_RankInstance]:
         """Every rank in every instance."""
         for instance in range(self.instances):
             for node, ranks in enumerate(self.nodes):
                 for local in range(len(ranks)):
-                    yield _Place(self, node, local, instance)
+                    yield _RankInstance(self, node, local, instance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RankInstance:
     """A rank in one instance."""
 
-    site: Site
+    site: RailSite
     node: int
     local: int
     instance: int
@@ -143,19 +143,19 @@ class _Place:
         """Those of the others that do not, of the one role that these have."""
         return [post for post in self.peers(_FIRST) if not self._beside(post).is_owner]
 
-    def _beside(self, post: Post) -> _Place:
+    def _beside(self, post: Post) -> _RankInstance:
         local = self.site.nodes[self.node].index(post.rank)
-        return _Place(self.site, self.node, local, self.instance)
+        return _RankInstance(self.site, self.node, local, self.instance)
 
-    def group(self, buffer: Buffer) -> SwitchGroup:
+    def group(self, buffer: Buffer) -> SwitchChannel:
         """Switch channel of the whole node."""
-        return SwitchGroup(buffer, self.site.nodes[self.node])
+        return SwitchChannel(buffer, self.site.nodes[self.node])
 
-    def pair(self) -> SwitchGroup:
+    def pair(self) -> SwitchChannel:
         """Switch channel to the scratch of this rank and a neighbour."""
         neighbour = self.local ^ 1 if self.local ^ 1 < self.site.num_local else self.local - 1
         ranks = self.site.nodes[self.node]
-        return SwitchGroup(Buffer.SCRATCH, tuple(sorted((ranks[self.local], ranks[neighbour]))))
+        return SwitchChannel(Buffer.SCRATCH, tuple(sorted((ranks[self.local], ranks[neighbour]))))
 
     def numbers(self) -> Iterator[tuple[int, bool]]:
         """Pieces of this instance, and whether each is the last one."""
@@ -163,7 +163,7 @@ class _Place:
             yield self.instance * self.site.pieces + piece, piece == self.site.pieces - 1
 
 
-def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: Site) -> tuple[PlanGpu, ...]:
+def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: RailSite) -> tuple[PlanGpu, ...]:
     """Return the programs of all ranks for an AllReduce, an AllGather or a Broadcast.
 
     Parameters
@@ -182,7 +182,7 @@ def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: Site) -> 
     """
     script = Script(node_of)
     if collective.kind is Kind.ALLREDUCE:
-        relayed = site.rails is Rails.RELAYED
+        relayed = site.rails is NodeRails.RELAYED
         layout = _SumLayout(site, len(site.nodes) if relayed else 1)
         for place in site.places():
             if not place.is_owner:
@@ -204,7 +204,9 @@ def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: Site) -> 
     return script.gpus(Lengths(cells, cells))
 
 
-def _put_all(script: Script, post: Post, hearers: list[Post], source: Cells, target: Cells, *, last: bool) -> None:
+def _put_all(
+    script: Script, post: Post, hearers: list[Post], source: CellRange, target: CellRange, *, last: bool
+) -> None:
     """Put cells to the same place at several ranks; the last ones of a threadblock are waited for."""
     for hearer in hearers:
         script.put(post, "pws", hearer, source, target)
@@ -212,7 +214,7 @@ def _put_all(script: Script, post: Post, hearers: list[Post], source: Cells, tar
         script.flush(post, hearers)
 
 
-def _part_as_friends(script: Script, place: _Place, role: int) -> None:
+def _part_as_friends(script: Script, place: _RankInstance, role: int) -> None:
     """Let nobody leave before all of the node have stored what they have to."""
     post = place.post(role)
     script.meet(post)
@@ -221,7 +223,7 @@ def _part_as_friends(script: Script, place: _Place, role: int) -> None:
     script.meet(post)
 
 
-def _look_on(script: Script, place: _Place, greeted: int, last: int) -> None:
+def _look_on(script: Script, place: _RankInstance, greeted: int, last: int) -> None:
     """What a rank does that cares for no part: say that it has begun, and wait until all is stored at it."""
     post = place.post(_FIRST)
     script.tell(post, "rlxsignal", place.busy(greeted))
@@ -236,7 +238,7 @@ def _look_on(script: Script, place: _Place, greeted: int, last: int) -> None:
 class _SumLayout:
     """Where sums lie; with `parts` nodes each of which adds up a part of everything, or 1 if all add up all."""
 
-    site: Site
+    site: RailSite
     parts: int
 
     @property
@@ -244,27 +246,27 @@ class _SumLayout:
         """Cells that ranks of one local number care for."""
         return self.site.num_pieces * self.parts
 
-    def cells(self, place: _Place, number: int, buffer: Buffer) -> Cells:
+    def cells(self, place: _RankInstance, number: int, buffer: Buffer) -> CellRange:
         """A piece's cells of a local number, one for each part."""
-        return Cells(buffer, (number * self.site.owners + place.part) * self.parts, self.parts)
+        return CellRange(buffer, (number * self.site.owners + place.part) * self.parts, self.parts)
 
-    def own(self, place: _Place, number: int) -> Cells:
+    def own(self, place: _RankInstance, number: int) -> CellRange:
         """Scratch for the sums of the node; not where a neighbour's are."""
         area = place.local % 2 if place.local ^ 1 < self.site.num_local else 2
-        return Cells(Buffer.SCRATCH, area * self.share + number * self.parts, self.parts)
+        return CellRange(Buffer.SCRATCH, area * self.share + number * self.parts, self.parts)
 
-    def part_of(self, cells: Cells, node: int) -> Cells:
+    def part_of(self, cells: CellRange, node: int) -> CellRange:
         """What a node adds up of some cells."""
         return cells.part(node if self.parts > 1 else 0, 1)
 
-    def received(self, place: _Place, number: int, sender: int) -> Cells:
+    def received(self, place: _RankInstance, number: int, sender: int) -> CellRange:
         """Scratch for the sum of another node, at the rank of this place."""
         slot = sender - (sender > place.node)
-        return Cells(Buffer.SCRATCH, self._areas * self.share + slot * self.site.num_pieces + number, 1)
+        return CellRange(Buffer.SCRATCH, self._areas * self.share + slot * self.site.num_pieces + number, 1)
 
-    def total(self, number: int) -> Cells:
+    def total(self, number: int) -> CellRange:
         """Scratch for what a node has added up."""
-        return Cells(Buffer.SCRATCH, self.scratch - self.site.num_pieces + number, 1)
+        return CellRange(Buffer.SCRATCH, self.scratch - self.site.num_pieces + number, 1)
 
     @property
     def _areas(self) -> int:
@@ -281,7 +283,7 @@ class _SumLayout:
         return Buffer.INPUT if self.site.in_place else Buffer.OUTPUT
 
 
-def _let_switch_add(script: Script, place: _Place, layout: _SumLayout) -> None:
+def _let_switch_add(script: Script, place: _RankInstance, layout: _SumLayout) -> None:
     """Sums of the node, for this rank itself and for those of its number on the other nodes."""
     post = place.post(_FIRST)
     script.tell(post, "rlxsignal", place.busy(_FIRST))
@@ -294,14 +296,14 @@ def _let_switch_add(script: Script, place: _Place, layout: _SumLayout) -> None:
         script.meet(post)
         script.release(post, place.post(_SECOND))
         for node in place.other_nodes:
-            there = _Place(place.site, node, place.local, place.instance)
+            there = _RankInstance(place.site, node, place.local, place.instance)
             target = layout.received(there, number, place.node)
             script.put(post, "pws", place.at(node, _SECOND), layout.part_of(own, node), target)
         if last and layout.parts == 1:  # else what comes back tells that it was there
             script.flush(post, place.others(_SECOND))
 
 
-def _sum_of_nodes(script: Script, place: _Place, layout: _SumLayout, number: int, target: Cells) -> None:
+def _sum_of_nodes(script: Script, place: _RankInstance, layout: _SumLayout, number: int, target: CellRange) -> None:
     """Wait for the sums of all nodes and add them up, in the order of the nodes."""
     post = place.post(_SECOND)
     script.tell(post, "wait", place.others(_FIRST))
@@ -315,7 +317,7 @@ def _sum_of_nodes(script: Script, place: _Place, layout: _SumLayout, number: int
     script.meet(post)
 
 
-def _add_all(script: Script, place: _Place, layout: _SumLayout) -> None:
+def _add_all(script: Script, place: _RankInstance, layout: _SumLayout) -> None:
     """Every node adds up everything for itself."""
     post, result = place.post(_SECOND), layout.result()
     script.tell(post, "rlxsignal", place.others(_FIRST))
@@ -326,7 +328,7 @@ def _add_all(script: Script, place: _Place, layout: _SumLayout) -> None:
     _part_as_friends(script, place, _SECOND)
 
 
-def _add_part(script: Script, place: _Place, layout: _SumLayout) -> None:
+def _add_part(script: Script, place: _RankInstance, layout: _SumLayout) -> None:
     """Every node adds up its part, and sends it to the others; what has come is stored together with it."""
     post, hand, result = place.post(_SECOND), place.post(_HAND), layout.result()
     script.tell(post, "rlxsignal", place.others(_FIRST))
@@ -350,7 +352,7 @@ def _add_part(script: Script, place: _Place, layout: _SumLayout) -> None:
 # AllGather
 
 
-def _give_share(script: Script, place: _Place) -> None:
+def _give_share(script: Script, place: _RankInstance) -> None:
     """Send the own share to the other nodes, store it in the own one, and hand out what comes from the others."""
     send, give, hand = (place.post(role) for role in (_FIRST, _SECOND, _HAND))
     script.tell(send, "rlxwait", place.others(_HAND))
@@ -362,8 +364,8 @@ def _give_share(script: Script, place: _Place) -> None:
     script.meet(send)
     everywhere = place.group(Buffer.OUTPUT)
     for number, last in place.numbers():
-        own = Cells(Buffer.OUTPUT, place.rank * place.site.num_pieces + number, 1)
-        source = Cells(Buffer.SCRATCH if place.site.in_place else Buffer.INPUT, number, 1)
+        own = CellRange(Buffer.OUTPUT, place.rank * place.site.num_pieces + number, 1)
+        source = CellRange(Buffer.SCRATCH if place.site.in_place else Buffer.INPUT, number, 1)
         if place.site.in_place:
             # As with sums: a proxy may not read where the switch stores.
             script.copy(send, own, source)
@@ -374,7 +376,7 @@ def _give_share(script: Script, place: _Place) -> None:
         _put_all(script, send, place.others(_HAND), source, own, last=last)
         script.multicast(give, own if place.site.in_place else source, everywhere, own)
         for node in place.other_nodes:
-            came = Cells(Buffer.OUTPUT, place.site.nodes[node][place.local] * place.site.num_pieces + number, 1)
+            came = CellRange(Buffer.OUTPUT, place.site.nodes[node][place.local] * place.site.num_pieces + number, 1)
             script.tell(hand, "wait", [place.at(node, _FIRST)])
             script.meet(hand)
             script.multicast(hand, came, everywhere, came)
@@ -385,11 +387,11 @@ def _give_share(script: Script, place: _Place) -> None:
 # Broadcast
 
 
-def _pass_on(script: Script, place: _Place, root: int) -> None:
+def _pass_on(script: Script, place: _RankInstance, root: int) -> None:
     """What a rank does with its part: in the root's node it comes from the root, elsewhere along the rail."""
     start = next(node for node, ranks in enumerate(place.site.nodes) if root in ranks)
     steps = (place.node - start) % len(place.site.nodes)  # nodes are visited in order from the root's
-    if place.site.rails is Rails.DIRECT:
+    if place.site.rails is NodeRails.DIRECT:
         before, after = (None if steps == 0 else start), (place.other_nodes if steps == 0 else [])
     else:
         before = None if steps == 0 else (place.node - 1) % len(place.site.nodes)
@@ -403,7 +405,7 @@ def _pass_on(script: Script, place: _Place, root: int) -> None:
         _from_rail(script, place, teller, [place.at(node, _HAND) for node in after])
 
 
-def _from_root(script: Script, place: _Place, root: int, hearers: list[Post]) -> None:
+def _from_root(script: Script, place: _RankInstance, root: int, hearers: list[Post]) -> None:
     post, parts = place.post(_FIRST), place.site.owners
     at_root = Post(root, _FIRST, place.instance)
     is_root = place.rank == root
@@ -412,10 +414,10 @@ def _from_root(script: Script, place: _Place, root: int, hearers: list[Post]) ->
         script.tell(post, "rlxsignal", [at_root])
     script.meet(post)
     for number, last in place.numbers():
-        whole = Cells(Buffer.OUTPUT, number * parts, parts)
+        whole = CellRange(Buffer.OUTPUT, number * parts, parts)
         part = whole.part(place.part, 1)
         if is_root:
-            source = whole if place.site.in_place else Cells(Buffer.INPUT, whole.first, whole.count)
+            source = whole if place.site.in_place else CellRange(Buffer.INPUT, whole.first, whole.count)
             script.multicast(post, source, place.group(Buffer.OUTPUT), whole)
             script.meet(post)
             script.tell(post, "signal", place.peers(_FIRST))
@@ -425,13 +427,13 @@ def _from_root(script: Script, place: _Place, root: int, hearers: list[Post]) ->
         _put_all(script, post, hearers, part, part, last=last)
 
 
-def _from_rail(script: Script, place: _Place, teller: Post, hearers: list[Post]) -> None:
+def _from_rail(script: Script, place: _RankInstance, teller: Post, hearers: list[Post]) -> None:
     post = place.post(_HAND)
     script.tell(post, "rlxsignal", [*place.busy(_HAND), teller])
     script.tell(post, "rlxwait", [*place.busy(_HAND), *place.idle(), *hearers])
     script.meet(post)
     for number, last in place.numbers():
-        part = Cells(Buffer.OUTPUT, number * place.site.owners + place.part, 1)
+        part = CellRange(Buffer.OUTPUT, number * place.site.owners + place.part, 1)
         script.tell(post, "wait", [teller])
         script.meet(post)
         script.multicast(post, part, place.group(Buffer.OUTPUT), part)

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import Post
 from taccl_py.lowering.mscclpp.limits import beyond, require_threadblocks
-from taccl_py.lowering.mscclpp.wiring import Wire, wires_of
-from taccl_py.lowering.plan import SWITCH, Operation, PlanBlock, PlanGpu, RemoteBuffer, SwitchGroup
+from taccl_py.lowering.mscclpp.wiring import ChannelWire, wires_of
+from taccl_py.lowering.plan import SWITCH, Operation, PlanBlock, PlanGpu, RemoteBuffer, SwitchChannel
 from taccl_py.runtimes import MSCCLPP
 
 _ON_SEMAPHORES = ("sem_release", "sem_acquire")
@@ -31,18 +31,18 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ScriptStep:
     """One step; `peers` are the other ends of its channels or semaphores, for a put the one end."""
 
     name: str
     peers: tuple[Post, ...] = ()
-    sources: tuple[Cells, ...] = ()
-    target: Cells | None = None
-    summed: SwitchGroup | None = None
-    stored: SwitchGroup | None = None
+    sources: tuple[CellRange, ...] = ()
+    target: CellRange | None = None
+    summed: SwitchChannel | None = None
+    stored: SwitchChannel | None = None
 
     @property
-    def groups(self) -> tuple[SwitchGroup, ...]:
+    def groups(self) -> tuple[SwitchChannel, ...]:
         """Switch channels that it uses, each once."""
         return tuple(dict.fromkeys(one for one in (self.summed, self.stored) if one is not None))
 
@@ -58,27 +58,27 @@ class Script:
 
     def __init__(self, node_of: tuple[int, ...]) -> None:
         self._node_of = node_of
-        self._steps: dict[Post, list[_Step]] = {}
+        self._steps: dict[Post, list[_ScriptStep]] = {}
 
     def tell(self, post: Post, name: str, peers: Iterable[Post]) -> None:
         """Signal others (``signal``, ``rlxsignal``), wait for their signals (``wait``, ``rlxwait``), or flush channels to them."""
-        self._add(post, _Step(name, tuple(peers)))
+        self._add(post, _ScriptStep(name, tuple(peers)))
 
     def release(self, post: Post, hearer: Post) -> None:
         """Let a threadblock of the same GPU go on."""
-        self._add(post, _Step("sem_release", (hearer,)))
+        self._add(post, _ScriptStep("sem_release", (hearer,)))
 
     def acquire(self, post: Post, teller: Post) -> None:
         """Wait for a threadblock of the same GPU."""
-        self._add(post, _Step("sem_acquire", (teller,)))
+        self._add(post, _ScriptStep("sem_acquire", (teller,)))
 
     def meet(self, post: Post) -> None:
         """Let all threads come to this point; where they wait or meet next anyway, nothing is written."""
-        self._add(post, _Step("nop"))
+        self._add(post, _ScriptStep("nop"))
 
-    def put(self, post: Post, name: str, peer: Post, source: Cells, target: Cells) -> None:
+    def put(self, post: Post, name: str, peer: Post, source: CellRange, target: CellRange) -> None:
         """Put cells into the memory of a rank on another node: ``put``, or ``pws`` with a signal for `peer`."""
-        self._add(post, _Step(name, (peer,), (source,), target))
+        self._add(post, _ScriptStep(name, (peer,), (source,), target))
 
     def flush(self, post: Post, peers: Sequence[Post]) -> None:
         """Wait until what was put for others has left this rank; each is flushed by another thread, so they all meet before."""
@@ -87,29 +87,29 @@ class Script:
         self.tell(post, "flush", peers)
         self.meet(post)
 
-    def copy(self, post: Post, source: Cells, target: Cells) -> None:
+    def copy(self, post: Post, source: CellRange, target: CellRange) -> None:
         """Copy cells of the same rank."""
-        self._add(post, _Step("copy", (), (source,), target))
+        self._add(post, _ScriptStep("copy", (), (source,), target))
 
-    def add_up(self, post: Post, target: Cells, sources: Sequence[Cells]) -> None:
+    def add_up(self, post: Post, target: CellRange, sources: Sequence[CellRange]) -> None:
         """Add up cells in their order, as many at a time as one operation can name."""
         most = MSCCLPP.max_buffers_at_once - 1  # the destination is one of them
-        self._add(post, _Step("re", (), tuple(sources[:most]), target))
+        self._add(post, _ScriptStep("re", (), tuple(sources[:most]), target))
         for first in range(most, len(sources), most - 1):
             self.meet(post)
-            self._add(post, _Step("re", (), (target, *sources[first : first + most - 1]), target))
+            self._add(post, _ScriptStep("re", (), (target, *sources[first : first + most - 1]), target))
 
     def sum_by_switch(
-        self, post: Post, summed: SwitchGroup, source: Cells, stored: SwitchGroup, target: Cells
+        self, post: Post, summed: SwitchChannel, source: CellRange, stored: SwitchChannel, target: CellRange
     ) -> None:  # fmt: skip
         """Let the switch add up the cells of some ranks, and store the sum at some."""
-        self._add(post, _Step("glres", (), (source,), target, summed, stored))
+        self._add(post, _ScriptStep("glres", (), (source,), target, summed, stored))
 
-    def multicast(self, post: Post, source: Cells, stored: SwitchGroup, target: Cells) -> None:
+    def multicast(self, post: Post, source: CellRange, stored: SwitchChannel, target: CellRange) -> None:
         """Let the switch store local cells at all ranks of a group."""
-        self._add(post, _Step("gstore", (), (source,), target, None, stored))
+        self._add(post, _ScriptStep("gstore", (), (source,), target, None, stored))
 
-    def _add(self, post: Post, step: _Step) -> None:
+    def _add(self, post: Post, step: _ScriptStep) -> None:
         if step.peers or step.name not in (*_TELLS, *_WAITS, "flush"):
             self._steps.setdefault(post, []).append(step)
 
@@ -158,7 +158,7 @@ class Script:
         return PlanBlock(operations, channels, remotes)
 
 
-def _needed(steps: Sequence[_Step]) -> list[_Step]:
+def _needed(steps: Sequence[_ScriptStep]) -> list[_ScriptStep]:
     """Steps without meetings before a wait, behind which there is another meeting, or before a meeting."""
     return [
         step
@@ -188,7 +188,7 @@ def _require_room(
 
 def _operations(
     post: Post,
-    step: _Step,
+    step: _ScriptStep,
     channels: dict[str, tuple[int, ...]],
     remotes: dict[str, tuple[int, ...]],
     numbering: _Numbering,
@@ -227,11 +227,11 @@ def _places(
 class _Numbering:
     """Numbers of channels, semaphores, remote buffers and switch channels, found from what is named."""
 
-    def __init__(self, steps: dict[Post, list[_Step]], node_of: tuple[int, ...]) -> None:
+    def __init__(self, steps: dict[Post, list[_ScriptStep]], node_of: tuple[int, ...]) -> None:
         ranks = range(len(node_of))
         named = [(post, step, peer) for post, mine in sorted(steps.items()) for step in mine for peer in step.peers]
-        far = {Wire.between(post, peer) for post, step, peer in named if step.name not in _ON_SEMAPHORES}
-        mine_of: dict[int, list[Wire]] = {rank: [] for rank in ranks}
+        far = {ChannelWire.between(post, peer) for post, step, peer in named if step.name not in _ON_SEMAPHORES}
+        mine_of: dict[int, list[ChannelWire]] = {rank: [] for rank in ranks}
         for wire in sorted(far):
             mine_of[wire.one.rank].append(wire)
             mine_of[wire.other.rank].append(wire)
@@ -263,9 +263,9 @@ class _Numbering:
 
     def channel(self, post: Post, peer: Post) -> tuple[str, int]:
         """Type and number of the channel between two threadblocks, as a number of the first one's rank."""
-        return self._channel[post.rank, Wire.between(post, peer)]
+        return self._channel[post.rank, ChannelWire.between(post, peer)]
 
-    def group(self, post: Post, group: SwitchGroup) -> int:
+    def group(self, post: Post, group: SwitchChannel) -> int:
         """Number of a threadblock's own channel over a switch: each has one of its own."""
         users = [user for user in self._uses[group] if user.rank == post.rank]
         return self.groups[post.rank].index(group) + users.index(post)
@@ -279,7 +279,7 @@ class _Numbering:
         found[SWITCH] = tuple(sorted(self.group(post, group) for group, users in self._uses.items() if post in users))
         return {kind: numbers for kind, numbers in found.items() if numbers}
 
-    def remotes_of(self, post: Post, steps: Iterable[_Step]) -> dict[str, tuple[int, ...]]:
+    def remotes_of(self, post: Post, steps: Iterable[_ScriptStep]) -> dict[str, tuple[int, ...]]:
         """Remote buffers that a threadblock puts to, by type of channel, as numbers of its rank."""
         found: dict[str, set[int]] = {}
         for step in steps:
@@ -290,18 +290,18 @@ class _Numbering:
         return {kind: tuple(sorted(numbers)) for kind, numbers in sorted(found.items())}
 
 
-def _uses(steps: dict[Post, list[_Step]]) -> dict[SwitchGroup, list[Post]]:
+def _uses(steps: dict[Post, list[_ScriptStep]]) -> dict[SwitchChannel, list[Post]]:
     """Threadblocks that use each switch channel, in an order that is the same for all ranks."""
-    found: dict[SwitchGroup, list[Post]] = {}
+    found: dict[SwitchChannel, list[Post]] = {}
     for post, mine in sorted(steps.items()):
         for group in dict.fromkeys(group for step in mine for group in step.groups):
             found.setdefault(group, []).append(post)
     return dict(sorted(found.items(), key=lambda item: (item[0].ranks, item[0].buffer)))
 
 
-def _groups_of(rank: int, uses: dict[SwitchGroup, list[Post]]) -> tuple[SwitchGroup, ...]:
+def _groups_of(rank: int, uses: dict[SwitchChannel, list[Post]]) -> tuple[SwitchChannel, ...]:
     """Switch channels of a rank: all ranks of one make it together, as often as the busiest of them uses it."""
-    found: list[SwitchGroup] = []
+    found: list[SwitchChannel] = []
     for group, posts in uses.items():
         if rank in group.ranks:
             found += [group] * max(Counter(post.rank for post in posts).values())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from taccl_py.collective import Buffer
 from taccl_py.lowering.mscclpp.blocks import HUB, Post
-from taccl_py.lowering.mscclpp.tasks import Deed, Landing, Stream, cells_of
+from taccl_py.lowering.mscclpp.tasks import Landing, TaskKind, TaskStream, cells_of
 from taccl_py.runtimes import MSCCLPP
 
 _Clock = NDArray[np.int32]
@@ -57,7 +57,7 @@ class Signals:
     crowded: frozenset[int]
 
 
-def find_signals(stream: Stream, posts: tuple[Post, ...]) -> Signals:
+def find_signals(stream: TaskStream, posts: tuple[Post, ...]) -> Signals:
     """Find what threadblocks must tell each other.
 
     Parameters
@@ -91,7 +91,7 @@ class _Memory:
 
 
 class _Finder:
-    def __init__(self, stream: Stream, posts: tuple[Post, ...]) -> None:
+    def __init__(self, stream: TaskStream, posts: tuple[Post, ...]) -> None:
         self._stream = stream
         self._posts = posts
         self._column = {post: index for index, post in enumerate(sorted(set(posts)))}
@@ -121,13 +121,13 @@ class _Finder:
         clock = self._latest[post].copy()
         needed: set[int] = set()
         overwritten: set[int] = set()
-        if task.deed is Deed.ARRIVE:
+        if task.deed is TaskKind.ARRIVE:
             needed.add(self._put_of[number])
         for cells in task.reads:
             for cell in cells_of(task.rank, cells):
                 needed |= self._writers(cell)
                 self._memory.readers.setdefault(cell, []).append(number)
-        if task.deed is not Deed.PUT and task.writes is not None:
+        if task.deed is not TaskKind.PUT and task.writes is not None:
             for cell in cells_of(task.rank, task.writes):
                 needed |= self._writers(cell)
                 overwritten.update(self._memory.readers.get(cell, ()))
@@ -161,7 +161,7 @@ class _Finder:
     def _after_read(self, number: int, clock: _Clock, earlier: int) -> None:
         """Wait until an earlier task has read what this one overwrites."""
         task = self._stream.tasks[earlier]
-        if task.remote and task.deed is Deed.PUT:
+        if task.remote and task.deed is TaskKind.PUT:
             if self._has_landed(clock, earlier):
                 return
             self.flushed.add(earlier)
@@ -170,7 +170,7 @@ class _Finder:
     def _after_write(self, number: int, clock: _Clock, earlier: int) -> None:
         """Wait until what an earlier task has written is there."""
         task = self._stream.tasks[earlier]
-        if task.deed is not Deed.PUT:
+        if task.deed is not TaskKind.PUT:
             self._after_task(number, clock, earlier)
         elif not self._has_landed(clock, earlier):
             arrival = self._stream.arrival_of.get(earlier, number)
@@ -201,7 +201,7 @@ class _Finder:
                 if not self._has_read(clock, earlier):
                     self.crowded.add(task.message)
             for earlier in self._writers(cell):
-                landed = self._stream.tasks[earlier].deed is Deed.PUT
+                landed = self._stream.tasks[earlier].deed is TaskKind.PUT
                 if not (self._has_landed(clock, earlier) if landed else self._is_done(clock, earlier)):
                     self.crowded.add(task.message)
             self._memory.writer[cell] = put
@@ -209,7 +209,7 @@ class _Finder:
 
     def _has_read(self, clock: _Clock, earlier: int) -> bool:
         task = self._stream.tasks[earlier]
-        if task.remote and task.deed is Deed.PUT:
+        if task.remote and task.deed is TaskKind.PUT:
             return self._has_landed(clock, earlier)
         return self._is_done(clock, earlier)
 
@@ -217,7 +217,7 @@ class _Finder:
         """See to it that every rank has heard of all that was put into its memory, and that proxies are done."""
         last_put: dict[Post, int] = {}
         for number, task in enumerate(self._stream.tasks):
-            if task.deed is Deed.PUT:
+            if task.deed is TaskKind.PUT:
                 last_put[self._posts[number]] = number
         for put in sorted(self.flushed):
             self._tell_of(put)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import Post
-from taccl_py.lowering.mscclpp.rails import Rails, Site, rails_gpus
+from taccl_py.lowering.mscclpp.rails import NodeRails, RailSite, rails_gpus
 from taccl_py.lowering.mscclpp.script import Lengths, Script
-from taccl_py.lowering.plan import PlanGpu, SwitchGroup
+from taccl_py.lowering.plan import PlanGpu, SwitchChannel
 from taccl_py.schedule.ir import Schedule
 from taccl_py.topology.model import Switch, Topology
 
@@ -47,7 +47,7 @@ class SwitchCut:
     instances: int = 1
     owners: int | None = None
     pieces: int = 1
-    rails: Rails = Rails.DIRECT
+    rails: NodeRails = NodeRails.DIRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ class _Work:
             return Lengths(self.instances, self.collective.num_ranks * self.instances)
         return Lengths(len(self.owners) * self.instances, len(self.owners) * self.instances)
 
-    def group(self, buffer: Buffer) -> SwitchGroup:
+    def group(self, buffer: Buffer) -> SwitchChannel:
         """Switch channel of all ranks."""
-        return SwitchGroup(buffer, tuple(range(self.collective.num_ranks)))
+        return SwitchChannel(buffer, tuple(range(self.collective.num_ranks)))
 
-    def cell(self, post: Post, buffer: Buffer) -> Cells:
+    def cell(self, post: Post, buffer: Buffer) -> CellRange:
         """Cell of a threadblock; the input of an AllGather is the rank's own share alone."""
         is_share = self.collective.kind is Kind.ALLGATHER and buffer is Buffer.INPUT
         first = 0 if is_share else self.owners.index(post.rank) * self.instances
-        return Cells(buffer, first + post.instance, 1)
+        return CellRange(buffer, first + post.instance, 1)
 
 
 def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[PlanGpu, ...]:
@@ -101,7 +101,7 @@ def switch_gpus(schedule: Schedule, cut: SwitchCut, *, in_place: bool) -> tuple[
         nodes, most = topology.node_ranks, len(topology.node_ranks[0])
         num_owners = most if cut.owners is None or collective.kind is Kind.ALLGATHER else min(most, cut.owners)
         first = topology.local_rank[collective.root]
-        site = Site(nodes, instances, cut.pieces, in_place, cut.rails, num_owners, first)
+        site = RailSite(nodes, instances, cut.pieces, in_place, cut.rails, num_owners, first)
         return rails_gpus(collective, topology.node_of, site)
     script = Script(topology.node_of)
     owners = tuple(range(collective.num_ranks))

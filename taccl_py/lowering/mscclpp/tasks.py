@@ -17,8 +17,8 @@ from enum import StrEnum
 
 from taccl_py.collective import Buffer, Kind
 from taccl_py.lowering.actions import NONE, cut_actions
-from taccl_py.lowering.buffers import Geometry
-from taccl_py.lowering.cells import Cells
+from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Op
@@ -27,7 +27,7 @@ from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 
 
-class Deed(StrEnum):
+class TaskKind(StrEnum):
     """Kinds of task."""
 
     PUT = "put"
@@ -37,7 +37,7 @@ class Deed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BlockTask:
     """Something that one threadblock of a rank does.
 
     Attributes
@@ -61,9 +61,9 @@ class Task:
     """
 
     rank: int
-    deed: Deed
-    reads: tuple[Cells, ...]
-    writes: Cells | None
+    deed: TaskKind
+    reads: tuple[CellRange, ...]
+    writes: CellRange | None
     peer: int
     message: int = NONE
     instance: int = 0
@@ -78,7 +78,7 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TaskStream:
     """Everything in the order of time.
 
     Attributes
@@ -93,7 +93,7 @@ class Stream:
         Scratch of every rank.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[BlockTask, ...]
     items: tuple[int | Landing, ...]
     arrival_of: dict[int, int]
     scratch_cells: tuple[int, ...]
@@ -103,10 +103,10 @@ class Stream:
 class Places:
     """Which cells are the same memory: of input and output only one remains when the call is in place."""
 
-    geometry: Geometry
+    geometry: BufferSizes
     in_place: bool
 
-    def cells(self, rank: int, cells: Cells) -> Cells:
+    def cells(self, rank: int, cells: CellRange) -> CellRange:
         """Return the one name of these cells: in place, those of the longer buffer, of the output if both are as long."""
         if not self.in_place or cells.buffer is Buffer.SCRATCH:
             return cells
@@ -120,10 +120,10 @@ class Places:
         # The shorter buffer is the rank's own share of the longer one.
         short = min(collective.input_chunks, collective.output_chunks) * self.geometry.instances
         first = rank * short if collective.input_chunks != collective.output_chunks else 0
-        return Cells(whole, first + cells.first, cells.count)
+        return CellRange(whole, first + cells.first, cells.count)
 
 
-def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> Stream:
+def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> TaskStream:
     """Find out what every rank does.
 
     Parameters
@@ -146,7 +146,7 @@ def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> St
     work = cut_actions(actions, whole_transfers(schedule), geometry.instances)
     lands = {action.arrives: action for action in work.actions if action.arrives != NONE}
     node_of = schedule.topology.node_of
-    tasks: list[Task] = []
+    tasks: list[BlockTask] = []
     items: list[int | Landing] = []
     put_of: dict[int, int] = {}
     for action in work.actions:
@@ -156,58 +156,58 @@ def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> St
         if action.leaves != NONE:
             transfer, target = work.transfers[action.leaves], lands[action.leaves]
             put_of[action.leaves] = len(tasks)
-            task = Task(
-                action.rank, Deed.PUT, _named(places, action.rank, action.reads),
+            task = BlockTask(
+                action.rank, TaskKind.PUT, _named(places, action.rank, action.reads),
                 places.cells(transfer.dst, _required(target.writes)), transfer.dst, transfer.message, transfer.instance,
                 node_of[action.rank] != node_of[transfer.dst],
             )  # fmt: skip
         else:
             task = _local_task(places, action.rank, action.op, _required(action.reads), _required(action.writes))
-            if task.deed is Deed.COPY and task.reads == (task.writes,):
+            if task.deed is TaskKind.COPY and task.reads == (task.writes,):
                 continue
         items.append(len(tasks))
         tasks.append(task)
-    stream = Stream(tuple(tasks), tuple(items), {}, ())
+    stream = TaskStream(tuple(tasks), tuple(items), {}, ())
     merged = _with_arrivals(_merged(stream))
     return replace(merged, scratch_cells=_scratch_cells(merged.tasks, schedule.collective.num_ranks))
 
 
-def _local_task(places: Places, rank: int, op: Op, reads: Cells, writes: Cells) -> Task:
-    deed = Deed.COPY if op is Op.COPY else Deed.REDUCE
+def _local_task(places: Places, rank: int, op: Op, reads: CellRange, writes: CellRange) -> BlockTask:
+    deed = TaskKind.COPY if op is Op.COPY else TaskKind.REDUCE
     instance = reads.first % places.geometry.instances
-    return Task(rank, deed, _named(places, rank, reads), places.cells(rank, writes), rank, instance=instance)
+    return BlockTask(rank, deed, _named(places, rank, reads), places.cells(rank, writes), rank, instance=instance)
 
 
-def _required(cells: Cells | None) -> Cells:
+def _required(cells: CellRange | None) -> CellRange:
     if cells is None:
         raise ValueError("an action that moves data names no cells")
     return cells
 
 
-def _named(places: Places, rank: int, cells: Cells | None) -> tuple[Cells, ...]:
+def _named(places: Places, rank: int, cells: CellRange | None) -> tuple[CellRange, ...]:
     return (places.cells(rank, _required(cells)),)
 
 
-def _scratch_cells(tasks: tuple[Task, ...], num_ranks: int) -> tuple[int, ...]:
+def _scratch_cells(tasks: tuple[BlockTask, ...], num_ranks: int) -> tuple[int, ...]:
     sizes = [0] * num_ranks
     for task in tasks:
         touched = [(task.rank, cells) for cells in task.reads]
-        touched += [] if task.writes is None else [(task.peer if task.deed is Deed.PUT else task.rank, task.writes)]
+        touched += [] if task.writes is None else [(task.peer if task.deed is TaskKind.PUT else task.rank, task.writes)]
         for rank, cells in touched:
             if cells.buffer is Buffer.SCRATCH:
                 sizes[rank] = max(sizes[rank], cells.end)
     return tuple(sizes)
 
 
-def touch(one: Cells, other: Cells) -> bool:
+def touch(one: CellRange, other: CellRange) -> bool:
     """Whether two runs of cells of one rank have a cell in common."""
     return one.buffer is other.buffer and one.first < other.end and other.first < one.end
 
 
-def _merged(stream: Stream) -> Stream:
+def _merged(stream: TaskStream) -> TaskStream:
     """Join additions to the same cells into the last of them, if nobody looks at the sum meanwhile."""
     open_sums: dict[int, list[int]] = {}  # per rank, numbers of sums that may still grow
-    grown: dict[int, Task] = {}
+    grown: dict[int, BlockTask] = {}
     gone: set[int] = set()
     for item in stream.items:
         if isinstance(item, Landing):
@@ -215,15 +215,15 @@ def _merged(stream: Stream) -> Stream:
             _close(open_sums, grown, put.peer, [_required(put.writes)], [])
             continue
         task = stream.tasks[item]
-        if task.deed is Deed.REDUCE:
+        if task.deed is TaskKind.REDUCE:
             before = _growing(open_sums.get(task.rank, []), grown, task)
             if before is not None:
                 open_sums[task.rank].remove(before)
                 gone.add(before)
                 task = replace(task, reads=(*grown[before].reads, *task.reads))
-        writes = [] if task.deed is Deed.PUT else [_required(task.writes)]
+        writes = [] if task.deed is TaskKind.PUT else [_required(task.writes)]
         _close(open_sums, grown, task.rank, writes, list(task.reads))
-        if task.deed is Deed.REDUCE:
+        if task.deed is TaskKind.REDUCE:
             open_sums.setdefault(task.rank, []).append(item)
         grown[item] = task
     kept = [number for number in range(len(stream.tasks)) if number not in gone]
@@ -236,7 +236,7 @@ def _merged(stream: Stream) -> Stream:
     return replace(stream, tasks=tuple(grown[number] for number in kept), items=tuple(items))
 
 
-def _growing(numbers: list[int], grown: dict[int, Task], task: Task) -> int | None:
+def _growing(numbers: list[int], grown: dict[int, BlockTask], task: BlockTask) -> int | None:
     """Return the sum to which a reduction may be joined."""
     room = MSCCLPP.max_buffers_at_once - 2  # the sum is a source and the destination
     for number in numbers:
@@ -247,7 +247,11 @@ def _growing(numbers: list[int], grown: dict[int, Task], task: Task) -> int | No
 
 
 def _close(
-    open_sums: dict[int, list[int]], grown: dict[int, Task], rank: int, writes: list[Cells], reads: list[Cells]
+    open_sums: dict[int, list[int]],
+    grown: dict[int, BlockTask],
+    rank: int,
+    writes: list[CellRange],
+    reads: list[CellRange],
 ) -> None:
     """Let no sum grow of which something is read or overwritten here."""
     for number in list(open_sums.get(rank, [])):
@@ -258,10 +262,10 @@ def _close(
             open_sums[rank].remove(number)
 
 
-def _with_arrivals(stream: Stream) -> Stream:
+def _with_arrivals(stream: TaskStream) -> TaskStream:
     """Add arrivals for puts over the network that are used before the end."""
     used = set(_used_puts(stream))
-    tasks: list[Task] = []
+    tasks: list[BlockTask] = []
     items: list[int | Landing] = []
     new_of: dict[int, int] = {}
     arrival_of: dict[int, int] = {}
@@ -276,11 +280,13 @@ def _with_arrivals(stream: Stream) -> Stream:
         if put.remote and item.put in used:
             arrival_of[number] = len(tasks)
             items.append(len(tasks))
-            tasks.append(Task(put.peer, Deed.ARRIVE, (), None, put.rank, put.message, put.instance, remote=True))
+            tasks.append(
+                BlockTask(put.peer, TaskKind.ARRIVE, (), None, put.rank, put.message, put.instance, remote=True)
+            )
     return replace(stream, tasks=tuple(tasks), items=tuple(items), arrival_of=arrival_of)
 
 
-def _used_puts(stream: Stream) -> Iterator[int]:
+def _used_puts(stream: TaskStream) -> Iterator[int]:
     """Puts that some task of the receiver needs: it reads, or writes, cells that they have written."""
     writer: dict[tuple[int, Buffer, int], int] = {}
     for item in stream.items:
@@ -290,13 +296,13 @@ def _used_puts(stream: Stream) -> Iterator[int]:
                 writer[cell] = item.put
             continue
         task = stream.tasks[item]
-        local = [] if task.deed is Deed.PUT or task.writes is None else [task.writes]
+        local = [] if task.deed is TaskKind.PUT or task.writes is None else [task.writes]
         for cells in (*task.reads, *local):
             for cell in cells_of(task.rank, cells):
                 if cell in writer:
                     yield writer[cell]
 
 
-def cells_of(rank: int, cells: Cells) -> Iterator[tuple[int, Buffer, int]]:
+def cells_of(rank: int, cells: CellRange) -> Iterator[tuple[int, Buffer, int]]:
     """Yield the cells one by one."""
     return ((rank, cells.buffer, offset) for offset in range(cells.first, cells.end))

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 from taccl_py.lowering.mscclpp.blocks import Post
 from taccl_py.lowering.mscclpp.signals import Signals, Word
-from taccl_py.lowering.mscclpp.tasks import Deed, Stream
+from taccl_py.lowering.mscclpp.tasks import TaskKind, TaskStream
 from taccl_py.lowering.plan import MEMORY, PORT, RemoteBuffer
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Wire:
+class ChannelWire:
     """A channel: its two ends, the lower one first."""
 
     one: Post
     other: Post
 
     @staticmethod
-    def between(post: Post, peer: Post) -> Wire:
+    def between(post: Post, peer: Post) -> ChannelWire:
         """Channel of two ends in any order."""
-        return Wire(min(post, peer), max(post, peer))
+        return ChannelWire(min(post, peer), max(post, peer))
 
     def peer(self, post: Post) -> Post:
         """The other end."""
@@ -56,7 +56,7 @@ class Wiring:
     posts: tuple[tuple[Post, ...], ...]
     told: dict[tuple[Post, Post], tuple[int, ...]]
     greeted: dict[Post, Post]
-    wires: tuple[dict[str, tuple[Wire, ...]], ...]
+    wires: tuple[dict[str, tuple[ChannelWire, ...]], ...]
     semaphores: dict[tuple[Post, Post], int]
     remotes: tuple[tuple[RemoteBuffer, ...], ...]
 
@@ -70,7 +70,7 @@ class Wiring:
 
     def kind_to(self, post: Post, peer: Post) -> str:
         """Type of the channel between two threadblocks."""
-        wire = Wire.between(post, peer)
+        wire = ChannelWire.between(post, peer)
         return next(kind for kind, wires in self.wires[post.rank].items() if wire in wires)
 
     def num_semaphores(self, rank: int) -> int:
@@ -78,7 +78,7 @@ class Wiring:
         return sum(teller.rank == rank for teller, _ in self.semaphores)
 
 
-def wire_up(stream: Stream, posts: tuple[Post, ...], signals: Signals, node_of: tuple[int, ...]) -> Wiring:
+def wire_up(stream: TaskStream, posts: tuple[Post, ...], signals: Signals, node_of: tuple[int, ...]) -> Wiring:
     """Number channels, semaphores and remote buffers.
 
     Parameters
@@ -94,9 +94,9 @@ def wire_up(stream: Stream, posts: tuple[Post, ...], signals: Signals, node_of: 
         told.setdefault((word.teller, word.hearer), []).append(word.task)
     greeted: dict[Post, Post] = {}
     for post, task in zip(posts, stream.tasks, strict=True):
-        if task.deed is Deed.PUT and post not in greeted:
+        if task.deed is TaskKind.PUT and post not in greeted:
             greeted[post] = min(hearer for teller, hearer in told if teller == post and hearer.rank == task.peer)
-    wires = sorted({Wire.between(*pair) for pair in told if pair[0].rank != pair[1].rank})
+    wires = sorted({ChannelWire.between(*pair) for pair in told if pair[0].rank != pair[1].rank})
     local = [pair for pair in sorted(told) if pair[0].rank == pair[1].rank]
     ranks = range(len(node_of))
     everybody = sorted({*posts, *(hearer for _, hearer in told)})
@@ -119,9 +119,9 @@ def _all_words(signals: Signals) -> set[Word]:
     return found.union(*signals.last.values())
 
 
-def wires_of(rank: int, wires: Iterable[Wire], node_of: tuple[int, ...]) -> dict[str, tuple[Wire, ...]]:
+def wires_of(rank: int, wires: Iterable[ChannelWire], node_of: tuple[int, ...]) -> dict[str, tuple[ChannelWire, ...]]:
     """Channels of a rank by type, in the order of the wires, which must be the same order for all ranks."""
-    kinds: dict[str, list[Wire]] = {MEMORY: [], PORT: []}
+    kinds: dict[str, list[ChannelWire]] = {MEMORY: [], PORT: []}
     for wire in wires:
         if rank in (wire.one.rank, wire.other.rank):
             same = node_of[wire.one.rank] == node_of[wire.other.rank]
@@ -129,10 +129,10 @@ def wires_of(rank: int, wires: Iterable[Wire], node_of: tuple[int, ...]) -> dict
     return {kind: tuple(found) for kind, found in kinds.items() if found}
 
 
-def _remotes_of(rank: int, stream: Stream) -> tuple[RemoteBuffer, ...]:
+def _remotes_of(rank: int, stream: TaskStream) -> tuple[RemoteBuffer, ...]:
     found = {
         RemoteBuffer(task.peer, task.writes.buffer, PORT if task.remote else MEMORY)
         for task in stream.tasks
-        if task.rank == rank and task.deed is Deed.PUT and task.writes is not None
+        if task.rank == rank and task.deed is TaskKind.PUT and task.writes is not None
     }
     return tuple(sorted(found, key=lambda one: (one.rank, one.buffer, one.channel_type)))

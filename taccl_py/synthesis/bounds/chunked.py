@@ -22,7 +22,7 @@ import numpy as np
 
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.bounds.bound import Bound, best_of
-from taccl_py.synthesis.bounds.net import Net, Orbits
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import orbit_labels
 from taccl_py.topology.model import Topology
@@ -152,7 +152,7 @@ def _tails(problem: Problem, distances: _Distances, entries: list[_Entry], insid
 
 
 @dataclass(frozen=True, slots=True)
-class _Slots:
+class _ChunkSlots:
     """Equal links, or one port: ``floor((T - idle) / chunk time)`` chunks each, but not more than there are.
 
     Attributes
@@ -189,11 +189,11 @@ class _Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
+class _ChunkGate:
     """Links behind one port (or a link alone), which bring no more than the port lets through."""
 
-    links: tuple[_Slots, ...]
-    port: _Slots | None
+    links: tuple[_ChunkSlots, ...]
+    port: _ChunkSlots | None
 
     @property
     def most(self) -> int:
@@ -222,7 +222,9 @@ def _port_choices(problem: Problem, entries: list[_Entry]) -> list[dict[int, int
     return [first, last, busiest]
 
 
-def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], port_of: dict[int, int]) -> dict[_Gate, int]:
+def _gates(
+    problem: Problem, entries: list[_Entry], chunks: list[int], port_of: dict[int, int]
+) -> dict[_ChunkGate, int]:
     """The links that bring the chunks, grouped by one of their ports; for each gate, how many are like it."""
     topology, megabytes = problem.topology, problem.chunk_bytes / BYTES_PER_MB
     wanted = set(chunks)
@@ -231,27 +233,27 @@ def _gates(problem: Problem, entries: list[_Entry], chunks: list[int], port_of: 
         ready_us = {chunk: time_us for chunk, time_us in entry.ready_us.items() if chunk in wanted}
         if ready_us:
             groups.setdefault(port_of.get(entry.link, -1 - entry.link), []).append(_Entry(entry.link, ready_us))
-    gates: Counter[_Gate] = Counter()
+    gates: Counter[_ChunkGate] = Counter()
     for key, members in sorted(groups.items()):
-        alike: Counter[_Slots] = Counter()
+        alike: Counter[_ChunkSlots] = Counter()
         for entry in members:
             link, first_us = topology.links[entry.link], min(entry.ready_us.values())
             idle_us = first_us + link.alpha_us + link.latency_us
-            alike[_Slots(idle_us, link.beta_us_per_mb * megabytes, len(entry.ready_us))] += 1
+            alike[_ChunkSlots(idle_us, link.beta_us_per_mb * megabytes, len(entry.ready_us))] += 1
         port = None
         if key >= 0:
             # The link that is ready first need not be the one that delivers last.
             first_us = min(min(entry.ready_us.values()) for entry in members)
             latency_us = min(topology.links[entry.link].latency_us for entry in members)
             cost = topology.ports[key]
-            port = _Slots(
+            port = _ChunkSlots(
                 first_us + cost.alpha_us + latency_us, cost.beta_us_per_mb * megabytes, len(wanted) * len(members)
             )
-        gates[_Gate(tuple(replace(slots, number=number) for slots, number in alike.items()), port)] += 1
+        gates[_ChunkGate(tuple(replace(slots, number=number) for slots, number in alike.items()), port)] += 1
     return dict(gates)
 
 
-def _least_time(gates: dict[_Gate, int], amount: int) -> float:
+def _least_time(gates: dict[_ChunkGate, int], amount: int) -> float:
     """Smallest T at which all gates together have brought the amount (infinite if they never bring so much)."""
 
     def brought(time_us: float) -> int:
@@ -275,7 +277,7 @@ def farthest_pair(topology: Topology, chunk_bytes: float) -> Bound:
     """Quickest path of one whole chunk between the two ranks that are farthest apart: sums need every rank's part."""
     net = Net.of(topology)
     cost_us = np.array([topology.message_us(link, chunk_bytes) for link in range(len(topology.links))])
-    starts = Orbits.of_machine(topology).ranks()
+    starts = OrbitMembers.of_machine(topology).ranks()
     times = net.quickest(np.arange(topology.num_ranks)[None, :] == np.array(starts)[:, None], cost_us)
     times = np.where(np.isfinite(times), times, 0.0)
     row, rank = np.unravel_index(int(times.argmax()), times.shape)

@@ -30,9 +30,9 @@ import numpy as np
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.bounds.bound import Bound
-from taccl_py.synthesis.bounds.ends import Ends, Moment, Pair
+from taccl_py.synthesis.bounds.ends import EarliestMoment, Ends, PortPair
 from taccl_py.synthesis.bounds.growth import Classes, fits, node_classes
-from taccl_py.synthesis.bounds.net import FloatArray, Net, Orbits
+from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
 from taccl_py.synthesis.bounds.spread import shared_port
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
@@ -106,7 +106,7 @@ class Crossing:
         most_pairs, reason = self.pairs, self.reason
         if most_chunks is not None and most_chunks * self.together < self.pairs:
             most_pairs, reason = most_chunks * self.together, f"{reason}, with at most {most_chunks} chunks in each"
-        load = _Load(self.share * size_bytes / BYTES_PER_MB, most_pairs)
+        load = _CrossingLoad(self.share * size_bytes / BYTES_PER_MB, most_pairs)
         low, high = 0.0, 1.0
         while not self._suffices(high, load):
             low, high = high, 2 * high
@@ -120,12 +120,12 @@ class Crossing:
                 low = middle
         return Bound(low, reason)
 
-    def _suffices(self, time_us: float, load: _Load) -> bool:
+    def _suffices(self, time_us: float, load: _CrossingLoad) -> bool:
         """Whether the gates can serve all pairs by a time."""
         served = sum(number * self._served(gate, time_us, load) for gate, number in self.gates)
         return served >= self.pairs * (1 - _PRECISION)
 
-    def _served(self, gate: Gate, time_us: float, load: _Load) -> float:
+    def _served(self, gate: Gate, time_us: float, load: _CrossingLoad) -> float:
         """Most pairs that messages through one gate serve by a time."""
         window_us = time_us - gate.least_us
         if window_us < 0:
@@ -139,7 +139,7 @@ class Crossing:
             served = max(served, self._many(gate, most, time_us, load))
         return min(served, by_bytes, self.pairs)
 
-    def _in_turn(self, gate: Gate, number: int, time_us: float, load: _Load) -> float:
+    def _in_turn(self, gate: Gate, number: int, time_us: float, load: _CrossingLoad) -> float:
         """Most pairs of so many messages one after the other, whenever the first one starts and whatever the last one leaves of the time.
 
         The first one can be told little by its start, the last one can tell little in what it leaves, and the bytes of all pass in
@@ -156,17 +156,17 @@ class Crossing:
             between = min(load.most_pairs, self._by_one(alpha_us, window_us - alpha_us, window_us))
             served = first + last + (number - 2) * between
         room_us = time_us - start_us - left_us - number * alpha_us
-        pair = Pair(load.pair_mb, gate.beta_us_per_mb * load.pair_mb)
+        pair = PortPair(load.pair_mb, gate.beta_us_per_mb * load.pair_mb)
         if pair.each_us > 0:
             served = np.minimum(served, room_us / pair.each_us)
             if number == 1 and self.ends is not None:
-                start = Moment(start_us, np.asarray(self._tells(left_us), dtype=np.float64))
-                left = Moment(left_us, np.asarray(self._told(start_us), dtype=np.float64))
+                start = EarliestMoment(start_us, np.asarray(self._tells(left_us), dtype=np.float64))
+                left = EarliestMoment(left_us, np.asarray(self._told(start_us), dtype=np.float64))
                 served = np.minimum(served, self.ends.most_pairs(start, left, room_us, pair))
         fits = start_us + left_us + (number - 1) * alpha_us <= window_us * (1 + _PRECISION)
         return float(np.where(fits, served, 0.0).max(initial=0.0))
 
-    def _many(self, gate: Gate, most: float, time_us: float, load: _Load) -> float:
+    def _many(self, gate: Gate, most: float, time_us: float, load: _CrossingLoad) -> float:
         """Most pairs of more messages than are looked at closely, and up to so many: all pay alpha, and their bytes pass in what is left."""
         window_us = time_us - gate.least_us
         each = min(load.most_pairs, self._by_one(0.0, window_us, window_us))
@@ -211,14 +211,14 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class _CrossingLoad:
     """What has to cross: data of every pair in megabytes, and how many pairs a message can serve at most."""
 
     pair_mb: float
     most_pairs: int
 
 
-def crossings(machine: Cluster, kind: Kind, near: list[int], orbits: Orbits) -> Iterator[Crossing]:
+def crossings(machine: NodeClasses, kind: Kind, near: list[int], orbits: OrbitMembers) -> Iterator[Crossing]:
     """Bounds for what crosses into and out of some nodes; none for a collective that is not of that sort."""
     if kind not in _KINDS:
         return
@@ -236,7 +236,7 @@ def crossings(machine: Cluster, kind: Kind, near: list[int], orbits: Orbits) -> 
 
 
 @dataclass(frozen=True)
-class Cluster:
+class NodeClasses:
     """A machine with its nodes as classes, and the same backwards.
 
     Attributes
@@ -253,23 +253,23 @@ class Cluster:
     hearing: Classes
 
     @staticmethod
-    def of(net: Net) -> Cluster | None:
+    def of(net: Net) -> NodeClasses | None:
         """The nodes of a machine; None if there is one only, or too many."""
         if not fits(net):
             return None
-        return Cluster(net, net.node_of, node_classes(net), node_classes(net.reversed()))
+        return NodeClasses(net, net.node_of, node_classes(net), node_classes(net.reversed()))
 
-    def reversed(self) -> Cluster:
+    def reversed(self) -> NodeClasses:
         """The machine turned around."""
-        return Cluster(self.net.reversed(), self.node_of, self.hearing, self.telling)
+        return NodeClasses(self.net.reversed(), self.node_of, self.hearing, self.telling)
 
-    def keeps_nodes(self, orbits: Orbits) -> bool:
+    def keeps_nodes(self, orbits: OrbitMembers) -> bool:
         """Whether a symmetry takes nodes to nodes."""
         first = np.unique(self.node_of, return_index=True)[1]
         moved = (self.node_of[image] for image in orbits.images)
         return all(np.array_equal(nodes_of, nodes_of[first][self.node_of]) for nodes_of in moved)
 
-    def sorts(self, orbits: Orbits) -> list[int]:
+    def sorts(self, orbits: OrbitMembers) -> list[int]:
         """Ranks of which every other one is an image, with its node."""
         return orbits.ranks() if self.keeps_nodes(orbits) else list(range(self.net.num_ranks))
 

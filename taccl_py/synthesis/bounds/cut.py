@@ -29,7 +29,7 @@ _MOST_ARCS = 20_000_000
 
 
 @dataclass(frozen=True)
-class Cut:
+class ResourceCut:
     """Resources without which nothing gets from some ranks to the others.
 
     Attributes
@@ -57,13 +57,13 @@ class _Network:
     rate: FloatArray
     num_vertices: int
 
-    def crossed(self, near: BoolArray, supply: FloatArray) -> tuple[Cut, float]:
+    def crossed(self, near: BoolArray, supply: FloatArray) -> tuple[ResourceCut, float]:
         """The cut between the vertices on the source's side and the others, and what it lets through."""
         padded = np.zeros(self.num_vertices + 1, dtype=bool)
         padded[: len(near)] = near
         crossing = np.flatnonzero(padded[self.tail] & ~padded[self.head])
         side = padded[: len(supply)]
-        return Cut(self.resource[crossing], side, float(supply[side].sum())), float(self.rate[crossing].sum())
+        return ResourceCut(self.resource[crossing], side, float(supply[side].sum())), float(self.rate[crossing].sum())
 
 
 class CutFinder:
@@ -75,7 +75,7 @@ class CutFinder:
         self._outward = _outward_ports(net)
         self._num_ports = len(net.beta_us_per_mb) - net.num_links
 
-    def worst(self, supply: FloatArray, sinks: list[int]) -> Cut | None:
+    def worst(self, supply: FloatArray, sinks: list[int]) -> ResourceCut | None:
         """Cut with the largest ratio of what is behind it to what it lets through, or None if nothing limits.
 
         Parameters
@@ -190,7 +190,7 @@ def _outward_ports(net: Net) -> BoolArray:
     return np.append(outward, False)
 
 
-def _links_into_a_rank(net: Net, supply: FloatArray, sinks: list[int]) -> Cut | None:
+def _links_into_a_rank(net: Net, supply: FloatArray, sinks: list[int]) -> ResourceCut | None:
     """The worst one of the cuts that consist of the links into a sink; None if nothing limits these."""
     beta = net.beta_us_per_mb[: net.num_links]
     rate = np.divide(1.0, beta, out=np.full(len(beta), np.inf), where=beta > 0)
@@ -200,4 +200,4 @@ def _links_into_a_rank(net: Net, supply: FloatArray, sinks: list[int]) -> Cut | 
     sink = max(sinks, key=lambda rank: time_us[rank])
     if time_us[sink] <= 0:
         return None
-    return Cut(np.flatnonzero(net.dst == sink), np.arange(net.num_ranks) != sink, float(lacking[sink]))
+    return ResourceCut(np.flatnonzero(net.dst == sink), np.arange(net.num_ranks) != sink, float(lacking[sink]))

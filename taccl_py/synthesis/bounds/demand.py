@@ -29,14 +29,14 @@ from taccl_py.errors import Infeasible, InputError
 from taccl_py.solvers.limits import Limits, Over, never, until
 from taccl_py.synthesis.bounds.bound import Bound, best_of
 from taccl_py.synthesis.bounds.charge import Charge, crossing_idle_times, idle_times
-from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, crossings
-from taccl_py.synthesis.bounds.cut import Cut, CutFinder
+from taccl_py.synthesis.bounds.crossing import Crossing, NodeClasses, crossings
+from taccl_py.synthesis.bounds.cut import CutFinder, ResourceCut
 from taccl_py.synthesis.bounds.division import worst_divisions
 from taccl_py.synthesis.bounds.flow import alltoall_charge
 from taccl_py.synthesis.bounds.growth import growth_bound
 from taccl_py.synthesis.bounds.handout import Handout, handouts, rooted_handouts
 from taccl_py.synthesis.bounds.in_network import helpful_switches, keeps_apart, without_messages
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, Orbits
+from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitMembers
 from taccl_py.synthesis.bounds.relays import relay_bound
 from taccl_py.synthesis.bounds.spread import distance_bound, fan_out_bound, told_after_first
 from taccl_py.synthesis.symmetry import IntArray
@@ -124,7 +124,7 @@ class DemandBounds:
                 path="command line",
                 field="--switch",
             )
-        machine = _Machine(topology, kind, root, switches)
+        machine = _BoundedDemand(topology, kind, root, switches)
         latency = machine.latency()
         charges = tuple(machine.charges(Limits(seconds=_SECONDS)))
         return DemandBounds(latency, Bound(0.0, "a switch tells many at once"), charges)
@@ -156,12 +156,12 @@ class DemandBounds:
         _require_root(topology, kind, root)
         over = never if limits is None else limits.countdown(least_seconds=_LEAST_SECONDS)
         limits = limits or Limits(seconds=_SECONDS)
-        machine = _Machine(topology, kind, root)
+        machine = _BoundedDemand(topology, kind, root)
         latency = machine.latency()  # first: the others take it for granted that there are ways
         charges = tuple(until(over, machine.charges(limits)))
         spread = best_of(until(over, machine.spread()))
         found = DemandBounds(latency, spread, charges)
-        cluster = Cluster.of(machine.net) if kind in _SPREADING and not over() else None
+        cluster = NodeClasses.of(machine.net) if kind in _SPREADING and not over() else None
         if cluster is not None:
             crossing = tuple(until(over, machine.crossings(cluster)))
             found = replace(found, crossings=crossing, handouts=tuple(until(over, machine.handouts(cluster))))
@@ -232,7 +232,7 @@ def require_ways(topology: Topology, kind: Kind, root: int) -> None:
     net = Net.of(topology)
     directions = [net] * (kind not in _TO_ROOT) + [net.reversed()] * (kind not in _FROM_ROOT)
     if not all(np.isfinite(each.quickest_from([root])).all() for each in directions):
-        _Machine(topology, kind, root).latency()
+        _BoundedDemand(topology, kind, root).latency()
 
 
 def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks: int, over: Over = never) -> Bound:
@@ -244,13 +244,13 @@ def message_bound(topology: Topology, kind: Kind, size_bytes: float, most_chunks
         return best_of([])
     if over():
         return best_of([])
-    machine = _Machine(topology, kind, 0)
-    cluster = Cluster.of(machine.net)
+    machine = _BoundedDemand(topology, kind, 0)
+    cluster = NodeClasses.of(machine.net)
     crossings = machine.crossings(cluster) if cluster is not None else iter(())
     return best_of(c.at(size_bytes, most_chunks) for c in until(over, crossings))
 
 
-class _Machine:
+class _BoundedDemand:
     """One collective on one machine."""
 
     def __init__(self, topology: Topology, kind: Kind, root: int, switches: tuple[Switch, ...] = ()) -> None:
@@ -258,7 +258,7 @@ class _Machine:
         self.net = Net.of(topology)
         if switches:
             self.topology, self.net = without_messages(topology, switches)
-        self.orbits = Orbits.of_machine(self.topology)
+        self.orbits = OrbitMembers.of_machine(self.topology)
         self._node_of = self.net.node_of
         self._starts = [root] if kind in ROOTED else self._some(self.orbits.ranks())
 
@@ -290,11 +290,11 @@ class _Machine:
             back = self.net.reversed()
             yield from (bound(back, self._starts, inward=True) for bound in (fan_out_bound, growth_bound))
 
-    def crossings(self, cluster: Cluster) -> Iterator[Crossing]:
+    def crossings(self, cluster: NodeClasses) -> Iterator[Crossing]:
         """Bounds on messages between nodes."""
         return crossings(cluster, self.kind, self._nodes(self._sorts()), self.orbits)
 
-    def handouts(self, cluster: Cluster) -> Iterator[Handout]:
+    def handouts(self, cluster: NodeClasses) -> Iterator[Handout]:
         """Bounds on messages between nodes whose data is then handed out."""
         if self.kind in ROOTED:
             return rooted_handouts(cluster, self.kind, self.root, self.orbits)
@@ -344,7 +344,7 @@ class _Machine:
             behind = copying.behind(near)
             if behind > 0:
                 resources = finder.cheapest_cover(np.flatnonzero(near[net.src] & ~near[net.dst]))
-                cuts.append(Cut(resources, near, behind) if resources is not None else None)
+                cuts.append(ResourceCut(resources, near, behind) if resources is not None else None)
         for cut in cuts:
             if cut is not None:
                 reason = f"bandwidth: {100 * cut.supply:.3g} % of the data through {self._name(cut, copying.backwards)}"
@@ -375,7 +375,7 @@ class _Machine:
             resources = finder.cheapest_cover(np.flatnonzero(near[self.net.src] & ~near[self.net.dst]))
             if resources is not None:
                 pairs = int(near.sum()) * int((~near).sum())
-                cut = Cut(resources, near, pairs / num_ranks)
+                cut = ResourceCut(resources, near, pairs / num_ranks)
                 reason = f"bandwidth: the parts of {pairs} pairs through {self._name(cut, backwards=False)}"
                 yield Charge.cut(self.net, resources, idle_us, cut.supply, reason)
 
@@ -437,7 +437,7 @@ class _Machine:
             if 1 < len(members) < len(ranks) and [list(node) for node in self.topology.node_ranks] != members:
                 yield f"{len(members)} groups of ranks, {format_ranks(max(members, key=len))} one of them", group_of
 
-    def _name(self, cut: Cut, backwards: bool) -> str:
+    def _name(self, cut: ResourceCut, backwards: bool) -> str:
         """What a cut is, in words."""
         giving, taking = (~cut.near, cut.near) if backwards else (cut.near, ~cut.near)
         is_port = cut.resources >= self.net.num_links

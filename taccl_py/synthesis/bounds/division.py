@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from taccl_py.solvers.columns import ColumnProgram
-from taccl_py.synthesis.bounds.net import FloatArray, Net, Orbits
+from taccl_py.synthesis.bounds.net import FloatArray, Net, OrbitMembers
 from taccl_py.synthesis.symmetry import IntArray
 
 # Trees for prices that follow the loads of those before, and how steeply they follow them.
@@ -35,7 +35,7 @@ _SAME_PRICE = 1e-6
 _MOST_DIVISIONS = 4
 
 
-def worst_divisions(net: Net, orbits: Orbits) -> list[IntArray]:
+def worst_divisions(net: Net, orbits: OrbitMembers) -> list[IntArray]:
     """Divisions that say most together, the one that counts most first: the group of every rank, by its smallest member, [rank].
 
     None is found on a machine that is too large.
@@ -61,12 +61,12 @@ def worst_divisions(net: Net, orbits: Orbits) -> list[IntArray]:
     return [groups for _, groups in sorted(found, key=lambda pair: -pair[0])[:_MOST_DIVISIONS]]
 
 
-def _best_prices(trees: _Trees, orbits: Orbits) -> FloatArray:
+def _best_prices(trees: _Trees, orbits: OrbitMembers) -> FloatArray:
     """Prices of links and ports, which add up to 1, for which the cheapest spanning tree is dearest as far as is found, [resource].
 
     All are 0 where the machine is too large.
     """
-    search = _Search(trees, orbits)
+    search = _DivisionSearch(trees, orbits)
     affordable = min(_MOST_PAIRS // max(1, len(trees.first)), _MOST_PRICES // len(search.size))
     if affordable < _FEWEST_TREES:
         return np.zeros(len(orbits.resource))
@@ -84,10 +84,10 @@ def _best_prices(trees: _Trees, orbits: Orbits) -> FloatArray:
     return search.of_resources(search.best)
 
 
-class _Search:
+class _DivisionSearch:
     """Trees found so far, and the best prices; links and ports of one orbit share a price, and the load is that of one of them."""
 
-    def __init__(self, trees: _Trees, orbits: Orbits) -> None:
+    def __init__(self, trees: _Trees, orbits: OrbitMembers) -> None:
         _, self._orbit = np.unique(orbits.resource, return_inverse=True)
         self._trees = trees
         self.size = np.bincount(self._orbit)

@@ -70,7 +70,7 @@ class Carriage:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PortPair:
     """What a rank has for another one, and the time that it takes through a port between nodes."""
 
     megabytes: float
@@ -113,7 +113,9 @@ class Ends:
         twice_us = 2 * float(net.least_message_us[~stays].min(initial=math.inf))
         return Ends(comes, goes, twice_us if from_one else math.inf)
 
-    def most_pairs(self, start: Moment, left: Moment, room_us: FloatArray, pair: Pair) -> FloatArray:
+    def most_pairs(
+        self, start: EarliestMoment, left: EarliestMoment, room_us: FloatArray, pair: PortPair
+    ) -> FloatArray:
         """Most pairs of messages that start at some times, or later, and leave some of the time behind them, or more.
 
         Parameters
@@ -140,7 +142,7 @@ class Ends:
                 best = np.maximum(best, found)
         return best
 
-    def _both(self, start_us: FloatArray, left_us: FloatArray, room: FloatArray, pair: Pair) -> FloatArray:
+    def _both(self, start_us: FloatArray, left_us: FloatArray, room: FloatArray, pair: PortPair) -> FloatArray:
         """Most pairs of which all but one, that of the two ranks themselves, are gathered or handed out."""
         rate = max(self.gathering.rate_mb_per_us, self.handing.rate_mb_per_us)
         slope = pair.megabytes / rate / pair.each_us if rate > 0 else 0.0
@@ -151,7 +153,7 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Moment:
+class EarliestMoment:
     """A time at one end of a message, and how many pairs' data one rank accounts for there."""
 
     time_us: FloatArray
@@ -172,7 +174,9 @@ def _over_each(net: Net, ends: IntArray, counts: BoolArray, ranks: Sequence[int]
     return Carriage.best(Carriage.over(net, finder, np.flatnonzero(counts & (ends == rank))) for rank in ranks)
 
 
-def _held(carriage: Carriage, moment: Moment, elsewhere_us: float, pair: Pair, givers: float) -> list[_Held]:
+def _held(
+    carriage: Carriage, moment: EarliestMoment, elsewhere_us: float, pair: PortPair, givers: float
+) -> list[_Held]:
     free = moment.time_us >= elsewhere_us
     each_us = pair.megabytes / carriage.rate_mb_per_us if carriage.rate_mb_per_us > 0 else 0.0
     found = []

@@ -21,7 +21,7 @@ from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitImage, Orbits
+from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitImage, OrbitMembers
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import IntArray
 
@@ -38,7 +38,7 @@ _TIGHT = 1e-13
 
 
 @dataclass(frozen=True)
-class Traffic:
+class FlowTraffic:
     """What has to move, up to symmetry.
 
     Attributes
@@ -52,7 +52,7 @@ class Traffic:
     """
 
     net: Net
-    orbits: Orbits
+    orbits: OrbitMembers
     wants: FloatArray
     usable: BoolArray | None = None
 
@@ -63,24 +63,24 @@ def flow_bound(problem: Problem, limits: Limits) -> Bound | None:
     if collective.kind is not Kind.ALLTOALL:
         return None
     images = [OrbitImage.of(topology, g.rank, g.link, g.port) for g in problem.generators]
-    orbits = Orbits.of_images(topology, images)
+    orbits = OrbitMembers.of_images(topology, images)
     source = np.array(collective.source, dtype=np.int64)
     usable = np.zeros((topology.num_ranks, len(topology.links)), dtype=bool)
     np.logical_or.at(usable, source, problem.permitted)
     wants = np.zeros((topology.num_ranks, topology.num_ranks))
     sink = np.array([ranks[0] for ranks in collective.wanted], dtype=np.int64)
     np.add.at(wants, (source, sink), 1.0)
-    traffic = Traffic(Net.of(topology), orbits, wants[orbits.ranks()], usable[orbits.ranks()])
+    traffic = FlowTraffic(Net.of(topology), orbits, wants[orbits.ranks()], usable[orbits.ranks()])
     return flow_charge(traffic, limits).at(problem.chunk_bytes)
 
 
-def alltoall_charge(net: Net, orbits: Orbits, limits: Limits) -> Charge:
+def alltoall_charge(net: Net, orbits: OrbitMembers, limits: Limits) -> Charge:
     """Bound on the bandwidth of every AllToAll on a machine, for each megabyte of size."""
     wants = np.full((len(orbits.ranks()), net.num_ranks), 1 / net.num_ranks)
-    return flow_charge(Traffic(net, orbits, wants), limits)
+    return flow_charge(FlowTraffic(net, orbits, wants), limits)
 
 
-def flow_charge(traffic: Traffic, limits: Limits) -> Charge:
+def flow_charge(traffic: FlowTraffic, limits: Limits) -> Charge:
     """Solve the program and return the best weights found by the end of the limits."""
     net = traffic.net
     solving = _Solving(traffic)
@@ -103,7 +103,7 @@ def flow_charge(traffic: Traffic, limits: Limits) -> Charge:
 
 
 @dataclass(frozen=True)
-class _Ways:
+class _ShortestPaths:
     """Shortest ways for some weights.
 
     Attributes
@@ -124,7 +124,7 @@ class _Ways:
 class _Solving:
     """Shortest-path trees of a traffic."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: FlowTraffic) -> None:
         self.traffic, self.net = traffic, traffic.net
         _, self.orbit = np.unique(traffic.orbits.resource, return_inverse=True)
         self.orbit_size = np.bincount(self.orbit).astype(np.float64)
@@ -150,14 +150,14 @@ class _Solving:
     def _amount(self, distance: FloatArray) -> float:
         return float((np.where(self.wants > 0, distance, 0.0) * self.wants).sum(axis=1) @ self.members)
 
-    def ways(self, weights: FloatArray) -> _Ways:
+    def ways(self, weights: FloatArray) -> _ShortestPaths:
         """Shortest ways of all traffic when links have the lengths that the weights give them."""
         lengths = self.lengths(weights)
         lengths += _HOP * float(lengths.max(initial=1e-30))
         distance = self.net.quickest(self.starts, lengths, self.traffic.usable)
         flow = self._even_flow(distance, lengths)
         loads = np.stack([self._orbit_loads(one) for one in flow]) * self.members[:, None]
-        return _Ways(weights, self._amount(distance), np.asarray(loads, dtype=np.float64))
+        return _ShortestPaths(weights, self._amount(distance), np.asarray(loads, dtype=np.float64))
 
     def _orbit_loads(self, flow: FloatArray) -> FloatArray:
         load = self.net.sum_over_resources(flow) * self.net.beta_us_per_mb

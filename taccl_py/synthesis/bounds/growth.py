@@ -37,7 +37,7 @@ _MOST_STARTS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearningEvent:
     """When one more rank of a class knows."""
 
     time_us: float
@@ -84,7 +84,7 @@ class Classes:
 
     def grown(
         self, start: int, own: Sequence[Profile] | None = None, inside: frozenset[int] | None = None
-    ) -> list[Learned]:
+    ) -> list[LearningEvent]:
         """Who can know when, the start's own class at time 0.
 
         Parameters
@@ -96,11 +96,11 @@ class Classes:
         inside
             Classes that count; by default all.
         """
-        growth = _Growth(self, inside if inside is not None else frozenset(range(len(self.sizes))))
+        growth = _KnowledgeGrowth(self, inside if inside is not None else frozenset(range(len(self.sizes))))
         return growth.run(start, own if own is not None else self.tell[start])
 
 
-class _Growth:
+class _KnowledgeGrowth:
     """Events of one growth: a rank learns, or a rank that knows can have told one more."""
 
     def __init__(self, classes: Classes, inside: frozenset[int]) -> None:
@@ -111,9 +111,9 @@ class _Growth:
         self._used = [[0] * number for _ in range(number)]
         # (time, teller's class or -1 if somebody of the class told learns now, class told, place, since, profile)
         self._events: list[tuple[float, int, int, int, float, Profile]] = []
-        self._learned: list[Learned] = []
+        self._learned: list[LearningEvent] = []
 
-    def run(self, start: int, own: Sequence[Profile]) -> list[Learned]:
+    def run(self, start: int, own: Sequence[Profile]) -> list[LearningEvent]:
         self._learn(0.0, start, own)
         while self._events and any(self._left):
             now, teller, group, place, since, profile = heapq.heappop(self._events)
@@ -140,7 +140,7 @@ class _Growth:
         return max(now, self._since[teller] + places[used]) if used < len(places) else float("inf")
 
     def _learn(self, now: float, group: int, profiles: Sequence[Profile]) -> None:
-        self._learned.append(Learned(now, group))
+        self._learned.append(LearningEvent(now, group))
         self._left[group] -= 1
         self._since[group] = min(self._since[group], now)
         for told, profile in enumerate(profiles):

@@ -43,11 +43,11 @@ import numpy as np
 from taccl_py.collective import Kind
 from taccl_py.solvers.columns import ColumnProgram
 from taccl_py.synthesis.bounds.bound import Bound
-from taccl_py.synthesis.bounds.crossing import Cluster, Gate, earliest
+from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses, earliest
 from taccl_py.synthesis.bounds.cut import CutFinder
 from taccl_py.synthesis.bounds.knowledge import Hub, size_within
-from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Orbits
-from taccl_py.synthesis.bounds.senders import Sender, senders_of
+from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, OrbitMembers
+from taccl_py.synthesis.bounds.senders import RootPath, senders_of
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.units import BYTES_PER_MB
 
@@ -98,7 +98,7 @@ class Handout:
     is_sum: bool
     both_ways: bool
     reason: str
-    senders: tuple[tuple[Sender, int], ...] = ()
+    senders: tuple[tuple[RootPath, int], ...] = ()
 
     @property
     def apart(self) -> float:
@@ -124,16 +124,16 @@ class Handout:
         longest_us = min(gate.alpha_us for gate in gates) * _STAGES[0].cells / _STAGES[0].stretch / _LEAST_CELLS
         if least_us <= 0 or unit_mb <= 0 or longest_us < least_us:
             return Bound(0.0, self.reason)
-        best = _Search(self, unit_mb, least_us, _STAGES[0]).longest(None)
+        best = _HandoutSearch(self, unit_mb, least_us, _STAGES[0]).longest(None)
         if best is None:
             return Bound(0.0, self.reason)
         for stage in _STAGES[1 : 2 + (total >= _MANY)]:
-            best = _Search(self, unit_mb, best.time_us, stage).longest(best.average) or best
+            best = _HandoutSearch(self, unit_mb, best.time_us, stage).longest(best.average) or best
         return Bound(best.time_us, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _HandoutStage:
     """Cells in the time within which the bound is looked for, by how much it may exceed what is known, and how precise it is."""
 
     cells: int
@@ -141,7 +141,7 @@ class _Stage:
     precision: float
 
 
-_STAGES = (_Stage(240, 2.5, 0.02), _Stage(400, 1.1, 1e-3), _Stage(640, 1.04, 1e-3))
+_STAGES = (_HandoutStage(240, 2.5, 0.02), _HandoutStage(400, 1.1, 1e-3), _HandoutStage(640, 1.04, 1e-3))
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _TooShort:
 
 
 @dataclass(frozen=True)
-class _Chain:
+class _MessageChain:
     """Messages one after the other through a gate, of which there are so many: what one carries at most, by the cell it starts in."""
 
     gate: Gate
@@ -184,28 +184,28 @@ class _Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class _HandoutLoad:
     """How much of what has to come a message brings at most: for each unit of its size, and in all; by cells."""
 
     each: FloatArray
     most: FloatArray
 
     @staticmethod
-    def by_size(cells: int) -> _Load:
+    def by_size(cells: int) -> _HandoutLoad:
         """As much as it carries."""
-        return _Load(np.ones(cells), np.full(cells, np.inf))
+        return _HandoutLoad(np.ones(cells), np.full(cells, np.inf))
 
-    def halved(self) -> _Load:
+    def halved(self) -> _HandoutLoad:
         """Half of it."""
-        return _Load(self.each / 2, self.most / 2)
+        return _HandoutLoad(self.each / 2, self.most / 2)
 
-    def at(self, cells: IntArray | slice) -> _Load:
+    def at(self, cells: IntArray | slice) -> _HandoutLoad:
         """Of some cells."""
-        return _Load(self.each[cells], self.most[cells])
+        return _HandoutLoad(self.each[cells], self.most[cells])
 
-    def by_start(self) -> _Load:
+    def by_start(self) -> _HandoutLoad:
         """By cells that are rows."""
-        return _Load(self.each[:, None], self.most[:, None])
+        return _HandoutLoad(self.each[:, None], self.most[:, None])
 
     def of(self, sizes: FloatArray | float) -> FloatArray:
         """What messages of some sizes bring, [start, arrival]."""
@@ -222,7 +222,7 @@ class _Best:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class _HandoutEnds:
     """Worth of what a message brings, by its arrival, and of what is collected for it, by its start."""
 
     out: FloatArray
@@ -241,8 +241,8 @@ class _Worth:
         Where it counts for one of them; None if there is nothing of that sort.
     """
 
-    shared: _Ends
-    apart: _Ends | None
+    shared: _HandoutEnds
+    apart: _HandoutEnds | None
 
     def of(self, paths: _Paths, starts: slice, ends: slice) -> FloatArray:
         """Of messages, [start, arrival]."""
@@ -295,10 +295,10 @@ class _Paths:
         return float(best[0]), messages
 
 
-class _Search:
+class _HandoutSearch:
     """The largest T up to so many times a known bound that is proved to be too short."""
 
-    def __init__(self, handout: Handout, unit_mb: float, least_us: float, stage: _Stage) -> None:
+    def __init__(self, handout: Handout, unit_mb: float, least_us: float, stage: _HandoutStage) -> None:
         """Take a unit of data that is a rank's share, or everything."""
         self.handout, self.unit_mb, self._least_us, self._stage = handout, unit_mb, least_us, stage
         self.cells = cells = stage.cells
@@ -306,9 +306,9 @@ class _Search:
         self.wanted = 1.0 if handout.is_whole else float(handout.others)
         if handout.senders:
             self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb, np.ones(cells))]
-            self.told = self.reach = _Load.by_size(cells)
+            self.told = self.reach = _HandoutLoad.by_size(cells)
             ends: FloatArray = np.arange(1.0, cells + 1.0) * self.cell_us
-            self.chains = [_Chain(one.gate, number, one.known(ends, unit_mb)) for one, number in handout.senders]
+            self.chains = [_MessageChain(one.gate, number, one.known(ends, unit_mb)) for one, number in handout.senders]
             return
         if handout.is_sum:
             hubs, sent = (handout.forth, handout.back)[: 1 + handout.both_ways], np.ones(cells)
@@ -320,17 +320,17 @@ class _Search:
             most = np.full(cells, self.wanted)
         else:
             self.learned = [handout.forth.learned(cells, self.cell_us, unit_mb)]
-            self.told = self.reach = _Load.by_size(cells)
+            self.told = self.reach = _HandoutLoad.by_size(cells)
             # No message brings more than has to come, whatever its sender knows.
             most = np.minimum(self.learned[0].known, self.wanted)
-        self.chains = [_Chain(gate, number, most) for gate, number in handout.gates]
+        self.chains = [_MessageChain(gate, number, most) for gate, number in handout.gates]
 
-    def _summed(self, hub: Hub) -> _Load:
+    def _summed(self, hub: Hub) -> _HandoutLoad:
         """What messages bring whose bytes are sums: of contributions that their sender can know."""
         others = self.handout.others
         to_one = hub.learned(self.cells, self.cell_us, 0.0).known
         to_all = hub.learned(self.cells, self.cell_us, self.unit_mb, summed=to_one).known
-        return _Load(np.minimum(1.0, to_one / others), to_all / others)
+        return _HandoutLoad(np.minimum(1.0, to_one / others), to_all / others)
 
     def longest(self, average: _Average | None) -> _TooShort | None:
         """None if the known bound cannot be proved to be too short either; an average that is good is tried first."""
@@ -350,7 +350,7 @@ class _Time:
     known so far are worth least (a linear program). Whatever comes out of that, only the longest paths prove anything.
     """
 
-    def __init__(self, search: _Search, time_us: float) -> None:
+    def __init__(self, search: _HandoutSearch, time_us: float) -> None:
         self._search, self._time_us = search, time_us
         handout, cell_us = search.handout, search.cell_us
         self._cells = int(time_us / cell_us) + 1
@@ -427,7 +427,7 @@ class _Time:
         comes_by = (times_us[None, :] <= np.tile(self._one, 2)[:, None] * (1 + 1e-9)) & (told > 1)
         return np.where(comes_by, told, 1).astype(np.float64)
 
-    def _paths(self, chain: _Chain) -> _Paths:
+    def _paths(self, chain: _MessageChain) -> _Paths:
         """All messages through a gate."""
         gate, cells = chain.gate, self._cells
         lead = int(gate.alpha_us / self._search.cell_us)
@@ -452,9 +452,9 @@ class _Time:
                 at_moments[self._apart] += better * paths.half[start, end]
         return _Best(worth, at_moments)
 
-    def _ends(self, weight: FloatArray) -> _Ends:
+    def _ends(self, weight: FloatArray) -> _HandoutEnds:
         """Worth for weights of the moments."""
-        return _Ends(weight @ self._out, weight @ self._collected)
+        return _HandoutEnds(weight @ self._out, weight @ self._collected)
 
     def _placed(self, average: _Average | None) -> FloatArray:
         """Weights of the moments that are like an average; even ones if there is none."""
@@ -480,7 +480,7 @@ class _Inside:
     entries: int
 
     @staticmethod
-    def of(cluster: Cluster, finder: CutFinder, links: IntArray) -> _Inside:
+    def of(cluster: NodeClasses, finder: CutFinder, links: IntArray) -> _Inside:
         """Of links that nothing limits the rate is infinite."""
         free = Gate(0.0, 0.0, 0.0)
         if not len(links):
@@ -493,7 +493,7 @@ class _Inside:
         return _Inside(float((1 / beta).sum()), entry, len(resources))
 
 
-def rooted_handouts(cluster: Cluster, kind: Kind, root: int, orbits: Orbits) -> Iterator[Handout]:
+def rooted_handouts(cluster: NodeClasses, kind: Kind, root: int, orbits: OrbitMembers) -> Iterator[Handout]:
     """Bound for what of a Broadcast is handed out in the other of two nodes, or collected there for a Reduce."""
     if kind not in (Kind.BROADCAST, Kind.REDUCE):
         return
@@ -511,7 +511,7 @@ def rooted_handouts(cluster: Cluster, kind: Kind, root: int, orbits: Orbits) -> 
             yield replace(found, senders=senders, reason=f"handing out: what {what.format(node=node)} there")
 
 
-def handouts(cluster: Cluster, kind: Kind, near: list[int], orbits: Orbits) -> Iterator[Handout]:
+def handouts(cluster: NodeClasses, kind: Kind, near: list[int], orbits: OrbitMembers) -> Iterator[Handout]:
     """Bounds for what is handed out in some nodes, or collected there; none for other collectives."""
     if kind not in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE):
         return
@@ -529,7 +529,7 @@ def handouts(cluster: Cluster, kind: Kind, near: list[int], orbits: Orbits) -> I
                 yield replace(found, reason=f"handing out: {what}" + (", and collected before" if alike else ""))
 
 
-def _handout(machine: Cluster, node: int, hubs: tuple[Hub, Hub], kind: Kind, both_ways: bool) -> Handout:
+def _handout(machine: NodeClasses, node: int, hubs: tuple[Hub, Hub], kind: Kind, both_ways: bool) -> Handout:
     node_of, net = machine.node_of, machine.net
     links = np.flatnonzero((node_of[net.src] == node) & (node_of[net.dst] == node))
     inside = _Inside.of(machine, CutFinder(net), links)
@@ -543,7 +543,7 @@ def _handout(machine: Cluster, node: int, hubs: tuple[Hub, Hub], kind: Kind, bot
     )  # fmt: skip
 
 
-def _hub(machine: Cluster, orbits: Orbits) -> Hub:
+def _hub(machine: NodeClasses, orbits: OrbitMembers) -> Hub:
     """What is best of all nodes and ranks of a machine."""
     net, node_of, finder = machine.net, machine.node_of, CutFinder(machine.net)
     inside = node_of[net.src] == node_of[net.dst]
@@ -570,7 +570,7 @@ def _quickest(gates: Sequence[Gate]) -> Gate:
     )
 
 
-def _nodes_alike(cluster: Cluster, orbits: Orbits) -> bool:
+def _nodes_alike(cluster: NodeClasses, orbits: OrbitMembers) -> bool:
     """Whether the symmetry takes every node to every other one."""
     number = len(cluster.telling.sizes)
     labels = np.unique(orbits.rank)

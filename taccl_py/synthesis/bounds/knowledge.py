@@ -59,7 +59,7 @@ class Hub:
         share_mb: float,
         given: FloatArray | None = None,
         summed: FloatArray | None = None,
-    ) -> Learned:
+    ) -> KnowledgeLimit:
         """Shares of ranks that a rank knows at most by the end of every cell, and gets at most from others of its node.
 
         By t it knows at most what was in its node by some earlier time, and of what came in later, only what entered at as many ranks
@@ -78,11 +78,11 @@ class Hub:
         """
         learning = _Learning(self, cells, cell_us, share_mb, given, summed)
         learning.run()
-        return Learned(learning.known, _STRIDE * cell_us, learning.inside)
+        return KnowledgeLimit(learning.known, _STRIDE * cell_us, learning.inside)
 
 
 @dataclass(frozen=True)
-class Learned:
+class KnowledgeLimit:
     """What a rank knows and gets at most by the end of every cell.
 
     Attributes

@@ -175,7 +175,7 @@ def _rows(ranks: Sequence[int], num_ranks: int) -> BoolArray:
 
 
 @dataclass(frozen=True)
-class Orbits:
+class OrbitMembers:
     """Ranks and resources that a symmetry exchanges: the smallest member of everyone's orbit.
 
     Attributes
@@ -193,22 +193,22 @@ class Orbits:
     images: tuple[IntArray, ...]
 
     @staticmethod
-    def of_images(topology: Topology, images: Iterable[OrbitImage]) -> Orbits:
+    def of_images(topology: Topology, images: Iterable[OrbitImage]) -> OrbitMembers:
         """Orbits under some verified permutations."""
         known = list(images)
         ranks = tuple(image.rank for image in known)
-        return Orbits(
+        return OrbitMembers(
             orbit_labels(topology.num_ranks, list(ranks)),
             orbit_labels(topology.num_resources, [image.resource for image in known]),
             ranks,
         )
 
     @staticmethod
-    def of_machine(topology: Topology) -> Orbits:
+    def of_machine(topology: Topology) -> OrbitMembers:
         """Orbits under those of the machine's own symmetries that hold."""
         of_links = LinkImages(topology)
         images = [(rank, of_links.of(rank)) for rank in topology.symmetry]
-        return Orbits.of_images(
+        return OrbitMembers.of_images(
             topology,
             [OrbitImage.of(topology, rank, *image) for rank, image in images if not isinstance(image, str)],
         )

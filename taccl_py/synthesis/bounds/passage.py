@@ -21,7 +21,7 @@ _PRECISION = 1e-9
 
 
 @dataclass(frozen=True)
-class Passage:
+class LatencyMachine:
     """A machine of several nodes, empty messages taken for granted.
 
     Attributes
@@ -39,7 +39,7 @@ class Passage:
     crossing: tuple[int, ...]
 
     @staticmethod
-    def of(topology: Topology) -> Passage:
+    def of(topology: Topology) -> LatencyMachine:
         """Measure the nodes."""
         net = Net.of(topology)
         node_of = np.array(topology.node_of)
@@ -47,7 +47,7 @@ class Passage:
         starts = np.eye(net.num_ranks, dtype=bool)
         usable = np.broadcast_to(stays, (net.num_ranks, net.num_links))
         inside_us = net.quickest(starts, net.least_message_us, usable)
-        return Passage(net, inside_us, tuple(np.flatnonzero(~stays).tolist()))
+        return LatencyMachine(net, inside_us, tuple(np.flatnonzero(~stays).tolist()))
 
     @cached_property
     def twice_us(self) -> float:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.bounds.bound import Bound
-from taccl_py.synthesis.bounds.net import Orbits
-from taccl_py.synthesis.bounds.passage import Passage
+from taccl_py.synthesis.bounds.net import OrbitMembers
+from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.models.relay_cover import has_no_choice
 from taccl_py.topology.model import Topology
 
@@ -38,10 +38,10 @@ def relay_bound(topology: Topology, kind: Kind, known_us: float, limits: Limits)
     nothing = Bound(0.0, "relays")
     if kind not in KINDS or topology.num_nodes < 2 or topology.num_ranks > _MOST_RANKS:
         return nothing
-    passage = Passage.of(topology)
+    passage = LatencyMachine.of(topology)
     deadline = Deadline(limits.seconds)
     best = nothing
-    nodes = sorted({topology.node_of[rank] for rank in Orbits.of_machine(topology).ranks()})
+    nodes = sorted({topology.node_of[rank] for rank in OrbitMembers.of_machine(topology).ranks()})
     for node in nodes[:_MOST_NODES]:
         time_us = _out_of(passage, node, max(known_us, best.time_us), deadline, limits)
         if time_us > best.time_us:
@@ -53,7 +53,7 @@ def relay_bound(topology: Topology, kind: Kind, known_us: float, limits: Limits)
     return best
 
 
-def _out_of(passage: Passage, node: int, known_us: float, deadline: Deadline, limits: Limits) -> float:
+def _out_of(passage: LatencyMachine, node: int, known_us: float, deadline: Deadline, limits: Limits) -> float:
     """Least time in which what a node has can get to all others, if it is above what is known, else 0."""
     links = passage.out_of(node)
     times_us = passage.times_us(links)

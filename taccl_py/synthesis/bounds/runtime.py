@@ -125,7 +125,7 @@ class RuntimeBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ProtocolView:
     """A protocol and a number of instances under which a machine is worth a search."""
 
     protocol: str
@@ -139,7 +139,7 @@ def likely_views(
     kind: Kind,
     size_bytes: float,
     protocols: Sequence[str],
-) -> list[View]:
+) -> list[ProtocolView]:
     """Protocols whose bound at a size is within `_LIKELY` of the least, the least first.
 
     Parameters
@@ -156,7 +156,7 @@ def likely_views(
     }
     ordered = sorted(bounds, key=bounds.__getitem__)
     near = [name for name in ordered if bounds[name] <= _LIKELY * bounds[ordered[0]]]
-    return [View(name, _MOST_INSTANCES) for name in near[:_MOST_VIEWS]]
+    return [ProtocolView(name, _MOST_INSTANCES) for name in near[:_MOST_VIEWS]]
 
 
 def _bound_of(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from taccl_py.synthesis.bounds.crossing import Cluster, Gate
+from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses
 from taccl_py.synthesis.bounds.cut import CutFinder
 from taccl_py.synthesis.bounds.ends import Carriage
 from taccl_py.synthesis.bounds.net import FloatArray
@@ -39,7 +39,7 @@ class Inflow:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class RootPath:
     """A way out of the root's node.
 
     Attributes
@@ -61,7 +61,7 @@ class Sender:
         return np.minimum(1.0, come / size_mb)
 
 
-def senders_of(cluster: Cluster, root: int) -> tuple[tuple[Sender, int], ...]:
+def senders_of(cluster: NodeClasses, root: int) -> tuple[tuple[RootPath, int], ...]:
     """Ways out of the root's node, and how many of each sort; none unless there are two nodes and data is limited inside them."""
     net, home = cluster.net, int(cluster.node_of[root])
     if len(cluster.telling.sizes) != 2:
@@ -78,17 +78,17 @@ def senders_of(cluster: Cluster, root: int) -> tuple[tuple[Sender, int], ...]:
     told_us = sorted(each.time_us for each in learned if each.group == home)[1:]
     own_links = (cluster.node_of[net.src] == home) & (cluster.node_of[net.dst] == home)
     slowest_us = float(net.least_message_us[own_links].max(initial=0.0))
-    found = Counter({Sender(gate, ()): len(behind) - len(others)})
+    found = Counter({RootPath(gate, ()): len(behind) - len(others)})
     for number in range(len(others)):
         told = number // most_ways
         # Whoever hears from the other node first does so after something has got there.
         since_us = min(told_us[told] - slowest_us if told < len(told_us) else math.inf, gate.least_us)
         flows = (replace(inside, since_us=since_us), replace(back, since_us=gate.least_us))
-        found[Sender(gate, flows)] += 1
+        found[RootPath(gate, flows)] += 1
     return tuple(found.items())
 
 
-def _ways_out(cluster: Cluster, home: int) -> dict[int, IntArray]:
+def _ways_out(cluster: NodeClasses, home: int) -> dict[int, IntArray]:
     """Links out of a node by the port or, without one, the link that their senders take turns on."""
     net = cluster.net
     links = np.flatnonzero((cluster.node_of[net.src] == home) & (cluster.node_of[net.dst] != home))
@@ -98,7 +98,7 @@ def _ways_out(cluster: Cluster, home: int) -> dict[int, IntArray]:
     return {key: np.array(each, dtype=np.int64) for key, each in found.items()}
 
 
-def _quickest_gate(cluster: Cluster, ways: Mapping[int, IntArray]) -> Gate:
+def _quickest_gate(cluster: NodeClasses, ways: Mapping[int, IntArray]) -> Gate:
     """The least of each cost of some ways out."""
     net = cluster.net
     resources = [key if key >= 0 else -1 - key for key in ways]
@@ -109,7 +109,7 @@ def _quickest_gate(cluster: Cluster, ways: Mapping[int, IntArray]) -> Gate:
     )
 
 
-def _inflow(cluster: Cluster, ranks: set[int], own: bool) -> Inflow | None:
+def _inflow(cluster: NodeClasses, ranks: set[int], own: bool) -> Inflow | None:
     """The best way for data to come to any of some ranks, from the own node or the other one; None if nothing limits it."""
     net, node_of, finder = cluster.net, cluster.node_of, CutFinder(cluster.net)
     found = [Carriage(math.inf, 0.0, is_single=True)]

@@ -22,7 +22,7 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.flow.order import order_batches, order_parts
-from taccl_py.synthesis.flow.paths import Pair, find_pairs
+from taccl_py.synthesis.flow.paths import FlowPair, find_pairs
 from taccl_py.synthesis.flow.rounding import Rounding, Routing
 from taccl_py.synthesis.flow.shares import in_parts, whole_shares, with_port_owners, with_rails
 from taccl_py.synthesis.problem import Problem
@@ -64,7 +64,7 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
             f"{demand.kind} on {demand.topology.name} has {entries} pairs of chunk and link, engine flow manages "
             f"{_MOST_ENTRIES}; take fewer ranks or a machine file with fewer links"
         )
-    run = _Run(demand, options, events, Bound(0.0, "nothing has to move"))
+    run = _FlowRun(demand, options, events, Bound(0.0, "nothing has to move"))
     run.search()
     if not run.answers:
         raise LimitReached("no schedule was found; give more time with --time-limit")
@@ -76,7 +76,7 @@ def synthesize_flow(demand: Demand, options: Options, events: Events) -> Synthes
 
 
 @dataclass
-class _Run:
+class _FlowRun:
     """One call of the engine."""
 
     demand: Demand
@@ -169,7 +169,7 @@ class _Run:
             self.answers.append(schedule)
             self.events.incumbent(min(answer.makespan_us for answer in self.answers))
 
-    def _routings(self, problem: Problem, pairs: tuple[Pair, ...]) -> list[Routing]:
+    def _routings(self, problem: Problem, pairs: tuple[FlowPair, ...]) -> list[Routing]:
         rounding = Rounding(problem, pairs)
         if self.demand.chunks_per_rank is not None:
             return [rounding.to_parts(self.demand.chunks_per_rank, self._share(0.2))]

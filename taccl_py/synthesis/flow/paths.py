@@ -40,7 +40,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class FlowPair:
     """A chunk of the problem with one chunk per share, for its whole orbit.
 
     Attributes
@@ -60,7 +60,7 @@ class Pair:
 
 def find_pairs(
     problem: Problem, flow: CommodityFlow, told_to_stop: Callable[[], bool] = lambda: False
-) -> tuple[Pair, ...]:
+) -> tuple[FlowPair, ...]:
     """Every orbit of chunks that have to move, with its paths.
 
     Raises
@@ -68,7 +68,7 @@ def find_pairs(
     LimitReached
         If a pair has no path, which a search without symmetry may still find; or if told to stop.
     """
-    collective, graph = problem.collective, _Graph.of(problem.topology)
+    collective, graph = problem.collective, _LinksByRank.of(problem.topology)
     label = orbit_labels(collective.num_chunks, [g.chunk for g in problem.generators])
     members = np.bincount(label, minlength=collective.num_chunks)
     moving = [c for c in range(collective.num_chunks) if collective.wanted[c][0] != collective.source[c]]
@@ -91,7 +91,7 @@ def find_pairs(
             found.setdefault(links, Path(links, 0.0))
         if not found:
             raise LimitReached(f"no path was found for {collective.describe_chunk(chunk)}; use --engine milp")
-        pairs.append(Pair(chunk, int(members[chunk]), tuple(sorted(found.values(), key=_by_share))))
+        pairs.append(FlowPair(chunk, int(members[chunk]), tuple(sorted(found.values(), key=_by_share))))
     return tuple(pairs)
 
 
@@ -100,7 +100,7 @@ def _by_share(path: Path) -> tuple[float, int, tuple[int, ...]]:
 
 
 @dataclass(frozen=True)
-class _Graph:
+class _LinksByRank:
     """Links by the rank that they leave, and their ends."""
 
     out: tuple[tuple[int, ...], ...]
@@ -108,15 +108,15 @@ class _Graph:
     dst: tuple[int, ...]
 
     @staticmethod
-    def of(topology: Topology) -> _Graph:
+    def of(topology: Topology) -> _LinksByRank:
         out: list[list[int]] = [[] for _ in range(topology.num_ranks)]
         for index, link in enumerate(topology.links):
             out[link.src].append(index)
         links = topology.links
-        return _Graph(tuple(map(tuple, out)), tuple(k.src for k in links), tuple(k.dst for k in links))
+        return _LinksByRank(tuple(map(tuple, out)), tuple(k.src for k in links), tuple(k.dst for k in links))
 
 
-def _decompose(problem: Problem, graph: _Graph, flow_mb: FloatArray, chunks: list[int]) -> dict[int, list[Path]]:
+def _decompose(problem: Problem, graph: _LinksByRank, flow_mb: FloatArray, chunks: list[int]) -> dict[int, list[Path]]:
     """Paths of the flow of one source; chunks take turns, each on its path with the fewest hops that still has flow."""
     collective, size_mb = problem.collective, flow_mb.max() * _LEAST_SHARE
     left_mb = flow_mb.copy()
@@ -139,7 +139,7 @@ def _decompose(problem: Problem, graph: _Graph, flow_mb: FloatArray, chunks: lis
     return found
 
 
-def _fewest_hops(graph: _Graph, usable: NDArray[np.bool_], source: int, sink: int) -> tuple[int, ...] | None:
+def _fewest_hops(graph: _LinksByRank, usable: NDArray[np.bool_], source: int, sink: int) -> tuple[int, ...] | None:
     via = {source: -1}
     queue = deque([source])
     while queue and sink not in via:
@@ -166,7 +166,7 @@ def _lengths(problem: Problem, flow: CommodityFlow) -> FloatArray:
     return np.asarray(length + max(float(length.max()), 1e-12) * _HOP_SHARE)
 
 
-def _cheapest(problem: Problem, graph: _Graph, length: FloatArray, chunk: int) -> Iterator[tuple[int, ...]]:
+def _cheapest(problem: Problem, graph: _LinksByRank, length: FloatArray, chunk: int) -> Iterator[tuple[int, ...]]:
     """Up to `_MORE_PATHS` cheapest paths of a chunk, the choice at every rank turned by the chunk's number."""
     collective, permitted = problem.collective, problem.permitted[chunk]
     source, sink = collective.source[chunk], collective.wanted[chunk][0]

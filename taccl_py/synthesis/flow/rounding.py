@@ -19,7 +19,7 @@ import numpy as np
 
 from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.flow.paths import Pair
+from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import IntArray, orbit_labels
 
@@ -55,7 +55,7 @@ class Routing:
 class Rounding:
     """Rounds the paths of one problem to different numbers of parts."""
 
-    def __init__(self, problem: Problem, pairs: Sequence[Pair]) -> None:
+    def __init__(self, problem: Problem, pairs: Sequence[FlowPair]) -> None:
         self._problem, self._pairs = problem, pairs
         topology = problem.topology
         images = [np.concatenate([g.link, len(topology.links) + g.port]) for g in problem.generators]
@@ -69,7 +69,7 @@ class Rounding:
             [self._load(path.links, part_bytes, pair.members, with_alpha=True) for path in pair.paths]
             for pair in self._pairs
         ]
-        return self._routing(_Program(self._pairs, loads, parts), part_bytes, limits)
+        return self._routing(_RoundingProgram(self._pairs, loads, parts), part_bytes, limits)
 
     def gathered(self, limits: Limits) -> Routing:
         """Best routing found when all that crosses a link does so in one message."""
@@ -85,7 +85,7 @@ class Rounding:
             for link in sorted(frozenset[int]().union(*used[-1])):
                 if link not in openings:
                     openings[link] = self._load((link,), 0.0, int(self._members[link]), with_alpha=True)
-        return self._routing(_Program(self._pairs, loads, 1, openings, used), part_bytes, limits)
+        return self._routing(_RoundingProgram(self._pairs, loads, 1, openings, used), part_bytes, limits)
 
     def _load(self, links: tuple[int, ...], part_bytes: float, members: int, *, with_alpha: bool) -> dict[int, float]:
         """What a message on each of these links, with all its images, adds to every resource in us, by orbit."""
@@ -100,7 +100,7 @@ class Rounding:
                 found[orbit] = found.get(orbit, 0.0) + members / int(self._members[orbit]) * time_us
         return found
 
-    def _routing(self, program: _Program, part_bytes: float, limits: Limits) -> Routing:
+    def _routing(self, program: _RoundingProgram, part_bytes: float, limits: Limits) -> Routing:
         counts = program.start()
         if any(len(pair.paths) > 1 for pair in self._pairs) and not limits.stop.is_set():
             counts = program.least_load(limits)
@@ -134,7 +134,7 @@ def _largest_remainders(shares: list[float], parts: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Program:
+class _RoundingProgram:
     """The integer program.
 
     Attributes
@@ -151,7 +151,7 @@ class _Program:
         Orbits of the links of each path, [pair][path]; empty without openings.
     """
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[FlowPair]
     loads: list[list[dict[int, float]]]
     parts: int
     openings: dict[int, dict[int, float]] = field(default_factory=dict)
@@ -207,9 +207,9 @@ class _Program:
         )
         return model.solve(limits) or best
 
-    def _model(self, hint: Counts) -> _Model:
+    def _model(self, hint: Counts) -> _RoundingModel:
         """Variables and loads, in units of which the hint's fullest resource has about `_UNITS`."""
-        model = _Model.of(hint, self.parts)
+        model = _RoundingModel.of(hint, self.parts)
         unit_us = self.load_us(hint) / _UNITS
         for of_pair, row in zip(self.loads, model.counts, strict=True):
             for load, count in zip(of_pair, row, strict=True):
@@ -227,7 +227,7 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class _Model:
+class _RoundingModel:
     """CP-SAT's model: counts, and the load of every resource orbit as a list of terms."""
 
     cp: Any
@@ -235,7 +235,7 @@ class _Model:
     terms: dict[int, list[Any]]
 
     @staticmethod
-    def of(hint: Counts, parts: int) -> _Model:
+    def of(hint: Counts, parts: int) -> _RoundingModel:
         """Counts that add up to the parts of each pair, with a first guess."""
         cp = import_cp_model().CpModel()
         counts = []
@@ -245,7 +245,7 @@ class _Model:
             for variable, count in zip(row, of_pair, strict=True):
                 cp.add_hint(variable, count)
             counts.append(row)
-        return _Model(cp, counts, {})
+        return _RoundingModel(cp, counts, {})
 
     def add_load(self, load: dict[int, float], unit_us: float, variable: Any) -> None:
         """Add a load as often as the variable says."""

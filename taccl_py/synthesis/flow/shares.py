@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.flow.paths import Pair
+from taccl_py.synthesis.flow.paths import FlowPair
 from taccl_py.synthesis.flow.rounding import Routing
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
@@ -117,7 +117,7 @@ def _acts_freely(problem: Problem, generators: tuple[Generator, ...]) -> bool:
     return len(set(behind)) == len(behind)
 
 
-def in_parts(problem: Problem, pairs: tuple[Pair, ...], routing: Routing) -> Problem:
+def in_parts(problem: Problem, pairs: tuple[FlowPair, ...], routing: Routing) -> Problem:
     """The problem with every share in parts that have one path each, the symmetry's images included."""
     parts, links = routing.parts, len(problem.topology.links)
     collective = replace(problem.collective, chunks_per_rank=parts)

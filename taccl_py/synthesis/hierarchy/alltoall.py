@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class Shuttle:
         bits = ", bit by bit" if self.doubling else ""
         return f"{self.behind} lanes dealt out behind, {self.together} nodes together{bits}"
 
-    def is_behind(self, cluster: Cluster, back: int, offset: int) -> bool:
+    def is_behind(self, cluster: LaneCluster, back: int, offset: int) -> bool:
         """Whether what is for a lane, so many further on, of the node so many further on is dealt out behind."""
         return (back - 1) * cluster.width + offset < self.behind
 
-    def step_us(self, cluster: Cluster, pair_bytes: float) -> float:
+    def step_us(self, cluster: LaneCluster, pair_bytes: float) -> float:
         """Time from one message of a rank inside its node to the next one."""
         if self.doubling:
             return cluster.node_us(pair_bytes * self.together * cluster.width / 2)
         return cluster.node_us(pair_bytes * self.together) / cluster.at_once
 
-    def steps(self, cluster: Cluster) -> int:
+    def steps(self, cluster: LaneCluster) -> int:
         """How many there are."""
         return cluster.width.bit_length() - 1 if self.doubling else cluster.width - 1
 
 
-def shuttle_us(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> float:
+def shuttle_us(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) -> float:
     """Time that a shuttle should take, where every rank has so many bytes for every other one."""
     width, others = cluster.width, len(cluster.nodes) - 1
     across_us = others * cluster.lane_us(pair_bytes * width) + (shuttle.behind % width > 0) * cluster.lane_us(0.0)
@@ -65,9 +65,9 @@ def shuttle_us(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> float:
     return max(across_us + ends * group_us, -(-others // shuttle.together) * group_us + own_us)
 
 
-def alltoall_moves(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> Moves:
+def alltoall_moves(cluster: LaneCluster, shuttle: Shuttle, pair_bytes: float) -> Moves:
     """Moves of an AllToAll with one chunk for each pair of ranks."""
-    writer = _Writer(cluster, shuttle)
+    writer = _AllToAllWriter(cluster, shuttle)
     others = len(cluster.nodes) - 1
     step_us, steps = shuttle.step_us(cluster, pair_bytes), shuttle.steps(cluster)
     groups = [
@@ -96,7 +96,7 @@ def alltoall_moves(cluster: Cluster, shuttle: Shuttle, pair_bytes: float) -> Mov
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Hop:
+class _LaneMessage:
     """A message inside a node, from lane to lane."""
 
     step: int
@@ -104,11 +104,11 @@ class _Hop:
     dst: int
 
 
-class _Writer:
+class _AllToAllWriter:
     """Moves of all nodes and lanes."""
 
-    def __init__(self, cluster: Cluster, shuttle: Shuttle) -> None:
-        self.moves: list[Move] = []
+    def __init__(self, cluster: LaneCluster, shuttle: Shuttle) -> None:
+        self.moves: list[TemplateMessage] = []
         self._cluster, self._shuttle = cluster, shuttle
         self._ranks = cluster.carriers
         self._width, self._number = cluster.width, len(cluster.nodes)
@@ -131,7 +131,7 @@ class _Writer:
 
     def _add(self, ends: tuple[int, int], chunks: Sequence[int], start: float, end: float) -> None:
         if chunks:
-            self.moves.append(Move(*ends, tuple(chunks), start, end))
+            self.moves.append(TemplateMessage(*ends, tuple(chunks), start, end))
 
     def gather(self, backs: Sequence[int], start: float, step_us: float) -> None:
         """What ranks have for other lanes of some nodes, to the lanes that lead there."""
@@ -151,7 +151,7 @@ class _Writer:
 
     def _inside(self, backs: Sequence[int], start: float, step_us: float, *, behind: bool) -> None:
         for node in range(self._number):
-            carried: dict[_Hop, list[int]] = {}
+            carried: dict[_LaneMessage, list[int]] = {}
             for lane, offset in product(range(self._width), range(1, self._width)):
                 chunks = [
                     self._chunk(node - back * behind, lane, back, offset)
@@ -164,15 +164,15 @@ class _Writer:
                 at = start + hop.step * step_us
                 self._add((self._rank(node, hop.src), self._rank(node, hop.dst)), chunks, at, at + step_us)
 
-    def _way(self, lane: int, offset: int) -> Iterator[_Hop]:
+    def _way(self, lane: int, offset: int) -> Iterator[_LaneMessage]:
         """From a lane to the one so many further on."""
         to = (lane + offset) % self._width
         if not self._shuttle.doubling:
-            yield _Hop(offset - 1, lane, to)
+            yield _LaneMessage(offset - 1, lane, to)
             return
         for step in range(self._width.bit_length() - 1):
             if (lane ^ to) & 1 << step:
-                yield _Hop(step, lane, lane ^ 1 << step)
+                yield _LaneMessage(step, lane, lane ^ 1 << step)
                 lane ^= 1 << step
 
     def stay(self, start: float) -> None:

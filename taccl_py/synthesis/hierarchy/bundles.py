@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
@@ -32,7 +32,7 @@ _SAME_US = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class BundleLink:
     """A link inside the node: places of its ends, what it and its ports cost, and which they are."""
 
     src: int
@@ -62,7 +62,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class WireRule:
     """How wires choose.
 
     Attributes
@@ -77,7 +77,7 @@ class Rule:
     patience: float
 
 
-_RULES = [Rule(longest, patience) for longest in _LONGEST for patience in _PATIENCE]
+_RULES = [WireRule(longest, patience) for longest in _LONGEST for patience in _PATIENCE]
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Bundles:
         When the last one arrives.
     """
 
-    cluster: Cluster
+    cluster: LaneCluster
     sent: tuple[Bundle, ...]
     end_us: float
 
     @staticmethod
-    def of(cluster: Cluster, over: Callable[[], bool]) -> Bundles | None:
+    def of(cluster: LaneCluster, over: Callable[[], bool]) -> Bundles | None:
         """The best of all attempts; None where ranks share lanes, nodes are linked well or not alike, or there is too much to do."""
         site, width = cluster.site, cluster.width
         chunks = width * len(cluster.nodes)
@@ -110,13 +110,13 @@ class Bundles:
         rules = _RULES
         first = work = 0
         for number, attempts in _ROUNDS:
-            least_us: dict[Rule, float] = {}
+            least_us: dict[WireRule, float] = {}
             rules = rules[:number]
             for rule, seed in product(rules, range(first, first + attempts)):
                 work += chunks * width
                 if best is not None and (work > _WORK or over()):
                     return best
-                sent = _Flood(cluster, wires, rule, seed).run()
+                sent = _BundleFlood(cluster, wires, rule, seed).run()
                 end_us = max(bundle.end_us for bundle in sent)
                 least_us[rule] = min(end_us, least_us.get(rule, math.inf))
                 if best is None or end_us < best.end_us - _SAME_US:
@@ -129,33 +129,33 @@ class Bundles:
         """AllGather of one chunk of each rank."""
         nodes, width = self.cluster.nodes, self.cluster.width
         lane_us = self.cluster.lane_us(self.cluster.site.chunk_bytes)
-        found: list[Move] = []
+        found: list[TemplateMessage] = []
         for node, ranks in enumerate(nodes):
             for back in range(1, len(nodes)):
                 to = nodes[(node + back) % len(nodes)]
                 found += [
-                    Move(src, dst, (src,), (back - 1) * lane_us, back * lane_us)
+                    TemplateMessage(src, dst, (src,), (back - 1) * lane_us, back * lane_us)
                     for src, dst in zip(ranks, to, strict=True)
                 ]
             for bundle in self.sent:
                 chunks = tuple(nodes[node - chunk // width][chunk % width] for chunk in bundle.chunks)
                 ends = (ranks[bundle.src], ranks[bundle.dst])
-                found.append(Move(*ends, tuple(sorted(chunks)), bundle.start_us, bundle.end_us))
+                found.append(TemplateMessage(*ends, tuple(sorted(chunks)), bundle.start_us, bundle.end_us))
         return tuple(sorted(found, key=lambda move: (move.start, move.src, move.dst)))
 
 
-def _wires(topology: Topology, ranks: Sequence[int]) -> tuple[Wire, ...]:
+def _wires(topology: Topology, ranks: Sequence[int]) -> tuple[BundleLink, ...]:
     place = {rank: number for number, rank in enumerate(ranks)}
     found = []
     for index, link in enumerate(topology.links):
         if link.src in place and link.dst in place:
             resources = tuple(topology.resources_of[index])
             costs = tuple(topology.resource_cost[resource] for resource in resources)
-            found.append(Wire(place[link.src], place[link.dst], costs, resources, link.latency_us))
+            found.append(BundleLink(place[link.src], place[link.dst], costs, resources, link.latency_us))
     return tuple(found)
 
 
-def _are_alike(cluster: Cluster) -> bool:
+def _are_alike(cluster: LaneCluster) -> bool:
     """Whether every node has the links of the first one, and carriers are its ranks in their order."""
     sorts = [
         sorted((wire.src, wire.dst, wire.costs, wire.latency_us) for wire in _wires(cluster.site.topology, ranks))
@@ -164,10 +164,10 @@ def _are_alike(cluster: Cluster) -> bool:
     return all(sort == sorts[0] for sort in sorts) and cluster.carriers == cluster.nodes
 
 
-class _Flood:
+class _BundleFlood:
     """One attempt; what ranks have is kept in bits."""
 
-    def __init__(self, cluster: Cluster, wires: tuple[Wire, ...], rule: Rule, seed: int) -> None:
+    def __init__(self, cluster: LaneCluster, wires: tuple[BundleLink, ...], rule: WireRule, seed: int) -> None:
         size_mb = cluster.site.chunk_bytes / BYTES_PER_MB
         self._wires, self._size_mb, self._random = wires, size_mb, random.Random(seed)
         self._patience = rule.patience
@@ -195,7 +195,7 @@ class _Flood:
         heapq.heapify(self._events)
         self._free_us: dict[int, float] = {}
 
-    def _fitting(self, wire: Wire, longest_us: float) -> int:
+    def _fitting(self, wire: BundleLink, longest_us: float) -> int:
         """Chunks of a message that lasts no longer, at least one."""
         most = 1
         while most < MAX_COUNT and wire.message_us((most + 1) * self._size_mb) <= longest_us:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
 
 @dataclass(frozen=True)
-class Cluster:
+class LaneCluster:
     """Nodes with lanes.
 
     Attributes
@@ -34,13 +34,13 @@ class Cluster:
         Lane of every rank.
     """
 
-    site: Site
+    site: TemplateSite
     nodes: tuple[tuple[int, ...], ...]
     carriers: tuple[tuple[int, ...], ...]
     lane_of: tuple[int, ...]
 
     @staticmethod
-    def of(site: Site) -> Cluster | None:
+    def of(site: TemplateSite) -> LaneCluster | None:
         """Find the lanes; None where there is one node only, a node falls apart, or carriers of a lane are not all linked."""
         topology = site.topology
         nodes = topology.node_ranks
@@ -59,7 +59,7 @@ class Cluster:
             for lane, ranks in enumerate([*lanes, *(ranks for ranks in group if ranks not in lanes)]):
                 for rank in ranks:
                     lane_of[rank] = lane % width
-        return Cluster(site, nodes, carriers, tuple(lane_of)) if _whole(site) else None
+        return LaneCluster(site, nodes, carriers, tuple(lane_of)) if _whole(site) else None
 
     @property
     def width(self) -> int:
@@ -97,20 +97,20 @@ class Cluster:
         return _slowest_us(self._costs[False], num_bytes)
 
     @cached_property
-    def _costs(self) -> dict[bool, tuple[_Cost, ...]]:
+    def _costs(self) -> dict[bool, tuple[_LaneCost, ...]]:
         """What links inside the first node cost, and those of its lanes: nodes are alike, or nearly so."""
         topology, node_of = self.site.topology, self.site.topology.node_of
-        found: dict[bool, set[_Cost]] = {True: set(), False: set()}
+        found: dict[bool, set[_LaneCost]] = {True: set(), False: set()}
         ends = {rank: lane for ranks in self.carriers for lane, rank in enumerate(ranks)}
         for index, link in enumerate(topology.links):
             inside = node_of[link.src] == node_of[link.dst]
             if link.src in self.nodes[0] and (inside or ends.get(link.src, -1) == ends.get(link.dst, -2)):
                 costs = (topology.resource_cost[resource] for resource in topology.resources_of[index])
-                found[inside].update(_Cost(*cost, link.latency_us) for cost in costs)
+                found[inside].update(_LaneCost(*cost, link.latency_us) for cost in costs)
         return {inside: _highest(costs) for inside, costs in found.items()}
 
 
-class _Cost(NamedTuple):
+class _LaneCost(NamedTuple):
     """What a message costs on a link or one of its ports, and how much later it arrives."""
 
     alpha_us: float
@@ -118,7 +118,7 @@ class _Cost(NamedTuple):
     latency_us: float
 
 
-def _highest(costs: Collection[_Cost]) -> tuple[_Cost, ...]:
+def _highest(costs: Collection[_LaneCost]) -> tuple[_LaneCost, ...]:
     """Those that are not below another one at every size."""
     left = sorted(costs, reverse=True)
     return tuple(
@@ -127,7 +127,7 @@ def _highest(costs: Collection[_Cost]) -> tuple[_Cost, ...]:
     )  # fmt: skip
 
 
-def _slowest_us(costs: Sequence[_Cost], num_bytes: float) -> float:
+def _slowest_us(costs: Sequence[_LaneCost], num_bytes: float) -> float:
     times_us = [cost.alpha_us + cost.beta_us_per_mb * num_bytes / BYTES_PER_MB + cost.latency_us for cost in costs]
     return max(times_us, default=0.0)
 
@@ -169,7 +169,7 @@ def _lanes(
     return [tuple(lane) for lane in lanes]
 
 
-def _joined(site: Site, groups: Sequence[Sequence[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:
+def _joined(site: TemplateSite, groups: Sequence[Sequence[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:
     """Lanes: for each a group of every node, of which the first ranks are all linked; those at one place where these are."""
     fewest = min(groups, key=len)
     left = [list(enumerate(node)) for node in groups]
@@ -191,12 +191,12 @@ def _joined(site: Site, groups: Sequence[Sequence[tuple[int, ...]]]) -> list[lis
     return found
 
 
-def _are_linked(site: Site, one: int, other: int) -> bool:
+def _are_linked(site: TemplateSite, one: int, other: int) -> bool:
     """Whether two ranks are linked in both directions, or are one."""
     return one == other or (site.linked(one, other) and site.linked(other, one))
 
 
-def _whole(site: Site) -> bool:
+def _whole(site: TemplateSite) -> bool:
     """Whether no node falls apart without the others."""
     for ranks in site.topology.node_ranks:
         parents = site.inside.path_parents(ranks[0])

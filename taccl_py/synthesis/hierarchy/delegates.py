@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DOUBLING
 
@@ -55,7 +55,7 @@ class Delegation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Post:
+class _DelegateEvent:
     """What a lane does in a turn: to whom it goes, so many nodes further on, and for which ranks.
 
     Attributes
@@ -78,7 +78,7 @@ class _Post:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Hop:
+class _DelegateMessage:
     """A message inside a node: its place in the order, and places of its ends in the node."""
 
     step: int
@@ -115,14 +115,14 @@ class DelegateTimes:
     end_us: float
 
 
-def spreads(cluster: Cluster, least: int = 1) -> list[int]:
+def spreads(cluster: LaneCluster, least: int = 1) -> list[int]:
     """Numbers of lanes, from a least one on, that may share out the other nodes: such that groups of them are all lanes."""
     return [lanes for lanes in range(least, cluster.width + 1) if cluster.width % lanes == 0]
 
 
-def delegate_times(cluster: Cluster, delegation: Delegation, pair_bytes: float) -> DelegateTimes:
+def delegate_times(cluster: LaneCluster, delegation: Delegation, pair_bytes: float) -> DelegateTimes:
     """When what is done, as node 0 sees it, where every rank has so many bytes for every other one."""
-    plan = _Plan(cluster, delegation)
+    plan = _DelegatePlan(cluster, delegation)
     stages: list[Stage] = []
 
     def add(steps: Sequence[float], resource: int, *after: int) -> int:
@@ -145,10 +145,10 @@ def delegate_times(cluster: Cluster, delegation: Delegation, pair_bytes: float) 
     return DelegateTimes(done[0], done[1], done[2], end_us)
 
 
-def delegate_moves(cluster: Cluster, delegation: Delegation, times: DelegateTimes) -> Moves:
+def delegate_moves(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> Moves:
     """Moves of an AllToAll with one chunk for each pair of ranks, at these times."""
-    plan = _Plan(cluster, delegation)
-    moves: list[Move] = []
+    plan = _DelegatePlan(cluster, delegation)
+    moves: list[TemplateMessage] = []
     for node in range(len(cluster.nodes)):
         for wave, stage in enumerate(times.gathered):
             moves += plan.inside(node, plan.gathering(node, wave), stage)
@@ -159,10 +159,10 @@ def delegate_moves(cluster: Cluster, delegation: Delegation, times: DelegateTime
     return tuple(sorted(moves, key=lambda move: move.start))
 
 
-def root_moves(cluster: Cluster, delegation: Delegation, times: DelegateTimes) -> Moves:
+def root_moves(cluster: LaneCluster, delegation: Delegation, times: DelegateTimes) -> Moves:
     """Those of them that carry what the ranks of node 0 have, where what comes from different nodes does not go on together."""
-    plan = _Plan(cluster, delegation)
-    moves: list[Move] = []
+    plan = _DelegatePlan(cluster, delegation)
+    moves: list[TemplateMessage] = []
     for wave, stage in enumerate(times.gathered):
         moves += plan.inside(0, plan.gathering(0, wave), stage)
     for turn, stage in enumerate(times.crossed):
@@ -174,14 +174,14 @@ def root_moves(cluster: Cluster, delegation: Delegation, times: DelegateTimes) -
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _DelegatePlan:
     """Who takes what where."""
 
-    cluster: Cluster
+    cluster: LaneCluster
     delegation: Delegation
 
     @cached_property
-    def turns(self) -> tuple[tuple[_Post, ...], ...]:
+    def turns(self) -> tuple[tuple[_DelegateEvent, ...], ...]:
         """What the lanes of a node do in each turn; in the last one, where nodes are left over, lanes share one out."""
         number, spread = len(self.cluster.nodes), self.delegation.spread
         found = []
@@ -190,7 +190,7 @@ class _Plan:
             parts = spread // len(backs)
             found.append(
                 tuple(
-                    _Post(back, group, part, parts, group * spread + (back - first) * parts + part)
+                    _DelegateEvent(back, group, part, parts, group * spread + (back - first) * parts + part)
                     for group in range(self.cluster.width // spread)
                     for back in backs
                     for part in range(parts)
@@ -219,7 +219,7 @@ class _Plan:
     def _node(self, number: int) -> Sequence[int]:
         return self.cluster.nodes[number % len(self.cluster.nodes)]
 
-    def _served(self, node: int, post: _Post) -> list[int]:
+    def _served(self, node: int, post: _DelegateEvent) -> list[int]:
         """Ranks of a node whose data a lane takes."""
         spread, lane_of = self.delegation.spread, self.cluster.lane_of
         return [
@@ -228,16 +228,16 @@ class _Plan:
             if lane_of[rank] // spread == post.group and lane_of[rank] % spread % post.parts == post.part
         ]
 
-    def _carrier(self, node: int, post: _Post) -> int:
+    def _carrier(self, node: int, post: _DelegateEvent) -> int:
         return self.cluster.carriers[node % len(self.cluster.nodes)][post.lane]
 
     def _chunks(self, src: int, dsts: Sequence[int]) -> list[int]:
         size = self.cluster.site.topology.num_ranks
         return [src * size + dst for dst in dsts]
 
-    def gathering(self, node: int, wave: int) -> dict[_Hop, list[int]]:
+    def gathering(self, node: int, wave: int) -> dict[_DelegateMessage, list[int]]:
         """What goes to delegates of a node before the turns of a wave."""
-        carried: dict[_Hop, list[int]] = {}
+        carried: dict[_DelegateMessage, list[int]] = {}
         for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
             for rank in self._served(node, post):
                 chunks = self._chunks(rank, self._node(node + post.back))
@@ -250,9 +250,9 @@ class _Plan:
         """Distances of the nodes that every node sends to in the turns of a wave."""
         return sorted({post.back for turn in self.waves[wave] for post in self.turns[turn]})
 
-    def handing(self, node: int, wave: int, source: int | None = None) -> dict[_Hop, list[int]]:
+    def handing(self, node: int, wave: int, source: int | None = None) -> dict[_DelegateMessage, list[int]]:
         """What goes on in a node after the turns of a wave: everything, or what ranks of one node had."""
-        carried: dict[_Hop, list[int]] = {}
+        carried: dict[_DelegateMessage, list[int]] = {}
         for post in (post for turn in self.waves[wave] for post in self.turns[turn]):
             if source is None or (node - post.back) % len(self.cluster.nodes) == source:
                 carrier, served = self._carrier(node, post), self._served(node - post.back, post)
@@ -263,24 +263,28 @@ class _Plan:
             self._carry_own(carried, self.delegation.hands, node)
         return carried
 
-    def inside(self, node: int, carried: Mapping[_Hop, Sequence[int]], stage: Stage) -> Iterator[Move]:
+    def inside(
+        self, node: int, carried: Mapping[_DelegateMessage, Sequence[int]], stage: Stage
+    ) -> Iterator[TemplateMessage]:
         """Moves of an exchange inside a node."""
         ranks, starts = self.cluster.nodes[node], stage.starts_us()
         for hop, chunks in sorted(carried.items()):
             start = starts[hop.step]
-            yield Move(ranks[hop.src], ranks[hop.dst], tuple(chunks), start, start + stage.step_us[hop.step])
+            yield TemplateMessage(ranks[hop.src], ranks[hop.dst], tuple(chunks), start, start + stage.step_us[hop.step])
 
-    def _carry_own(self, carried: dict[_Hop, list[int]], inside: str, node: int) -> None:
+    def _carry_own(self, carried: dict[_DelegateMessage, list[int]], inside: str, node: int) -> None:
         """What stays in the node goes along."""
         for src in self._node(node):
             for dst in self._node(node):
                 self._carry(carried, inside, _Leap(node, src, dst), self._chunks(src, [dst]))
 
-    def _carry(self, carried: dict[_Hop, list[int]], inside: str, leap: _Leap, chunks: Sequence[int]) -> None:
+    def _carry(
+        self, carried: dict[_DelegateMessage, list[int]], inside: str, leap: _Leap, chunks: Sequence[int]
+    ) -> None:
         for hop in self._way(inside, leap):
             carried.setdefault(hop, []).extend(chunks)
 
-    def _way(self, inside: str, leap: _Leap) -> Iterator[_Hop]:
+    def _way(self, inside: str, leap: _Leap) -> Iterator[_DelegateMessage]:
         """From one rank to another one of its node."""
         src, dst = self._place[leap.src], self._place[leap.dst]
         if inside == PATHS:
@@ -288,14 +292,14 @@ class _Plan:
             while way[-1] != leap.src:
                 way.append(parents[way[-1]])
             for step, (here, there) in enumerate(pairwise(reversed(way))):
-                yield _Hop(step, self._place[here], self._place[there])
+                yield _DelegateMessage(step, self._place[here], self._place[there])
         elif inside == DOUBLING:
             for step in range((src ^ dst).bit_length()):
                 if (src ^ dst) & 1 << step:
-                    yield _Hop(step, src, src ^ 1 << step)
+                    yield _DelegateMessage(step, src, src ^ 1 << step)
                     src ^= 1 << step
         elif src != dst:
-            yield _Hop(((dst - src) % len(self._node(leap.node)) - 1) // self.cluster.at_once, src, dst)
+            yield _DelegateMessage(((dst - src) % len(self._node(leap.node)) - 1) // self.cluster.at_once, src, dst)
 
     def _parents_from(self, source: int) -> Sequence[int]:
         """The rank before each rank on the way from a source inside its node."""
@@ -312,16 +316,16 @@ class _Plan:
         """Steps of any exchange inside a node."""
         return max(len(ranks) for ranks in self.cluster.nodes) - 1
 
-    def crossing(self, node: int, turn: int, stage: Stage) -> Iterator[Move]:
+    def crossing(self, node: int, turn: int, stage: Stage) -> Iterator[TemplateMessage]:
         """What a node's lanes send in a turn."""
         for post in self.turns[turn]:
             there = self._node(node + post.back)
             chunks = [chunk for rank in self._served(node, post) for chunk in self._chunks(rank, there)]
             if chunks:
                 ends = self._carrier(node, post), self._carrier(node + post.back, post)
-                yield Move(*ends, tuple(chunks), stage.start_us, stage.end_us)
+                yield TemplateMessage(*ends, tuple(chunks), stage.start_us, stage.end_us)
 
-    def inside_us(self, carried: dict[_Hop, list[int]], pair_bytes: float) -> list[float]:
+    def inside_us(self, carried: dict[_DelegateMessage, list[int]], pair_bytes: float) -> list[float]:
         """How long each step of an exchange inside a node takes the rank that has most to send or to receive."""
         busy_us: list[dict[tuple[int, bool], list[float]]] = [{} for _ in range(self._steps)]
         for hop, chunks in carried.items():

@@ -17,7 +17,7 @@ from taccl_py.synthesis.bounds import relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.hierarchy.ways import Way, ways
+from taccl_py.synthesis.hierarchy.ways import HierarchyStrategy, ways
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.uneven import fit_to_size
@@ -102,10 +102,10 @@ def _check(demand: Demand) -> None:
         raise InputError("costs for chunks of an unstated size are of no use to engine hierarchy; use --engine milp")
 
 
-def _promising(demand: Demand, limits: Limits) -> Iterator[Way]:
+def _promising(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
     """The most promising ways first, and not many of them; of those that can be estimated in time, and a second it is always."""
     over = limits.countdown(least_seconds=_LEAST_SECONDS)
-    found: list[Way] = []
+    found: list[HierarchyStrategy] = []
     for way in ways(demand, limits):
         found.append(way)
         if over():

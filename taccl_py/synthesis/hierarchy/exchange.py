@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering, hand_out
-from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, Load, inside_steps
+from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Move, Moves, shifted, turned
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, shifted, turned
 
 
-def exchange_stages(cluster: Cluster, inside: str, pieces: Sequence[int], chunk_bytes: float) -> list[list[Stage]]:
+def exchange_stages(cluster: LaneCluster, inside: str, pieces: Sequence[int], chunk_bytes: float) -> list[list[Stage]]:
     """For every piece: adding up, rounds, handing out; empty if the number of nodes is no power of two."""
     number = len(cluster.nodes)
     if number & (number - 1):
@@ -24,7 +24,7 @@ def exchange_stages(cluster: Cluster, inside: str, pieces: Sequence[int], chunk_
     for piece in pieces:
         # A lane has a part of what all ranks have.
         chunks = -(-piece * cluster.site.topology.num_ranks // cluster.width)
-        load = Load(chunk_bytes, chunks, True)
+        load = RankLoad(chunk_bytes, chunks, True)
         steps = tuple(inside_steps(cluster, inside, load, 1))
         first = len(stages)
         stages.append(Stage(steps, INSIDE, ()))
@@ -37,7 +37,7 @@ def exchange_stages(cluster: Cluster, inside: str, pieces: Sequence[int], chunk_
 
 
 def exchange_moves(
-    cluster: Cluster, back: Cluster, inside: str, rows: Sequence[Sequence[Stage]], numbering: Numbering
+    cluster: LaneCluster, back: LaneCluster, inside: str, rows: Sequence[Sequence[Stage]], numbering: Numbering
 ) -> Moves | None:
     """Moves of the stages.
 
@@ -52,7 +52,7 @@ def exchange_moves(
     numbering
         Which chunks there are of each rank and piece; any rank may sum up any of them.
     """
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     for piece, (adding, *meeting, handing) in enumerate(rows):
         held = _parts(cluster, piece, numbering)
         none = Stage((), INSIDE, ())
@@ -65,12 +65,12 @@ def exchange_moves(
             for node, carriers in enumerate(cluster.carriers):
                 others = cluster.carriers[node ^ (1 << bit)]
                 for rank, other in zip(carriers, others, strict=True):
-                    moves.append(Move(rank, other, held[rank], stage.start_us, stage.end_us, reduce=True))
+                    moves.append(TemplateMessage(rank, other, held[rank], stage.start_us, stage.end_us, reduce=True))
         moves += outward
     return tuple(sorted(moves, key=lambda move: move.start))
 
 
-def _parts(cluster: Cluster, piece: int, numbering: Numbering) -> Mapping[int, tuple[int, ...]]:
+def _parts(cluster: LaneCluster, piece: int, numbering: Numbering) -> Mapping[int, tuple[int, ...]]:
     """Chunks of every carrier; those of one lane are the same in all nodes."""
     of_lane: list[list[int]] = [[] for _ in range(cluster.width)]
     for ranks in cluster.nodes:

@@ -9,17 +9,17 @@ from itertools import chain
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Message, Schedule
-from taccl_py.schedule.layout import Draft, Scratch, choose_scratch, contiguous_runs
+from taccl_py.schedule.layout import Scratch, UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.schedule.timing import dispatch_drafts, time_drafts
 from taccl_py.solvers.limits import Over, never, until
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import add_up
-from taccl_py.synthesis.templates.moves import Plan, as_drafts
+from taccl_py.synthesis.templates.moves import TemplatePlan, as_drafts
 from taccl_py.synthesis.templates.packing import WORTH_COPIES, chunk_runs, packed_parts
 from taccl_py.topology.model import Topology
 
 
-def fitted(demand: Demand, plan: Plan, over: Over = never) -> Schedule | None:
+def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule | None:
     """The plan on the machine's links, or None if it does not fit them.
 
     The order of the plan at links and ports is kept, or what has the longest way to go is sent first, whichever is faster; where time
@@ -47,10 +47,10 @@ def fitted(demand: Demand, plan: Plan, over: Over = never) -> Schedule | None:
 
 
 @dataclass(frozen=True)
-class _Timed:
+class _TimedMessages:
     """Drafts with exact times, and what lies where in scratch."""
 
-    drafts: Sequence[Draft]
+    drafts: Sequence[UntimedMessage]
     scratch: Scratch
 
     @property
@@ -80,7 +80,7 @@ class _Blocks:
     borders: tuple[int, ...]
 
     @staticmethod
-    def of(collective: Collective, drafts: Sequence[Draft]) -> _Blocks:
+    def of(collective: Collective, drafts: Sequence[UntimedMessage]) -> _Blocks:
         """Find them."""
         if collective.kind is not Kind.ALLREDUCE:
             return _Blocks(tuple(range(collective.num_chunks + 1)))
@@ -91,11 +91,11 @@ class _Blocks:
     def _place(self) -> dict[int, int]:
         return {border: place for place, border in enumerate(self.borders)}
 
-    def coarse(self, draft: Draft) -> Draft:
+    def coarse(self, draft: UntimedMessage) -> UntimedMessage:
         """The draft with blocks instead of chunks."""
         place = self._place
         chunks = tuple(place[chunk] for chunk in draft.chunks if chunk in place)
-        return Draft(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead, draft.packed)
+        return UntimedMessage(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead, draft.packed)
 
     def size(self, blocks: Sequence[int]) -> int:
         """Number of chunks of some blocks."""
@@ -105,7 +105,7 @@ class _Blocks:
         """Ranks that want each block."""
         return collective.wanted[: len(self.borders) - 1]
 
-    def fine(self, timed: _Timed) -> tuple[tuple[Message, ...], Scratch]:
+    def fine(self, timed: _TimedMessages) -> tuple[tuple[Message, ...], Scratch]:
         """Messages and scratch with chunks instead of blocks."""
         messages = tuple(replace(message, chunks=self._chunks(message.chunks)) for message in timed.messages)
         return messages, tuple(self._chunks(blocks) for blocks in timed.scratch)
@@ -119,15 +119,17 @@ def _timed(
     collective: Collective,
     chunk_bytes: float,
     blocks: _Blocks,
-    drafts: Sequence[Draft],
+    drafts: Sequence[UntimedMessage],
     *,
     as_named: bool = False,
-) -> Iterator[_Timed]:
+) -> Iterator[_TimedMessages]:
     """The plan in its own order and in the other one."""
     drafts = [blocks.coarse(draft) for draft in drafts]
     scratch = choose_scratch(topology, collective, drafts, as_named=as_named)
     runs = contiguous_runs(topology, collective, scratch, drafts)
     kept = time_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in runs], runs)
     kept.sort(key=lambda draft: (draft.start, draft.link, draft.chunks))
-    yield _Timed(kept, scratch)
-    yield _Timed(dispatch_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch)
+    yield _TimedMessages(kept, scratch)
+    yield _TimedMessages(
+        dispatch_drafts(topology, [chunk_bytes * blocks.size(run.chunks) for run in kept], kept), scratch
+    )

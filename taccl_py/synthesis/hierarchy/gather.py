@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, product
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline
 from taccl_py.synthesis.hierarchy.stages import Stage
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.synthesis.templates.spreading import flood
 
@@ -16,7 +16,9 @@ from taccl_py.synthesis.templates.spreading import flood
 Numbering = Callable[[int, int], tuple[int, ...]]
 
 
-def allgather_moves(cluster: Cluster, outline: Outline, times: Timeline, numbering: Numbering) -> Moves | None:
+def allgather_moves(
+    cluster: LaneCluster, outline: Outline, times: OutlineTimeline, numbering: Numbering
+) -> Moves | None:
     """Moves that bring every rank's chunks to every rank; None if some node cannot hand out in the outline's way.
 
     Parameters
@@ -26,7 +28,7 @@ def allgather_moves(cluster: Cluster, outline: Outline, times: Timeline, numberi
     numbering
         Which chunks a rank's piece has.
     """
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     for piece in range(len(outline.pieces)):
         held = {rank: numbering(rank, piece) for ranks in cluster.nodes for rank in ranks}
         handed = hand_out(cluster, outline.inside, held, times.near[piece][0], times.far[piece][0])
@@ -52,7 +54,7 @@ def by_share(pieces: Sequence[int]) -> Numbering:
     return numbered
 
 
-def by_piece(cluster: Cluster, pieces: Sequence[int]) -> Numbering:
+def by_piece(cluster: LaneCluster, pieces: Sequence[int]) -> Numbering:
     """Chunks where any rank may have any of them: pieces follow each other, in them lanes, in them nodes.
 
     So what goes over a lane together lies together, but for where the nodes begin again from 0.
@@ -74,8 +76,8 @@ def _starts(pieces: Sequence[int]) -> list[int]:
 
 
 def hand_out(
-    cluster: Cluster, inside: str, held: Mapping[int, tuple[int, ...]], near: Stage, far: Stage
-) -> list[Move] | None:
+    cluster: LaneCluster, inside: str, held: Mapping[int, tuple[int, ...]], near: Stage, far: Stage
+) -> list[TemplateMessage] | None:
     """Everything that ranks hold to all others of their nodes, in the steps of two stages; None if there is no way."""
     starts = [*zip(near.starts_us(), near.step_us, strict=True), *zip(far.starts_us(), far.step_us, strict=True)]
     if inside == PATHS:
@@ -86,12 +88,14 @@ def hand_out(
         steps = max((round(move.end) for move in flooded), default=1)
         width = (last - first) / steps
         return [
-            Move(m.src, m.dst, m.chunks, first + width * m.start, first + width * m.end) for m in flooded if m.chunks
+            TemplateMessage(m.src, m.dst, m.chunks, first + width * m.start, first + width * m.end)
+            for m in flooded
+            if m.chunks
         ]
     return list(chain.from_iterable(_in_node(ranks, inside, held, starts) for ranks in cluster.nodes))
 
 
-def _all(cluster: Cluster) -> range:
+def _all(cluster: LaneCluster) -> range:
     return range(cluster.site.topology.num_ranks)
 
 
@@ -100,7 +104,7 @@ def _in_node(
     inside: str,
     held: Mapping[int, tuple[int, ...]],
     steps: Sequence[tuple[float, float]],
-) -> list[Move]:
+) -> list[TemplateMessage]:
     moves = []
     if inside == DOUBLING:
         for step, (start, duration) in enumerate(steps):
@@ -108,13 +112,15 @@ def _in_node(
                 low = place >> step << step
                 chunks = tuple(c for other in ranks[low : low + (1 << step)] for c in held.get(other, ()))
                 if chunks:
-                    moves.append(Move(rank, ranks[place ^ (1 << step)], chunks, start, start + duration))
+                    moves.append(TemplateMessage(rank, ranks[place ^ (1 << step)], chunks, start, start + duration))
         return moves
     for turn in range(1, len(ranks)):
         start, duration = steps[turn - 1]
         for place, rank in enumerate(ranks):
             if held.get(rank):
-                moves.append(Move(rank, ranks[_partner(place, turn, len(ranks))], held[rank], start, start + duration))
+                moves.append(
+                    TemplateMessage(rank, ranks[_partner(place, turn, len(ranks))], held[rank], start, start + duration)
+                )
     return moves
 
 
@@ -123,7 +129,7 @@ def _partner(place: int, turn: int, size: int) -> int:
     return place ^ turn if size & (size - 1) == 0 else (place + turn) % size
 
 
-def _across(sent: Sequence[tuple[Move, ...]], stage: Stage) -> list[Move]:
+def _across(sent: Sequence[tuple[TemplateMessage, ...]], stage: Stage) -> list[TemplateMessage]:
     """Moves of every lane, one after the other."""
     duration = stage.end_us - stage.start_us
     moves = []
@@ -131,19 +137,19 @@ def _across(sent: Sequence[tuple[Move, ...]], stage: Stage) -> list[Move]:
         step = duration / max(1, len(of_lane))
         for number, move in enumerate(of_lane):
             start = stage.start_us + number * step
-            moves.append(Move(move.src, move.dst, move.chunks, start, start + step))
+            moves.append(TemplateMessage(move.src, move.dst, move.chunks, start, start + step))
     return moves
 
 
 def _rounds(
-    cluster: Cluster, outline: Outline, held: Mapping[int, tuple[int, ...]]
-) -> list[tuple[list[tuple[Move, ...]], dict[int, tuple[int, ...]]]]:
+    cluster: LaneCluster, outline: Outline, held: Mapping[int, tuple[int, ...]]
+) -> list[tuple[list[tuple[TemplateMessage, ...]], dict[int, tuple[int, ...]]]]:
     """For every round what each lane sends, without times, and what it brings to each carrier."""
     number = len(cluster.nodes)
     block = [_parts(cluster, outline.spread, node, held) for node in range(number)]
     found = []
     for peers in outline.rounds:
-        sent: list[tuple[Move, ...]] = []
+        sent: list[tuple[TemplateMessage, ...]] = []
         brought: dict[int, tuple[int, ...]] = {}
         for node, lane in product(range(number), range(cluster.width)):
             moves = []
@@ -151,14 +157,14 @@ def _rounds(
                 # Seen from the sender: to the node so many places on.
                 to = cluster.carriers[(node + peer.back) % number][lane]
                 chunks = tuple(c for i in range(peer.blocks) for c in block[(node - i) % number][lane])
-                moves.append(Move(cluster.carriers[node][lane], to, chunks, 0.0, 0.0))
+                moves.append(TemplateMessage(cluster.carriers[node][lane], to, chunks, 0.0, 0.0))
                 brought[to] = brought.get(to, ()) + chunks
             sent.append(tuple(moves))
         found.append((sent, brought))
     return found
 
 
-def _parts(cluster: Cluster, spread: int, node: int, held: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _parts(cluster: LaneCluster, spread: int, node: int, held: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
     """What of a node's data each of its lanes carries."""
     of_lane: list[list[int]] = [[] for _ in range(cluster.width)]
     for rank in cluster.nodes[node]:

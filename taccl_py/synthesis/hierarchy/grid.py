@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise, product, starmap
 
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.hierarchy.meeting import Meeting, Sending, Share, Span, Step, Want, sliced
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, NodeExchange, NodeShard, Step, Want, sliced
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 
 # Messages of a lane in one leg, and scatters, at most.
 _MOST_TURNS = 4
@@ -73,7 +73,7 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class LaneGrid:
     """What is done.
 
     Attributes
@@ -108,7 +108,7 @@ class GridTimes:
     end_us: float
 
 
-def grids(cluster: Cluster, pieces: tuple[int, ...]) -> Iterator[Grid]:
+def grids(cluster: LaneCluster, pieces: tuple[int, ...]) -> Iterator[LaneGrid]:
     """Grids of as many nodes as there are; none if nodes have lanes that several ranks share, or not 2^n of them."""
     width = cluster.width
     if not cluster.is_even or not cluster.site.linked_inside_nodes or width & (width - 1):
@@ -117,7 +117,7 @@ def grids(cluster: Cluster, pieces: tuple[int, ...]) -> Iterator[Grid]:
     ways = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
     for scatters, left in _scatters(len(cluster.nodes), width, _MOST_SCATTERS):
         for exchanges in _exchanges(left, left, width):
-            yield from (Grid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in ways)
+            yield from (LaneGrid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in ways)
 
 
 def _scatters(nodes: int, width: int, most: int) -> Iterator[tuple[tuple[Leg, ...], int]]:
@@ -154,7 +154,7 @@ def _lane_counts(row: int, width: int) -> list[int]:
     return sorted(lanes for lanes in counts if lanes <= row <= _MOST_TURNS * lanes + 1)
 
 
-def grid_times(cluster: Cluster, grid: Grid, chunk_bytes: float) -> GridTimes:
+def grid_times(cluster: LaneCluster, grid: LaneGrid, chunk_bytes: float) -> GridTimes:
     """When what is done, as node 0 sees it, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
     rows, books = [], list(_books(cluster, grid, [0]))
@@ -168,14 +168,14 @@ def grid_times(cluster: Cluster, grid: Grid, chunk_bytes: float) -> GridTimes:
     return GridTimes(tuple(rows), schedule_stages(stages))
 
 
-def _most_chunks(cluster: Cluster, books: Iterable[_Book]) -> int:
+def _most_chunks(cluster: LaneCluster, books: Iterable[_Book]) -> int:
     """Chunks that runtimes carry together, where as many neighbours count as one as all steps of a node keep together."""
     steps = (step for book in books for act in book.acts for step in act.steps)
     ends = {end for step in steps for sending in step for span in sending.spans for end in span}
     return MAX_COUNT * max(1, math.gcd(cluster.site.topology.num_ranks, *ends))
 
 
-def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float, most: int) -> float:
+def _step_us(cluster: LaneCluster, resource: int, step: Step, chunk_bytes: float, most: int) -> float:
     """How long the rank sends that has most to send, if a message has so many chunks at most."""
     message_us = cluster.node_us if resource == INSIDE else cluster.lane_us
     more_us = message_us(0.0)
@@ -188,21 +188,21 @@ def _step_us(cluster: Cluster, resource: int, step: Step, chunk_bytes: float, mo
     return max(busy_us.values(), default=0.0) / at_once
 
 
-def grid_moves(cluster: Cluster, grid: Grid, times: GridTimes) -> Moves:
+def grid_moves(cluster: LaneCluster, grid: LaneGrid, times: GridTimes) -> Moves:
     """Moves of a grid at its times; the chunks of a piece follow each other, and those of a part do in it."""
     moves, most = [], _most_chunks(cluster, _books(cluster, grid, [0]))
     for book, row in zip(_books(cluster, grid, range(len(cluster.nodes))), times.stages, strict=True):
         for act, stage in zip(book.acts, row, strict=True):
             for step, start, lasts in zip(act.steps, stage.starts_us(), stage.step_us, strict=True):
                 moves += [
-                    Move(sending.src, sending.dst, _chunks(message), start, start + lasts, sending.adds)
+                    TemplateMessage(sending.src, sending.dst, _chunks(message), start, start + lasts, sending.adds)
                     for sending in step
                     for message in _messages(sending.spans, most)
                 ]
     return tuple(sorted(moves, key=lambda move: move.start))
 
 
-def _messages(spans: Sequence[Span], most: int) -> list[tuple[Span, ...]]:
+def _messages(spans: Sequence[ChunkSpan], most: int) -> list[tuple[ChunkSpan, ...]]:
     """Runs of each message: runtimes carry no more than so many together, and sums are not as fast as they look otherwise."""
     runs = [span for span in spans if span.low < span.high]
     if sum(high - low for low, high in runs) <= most:
@@ -211,22 +211,22 @@ def _messages(spans: Sequence[Span], most: int) -> list[tuple[Span, ...]]:
     return [(sliced(run, part, number),) for run, number in parts for part in range(number)]
 
 
-def _chunks(spans: Sequence[Span]) -> tuple[int, ...]:
+def _chunks(spans: Sequence[ChunkSpan]) -> tuple[int, ...]:
     return tuple(chain.from_iterable(starmap(range, spans)))
 
 
-def _books(cluster: Cluster, grid: Grid, nodes: Sequence[int]) -> Iterator[_Book]:
+def _books(cluster: LaneCluster, grid: LaneGrid, nodes: Sequence[int]) -> Iterator[_Book]:
     """What is done to each piece by some nodes."""
     ranks = cluster.site.topology.num_ranks
     ends = [sum(grid.pieces[:number]) * ranks for number in range(len(grid.pieces) + 1)]
     for low, high in pairwise(ends):
         book = _Book(cluster, grid, nodes)
-        book.write(Span(low, high))
+        book.write(ChunkSpan(low, high))
         yield book
 
 
 @dataclass(frozen=True, slots=True)
-class _Act:
+class _GridStage:
     """What is done at the same time: steps, and the acts that they wait for."""
 
     resource: int
@@ -234,7 +234,7 @@ class _Act:
     after: tuple[int, ...]
 
 
-Shares = Mapping[int, Sequence[Share]]
+Shares = Mapping[int, Sequence[NodeShard]]
 Wants = Mapping[int, Sequence[Want]]
 
 
@@ -252,18 +252,18 @@ class _Book:
         Acts that those wait for which come next; and which what is early waits for.
     """
 
-    cluster: Cluster
-    grid: Grid
+    cluster: LaneCluster
+    grid: LaneGrid
     nodes: Sequence[int]
-    acts: list[_Act] = field(default_factory=list)
+    acts: list[_GridStage] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
 
-    def write(self, span: Span) -> None:
+    def write(self, span: ChunkSpan) -> None:
         """Do everything."""
         everyone = frozenset(range(self.cluster.width))
         spans = dict.fromkeys(self.nodes, span)
-        shares: Shares = {node: [Share(span, everyone)] for node in self.nodes}
+        shares: Shares = {node: [NodeShard(span, everyone)] for node in self.nodes}
         stride, outer = 1, None
         for leg in self.grid.legs:
             if leg.scatters:
@@ -285,26 +285,29 @@ class _Book:
         self._go_back(scattered, ready)
 
     def _add(self, resource: int, steps: Sequence[Step], after: Sequence[int]) -> int:
-        self.acts.append(_Act(resource, steps, tuple(after)))
+        self.acts.append(_GridStage(resource, steps, tuple(after)))
         return len(self.acts) - 1
 
     @property
-    def _meeting(self) -> Meeting:
-        return Meeting(self.cluster.carriers, self.grid.fans)
+    def _meeting(self) -> NodeExchange:
+        return NodeExchange(self.cluster.carriers, self.grid.fans)
 
-    def _by_group(self, span: Span, groups: int) -> list[Want]:
+    def _by_group(self, span: ChunkSpan, groups: int) -> list[Want]:
         """Parts of some chunks, each wanted by all lanes of a group."""
         lanes = self.cluster.width // groups
         return [
-            Want(Share(sliced(span, group, groups), frozenset()), frozenset(range(group * lanes, (group + 1) * lanes)))
+            Want(
+                NodeShard(sliced(span, group, groups), frozenset()),
+                frozenset(range(group * lanes, (group + 1) * lanes)),
+            )
             for group in range(groups)
         ]
 
-    def _from_groups(self, span: Span, groups: int) -> Iterator[Want]:
+    def _from_groups(self, span: ChunkSpan, groups: int) -> Iterator[Want]:
         """What every group has, wanted by the lanes of the same place in other groups."""
         lanes = self.cluster.width // groups
         for group, lane in product(range(groups), range(lanes)):
-            share = Share(sliced(span, group, groups), frozenset([group * lanes + lane]))
+            share = NodeShard(sliced(span, group, groups), frozenset([group * lanes + lane]))
             yield Want(share, frozenset(range(lane, self.cluster.width, lanes)))
 
     def _peer(self, leg: Leg, stride: int, node: int, slot: int) -> int:
@@ -314,12 +317,12 @@ class _Book:
         return node + (other - own) * stride
 
     def _scatter(
-        self, leg: Leg, stride: int, spans: Mapping[int, Span], shares: Shares
-    ) -> tuple[dict[int, Span], dict[int, list[Share]]]:
+        self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shares: Shares
+    ) -> tuple[dict[int, ChunkSpan], dict[int, list[NodeShard]]]:
         """Every node sends the others of its row their parts; what it has then of its own, and where."""
         groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
         wants: list[dict[int, list[Want]]] = [{node: [] for node in self.nodes} for _ in range(leg.turns)]
-        crossing: list[dict[int, list[Sending]]] = [{ASIDE: [], ACROSS: []} for _ in range(leg.turns)]
+        crossing: list[dict[int, list[ExchangeMessage]]] = [{ASIDE: [], ACROSS: []} for _ in range(leg.turns)]
         for node in self.nodes:
             for slot, group in product(range(1, leg.nodes), range(groups)):
                 peer, turn = self._peer(leg, stride, node, slot), leg.turn(slot)
@@ -327,7 +330,7 @@ class _Book:
                 part = sliced(sliced(spans[node], peer // stride % leg.nodes, leg.nodes), group, groups)
                 wants[turn][node] += [Want(share, frozenset([lane])) for share in _within(shares[node], part)]
                 crossing[turn][leg.resource(slot)].append(
-                    Sending(carriers[node][lane], carriers[peer][lane], (part,), True)
+                    ExchangeMessage(carriers[node][lane], carriers[peer][lane], (part,), True)
                 )
         ready, sent = self.last, dict[int, list[int]]({ASIDE: [], ACROSS: []})
         for wanted, by_resource in zip(wants, crossing, strict=True):
@@ -339,7 +342,7 @@ class _Book:
         own = {node: sliced(spans[node], node // stride % leg.nodes, leg.nodes) for node in self.nodes}
         return own, {node: list(self._received(leg, own[node], shares[node])) for node in self.nodes}
 
-    def _received(self, leg: Leg, own: Span, shares: Sequence[Share]) -> Iterator[Share]:
+    def _received(self, leg: Leg, own: ChunkSpan, shares: Sequence[NodeShard]) -> Iterator[NodeShard]:
         """A node's own part, which lanes hold as before; those that get nothing in the last turn have it early."""
         groups = self.cluster.width // leg.lanes
         for group in range(groups):
@@ -349,9 +352,11 @@ class _Book:
                 if leg.turn(slot) == leg.turns - 1 and leg.resource(slot) == ACROSS
             }
             for share in _within(shares, sliced(own, group, groups)):
-                yield Share(share.span, share.held, share.held - last)
+                yield NodeShard(share.span, share.held, share.held - last)
 
-    def _exchange(self, leg: Leg, stride: int, spans: Mapping[int, Span], shares: Shares) -> dict[int, list[Share]]:
+    def _exchange(
+        self, leg: Leg, stride: int, spans: Mapping[int, ChunkSpan], shares: Shares
+    ) -> dict[int, list[NodeShard]]:
         """Every node sends the others of its row its sums; what it has then, and where."""
         groups, carriers = self.cluster.width // leg.lanes, self.cluster.carriers
         needed = {node: self._by_group(span, groups) for node, span in spans.items()}
@@ -364,9 +369,9 @@ class _Book:
                     peer = self._peer(leg, stride, node, slot)
                     # The first lane keeps the node's own sum; the others', which are the same, make room for what comes.
                     adds = slot % leg.lanes == 0
-                    sent.append(Sending(carriers[node][lane], carriers[peer][lane], (want.share.span,), adds))
+                    sent.append(ExchangeMessage(carriers[node][lane], carriers[peer][lane], (want.share.span,), adds))
             held[node] = [
-                Share(want.share.span, frozenset(sorted(want.lanes)[slot % leg.lanes] for slot in range(leg.nodes)))
+                NodeShard(want.share.span, frozenset(sorted(want.lanes)[slot % leg.lanes] for slot in range(leg.nodes)))
                 for want in needed[node]
             ]
         self.last = [self._add(ACROSS, [tuple(sent)], self.last)]
@@ -399,13 +404,13 @@ class _Book:
         for index in reversed(range(number)):
             act = self.acts[index]
             steps = [
-                tuple(Sending(sending.dst, sending.src, sending.spans, False) for sending in step)
+                tuple(ExchangeMessage(sending.dst, sending.src, sending.spans, False) for sending in step)
                 for step in reversed(act.steps)
             ]
             place[index] = self._add(act.resource, steps, [place[user] for user in users[index]] or ready)
 
 
-def _within(shares: Sequence[Share], span: Span) -> Iterator[Share]:
+def _within(shares: Sequence[NodeShard], span: ChunkSpan) -> Iterator[NodeShard]:
     """What of some shares lies in some chunks."""
     for share in shares:
         part = share.within(span)
@@ -424,6 +429,6 @@ def _dealt(wants: Wants) -> tuple[dict[int, list[Want]], dict[int, list[Want]]]:
                 continue
             for number, lane in enumerate(sorted(want.lanes)):
                 span = sliced(want.share.span, number, len(want.lanes))
-                dealt[node].append(Want(Share(span, want.share.held), frozenset([lane])))
-                handed[node].append(Want(Share(span, frozenset([lane])), want.lanes))
+                dealt[node].append(Want(NodeShard(span, want.share.held), frozenset([lane])))
+                handed[node].append(Want(NodeShard(span, frozenset([lane])), want.lanes))
     return dealt, handed

@@ -21,12 +21,12 @@ import numpy as np
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import SparseProgram
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order, schedule_stages
-from taccl_py.synthesis.sizes import Rows, apportion
-from taccl_py.synthesis.templates.moves import Move, Moves, shifted, turned
+from taccl_py.synthesis.sizes import ConstraintRows, apportion
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, shifted, turned
 from taccl_py.synthesis.templates.packing import MOST_PACKED_BYTES
 from taccl_py.synthesis.templates.patterns import DOUBLING
 from taccl_py.units import BYTES_PER_MB
@@ -44,7 +44,7 @@ _MOST_CHUNKS, _WORTH = 32, 0.003
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class HalvingShape:
     """What is done, but for sizes.
 
     Attributes
@@ -79,7 +79,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class HalvingStage:
     """A stage whose time depends on one size.
 
     Attributes
@@ -98,7 +98,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Course:
+class PieceStages:
     """Tasks of one piece, by what they do; numbers are those of all tasks.
 
     Attributes
@@ -127,17 +127,17 @@ class Halving:
     shape
         What is done.
     units
-        Sizes in chunks, a column each; see `Shape`.
+        Sizes in chunks, a column each; see `HalvingShape`.
     chunks_per_rank
         Chunks that a rank's share is cut into.
     courses, stages
         What there is to do for every piece, and when.
     """
 
-    shape: Shape
+    shape: HalvingShape
     units: tuple[int, ...]
     chunks_per_rank: int
-    courses: tuple[Course, ...]
+    courses: tuple[PieceStages, ...]
     stages: tuple[Stage, ...]
 
     @property
@@ -158,7 +158,7 @@ class Halving:
 
 
 def halvings(
-    cluster: Cluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int], limits: Limits
+    cluster: LaneCluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int], limits: Limits
 ) -> Iterator[Halving]:
     """Ways to halve and double with their times; none where nodes differ or are not 2^n.
 
@@ -192,16 +192,16 @@ def halvings(
             yield found
 
 
-def _shapes(cluster: Cluster, insides: Sequence[str]) -> Iterator[Shape]:
+def _shapes(cluster: LaneCluster, insides: Sequence[str]) -> Iterator[HalvingShape]:
     powers = len(cluster.nodes).bit_length()
     for inside, power, pieces in product(insides, range(powers), _PIECES):
         steps = powers - 1 - power
         if not steps:
-            yield Shape(1 << power, (), pieces, inside)
+            yield HalvingShape(1 << power, (), pieces, inside)
             continue
         for last, before in product(_MESSAGES, _BEFORE if steps > 1 else _BEFORE[:1]):
             if last >= before:
-                yield Shape(1 << power, (*[1] * (steps - 2), *[before][: steps - 1], last), pieces, inside)
+                yield HalvingShape(1 << power, (*[1] * (steps - 2), *[before][: steps - 1], last), pieces, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Sized:
     """A shape with sizes in bytes, a column each, and the order of its stages."""
 
     end_us: float
-    shape: Shape
+    shape: HalvingShape
     sizes: list[float]
     order: list[int]
 
@@ -230,22 +230,22 @@ class _Planner:
         What a lane carries of everything.
     """
 
-    cluster: Cluster
+    cluster: LaneCluster
     lane_bytes: float
 
     @staticmethod
-    def of(cluster: Cluster, share_bytes: float) -> _Planner | None:
+    def of(cluster: LaneCluster, share_bytes: float) -> _Planner | None:
         """None where the machine is not of the sort."""
         nodes, sizes = len(cluster.nodes), {len(ranks) for ranks in cluster.nodes}
         if nodes & (nodes - 1) or len(sizes) > 1 or sizes.pop() % cluster.width:
             return None
         return _Planner(cluster, share_bytes * cluster.sharing * nodes)
 
-    def groups(self, shape: Shape) -> int:
+    def groups(self, shape: HalvingShape) -> int:
         """Groups of nodes that exchange sums."""
         return len(self.cluster.nodes) // shape.together
 
-    def guess(self, shape: Shape) -> list[float]:
+    def guess(self, shape: HalvingShape) -> list[float]:
         """Sizes in bytes that are not unreasonable."""
         block = self.lane_bytes / self.groups(shape) / shape.pieces
         piece = [block]
@@ -254,7 +254,7 @@ class _Planner:
             piece += [(block * (1 << step)) * weight / sum(weights) for weight in weights]
         return piece * shape.pieces
 
-    def sized(self, shape: Shape, limits: Limits) -> Sized:
+    def sized(self, shape: HalvingShape, limits: Limits) -> Sized:
         """The shape with the best sizes for the order of its stages, which are then put in order anew, and so on."""
         sizes = self.guess(shape)
         stages = self.stages(shape, sizes)
@@ -276,7 +276,7 @@ class _Planner:
             order = _order(stages)
         return best
 
-    def stages(self, shape: Shape, sizes: Sequence[float], units: Sequence[int] | None = None) -> list[Stage]:
+    def stages(self, shape: HalvingShape, sizes: Sequence[float], units: Sequence[int] | None = None) -> list[Stage]:
         """Stages without their times."""
         return [
             Stage(
@@ -301,7 +301,7 @@ class _Planner:
         limit_us = min((each.end_us for each in found), default=0.0) * (1 + _WORTH)
         return next((each for each in found if each.end_us <= limit_us), None)
 
-    def _units(self, shape: Shape, sizes: Sequence[float], count: int) -> list[int] | None:
+    def _units(self, shape: HalvingShape, sizes: Sequence[float], count: int) -> list[int] | None:
         """Sizes in chunks, as near as may be; None if that leaves something empty."""
         width = shape.columns
         blocks = apportion(
@@ -314,7 +314,7 @@ class _Planner:
                 units += apportion([sizes[column] for column in shape.of_step(piece, step)], block << step)
         return units if all(units) else None
 
-    def _steps(self, shape: Shape, task: Task, num_bytes: float, units: int) -> tuple[float, ...]:
+    def _steps(self, shape: HalvingShape, task: HalvingStage, num_bytes: float, units: int) -> tuple[float, ...]:
         """Times of a task's steps."""
         cluster = self.cluster
         if task.resource == ACROSS:
@@ -331,13 +331,13 @@ class _Planner:
         return tuple(steps)
 
     def _best_sizes(
-        self, shape: Shape, sizes: Sequence[float], order: Sequence[int], limits: Limits
+        self, shape: HalvingShape, sizes: Sequence[float], order: Sequence[int], limits: Limits
     ) -> list[float] | None:
         """Sizes for which the order of the stages takes least time; None if the limits came first."""
         tasks, _ = _tasks(shape)
         stages = self.stages(shape, sizes)
         end = len(sizes) + len(tasks)
-        rows = Rows()
+        rows = ConstraintRows()
         rows.add(
             [(p * shape.columns, float(self.groups(shape))) for p in range(shape.pieces)],
             *[self.lane_bytes / BYTES_PER_MB] * 2,
@@ -368,12 +368,12 @@ class _Planner:
         return [max(float(value), 1e-9) * BYTES_PER_MB for value in optimum.values[: len(sizes)].round(6)]
 
 
-def _tasks(shape: Shape) -> tuple[list[Task], tuple[Course, ...]]:
+def _tasks(shape: HalvingShape) -> tuple[list[HalvingStage], tuple[PieceStages, ...]]:
     """Everything there is to do."""
-    tasks: list[Task] = []
+    tasks: list[HalvingStage] = []
 
     def add(resource: int, column: int, *after: int) -> int:
-        tasks.append(Task(resource, column, after))
+        tasks.append(HalvingStage(resource, column, after))
         return len(tasks) - 1
 
     courses = []
@@ -397,11 +397,11 @@ def _tasks(shape: Shape) -> tuple[list[Task], tuple[Course, ...]]:
             brought[column] = add(ACROSS, column, *before)
             handed[column] = add(INSIDE, column, brought[column])
             before = (brought[column],)
-        courses.append(Course(added, sent, own, tuple(met), given, brought, handed))
+        courses.append(PieceStages(added, sent, own, tuple(met), given, brought, handed))
     return tasks, tuple(courses)
 
 
-def halving_moves(cluster: Cluster, back: Cluster, halving: Halving) -> Moves | None:
+def halving_moves(cluster: LaneCluster, back: LaneCluster, halving: Halving) -> Moves | None:
     """Moves of the stages; None if some node cannot hand out.
 
     Parameters
@@ -411,16 +411,16 @@ def halving_moves(cluster: Cluster, back: Cluster, halving: Halving) -> Moves | 
     halving
         What is done, and when.
     """
-    writer = _Writer(cluster, back, halving)
+    writer = _HalvingWriter(cluster, back, halving)
     fine = all(writer.write(piece) for piece in range(halving.shape.pieces))
     return tuple(sorted(writer.moves, key=lambda move: move.start)) if fine else None
 
 
-class _Writer:
+class _HalvingWriter:
     """Moves of all nodes."""
 
-    def __init__(self, cluster: Cluster, back: Cluster, halving: Halving) -> None:
-        self.moves: list[Move] = []
+    def __init__(self, cluster: LaneCluster, back: LaneCluster, halving: Halving) -> None:
+        self.moves: list[TemplateMessage] = []
         self._cluster, self._back, self._halving = cluster, back, halving
         self._groups = len(cluster.nodes) // halving.shape.together
         # Pieces follow each other, in them lanes, in them what groups add up.
@@ -464,7 +464,9 @@ class _Writer:
         stage, carriers = self._halving.stages[task], self._cluster.carriers
         for lane, (rank, other) in enumerate(zip(carriers[src], carriers[dst], strict=True)):
             self.moves.append(
-                Move(rank, other, self._chunks(piece, lane, units), stage.start_us, stage.end_us, reduce=reduce)
+                TemplateMessage(
+                    rank, other, self._chunks(piece, lane, units), stage.start_us, stage.end_us, reduce=reduce
+                )
             )
 
     def _inside(self, piece: int, units: Sequence[range], task: int, *, inward: bool) -> bool:

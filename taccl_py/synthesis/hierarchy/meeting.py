@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class ChunkSpan(NamedTuple):
     """Chunks from one number to before another; a tuple, as spans are sorted."""
 
     low: int
@@ -16,7 +16,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class ExchangeMessage:
     """Chunks that one rank sends to another.
 
     Attributes
@@ -31,17 +31,17 @@ class Sending:
 
     src: int
     dst: int
-    spans: tuple[Span, ...]
+    spans: tuple[ChunkSpan, ...]
     adds: bool
 
 
-Step = tuple[Sending, ...]
+Step = tuple[ExchangeMessage, ...]
 # Chunks by sender, receiver, and whether they are added.
-Sent = dict[tuple[int, int, bool], list[Span]]
+Sent = dict[tuple[int, int, bool], list[ChunkSpan]]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeShard:
     """Data of a node.
 
     Attributes
@@ -54,13 +54,13 @@ class Share:
         Those of them that have theirs before the others.
     """
 
-    span: Span
+    span: ChunkSpan
     held: frozenset[int]
     early: frozenset[int] = frozenset()
 
-    def within(self, span: Span) -> Share | None:
+    def within(self, span: ChunkSpan) -> NodeShard | None:
         """What of it lies in some chunks."""
-        common = Span(max(self.span.low, span.low), min(self.span.high, span.high))
+        common = ChunkSpan(max(self.span.low, span.low), min(self.span.high, span.high))
         return replace(self, span=common) if common.low < common.high else None
 
 
@@ -68,18 +68,18 @@ class Share:
 class Want:
     """A share that some lanes want to have summed up."""
 
-    share: Share
+    share: NodeShard
     lanes: frozenset[int]
 
 
-def sliced(span: Span, index: int, number: int) -> Span:
+def sliced(span: ChunkSpan, index: int, number: int) -> ChunkSpan:
     """One of so many nearly equal parts of some chunks."""
     low, high = span
-    return Span(low + (high - low) * index // number, low + (high - low) * (index + 1) // number)
+    return ChunkSpan(low + (high - low) * index // number, low + (high - low) * (index + 1) // number)
 
 
 @dataclass(frozen=True)
-class Meeting:
+class NodeExchange:
     """How the ranks of a node meet.
 
     Attributes
@@ -114,7 +114,7 @@ class Meeting:
             found.append(_step(sent))
         return found
 
-    def early_steps(self, shares: Mapping[int, Sequence[Share]]) -> tuple[list[Step], dict[int, list[Share]]]:
+    def early_steps(self, shares: Mapping[int, Sequence[NodeShard]]) -> tuple[list[Step], dict[int, list[NodeShard]]]:
         """What lanes have early is added to what others will have, so that they cannot meet at different times; and what is left.
 
         For lanes that meet in pairs.
@@ -179,15 +179,15 @@ def _encounter(held: frozenset[int], wanted: frozenset[int], stride: int, fan: i
 
 
 def _step(sent: Sent) -> Step:
-    return tuple(Sending(src, dst, joined(spans), adds) for (src, dst, adds), spans in sent.items())
+    return tuple(ExchangeMessage(src, dst, joined(spans), adds) for (src, dst, adds), spans in sent.items())
 
 
-def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+def joined(spans: Iterable[ChunkSpan]) -> tuple[ChunkSpan, ...]:
     """The same chunks in as few runs as there are."""
-    found: list[Span] = []
+    found: list[ChunkSpan] = []
     for span in sorted(spans):
         if found and found[-1].high == span.low:
-            found[-1] = Span(found[-1].low, span.high)
+            found[-1] = ChunkSpan(found[-1].low, span.high)
         elif span.low < span.high:
             found.append(span)
     return tuple(found)

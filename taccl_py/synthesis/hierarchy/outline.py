@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
@@ -156,7 +156,7 @@ def _thinned(peers: tuple[Peer, ...], rest: int) -> Rounds:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class OutlineTimeline:
     """Stages of an outline with their times, by piece and round.
 
     Attributes
@@ -175,7 +175,7 @@ class Timeline:
     end_us: float
 
 
-def timeline(cluster: Cluster, outline: Outline, chunk_bytes: float) -> Timeline:
+def timeline(cluster: LaneCluster, outline: Outline, chunk_bytes: float) -> OutlineTimeline:
     """Times of an outline's stages, where every rank has its pieces of so many bytes a chunk."""
     stages: list[Stage] = []
 
@@ -186,7 +186,7 @@ def timeline(cluster: Cluster, outline: Outline, chunk_bytes: float) -> Timeline
     total = sum(outline.pieces)
     # Most pieces are alike.
     lasting = {
-        piece: _lasting(cluster, outline, Load(chunk_bytes, piece, piece == total)) for piece in {*outline.pieces}
+        piece: _lasting(cluster, outline, RankLoad(chunk_bytes, piece, piece == total)) for piece in {*outline.pieces}
     }
     rows: list[tuple[list[int], list[int], list[int]]] = []
     for piece in outline.pieces:
@@ -202,22 +202,22 @@ def timeline(cluster: Cluster, outline: Outline, chunk_bytes: float) -> Timeline
         rows.append((near, far, across))
     end_us = schedule_stages(stages)
     found = [tuple(tuple(stages[i] for i in row[which]) for row in rows) for which in range(3)]
-    return Timeline(found[0], found[1], found[2], end_us)
+    return OutlineTimeline(found[0], found[1], found[2], end_us)
 
 
 @dataclass(frozen=True, slots=True)
 class _RoundLasts:
-    """Durations of a round, and of the steps by which what it brings is handed out; see `Timeline`."""
+    """Durations of a round, and of the steps by which what it brings is handed out; see `OutlineTimeline`."""
 
     across_us: float
     near_us: Sequence[float]
     far_us: Sequence[float]
 
 
-def _lasting(cluster: Cluster, outline: Outline, load: Load) -> list[_RoundLasts]:
+def _lasting(cluster: LaneCluster, outline: Outline, load: RankLoad) -> list[_RoundLasts]:
     """How long everything takes for a piece: what ranks have at first, which nothing brings, and then each round."""
 
-    def handing(across_us: float, load: Load, runs: int) -> _RoundLasts:
+    def handing(across_us: float, load: RankLoad, runs: int) -> _RoundLasts:
         steps = inside_steps(cluster, outline.inside, load, runs)
         cut = _near_steps(cluster, outline, len(steps))
         return _RoundLasts(across_us, steps[:cut], steps[cut:])
@@ -238,7 +238,7 @@ def _lasting(cluster: Cluster, outline: Outline, load: Load) -> list[_RoundLasts
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RankLoad:
     """What one rank hands out.
 
     Attributes
@@ -258,12 +258,12 @@ class Load:
         """Size of all."""
         return self.chunk_bytes * self.chunks
 
-    def times(self, factor: int) -> Load:
+    def times(self, factor: int) -> RankLoad:
         """So many times as much."""
-        return Load(self.chunk_bytes, self.chunks * factor, self.whole)
+        return RankLoad(self.chunk_bytes, self.chunks * factor, self.whole)
 
 
-def insides(cluster: Cluster) -> list[str]:
+def insides(cluster: LaneCluster) -> list[str]:
     """Ways to hand out inside nodes."""
     if not cluster.site.linked_inside_nodes:
         return [PATHS]
@@ -272,7 +272,7 @@ def insides(cluster: Cluster) -> list[str]:
     return [DOUBLING, DIRECT] if doubling else [DIRECT]
 
 
-def inside_steps(cluster: Cluster, inside: str, load: Load, blocks: int) -> list[float]:
+def inside_steps(cluster: LaneCluster, inside: str, load: RankLoad, blocks: int) -> list[float]:
     """Durations of the steps by which everyone in a node gets what everyone else has, in so many runs of nodes."""
     size = max(len(ranks) for ranks in cluster.nodes)
     ways = [1 << step for step in range(size.bit_length() - 1)] if inside == DOUBLING else [1] * (size - 1)
@@ -290,7 +290,7 @@ def inside_steps(cluster: Cluster, inside: str, load: Load, blocks: int) -> list
     return steps
 
 
-def _near_steps(cluster: Cluster, outline: Outline, steps: int) -> int:
+def _near_steps(cluster: LaneCluster, outline: Outline, steps: int) -> int:
     """How many of a wave's steps it takes until the ranks that share out lanes have each other's parts."""
     if not cluster.is_even or outline.inside == PATHS:
         return steps

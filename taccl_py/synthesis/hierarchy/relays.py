@@ -16,9 +16,9 @@ import numpy as np
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Deadline, Limits
-from taccl_py.synthesis.bounds.passage import Passage
+from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.models.relay_cover import Relay, choose_relays
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.topology.model import Topology
 
 # Larger machines are not for this.
@@ -52,7 +52,7 @@ class Relays:
         When everyone has been told.
     """
 
-    passage: Passage
+    passage: LatencyMachine
     chosen: tuple[Relay, ...]
     end_us: float
 
@@ -61,7 +61,7 @@ class Relays:
         """Find the soonest; None where nodes are not alike, or none are found in time or before something could cross twice."""
         if topology.num_nodes < 2 or topology.num_ranks > _MOST_RANKS:
             return None
-        passage = Passage.of(topology)
+        passage = LatencyMachine.of(topology)
         alike = alike_links(passage)
         if not alike:
             return None
@@ -80,24 +80,24 @@ class Relays:
 
     def allgather(self) -> Moves:
         """AllGather of one chunk of each rank."""
-        writer = _Writer(self.passage.net.topology, _share)
+        writer = _RelayWriter(self.passage.net.topology, _share)
         for src in self._nodes[0]:
             own = self._visits({src: 0.0})
             for rank, visit in own.items():
-                writer.hand(rank, visit, Piece(src, src))
+                writer.hand(rank, visit, RelayPiece(src, src))
             for node in range(1, len(self._nodes)):
                 self._gather(writer, src, node)
         return writer.moves()
 
     def alltoall(self) -> Moves | None:
         """AllToAll of one chunk for each pair of ranks; None if a message would carry more chunks than one can."""
-        writer = _Writer(self.passage.net.topology, _pair)
+        writer = _RelayWriter(self.passage.net.topology, _pair)
         behind = {relay: self._visits({self._end(relay): self._arrival_us(relay)}) for relay in self.chosen}
         carried: Counter[Relay] = Counter()
         for src in self._nodes[0]:
             own = self._visits({src: 0.0})
             for dst in range(self.passage.net.num_ranks):
-                piece = Piece(src, dst)
+                piece = RelayPiece(src, dst)
                 if dst in own:
                     writer.follow(own, dst, piece)
                     continue
@@ -119,14 +119,14 @@ class Relays:
         return min(self._arrival_us(relay) for relay in self.chosen)
 
     @cached_property
-    def _inside(self) -> tuple[tuple[_Step, ...], ...]:
+    def _inside(self) -> tuple[tuple[_RelayStep, ...], ...]:
         """Ways from every rank to its neighbours in its node."""
         net = self.passage.net
-        found: list[list[_Step]] = [[] for _ in range(net.num_ranks)]
+        found: list[list[_RelayStep]] = [[] for _ in range(net.num_ranks)]
         crossing = set(self.passage.crossing)
         for link in range(net.num_links):
             if link not in crossing:
-                found[net.src[link]].append(_Step(int(net.dst[link]), float(net.least_message_us[link])))
+                found[net.src[link]].append(_RelayStep(int(net.dst[link]), float(net.least_message_us[link])))
         return tuple(tuple(steps) for steps in found)
 
     def _begin(self, relay: Relay) -> int:
@@ -141,12 +141,12 @@ class Relays:
     def _crossing(self, relay: Relay) -> Visit:
         return Visit(self._begin(relay), relay.start_us, self._arrival_us(relay))
 
-    def _gather(self, writer: _Writer, src: int, node: int) -> None:
+    def _gather(self, writer: _RelayWriter, src: int, node: int) -> None:
         """A rank's chunk into another node, over the messages by which it comes soonest."""
         ends = self._nodes[node]
         coming = {self._end(relay): relay for relay in self.chosen if src in relay.told and self._end(relay) in ends}
         for rank, visit in self._visits({rank: self._arrival_us(relay) for rank, relay in coming.items()}).items():
-            writer.hand(rank, self._crossing(coming[rank]) if visit.before is None else visit, Piece(src, src))
+            writer.hand(rank, self._crossing(coming[rank]) if visit.before is None else visit, RelayPiece(src, src))
 
     def _visits(self, roots_us: Mapping[int, float]) -> dict[int, Visit]:
         """Quickest ways inside a node from ranks that have something from given times on.
@@ -168,7 +168,7 @@ class Relays:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _RelayStep:
     """A link inside a node."""
 
     dst: int
@@ -176,23 +176,23 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RelayPiece:
     """What a rank of the first node has for another; both the same where it is for all."""
 
     src: int
     dst: int
 
 
-def _share(piece: Piece, _num_ranks: int) -> int:
+def _share(piece: RelayPiece, _num_ranks: int) -> int:
     return piece.src
 
 
-def _pair(piece: Piece, num_ranks: int) -> int:
+def _pair(piece: RelayPiece, num_ranks: int) -> int:
     return piece.src * num_ranks + piece.dst
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Hop:
+class _RelayMessage:
     """A message that pieces share."""
 
     start_us: float
@@ -201,20 +201,20 @@ class _Hop:
     dst: int
 
 
-class _Writer:
+class _RelayWriter:
     """Moves of all nodes, written for the first one."""
 
-    def __init__(self, topology: Topology, number: Callable[[Piece, int], int]) -> None:
+    def __init__(self, topology: Topology, number: Callable[[RelayPiece, int], int]) -> None:
         self._topology, self._number = topology, number
-        self._carried: dict[_Hop, dict[Piece, None]] = {}
+        self._carried: dict[_RelayMessage, dict[RelayPiece, None]] = {}
 
-    def hand(self, rank: int, visit: Visit, piece: Piece) -> None:
+    def hand(self, rank: int, visit: Visit, piece: RelayPiece) -> None:
         """A piece to a rank."""
         if visit.before is not None:
-            hop = _Hop(round(visit.start_us, _DIGITS), round(visit.end_us, _DIGITS), visit.before, rank)
+            hop = _RelayMessage(round(visit.start_us, _DIGITS), round(visit.end_us, _DIGITS), visit.before, rank)
             self._carried.setdefault(hop, {})[piece] = None
 
-    def follow(self, visits: Mapping[int, Visit], rank: int, piece: Piece) -> None:
+    def follow(self, visits: Mapping[int, Visit], rank: int, piece: RelayPiece) -> None:
         """A piece to a rank over all ranks before it."""
         visit = visits[rank]
         while visit.before is not None:
@@ -223,14 +223,14 @@ class _Writer:
 
     def moves(self) -> Moves:
         """Everything that has been written, for all nodes."""
-        sent: dict[_Hop, list[int]] = {}
+        sent: dict[_RelayMessage, list[int]] = {}
         for image in _turns(self._topology):
             for hop, pieces in self._carried.items():
                 same = replace(hop, src=image[hop.src], dst=image[hop.dst])
-                chunks = (self._number(Piece(image[piece.src], image[piece.dst]), len(image)) for piece in pieces)
+                chunks = (self._number(RelayPiece(image[piece.src], image[piece.dst]), len(image)) for piece in pieces)
                 sent.setdefault(same, []).extend(chunks)
         return tuple(
-            Move(hop.src, hop.dst, tuple(sorted(chunks)), hop.start_us, hop.end_us)
+            TemplateMessage(hop.src, hop.dst, tuple(sorted(chunks)), hop.start_us, hop.end_us)
             for hop, chunks in sorted(sent.items())
         )
 
@@ -244,7 +244,7 @@ def _turns(topology: Topology) -> list[tuple[int, ...]]:
     ]
 
 
-def alike_links(passage: Passage) -> dict[int, tuple[int, ...]]:
+def alike_links(passage: LatencyMachine) -> dict[int, tuple[int, ...]]:
     """For every link out of the first node those by which other nodes do the same; empty where nodes are not alike."""
     net, topology = passage.net, passage.net.topology
     if len({len(ranks) for ranks in topology.node_ranks}) > 1:

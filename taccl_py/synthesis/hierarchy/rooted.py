@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
-from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, Load, inside_steps
+from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE, PATHS, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.synthesis.templates.patterns import DIRECT
 
 # How nodes pass on a piece: all that know tell others; each tells the next one; or along two binary trees by turns, where who passes
@@ -24,7 +24,7 @@ _HOME = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class BroadcastVariant:
     """Choices of a Broadcast over nodes.
 
     Attributes
@@ -48,27 +48,27 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NodeStep:
     """Node `src` tells node `dst`; places in the order that begins with the root's node."""
 
     src: int
     dst: int
 
 
-def course_rounds(num_nodes: int, between: str, number: int) -> list[list[Step]]:
+def course_rounds(num_nodes: int, between: str, number: int) -> list[list[NodeStep]]:
     """Who tells whom in each round, of the piece of this number."""
     if between == CHAIN:
-        return [[Step(node, node + 1)] for node in range(num_nodes - 1)]
+        return [[NodeStep(node, node + 1)] for node in range(num_nodes - 1)]
     if between == TWO_TREES:
         return [[step] for step in _binary_tree(num_nodes, second=bool(number % 2))]
     found, know = [], 1
     while know < num_nodes:
-        found.append([Step(node, node + know) for node in range(min(know, num_nodes - know))])
+        found.append([NodeStep(node, node + know) for node in range(min(know, num_nodes - know))])
         know *= 2
     return found
 
 
-def _binary_tree(num_nodes: int, *, second: bool) -> list[Step]:
+def _binary_tree(num_nodes: int, *, second: bool) -> list[NodeStep]:
     """The first or the second of two trees, from its root on; odd places are the leaves of the first one."""
     others = num_nodes - 1
 
@@ -78,11 +78,11 @@ def _binary_tree(num_nodes: int, *, second: bool) -> list[Step]:
             return place
         return others + 1 - place if others % 2 == 0 else place % others + 1
 
-    found, ranges = list[Step](), [(0, 1, others)]
+    found, ranges = list[NodeStep](), [(0, 1, others)]
     for parent, low, high in ranges:
         if low <= high:
             middle = max(range(low, high + 1), key=lambda place: place & -place)
-            found.append(Step(node(parent), node(middle)))
+            found.append(NodeStep(node(parent), node(middle)))
             ranges += [(middle, low, middle - 1), (middle, middle + 1, high)]
     return found
 
@@ -97,7 +97,7 @@ class CourseTimes:
     end_us: float
 
 
-def course_times(cluster: Cluster, course: Course, chunk_bytes: float, root: int) -> CourseTimes:
+def course_times(cluster: LaneCluster, course: BroadcastVariant, chunk_bytes: float, root: int) -> CourseTimes:
     """Times of the stages; every node has ports of its own."""
     alone = cluster.width == 1 and any(root in carriers for carriers in cluster.carriers)
     stages: list[Stage] = []
@@ -108,7 +108,7 @@ def course_times(cluster: Cluster, course: Course, chunk_bytes: float, root: int
 
     deal, across, hand = [], [], []
     for number, piece in enumerate(course.pieces):
-        load = Load(chunk_bytes, piece, True)
+        load = RankLoad(chunk_bytes, piece, True)
         steps = inside_steps(cluster, course.inside, load, 1)
         deal.append(add(_deal_steps(cluster, course, load), INSIDE))
         # Where each hands on what it has straight to the others, the root deals out meanwhile: it sends nothing else inside.
@@ -133,7 +133,7 @@ def course_times(cluster: Cluster, course: Course, chunk_bytes: float, root: int
     return CourseTimes(tuple(stages[i] for i in deal), pick[0], pick[1], end_us)
 
 
-def _deal_steps(cluster: Cluster, course: Course, load: Load) -> list[float]:
+def _deal_steps(cluster: LaneCluster, course: BroadcastVariant, load: RankLoad) -> list[float]:
     """Durations of what the root sends in its node."""
     if course.inside == PATHS:
         return inside_steps(cluster, PATHS, load.times(cluster.width), 1)
@@ -141,11 +141,11 @@ def _deal_steps(cluster: Cluster, course: Course, load: Load) -> list[float]:
     return [step_us * (turn % cluster.at_once == 0) for turn in range(cluster.width)]
 
 
-def broadcast_moves(cluster: Cluster, course: Course, times: CourseTimes, root: int) -> Moves | None:
+def broadcast_moves(cluster: LaneCluster, course: BroadcastVariant, times: CourseTimes, root: int) -> Moves | None:
     """Moves of a Broadcast; None if some node cannot hand out in the course's way."""
     home = cluster.site.topology.node_of[root]
     order = [(home + place) % len(cluster.nodes) for place in range(len(cluster.nodes))]
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     first = 0
     for number, piece in enumerate(course.pieces):
         parts = [tuple(range(first + lane * piece, first + (lane + 1) * piece)) for lane in range(cluster.width)]
@@ -159,7 +159,7 @@ def broadcast_moves(cluster: Cluster, course: Course, times: CourseTimes, root: 
             for step in steps:
                 ends = (cluster.carriers[order[step.src]], cluster.carriers[order[step.dst]])
                 for src, dst, chunks in zip(*ends, parts, strict=True):
-                    moves.append(Move(src, dst, chunks, stage.start_us, stage.end_us))
+                    moves.append(TemplateMessage(src, dst, chunks, stage.start_us, stage.end_us))
                 held = dict(zip(ends[1], parts, strict=True))
                 handed = hand_out(cluster, course.inside, held, times.hand[number][place + 1], _none())
                 if handed is None:
@@ -173,14 +173,14 @@ def _none() -> Stage:
 
 
 def _dealt(
-    cluster: Cluster,
-    course: Course,
+    cluster: LaneCluster,
+    course: BroadcastVariant,
     times: CourseTimes,
     number: int,
     root: int,
     home: int,
     parts: Sequence[tuple[int, ...]],
-) -> list[Move] | None:
+) -> list[TemplateMessage] | None:
     """In the root's node: parts to their carriers, and from there to everyone but the root.
 
     The root's own part goes through others by turns where ranks talk straight to each other, so that the root has no more to send
@@ -193,13 +193,13 @@ def _dealt(
     others = [rank for rank in cluster.nodes[home] if rank != root]
     helper = others[number % len(others)] if others and course.inside == DIRECT else root
     held: dict[int, tuple[int, ...]] = {}
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     # The root's own lane does not wait, so its part is dealt out last.
     for turn, lane in enumerate(sorted(range(len(carriers)), key=lambda lane: carriers[lane] == root)):
         target = helper if carriers[lane] == root else carriers[lane]
         start = deal.starts_us()[min(turn, len(deal.step_us) - 1)]
         if target != root:
-            moves.append(Move(root, target, parts[lane], start, deal.end_us))
+            moves.append(TemplateMessage(root, target, parts[lane], start, deal.end_us))
         held[target] = held.get(target, ()) + parts[lane]
     handed = hand_out(cluster, course.inside, held, times.hand[number][0], _none()) or []
     return moves + [move for move in handed if move.dst != root]

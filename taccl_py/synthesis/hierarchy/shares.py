@@ -13,12 +13,12 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 
 
-def share_moves(cluster: Cluster, inside: str, root: int, size_bytes: float) -> Moves:
+def share_moves(cluster: LaneCluster, inside: str, root: int, size_bytes: float) -> Moves:
     """Moves with the times that they should take.
 
     Parameters
@@ -32,18 +32,18 @@ def share_moves(cluster: Cluster, inside: str, root: int, size_bytes: float) -> 
     size_bytes
         Size of the buffer, which has a chunk for each place of a node.
     """
-    return _Plan(cluster, inside, root, size_bytes / len(cluster.nodes[0])).moves()
+    return _ShardPlan(cluster, inside, root, size_bytes / len(cluster.nodes[0])).moves()
 
 
 @dataclass
-class _Plan:
+class _ShardPlan:
     """Moves as they are planned one after the other, each as early as its ports allow."""
 
-    cluster: Cluster
+    cluster: LaneCluster
     inside: str
     root: int
     share_bytes: float
-    _found: list[Move] = field(default_factory=list)
+    _found: list[TemplateMessage] = field(default_factory=list)
     # When a rank has a share, and when a rank's port is free again.
     _holds_us: dict[tuple[int, int], float] = field(default_factory=dict)
     _free_us: dict[tuple[int, bool, str], float] = field(default_factory=dict)
@@ -138,4 +138,4 @@ class _Plan:
         self._free_us.update(dict.fromkeys(ports, end_us))
         for share in shares:
             self._holds_us[dst, share] = end_us
-        self._found.append(Move(src, dst, tuple(sorted(shares)), start_us, end_us))
+        self._found.append(TemplateMessage(src, dst, tuple(sorted(shares)), start_us, end_us))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.rooted import CHAIN, TREE, TWO_TREES, course_rounds
 from taccl_py.synthesis.templates.pipeline import Pipeline, Tells
 
@@ -39,7 +39,7 @@ class Stripes:
         return f"stripes over a {self.between} of nodes{back}"
 
 
-def striped(cluster: Cluster) -> list[Stripes]:
+def striped(cluster: LaneCluster) -> list[Stripes]:
     """Ways to pass on; none where nodes differ in size, or ranks of a node, or those of a place in all nodes, are not all linked."""
     nodes, linked = cluster.nodes, cluster.site.linked
     places = len(nodes[0])
@@ -52,12 +52,12 @@ def striped(cluster: Cluster) -> list[Stripes]:
     return [Stripes(between, returns) for between in ways for returns in (False, True)]
 
 
-def stripes_pipeline(cluster: Cluster, stripes: Stripes, root: int, size_bytes: float) -> Pipeline:
+def stripes_pipeline(cluster: LaneCluster, stripes: Stripes, root: int, size_bytes: float) -> Pipeline:
     """A Broadcast of so many bytes in stripes, whose number of pieces is still to be chosen."""
     return Pipeline(cluster.site, root, size_bytes, tuple(_trees(cluster, stripes, root)))
 
 
-def _trees(cluster: Cluster, stripes: Stripes, root: int) -> Iterator[list[Tells]]:
+def _trees(cluster: LaneCluster, stripes: Stripes, root: int) -> Iterator[list[Tells]]:
     """Trees of all stripes for one piece after the other, until they repeat."""
     places = len(cluster.nodes[0])
     helpers = 1 if stripes.returns else places - 1
@@ -65,7 +65,7 @@ def _trees(cluster: Cluster, stripes: Stripes, root: int) -> Iterator[list[Tells
         yield [_tree(cluster, stripes, root, place, number) for place in range(places)]
 
 
-def _tree(cluster: Cluster, stripes: Stripes, root: int, place: int, number: int) -> Tells:
+def _tree(cluster: LaneCluster, stripes: Stripes, root: int, place: int, number: int) -> Tells:
     """Whom each rank tells of a stripe: first its place in other nodes, then its own node."""
     home = cluster.site.topology.node_of[root]
     order = [*cluster.nodes[home:], *cluster.nodes[:home]]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from taccl_py.solvers.limits import Deadline, Limits
-from taccl_py.synthesis.bounds.passage import Passage
+from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.relays import alike_links
 from taccl_py.synthesis.models.cp_sums import SumPlan, exchange_sums
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.topology.model import Topology
 
 # Larger nodes, and nodes of which more hubs are needed, are not for this.
@@ -48,7 +48,7 @@ class SumExchange:
     @staticmethod
     def of(topology: Topology, limits: Limits) -> SumExchange | None:
         """Find one; None where nodes are not two alike with one sort of links and a NIC for each rank, or none is found in time."""
-        passage = Passage.of(topology)
+        passage = LatencyMachine.of(topology)
         nodes = topology.node_ranks
         if len(nodes) != 2 or len(nodes[0]) > _MOST_RANKS or not _has_own_ports(topology, passage.crossing):
             return None
@@ -84,18 +84,18 @@ class SumExchange:
         moves = [move for node in range(2) for part in self._parts(node, chunks) for move in part]
         return tuple(sorted(moves, key=lambda move: (move.start, move.src, move.dst)))
 
-    def _parts(self, node: int, chunks: tuple[int, ...]) -> Iterator[list[Move]]:
+    def _parts(self, node: int, chunks: tuple[int, ...]) -> Iterator[list[TemplateMessage]]:
         """Moves into one node: rounds inside it, what comes from the other one, to hubs, and from hubs."""
         hop, here, there = self.hop_us, self.nodes[node], self.nodes[1 - node]
         came_us = hop + self.across_us
         met_us = came_us + hop
 
-        def move(src: int, dst: int, start_us: float, *, adds: bool) -> Move:
-            return Move(src, dst, chunks, start_us, start_us + hop, adds)
+        def move(src: int, dst: int, start_us: float, *, adds: bool) -> TemplateMessage:
+            return TemplateMessage(src, dst, chunks, start_us, start_us + hop, adds)
 
         meetings = self.plan.meetings
         yield [move(here[s.src], here[s.dst], s.round * hop, adds=s.adds) for s in self.plan.steps]
-        yield [Move(there[m.src], here[m.dst], chunks, hop, came_us, m.adds) for m in meetings]
+        yield [TemplateMessage(there[m.src], here[m.dst], chunks, hop, came_us, m.adds) for m in meetings]
         yield [move(here[m.dst], here[m.hub], came_us, adds=True) for m in meetings if m.hub != m.dst]
         hubs = {meeting.hub for meeting in meetings}
         others = [place for place in range(len(here)) if place not in hubs]

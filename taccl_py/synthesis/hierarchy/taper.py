@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import hand_out
-from taccl_py.synthesis.hierarchy.outline import INSIDE, Load, inside_steps
+from taccl_py.synthesis.hierarchy.outline import INSIDE, RankLoad, inside_steps
 from taccl_py.synthesis.hierarchy.stages import Stage
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 
 # With more nodes there are too many messages.
 _MOST_NODES = 16
@@ -55,7 +55,7 @@ class Taper:
 
 
 @dataclass(frozen=True, slots=True)
-class _Leg:
+class _TaperLeg:
     """A message of every lane: from so many nodes back which chunks of a share, when, and the handing out of what it brought."""
 
     back: int
@@ -65,7 +65,7 @@ class _Leg:
     handed: Stage
 
 
-def tapers(cluster: Cluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int]) -> Iterator[Taper]:
+def tapers(cluster: LaneCluster, insides: Sequence[str], share_bytes: float, counts: Sequence[int]) -> Iterator[Taper]:
     """The best one for each number of messages to the last node; none where ranks share lanes or nodes are many.
 
     Parameters
@@ -96,17 +96,17 @@ def tapers(cluster: Cluster, insides: Sequence[str], share_bytes: float, counts:
             yield min(found, key=lambda taper: (taper.end_us, taper.chunks_per_rank))
 
 
-def taper_moves(cluster: Cluster, taper: Taper, share_bytes: float) -> Moves | None:
+def taper_moves(cluster: LaneCluster, taper: Taper, share_bytes: float) -> Moves | None:
     """Moves of the AllGather, whose chunks are numbered by rank; None if some node cannot hand out."""
     count, nodes = taper.chunks_per_rank, len(cluster.nodes)
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     for leg in _legs(cluster, taper.inside, taper.parts, share_bytes):
         held: dict[int, tuple[int, ...]] = {}
         for node in range(nodes):
             for src, dst in zip(cluster.carriers[(node - leg.back) % nodes], cluster.carriers[node], strict=True):
                 held[dst] = tuple(range(src * count + leg.low, src * count + leg.high))
                 if leg.back:
-                    moves.append(Move(src, dst, held[dst], leg.across.start_us, leg.across.end_us))
+                    moves.append(TemplateMessage(src, dst, held[dst], leg.across.start_us, leg.across.end_us))
         handed = hand_out(cluster, taper.inside, held, leg.handed, Stage((), INSIDE, ()))
         if handed is None:
             return None
@@ -114,18 +114,18 @@ def taper_moves(cluster: Cluster, taper: Taper, share_bytes: float) -> Moves | N
     return tuple(sorted(moves, key=lambda move: move.start))
 
 
-def _legs(cluster: Cluster, inside: str, parts: Sequence[int], share_bytes: float) -> list[_Leg]:
+def _legs(cluster: LaneCluster, inside: str, parts: Sequence[int], share_bytes: float) -> list[_TaperLeg]:
     """What is sent and handed out in turn, the first of it what the node has itself."""
     count, nodes = sum(parts), len(cluster.nodes)
     ends = list(accumulate(parts, initial=0))
-    legs: list[_Leg] = []
+    legs: list[_TaperLeg] = []
     lane_us, node_us = 0.0, 0.0
     for back in range(nodes):
         for low, high in pairwise(ends) if back == nodes - 1 else ((0, count),):
-            load = Load(share_bytes / count, high - low, high - low == count)
+            load = RankLoad(share_bytes / count, high - low, high - low == count)
             across = Stage((cluster.lane_us(load.num_bytes) if back else 0.0,), INSIDE, (), lane_us)
             lane_us = across.end_us
             handed = Stage(tuple(inside_steps(cluster, inside, load, 1)), INSIDE, (), max(node_us, lane_us))
             node_us = handed.end_us
-            legs.append(_Leg(back, low, high, across, handed))
+            legs.append(_TaperLeg(back, low, high, across, handed))
     return legs

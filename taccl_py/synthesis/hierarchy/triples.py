@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering
-from taccl_py.synthesis.templates.moves import Move, Moves
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 
 # Halvings of the time by which the second messages must have arrived.
 _HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LanePart:
     """What a lane brings to a node, in shares of ranks on the ring as the node sees it, and from whom.
 
     Share ``q`` is that of lane ``q mod w`` of the node ``q div w`` places on.
@@ -70,8 +70,8 @@ class Triples:
         Shares in a message, at most; None if any number goes together.
     """
 
-    second: tuple[Part, ...]
-    third: Part
+    second: tuple[LanePart, ...]
+    third: LanePart
     end_us: float
     is_third_last: bool
     most: int | None = None
@@ -86,18 +86,18 @@ class Triples:
         )
 
     @staticmethod
-    def of(cluster: Cluster, share_bytes: float, most: int | None = None) -> Triples | None:
+    def of(cluster: LaneCluster, share_bytes: float, most: int | None = None) -> Triples | None:
         """The best ones with so many shares in a message; None where nodes are too few or too many, or not of the sort."""
         width, nodes = cluster.width, len(cluster.nodes)
         if not cluster.is_even or not cluster.site.linked_inside_nodes or width < 2 or width & (width - 1):
             return None
         if nodes < width + 2:
             return None
-        return _Clock.of(cluster, share_bytes, most).best()
+        return _LaneClock.of(cluster, share_bytes, most).best()
 
 
 @dataclass(frozen=True)
-class _Clock:
+class _LaneClock:
     """When things are done, in nodes of w lanes.
 
     Attributes
@@ -120,7 +120,7 @@ class _Clock:
     most: int | None
 
     @staticmethod
-    def of(cluster: Cluster, share_bytes: float, most: int | None) -> _Clock:
+    def of(cluster: LaneCluster, share_bytes: float, most: int | None) -> _LaneClock:
         """Look at a cluster."""
         width = cluster.width
         total = width * len(cluster.nodes)
@@ -134,7 +134,7 @@ class _Clock:
         steps = [1 << step for step in range(width.bit_length() - 1)]
         first_us = sum(inside_us[number] for number in steps) + lane_us[width]
         doubled_us = first_us + sum(inside_us[width * number] for number in steps[:-1])
-        return _Clock(width, total - width * (width + 1), inside_us, lane_us, doubled_us, most)
+        return _LaneClock(width, total - width * (width + 1), inside_us, lane_us, doubled_us, most)
 
     @property
     def stock(self) -> int:
@@ -179,9 +179,9 @@ class _Clock:
         told_us = self.doubled_us + (self.inside_us[max(others)] if max(others) else 0.0)
         start_us = max(high_us, told_us + self.inside_us[self.side - min(others)])
         ends = [start_us + self.lane_us[third] if third else 0.0, start_us + self._handed_us(second)]
-        return Triples(second, Part(first, first + third, ahead, 0), max(ends), ends[0] >= ends[1], self.most)
+        return Triples(second, LanePart(first, first + third, ahead, 0), max(ends), ends[0] >= ends[1], self.most)
 
-    def _handed_us(self, parts: Sequence[Part]) -> float:
+    def _handed_us(self, parts: Sequence[LanePart]) -> float:
         """Time in which the second round is handed out."""
         total, together = 0.0, 1
         while together < self.width and parts[0].size:
@@ -190,17 +190,17 @@ class _Clock:
             together *= 2
         return total
 
-    def _brought(self, end_us: float, wanted: int) -> tuple[Part, ...] | None:
+    def _brought(self, end_us: float, wanted: int) -> tuple[LanePart, ...] | None:
         """What lanes bring by a time, one after the other as much as they can; None if that is not enough."""
         low = self.width + self.side
-        last, parts = low + wanted, list[Part]()
+        last, parts = low + wanted, list[LanePart]()
         for lane in range(self.width):
             sizes = range(min(self.stock, last - low), -1, -1)
             parts.append(next(part for part in self._parts(lane, low, sizes) if self._fits(part, end_us)))
             low = parts[-1].high
         return tuple(parts) if low == last else None
 
-    def _parts(self, lane: int, low: int, sizes: Sequence[int]) -> Iterator[Part]:
+    def _parts(self, lane: int, low: int, sizes: Sequence[int]) -> Iterator[LanePart]:
         """What a lane may bring from some share on, of which the sender has most from its own side."""
         for size in sizes:
             high = low + size
@@ -211,9 +211,9 @@ class _Clock:
                 ahead = (low + self.side) // self.width
                 other = high - self.width * (ahead + 1)
             if size == 0 or other <= self.side:
-                yield Part(low, high, ahead, max(0, other) if size else 0)
+                yield LanePart(low, high, ahead, max(0, other) if size else 0)
 
-    def _fits(self, part: Part, end_us: float) -> bool:
+    def _fits(self, part: LanePart, end_us: float) -> bool:
         """Whether it arrives by a time."""
         if not part.size:
             return True
@@ -221,9 +221,9 @@ class _Clock:
         return self.doubled_us + before_us + self.lane_us[part.size] <= end_us
 
 
-def triple_moves(cluster: Cluster, triples: Triples, share_bytes: float, numbering: Numbering) -> Moves:
+def triple_moves(cluster: LaneCluster, triples: Triples, share_bytes: float, numbering: Numbering) -> Moves:
     """Moves of an AllGather of one piece; see `taccl_py.synthesis.hierarchy.gather.allgather_moves`."""
-    writer = _Writer(cluster, triples, _Clock.of(cluster, share_bytes, triples.most), numbering)
+    writer = _TripleWriter(cluster, triples, _LaneClock.of(cluster, share_bytes, triples.most), numbering)
     for node in range(len(cluster.nodes)):
         writer.write(node)
     return tuple(sorted(writer.moves, key=lambda move: move.start))
@@ -234,11 +234,11 @@ def _messages(shares: int, most: int | None) -> int:
     return 1 if most is None else max(1, -(-shares // most))
 
 
-class _Writer:
+class _TripleWriter:
     """Moves of all nodes."""
 
-    def __init__(self, cluster: Cluster, triples: Triples, clock: _Clock, numbering: Numbering) -> None:
-        self.moves: list[Move] = []
+    def __init__(self, cluster: LaneCluster, triples: Triples, clock: _LaneClock, numbering: Numbering) -> None:
+        self.moves: list[TemplateMessage] = []
         self._carriers, self._triples, self._clock = cluster.carriers, triples, clock
         self._width, self._half = cluster.width, cluster.width // 2
         self._numbered = [[numbering(rank, 0) for rank in ranks] for ranks in cluster.carriers]
@@ -277,7 +277,7 @@ class _Writer:
         number = _messages(len(chunks), self._triples.most)
         for part in range(number if chunks else 0):
             low, high = (len(chunks) * place // number for place in (part, part + 1))
-            self.moves.append(Move(src, dst, chunks[low:high], start, end))
+            self.moves.append(TemplateMessage(src, dst, chunks[low:high], start, end))
 
     def _near(self, lane: int) -> tuple[int, int]:
         """Shares that a lane brings in the first round."""
@@ -303,7 +303,7 @@ class _Writer:
         for lane in range(self._width):
             low, high = self._near(lane)
             ahead = low // self._width
-            self._cross(node, lane, Part(low, high, ahead, 0), start, start + self._clock.lane_us[self._width])
+            self._cross(node, lane, LanePart(low, high, ahead, 0), start, start + self._clock.lane_us[self._width])
 
     def _tell(self, node: int) -> None:
         """What one half of the lanes knows to the other one: first what that needs for its second messages."""
@@ -317,12 +317,12 @@ class _Writer:
             self._add(from_rank, rank, self._chunks(node, *first), self._doubled_us, self._second_us(part)[0])
             self._add(from_rank, rank, self._chunks(node, *rest), self._told_us, rest_us)
 
-    def _second_us(self, part: Part) -> tuple[float, float]:
+    def _second_us(self, part: LanePart) -> tuple[float, float]:
         """When a second message leaves and arrives."""
         start = self._doubled_us + (self._clock.inside_us[part.other] if part.other else 0.0)
         return start, start + self._clock.lane_us[part.size]
 
-    def _cross(self, node: int, lane: int, part: Part, start: float, end: float) -> None:
+    def _cross(self, node: int, lane: int, part: LanePart, start: float, end: float) -> None:
         """A message to the node that has this one so many places ahead of it."""
         to = (node - part.ahead) % len(self._carriers)
         chunks = self._chunks(to, part.low, part.high)

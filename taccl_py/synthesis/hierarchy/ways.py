@@ -13,7 +13,7 @@ from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.delegates import (
     MOST_RANKS,
     DelegateTimes,
@@ -24,15 +24,15 @@ from taccl_py.synthesis.hierarchy.delegates import (
 )
 from taccl_py.synthesis.hierarchy.exchange import exchange_moves, exchange_stages
 from taccl_py.synthesis.hierarchy.gather import allgather_moves, by_piece, by_share
-from taccl_py.synthesis.hierarchy.grid import Grid, GridTimes, grid_moves, grid_times, grids
+from taccl_py.synthesis.hierarchy.grid import GridTimes, LaneGrid, grid_moves, grid_times, grids
 from taccl_py.synthesis.hierarchy.halving import Halving, halving_moves, halvings
-from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, Timeline, insides, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.outline import PATHS, Outline, OutlineTimeline, insides, timeline, ways_to_hear
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.hierarchy.rooted import (
     CHAIN,
     TREE,
     TWO_TREES,
-    Course,
+    BroadcastVariant,
     CourseTimes,
     broadcast_moves,
     course_times,
@@ -43,9 +43,9 @@ from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.hierarchy.taper import Taper, taper_moves, tapers
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
-from taccl_py.synthesis.templates.moves import Moves, Plan, end_of, in_turn, turned
+from taccl_py.synthesis.templates.moves import Moves, TemplatePlan, end_of, in_turn, turned
 from taccl_py.synthesis.templates.pipeline import Pipeline
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.uneven import usable_counts
 from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_CHUNK_COPIES
@@ -66,7 +66,7 @@ _MOST_GRIDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class HierarchyStrategy:
     """Something that the engine could do.
 
     Attributes
@@ -78,10 +78,10 @@ class Way:
     """
 
     estimate_us: float
-    plan: Callable[[], Plan | None]
+    plan: Callable[[], TemplatePlan | None]
 
 
-def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
+def ways(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
     """Every way to serve a demand; none if the machine's nodes are not linked as needed. The limits are for what solvers find.
 
     A Reduce has none of its own: it is made from a Broadcast.
@@ -121,8 +121,8 @@ def ways(demand: Demand, limits: Limits) -> Iterator[Way]:
             yield from _relays(demand, forth, limits)
 
 
-def _cluster(topology: Topology, share_bytes: float) -> Cluster | None:
-    return Cluster.of(Site(topology, share_bytes))
+def _cluster(topology: Topology, share_bytes: float) -> LaneCluster | None:
+    return LaneCluster.of(TemplateSite(topology, share_bytes))
 
 
 def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = _PIECES) -> Iterator[tuple[int, ...]]:
@@ -140,7 +140,7 @@ def _pieces(demand: Demand, unit: int = 1, known: Sequence[tuple[int, ...]] = _P
         yield (wanted // unit,)
 
 
-def _outlines(demand: Demand, cluster: Cluster) -> Iterator[tuple[Outline, Timeline]]:
+def _outlines(demand: Demand, cluster: LaneCluster) -> Iterator[tuple[Outline, OutlineTimeline]]:
     """Outlines of an AllGather with their times."""
     share_bytes = demand.chunk_bytes(demand.collective(1))
     lanes = cluster.width if cluster.is_even else 1
@@ -150,37 +150,37 @@ def _outlines(demand: Demand, cluster: Cluster) -> Iterator[tuple[Outline, Timel
             yield outline, timeline(cluster, outline, share_bytes / sum(pieces))
 
 
-def _spreads(cluster: Cluster, inside: str, widest: int) -> list[int]:
+def _spreads(cluster: LaneCluster, inside: str, widest: int) -> list[int]:
     """Numbers of lanes that may share out at most so many nodes of a round."""
     if not cluster.is_even or inside == PATHS:
         return [1]
     return [lanes for lanes in _POWERS if cluster.width % lanes == 0 and lanes < 2 * widest]
 
 
-def _gathers(demand: Demand, cluster: Cluster, *, reduce: bool) -> Iterator[Way]:
-    def write(outline: Outline, times: Timeline) -> Plan | None:
+def _gathers(demand: Demand, cluster: LaneCluster, *, reduce: bool) -> Iterator[HierarchyStrategy]:
+    def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
         moves = allgather_moves(cluster, outline, times, by_share(outline.pieces))
         return _plan(outline.name, sum(outline.pieces), moves, reduce=reduce)
 
     for outline, times in _outlines(demand, cluster):
-        yield Way(times.end_us, partial(write, outline, times))
+        yield HierarchyStrategy(times.end_us, partial(write, outline, times))
 
 
-def _plan(name: str, chunks_per_rank: int, moves: Moves | None, *, reduce: bool = False) -> Plan | None:
+def _plan(name: str, chunks_per_rank: int, moves: Moves | None, *, reduce: bool = False) -> TemplatePlan | None:
     """The plan, turned around for sums; None where there are no moves."""
     if moves is None:
         return None
-    return Plan(name, chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
+    return TemplatePlan(name, chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
 
 
 def _gathered(
     demand: Demand,
     name: str,
     chunks_per_rank: int,
-    moves: Callable[[Cluster], Moves | None],
-    forth: Cluster,
-    back: Cluster,
-) -> Plan | None:
+    moves: Callable[[LaneCluster], Moves | None],
+    forth: LaneCluster,
+    back: LaneCluster,
+) -> TemplatePlan | None:
     """The moves of an AllGather, those of one backwards for a ReduceScatter, or both in turn for an AllReduce."""
     if demand.kind is not Kind.ALLREDUCE:
         return _plan(name, chunks_per_rank, moves(forth), reduce=demand.kind is Kind.REDUCESCATTER)
@@ -190,10 +190,10 @@ def _gathered(
     return _plan(name, chunks_per_rank, in_turn(turned(spread, reduce=True), gathered))
 
 
-def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+def _both(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce as ReduceScatter and AllGather."""
 
-    def write(outline: Outline, times: Timeline) -> Plan | None:
+    def write(outline: Outline, times: OutlineTimeline) -> TemplatePlan | None:
         # Where lanes carry whole nodes, nodes that follow each other lie together; else what one lane carries does.
         nodes = outline.spread == forth.width and len(outline.pieces) == 1
         numbering = by_share(outline.pieces) if nodes else by_piece(forth, outline.pieces)
@@ -201,17 +201,17 @@ def _both(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
         return _gathered(demand, outline.name, sum(outline.pieces), moves, forth, back)
 
     for outline, times in _outlines(demand, forth):
-        yield Way(2 * times.end_us, partial(write, outline, times))
+        yield HierarchyStrategy(2 * times.end_us, partial(write, outline, times))
 
 
-def _triples(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+def _triples(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllGather in three messages of every lane, ReduceScatter as that backwards, AllReduce as both."""
     if demand.chunks_per_rank not in (None, 1):
         return
     share_bytes = demand.chunk_bytes(demand.collective(1))
 
-    def write(triples: Triples) -> Plan | None:
-        def moves(cluster: Cluster) -> Moves:
+    def write(triples: Triples) -> TemplatePlan | None:
+        def moves(cluster: LaneCluster) -> Moves:
             return triple_moves(cluster, triples, share_bytes, by_share((1,)))
 
         return _gathered(demand, triples.name, 1, moves, forth, back)
@@ -220,13 +220,13 @@ def _triples(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
     for triples in (free, limited):
         # Where so little goes together both are the same.
         if triples is not None and (triples is free or free is None or triples.end_us > free.end_us):
-            yield Way((1 + (demand.kind is Kind.ALLREDUCE)) * triples.end_us, partial(write, triples))
+            yield HierarchyStrategy((1 + (demand.kind is Kind.ALLREDUCE)) * triples.end_us, partial(write, triples))
 
 
-def _exchanges(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+def _exchanges(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce by exchange of sums between nodes."""
 
-    def write(inside: str, pieces: tuple[int, ...], rows: list[list[Stage]]) -> Plan | None:
+    def write(inside: str, pieces: tuple[int, ...], rows: list[list[Stage]]) -> TemplatePlan | None:
         moves = exchange_moves(forth, back, inside, rows, by_piece(forth, pieces))
         name = f"exchange, {inside} inside, pieces of {'-'.join(map(str, pieces))}"
         return _plan(name, sum(pieces), moves)
@@ -237,20 +237,20 @@ def _exchanges(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
             rows = exchange_stages(forth, inside, pieces, share_bytes / sum(pieces))
             if rows:
                 end_us = max(stage.end_us for row in rows for stage in row)
-                yield Way(end_us, partial(write, inside, pieces, rows))
+                yield HierarchyStrategy(end_us, partial(write, inside, pieces, rows))
 
 
-def _halvings(demand: Demand, forth: Cluster, back: Cluster, limits: Limits) -> Iterator[Way]:
+def _halvings(demand: Demand, forth: LaneCluster, back: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """AllReduce by halving and doubling in messages of unequal size."""
 
-    def write(halving: Halving) -> Plan | None:
+    def write(halving: Halving) -> TemplatePlan | None:
         return _plan(halving.name, halving.chunks_per_rank, halving_moves(forth, back, halving))
 
     if not forth.site.linked_inside_nodes:
         return
     share_bytes = demand.chunk_bytes(demand.collective(1))
     for halving in halvings(forth, insides(forth), share_bytes, _counts(demand), limits):
-        yield Way(halving.end_us, partial(write, halving))
+        yield HierarchyStrategy(halving.end_us, partial(write, halving))
 
 
 def _counts(demand: Demand) -> tuple[int, ...]:
@@ -259,27 +259,27 @@ def _counts(demand: Demand) -> tuple[int, ...]:
     return usable_counts(demand) if wanted is None else (wanted,)
 
 
-def _tapers(demand: Demand, forth: Cluster, back: Cluster) -> Iterator[Way]:
+def _tapers(demand: Demand, forth: LaneCluster, back: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllGather to one node after the other, ReduceScatter as that backwards, AllReduce as both."""
     share_bytes = demand.chunk_bytes(demand.collective(1))
 
-    def write(taper: Taper) -> Plan | None:
+    def write(taper: Taper) -> TemplatePlan | None:
         moves = partial(taper_moves, taper=taper, share_bytes=share_bytes)
         return _gathered(demand, taper.name, taper.chunks_per_rank, moves, forth, back)
 
     for taper in tapers(forth, insides(forth), share_bytes, _counts(demand)):
-        yield Way((1 + (demand.kind is Kind.ALLREDUCE)) * taper.end_us, partial(write, taper))
+        yield HierarchyStrategy((1 + (demand.kind is Kind.ALLREDUCE)) * taper.end_us, partial(write, taper))
 
 
-def _grids(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+def _grids(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllReduce over a grid of nodes: all grids in one piece, and the most promising ones in several."""
 
-    def write(grid: Grid, times: GridTimes) -> Plan | None:
+    def write(grid: LaneGrid, times: GridTimes) -> TemplatePlan | None:
         return _plan(grid.name, sum(grid.pieces), grid_moves(cluster, grid, times))
 
-    def found(grid: Grid) -> Way:
+    def found(grid: LaneGrid) -> HierarchyStrategy:
         times = grid_times(cluster, grid, share_bytes / sum(grid.pieces))
-        return Way(times.end_us, partial(write, grid, times))
+        return HierarchyStrategy(times.end_us, partial(write, grid, times))
 
     share_bytes = demand.chunk_bytes(demand.collective(1))
     first, *others = [*_pieces(demand)] or [()]
@@ -290,12 +290,12 @@ def _grids(demand: Demand, cluster: Cluster) -> Iterator[Way]:
     yield from sorted(cut, key=lambda way: way.estimate_us)[:_MOST_GRIDS]
 
 
-def _broadcasts(demand: Demand, cluster: Cluster) -> Iterator[Way]:
-    def write(course: Course, times: CourseTimes) -> Plan | None:
+def _broadcasts(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
+    def write(course: BroadcastVariant, times: CourseTimes) -> TemplatePlan | None:
         moves = broadcast_moves(cluster, course, times, demand.root)
         return _plan(course.name, sum(course.pieces) * cluster.width, moves)
 
-    def write_stripes(name: str, pipeline: Pipeline) -> Plan | None:
+    def write_stripes(name: str, pipeline: Pipeline) -> TemplatePlan | None:
         return _plan(f"{name}, {pipeline.pieces} pieces", pipeline.num_chunks, pipeline.moves())
 
     for inside in insides(cluster):
@@ -303,23 +303,23 @@ def _broadcasts(demand: Demand, cluster: Cluster) -> Iterator[Way]:
         for between in (CHAIN, TREE, TWO_TREES)[: 3 if len(cluster.nodes) > 2 else 1]:
             cuts = _PIECES if between == TREE else (*_PIECES, *_PASSED_ON)
             for pieces in _pieces(demand, cluster.width, cuts):
-                course = Course(between, inside, pieces)
+                course = BroadcastVariant(between, inside, pieces)
                 chunk_bytes = demand.size_bytes / (sum(pieces) * cluster.width)
                 times = course_times(cluster, course, chunk_bytes, demand.root)
-                yield Way(times.end_us, partial(write, course, times))
+                yield HierarchyStrategy(times.end_us, partial(write, course, times))
     for stripes in striped(cluster):
         pipeline = stripes_pipeline(cluster, stripes, demand.root, demand.size_bytes).best(demand.chunks_per_rank)
         if pipeline is not None:
-            yield Way(pipeline.end_us, partial(write_stripes, stripes.name, pipeline))
+            yield HierarchyStrategy(pipeline.end_us, partial(write_stripes, stripes.name, pipeline))
     places = len(cluster.nodes[0])
     if demand.chunks_per_rank in (None, places) and striped(cluster):
         for inside in insides(cluster):
             moves = share_moves(cluster, inside, demand.root, demand.size_bytes)
-            yield Way(end_of(moves), partial(_plan, f"shares, {inside} inside", places, moves))
+            yield HierarchyStrategy(end_of(moves), partial(_plan, f"shares, {inside} inside", places, moves))
 
 
-def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
-    def write(shuttle: Shuttle) -> Plan | None:
+def _shuttles(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
+    def write(shuttle: Shuttle) -> TemplatePlan | None:
         return _plan(shuttle.name, 1, alltoall_moves(cluster, shuttle, pair_bytes))
 
     if demand.chunks_per_rank not in (None, 1) or not cluster.is_even or not cluster.site.linked_inside_nodes:
@@ -334,13 +334,13 @@ def _shuttles(demand: Demand, cluster: Cluster) -> Iterator[Way]:
         # One message bit by bit is one message straight where a node has two lanes.
         if not doubling or cluster.width > 2:
             shuttle = Shuttle(behind, together, doubling)
-            yield Way(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
+            yield HierarchyStrategy(shuttle_us(cluster, shuttle, pair_bytes), partial(write, shuttle))
 
 
-def _delegations(demand: Demand, cluster: Cluster) -> Iterator[Way]:
+def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStrategy]:
     """AllToAll by delegates; lanes that serve all nodes themselves shuttle where every rank is one."""
 
-    def write(delegation: Delegation, times: DelegateTimes) -> Plan | None:
+    def write(delegation: Delegation, times: DelegateTimes) -> TemplatePlan | None:
         return _plan(delegation.name, 1, delegate_moves(cluster, delegation, times))
 
     if demand.chunks_per_rank not in (None, 1) or max(map(len, cluster.nodes)) > MOST_RANKS:
@@ -354,10 +354,10 @@ def _delegations(demand: Demand, cluster: Cluster) -> Iterator[Way]:
         for together, inside in product(togethers, insides(cluster)):
             delegation = Delegation(spread, together, inside, inside)
             times = delegate_times(cluster, delegation, pair_bytes)
-            yield Way(times.end_us, partial(write, delegation, times))
+            yield HierarchyStrategy(times.end_us, partial(write, delegation, times))
 
 
-def _bundles(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
+def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """AllGather over sparse nodes, ReduceScatter as that backwards."""
     deadline = Deadline(limits.seconds)
 
@@ -367,27 +367,27 @@ def _bundles(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
     bundles = Bundles.of(cluster, over) if demand.chunks_per_rank in (None, 1) else None
     if bundles is not None:
         reduce = demand.kind is Kind.REDUCESCATTER
-        yield Way(bundles.end_us, partial(_plan, "bundles", 1, bundles.moves(), reduce=reduce))
+        yield HierarchyStrategy(bundles.end_us, partial(_plan, "bundles", 1, bundles.moves(), reduce=reduce))
 
 
-def _is_small(demand: Demand, site: Site) -> bool:
+def _is_small(demand: Demand, site: TemplateSite) -> bool:
     """Whether everything in one chunk a rank is a small message, and nodes are sparse."""
     whole_bytes = demand.size_bytes if demand.kind is Kind.ALLREDUCE else site.chunk_bytes * site.topology.num_ranks
     return demand.chunks_per_rank in (None, 1) and not site.linked_inside_nodes and site.all_small(whole_bytes)
 
 
-def _relays(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
+def _relays(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """Small messages between sparse nodes."""
     relays = Relays.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if relays is not None:
         moves = relays.alltoall() if demand.kind is Kind.ALLTOALL else relays.allgather()
         if moves is not None:
             reduce = demand.kind is Kind.REDUCESCATTER
-            yield Way(relays.end_us, partial(_plan, "relays", 1, moves, reduce=reduce))
+            yield HierarchyStrategy(relays.end_us, partial(_plan, "relays", 1, moves, reduce=reduce))
 
 
-def _sums(demand: Demand, cluster: Cluster, limits: Limits) -> Iterator[Way]:
+def _sums(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """Small sums of sparse nodes."""
     exchange = SumExchange.of(cluster.site.topology, limits) if _is_small(demand, cluster.site) else None
     if exchange is not None:
-        yield Way(exchange.end_us, partial(_plan, "sums", 1, exchange.moves(demand.topology.num_ranks)))
+        yield HierarchyStrategy(exchange.end_us, partial(_plan, "sums", 1, exchange.moves(demand.topology.num_ranks)))

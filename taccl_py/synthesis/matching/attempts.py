@@ -23,9 +23,9 @@ from taccl_py.solvers.processes import STOP, Workers, start_workers
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.flood import Choice, Rule, flood
-from taccl_py.synthesis.matching.growth import Hop
-from taccl_py.synthesis.matching.regrow import Task, regrown
+from taccl_py.synthesis.matching.flood import ChunkPriority, FloodRule, flood
+from taccl_py.synthesis.matching.growth import GrownMessage
+from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.topology.model import Topology
 
 # Which collective is routed in place of each: sums are copies run backwards.
@@ -45,7 +45,7 @@ _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class MatchingVariant:
     """One way to match chunks with links.
 
     Attributes
@@ -88,7 +88,7 @@ class Attempts:
         """End the processes."""
         self._stack.__exit__(kind, error, at)
 
-    def results(self, attempts: Sequence[Attempt], messages: int) -> Generator[Schedule | None, None, None]:
+    def results(self, attempts: Sequence[MatchingVariant], messages: int) -> Generator[Schedule | None, None, None]:
         """Results in order, None where time was over; whoever needs no more of them closes the iterator.
 
         Parameters
@@ -120,7 +120,7 @@ class Attempts:
             for future in futures:
                 future.cancel()
 
-    def _awaited(self, workers: Workers, attempt: Attempt, future: Future[Schedule | None]) -> Schedule | None:
+    def _awaited(self, workers: Workers, attempt: MatchingVariant, future: Future[Schedule | None]) -> Schedule | None:
         while not future.done():
             wait([future], _POLL_SECONDS)
             if self._over():
@@ -134,12 +134,12 @@ class Attempts:
             return carry_out(self._demand, attempt, self._over)
 
 
-def _carry_out_there(pickled: bytes, attempt: Attempt, seconds: float) -> Schedule | None:
+def _carry_out_there(pickled: bytes, attempt: MatchingVariant, seconds: float) -> Schedule | None:
     deadline = Deadline(seconds)
     return carry_out(pickle.loads(pickled), attempt, lambda: STOP.is_set() or not deadline.left)
 
 
-def carry_out(demand: Demand, attempt: Attempt, over: Callable[[], bool]) -> Schedule | None:
+def carry_out(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:
     """Schedule of one attempt, or None if time was over before."""
     found = _matched(demand, attempt, over)
     return reordered(found) if found is not None and len(found.messages) <= attempt.most_reordered else found
@@ -152,7 +152,7 @@ def reordered(schedule: Schedule) -> Schedule:
     return other if other.makespan_us < schedule.makespan_us else schedule
 
 
-def _matched(demand: Demand, attempt: Attempt, over: Callable[[], bool]) -> Schedule | None:
+def _matched(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:
     topology, kind = demand.topology, ROUTED[demand.kind]
     if kind is demand.kind:
         return _routed(demand, topology, attempt, over)
@@ -163,25 +163,27 @@ def _matched(demand: Demand, attempt: Attempt, over: Callable[[], bool]) -> Sche
     return None if forward is None else allreduce(forward, backward)
 
 
-def _routed(demand: Demand, topology: Topology, attempt: Attempt, over: Callable[[], bool]) -> Schedule | None:
+def _routed(demand: Demand, topology: Topology, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:
     collective = Collective(ROUTED[demand.kind], topology.num_ranks, attempt.cuts, demand.root)
     chunk_bytes = demand.chunk_bytes(demand.collective(attempt.cuts))
     fabric = Fabric.of(topology, chunk_bytes)
-    hops: Sequence[Hop] | None
+    hops: Sequence[GrownMessage] | None
     if collective.kind is Kind.ALLTOALL:
         hops = exchange(fabric, attempt.cuts, range(topology.num_ranks))
     else:
         counted = len(topology.links) * collective.num_chunks
-        choice = Choice.CHANCE if counted > _MOST_COUNTED else Choice.RAREST
-        hops = flood(fabric, collective.source, Rule(choice, attempt.thrifty, attempt.seed), over)
+        choice = ChunkPriority.CHANCE if counted > _MOST_COUNTED else ChunkPriority.RAREST
+        hops = flood(fabric, collective.source, FloodRule(choice, attempt.thrifty, attempt.seed), over)
     if hops is None:
         return None
     if attempt.improved:
-        hops = regrown(fabric, Task.of(fabric, collective), hops, attempt.seed, over)
+        hops = regrown(fabric, RegrowTask.of(fabric, collective), hops, attempt.seed, over)
     return _scheduled(topology, collective, chunk_bytes, hops)
 
 
-def _scheduled(topology: Topology, collective: Collective, chunk_bytes: float, hops: Sequence[Hop]) -> Schedule:
+def _scheduled(
+    topology: Topology, collective: Collective, chunk_bytes: float, hops: Sequence[GrownMessage]
+) -> Schedule:
     relayed: list[set[int]] = [set() for _ in range(topology.num_ranks)]
     if collective.kind is Kind.ALLTOALL:
         for hop in hops:

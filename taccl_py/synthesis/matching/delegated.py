@@ -8,14 +8,14 @@ from itertools import product
 from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.ir import Message
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.delegates import MOST_RANKS, Delegation, delegate_times, root_moves, spreads
 from taccl_py.synthesis.hierarchy.outline import insides
 from taccl_py.synthesis.matching.fabric import resource_orbits
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.templates.moves import Moves, as_drafts, cut
 from taccl_py.synthesis.templates.packing import most_packed
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 from taccl_py.topology.translations import Translations
 
@@ -29,7 +29,7 @@ def delegated(demand: Demand) -> GroupSchedule | None:
     pair_bytes = demand.size_bytes / topology.num_ranks
     if demand.chunks_per_rank not in (None, 1) or topology.num_nodes == 1 or most_packed(pair_bytes) < 2:
         return None
-    cluster = Cluster.of(Site(topology, pair_bytes))
+    cluster = LaneCluster.of(TemplateSite(topology, pair_bytes))
     rotation = _rotation(topology)
     group = Translations.of([rotation], topology.num_ranks) if rotation is not None else None
     orbits = resource_orbits(topology, group) if group is not None else None
@@ -57,7 +57,7 @@ def _rotation(topology: Topology) -> tuple[int, ...] | None:
     return tuple(image)
 
 
-def _delegations(cluster: Cluster) -> Iterator[Delegation]:
+def _delegations(cluster: LaneCluster) -> Iterator[Delegation]:
     """Those that wait for one turn at a time, as what comes from different nodes does not go on together."""
     for spread, gathers, hands in product(spreads(cluster), insides(cluster), insides(cluster)):
         yield Delegation(spread, 1, gathers, hands, apart=True)

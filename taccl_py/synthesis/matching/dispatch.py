@@ -36,7 +36,7 @@ class Barrier:
     """
 
     missing: int = 0
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[QueuedMessage] = field(default_factory=list)
     barriers: list[Barrier] = field(default_factory=list)
 
     def after(self, other: Barrier) -> None:
@@ -46,7 +46,7 @@ class Barrier:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class QueuedMessage:
     """A message to be sent.
 
     Attributes
@@ -74,7 +74,7 @@ class Job:
         barrier.jobs.append(self)
 
 
-def dispatch(topology: Topology, first: Sequence[Job], opening: Sequence[Barrier]) -> list[Message]:
+def dispatch(topology: Topology, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
     """Time all messages.
 
     Parameters
@@ -89,7 +89,7 @@ def dispatch(topology: Topology, first: Sequence[Job], opening: Sequence[Barrier
     return _Dispatch(topology).run(first, opening)
 
 
-class _Waiting(NamedTuple):
+class _WaitingMessages(NamedTuple):
     """A message that waits for its port; a tuple, as millions of them are put in order.
 
     Attributes
@@ -105,15 +105,15 @@ class _Waiting(NamedTuple):
     place: float
     number: int
     last: int
-    job: Job
+    job: QueuedMessage
 
 
 @dataclass(slots=True)
 class _Queue:
     """What waits for one port: the first ones in order, a heap of the others, and when it is looked at again."""
 
-    front: list[_Waiting] = field(default_factory=list)
-    others: list[_Waiting] = field(default_factory=list)
+    front: list[_WaitingMessages] = field(default_factory=list)
+    others: list[_WaitingMessages] = field(default_factory=list)
     again_us: float = 0.0
 
 
@@ -129,7 +129,7 @@ class _Dispatch:
         self._events: list[tuple[float, int, int, Barrier | None]] = []
         self._messages: list[Message] = []
 
-    def run(self, first: Sequence[Job], opening: Sequence[Barrier]) -> list[Message]:
+    def run(self, first: Sequence[QueuedMessage], opening: Sequence[Barrier]) -> list[Message]:
         stirred: dict[int, None] = {}
         for job in first:
             self._add(job, stirred)
@@ -161,14 +161,14 @@ class _Dispatch:
         for other in barrier.barriers:
             self._report(other, stirred)
 
-    def _add(self, job: Job, stirred: dict[int, None]) -> None:
+    def _add(self, job: QueuedMessage, stirred: dict[int, None]) -> None:
         resources = self._resources[job.link]
         port = resources[1] if len(resources) > 1 else resources[0]
         self._count += 1
         queue = self._queues.get(port)
         if queue is None:
             queue = self._queues[port] = _Queue()
-        heapq.heappush(queue.others, _Waiting(job.place, self._count, resources[-1], job))
+        heapq.heappush(queue.others, _WaitingMessages(job.place, self._count, resources[-1], job))
         stirred[port] = None
 
     def _serve(self, port: int, now: float) -> None:
@@ -204,7 +204,7 @@ class _Dispatch:
         self._count += 1
         heapq.heappush(self._events, (time_us, self._count, port, None))
 
-    def _start(self, job: Job, now: float) -> None:
+    def _start(self, job: QueuedMessage, now: float) -> None:
         longest, free_us, megabytes = 0.0, self._free_us, job.megabytes
         for resource, (alpha_us, beta_us_per_mb) in self._charges(job.link):
             time_us = alpha_us + beta_us_per_mb * megabytes

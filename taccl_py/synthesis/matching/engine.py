@@ -28,7 +28,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
-from taccl_py.synthesis.matching.attempts import ROUTED, Attempt, Attempts, reordered
+from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant, reordered
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.later import LaterBound
 from taccl_py.synthesis.matching.least import least_us
@@ -64,7 +64,7 @@ def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synth
     if demand.sketch is not None:
         raise InputError("engine greedy does not look at sketches; use --engine milp or trees", field="sketch")
     require_ways(demand.topology, demand.kind, demand.root)
-    run = _Run(demand, options, events)
+    run = _MatchingRun(demand, options, events)
     answer = run.answer()
     count, fits = answer.schedule.collective.chunks_per_rank, usable_counts(demand)
     if len(answer.schedule.messages) > _MOST_REORDERED or (answer.proof is Proof.OPTIMAL and count in fits):
@@ -72,7 +72,7 @@ def synthesize_greedy(demand: Demand, options: Options, events: Events) -> Synth
     return fit_to_size(answer, demand, options.limits.within(run.deadline.left))
 
 
-class _Run:
+class _MatchingRun:
     """One call of the engine."""
 
     def __init__(self, demand: Demand, options: Options, events: Events) -> None:
@@ -245,14 +245,16 @@ class _Run:
         halves = 2 if self.demand.kind is Kind.ALLREDUCE else 1
         return affordable_tries(len(found.topology.links), len(found.messages) // halves) > 0
 
-    def _tries(self, cuts: int) -> list[Attempt]:
+    def _tries(self, cuts: int) -> list[MatchingVariant]:
         """Attempts with so many chunks."""
         number = self._starts(cuts)
         if self.demand.kind is Kind.ALLTOALL:
-            return [Attempt(cuts, self.limits.seed, thrifty=True, most_reordered=_MOST_REORDERED, improved=True)]
+            return [
+                MatchingVariant(cuts, self.limits.seed, thrifty=True, most_reordered=_MOST_REORDERED, improved=True)
+            ]
         # Every other one lets chunks go into a node several times, which pays where links inside it are the bottleneck.
         return [
-            Attempt(cuts, self.limits.seed + start, start % 2 == 0, _MOST_REORDERED // number)
+            MatchingVariant(cuts, self.limits.seed + start, start % 2 == 0, _MOST_REORDERED // number)
             for start in range(number)
         ]
 

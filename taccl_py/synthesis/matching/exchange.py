@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from itertools import chain
 
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
-from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.growth import GrownMessage
 
 _RELATIVE_PRECISION = 1e-9
 _ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Ride:
+class ExchangedMessage:
     """Chunks that cross one link together, and the ride that brings them to it, if any."""
 
     link: int
@@ -29,7 +29,7 @@ class Ride:
     after: int = -1
 
 
-def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[Hop, ...]:
+def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[GrownMessage, ...]:
     """Return the messages that take chunks from the roots to all ranks, numbered as in the collective.
 
     Parameters
@@ -41,14 +41,16 @@ def exchange(fabric: Fabric, parts: int, roots: Sequence[int] = (0,)) -> tuple[H
     roots
         Whose chunks; with the orbits of a free group its roots are enough.
     """
-    rides: list[Ride] = []
+    rides: list[ExchangedMessage] = []
     for chunk, way in sorted(_balanced_ways(fabric, parts, roots).items()):
         for place, link in enumerate(way):
-            rides.append(Ride(link, (chunk,), len(rides) - 1 if place else -1))
+            rides.append(ExchangedMessage(link, (chunk,), len(rides) - 1 if place else -1))
     return order_rides([fabric], rides)
 
 
-def rail_exchange(fabrics: Sequence[Fabric], most_together: int, roots: Sequence[int]) -> tuple[Hop, ...] | None:
+def rail_exchange(
+    fabrics: Sequence[Fabric], most_together: int, roots: Sequence[int]
+) -> tuple[GrownMessage, ...] | None:
     """Messages of the roots when all that one has for a node goes there together, to its own number, which hands it out.
 
     Parameters
@@ -66,7 +68,7 @@ def rail_exchange(fabrics: Sequence[Fabric], most_together: int, roots: Sequence
         None if a link that is needed is missing, or may not be used.
     """
     topology = fabrics[0].topology
-    rides: list[Ride] = []
+    rides: list[ExchangedMessage] = []
     for root in roots:
         for node in topology.node_ranks:
             if not _add_rides(fabrics[0], root, node, most_together, rides):
@@ -74,7 +76,9 @@ def rail_exchange(fabrics: Sequence[Fabric], most_together: int, roots: Sequence
     return order_rides(fabrics, rides)
 
 
-def _add_rides(fabric: Fabric, root: int, node: Sequence[int], most_together: int, rides: list[Ride]) -> bool:
+def _add_rides(
+    fabric: Fabric, root: int, node: Sequence[int], most_together: int, rides: list[ExchangedMessage]
+) -> bool:
     """Rides of what a root has for a node; False if a link is missing."""
     topology = fabric.topology
     place, first_chunk = topology.local_rank[root], root * topology.num_ranks
@@ -87,14 +91,14 @@ def _add_rides(fabric: Fabric, root: int, node: Sequence[int], most_together: in
         for first in range(0, len(node), most_together):
             together = node[first : first + most_together]
             brought.update(dict.fromkeys(together, len(rides)))
-            rides.append(Ride(lanes[0], tuple(first_chunk + rank for rank in together)))
+            rides.append(ExchangedMessage(lanes[0], tuple(first_chunk + rank for rank in together)))
     for rank in node:
         lanes = topology.links_between.get((gate, rank), ())
         if rank == gate:
             continue
         if not lanes or lanes[0] not in fabric.links_from[gate]:
             return False
-        rides.append(Ride(lanes[0], (first_chunk + rank,), brought[rank]))
+        rides.append(ExchangedMessage(lanes[0], (first_chunk + rank,), brought[rank]))
     return True
 
 
@@ -184,7 +188,7 @@ def _add(fabric: Fabric, load: dict[int, float], link: int, times: float) -> Non
         load[claim.orbit] = load.get(claim.orbit, 0.0) + times * claim.time_us
 
 
-def order_rides(fabrics: Sequence[Fabric], rides: Sequence[Ride]) -> tuple[Hop, ...]:
+def order_rides(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) -> tuple[GrownMessage, ...]:
     """List schedule: at every moment what has the longest way still to go.
 
     Parameters
@@ -199,7 +203,7 @@ def order_rides(fabrics: Sequence[Fabric], rides: Sequence[Ride]) -> tuple[Hop, 
     free_us: dict[int, float] = {}
     waiting: list[list[tuple[float, int]]] = [[] for _ in fabric.sorts]
     uses = _uses(fabric)
-    hops: list[Hop] = []
+    hops: list[GrownMessage] = []
     # (time, ride that may start or -1, orbit that becomes free)
     events = [(0.0, number, -1) for number, ride in enumerate(rides) if ride.after < 0]
     while events:
@@ -221,7 +225,7 @@ def order_rides(fabrics: Sequence[Fabric], rides: Sequence[Ride]) -> tuple[Hop, 
                 continue
             _, number = heapq.heappop(waiting[queue])
             end = now + sort.message_us
-            hops.append(Hop(ride.link, now, end, ride.chunks))
+            hops.append(GrownMessage(ride.link, now, end, ride.chunks))
             for later in follow[number]:
                 heapq.heappush(events, (end, later, -1))
             for claim in sort.claims:
@@ -230,12 +234,12 @@ def order_rides(fabrics: Sequence[Fabric], rides: Sequence[Ride]) -> tuple[Hop, 
     return tuple(hops)
 
 
-def _sort(fabrics: Sequence[Fabric], ride: Ride) -> Sort:
+def _sort(fabrics: Sequence[Fabric], ride: ExchangedMessage) -> Sort:
     fabric = fabrics[len(ride.chunks) - 1]
     return fabric.sorts[fabric.sort_of[ride.link]]
 
 
-def _follow(fabrics: Sequence[Fabric], rides: Sequence[Ride]) -> tuple[list[list[int]], list[float]]:
+def _follow(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) -> tuple[list[list[int]], list[float]]:
     """Rides that wait for each ride, and the time from its start to the end of all of them."""
     follow: list[list[int]] = [[] for _ in rides]
     left_us = [_sort(fabrics, ride).message_us for ride in rides]

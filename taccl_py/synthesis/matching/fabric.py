@@ -14,7 +14,7 @@ from taccl_py.topology.translations import Translations
 
 
 @dataclass(frozen=True)
-class Claim:
+class OrbitOccupation:
     """For how long a message occupies one orbit of links or ports."""
 
     orbit: int
@@ -33,7 +33,7 @@ class Sort:
         Time from its start to its arrival.
     """
 
-    claims: tuple[Claim, ...]
+    claims: tuple[OrbitOccupation, ...]
     message_us: float
 
 
@@ -87,12 +87,12 @@ class Fabric:
         )
 
 
-def _claims(topology: Topology, link: int, chunk_bytes: float, label: IntArray) -> tuple[Claim, ...]:
+def _claims(topology: Topology, link: int, chunk_bytes: float, label: IntArray) -> tuple[OrbitOccupation, ...]:
     own, *ports = topology.resources_of[link]
-    claims = [Claim(int(label[port]), topology.occupancy_us(port, chunk_bytes)) for port in ports]
+    claims = [OrbitOccupation(int(label[port]), topology.occupancy_us(port, chunk_bytes)) for port in ports]
     own_us = topology.occupancy_us(own, chunk_bytes)
     if not any(claim.time_us >= own_us for claim in claims):  # else whoever has the port has the link
-        claims.insert(0, Claim(int(label[own]), own_us))
+        claims.insert(0, OrbitOccupation(int(label[own]), own_us))
     return tuple(claims)
 
 

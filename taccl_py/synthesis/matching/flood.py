@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.symmetry import IntArray
 
 _RELATIVE_PRECISION = 1e-9
@@ -27,7 +27,7 @@ BitArray = NDArray[np.uint64]
 FloatArray = NDArray[np.float64]
 
 
-class Choice(StrEnum):
+class ChunkPriority(StrEnum):
     """How a link chooses among the chunks that it could take: by chance, or the one that the fewest ranks have."""
 
     CHANCE = "chance"
@@ -35,7 +35,7 @@ class Choice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FloodRule:
     """How links choose.
 
     Attributes
@@ -48,12 +48,14 @@ class Rule:
         Of the choices among equals.
     """
 
-    choice: Choice
+    choice: ChunkPriority
     thrifty: bool
     seed: int
 
 
-def flood(fabric: Fabric, sources: Sequence[int], rule: Rule, over: Callable[[], bool]) -> tuple[Hop, ...] | None:
+def flood(
+    fabric: Fabric, sources: Sequence[int], rule: FloodRule, over: Callable[[], bool]
+) -> tuple[GrownMessage, ...] | None:
     """Return messages that bring every chunk to every rank, or None if time was over before.
 
     Parameters
@@ -67,11 +69,11 @@ def flood(fabric: Fabric, sources: Sequence[int], rule: Rule, over: Callable[[],
     over
         Asked now and then whether to give up.
     """
-    return _Flood(fabric, sources, rule).run(over)
+    return _ChunkFlood(fabric, sources, rule).run(over)
 
 
-class _Flood:
-    def __init__(self, fabric: Fabric, sources: Sequence[int], rule: Rule) -> None:
+class _ChunkFlood:
+    def __init__(self, fabric: Fabric, sources: Sequence[int], rule: FloodRule) -> None:
         topology = fabric.topology
         self._choice, self._thrifty = rule.choice, rule.thrifty and topology.num_nodes > 1
         self._random = np.random.default_rng(rule.seed)
@@ -110,7 +112,7 @@ class _Flood:
         self._arrivals: dict[float, list[tuple[IntArray, IntArray]]] = {}
         self._log: list[tuple[IntArray, IntArray, float]] = []
 
-    def run(self, over: Callable[[], bool]) -> tuple[Hop, ...] | None:
+    def run(self, over: Callable[[], bool]) -> tuple[GrownMessage, ...] | None:
         while self._times:
             now = heapq.heappop(self._times)
             self._receive(now)
@@ -124,10 +126,10 @@ class _Flood:
                 self._match(now, frugal=False)
             if over():
                 return None
-        hops: list[Hop] = []
+        hops: list[GrownMessage] = []
         for links, chunks, start_us in self._log:
             for link, chunk in zip(links.tolist(), chunks.tolist(), strict=True):
-                hops.append(Hop(link, start_us, start_us + float(self._message_us[link]), (chunk,)))
+                hops.append(GrownMessage(link, start_us, start_us + float(self._message_us[link]), (chunk,)))
         return tuple(hops)
 
     def _receive(self, time_us: float) -> None:
@@ -151,7 +153,7 @@ class _Flood:
             offers = np.asarray(offers[kept])
             if not len(links):
                 return
-            chunks = self._any_of(offers) if self._choice is Choice.CHANCE else self._rarest_of(offers)
+            chunks = self._any_of(offers) if self._choice is ChunkPriority.CHANCE else self._rarest_of(offers)
             won = self._winners(links, chunks)
             self._send(links[won], chunks[won], now)
             links = links[~won]

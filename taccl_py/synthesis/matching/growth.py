@@ -24,7 +24,7 @@ _Entry = tuple[int, float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class GrownMessage:
     """Chunks on one link."""
 
     link: int
@@ -33,7 +33,9 @@ class Hop:
     chunks: tuple[int, ...]
 
 
-def grow_trees(fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bool = False) -> tuple[Hop, ...] | None:
+def grow_trees(
+    fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bool = False
+) -> tuple[GrownMessage, ...] | None:
     """Messages that take chunks, numbered in the order given, to all other ranks; None if thrift leaves one without.
 
     Parameters
@@ -47,10 +49,10 @@ def grow_trees(fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bo
     thrifty
         Whether a chunk goes into a node once, and the ranks there give it to each other.
     """
-    return _Growth(fabric, sources, seed, thrifty=thrifty).run()
+    return _ChunkGrowth(fabric, sources, seed, thrifty=thrifty).run()
 
 
-class _Growth:
+class _ChunkGrowth:
     def __init__(self, fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bool) -> None:
         self._fabric, self._size = fabric, fabric.topology.num_ranks
         self._random = random.Random(seed)
@@ -72,12 +74,12 @@ class _Growth:
             self._inside = {(chunk, self._node_of[source]) for chunk, source in enumerate(sources)}
         self._free_us: dict[int, float] = {}
         self._others: dict[int, int] = {}
-        self._hops: list[Hop] = []
+        self._hops: list[GrownMessage] = []
         # (time, place that is reached or -1 where only an orbit becomes free)
         self._events: list[tuple[float, int]] = [(0.0, place) for place in starts]
         self._now = self._soon = 0.0
 
-    def run(self) -> tuple[Hop, ...] | None:
+    def run(self) -> tuple[GrownMessage, ...] | None:
         while self._left:
             self._now = self._events[0][0]
             self._soon = self._now * (1 + _RELATIVE_PRECISION)
@@ -206,7 +208,7 @@ class _Growth:
             self._free_us[claim.orbit] = self._now + claim.time_us
             heapq.heappush(self._events, (self._now + claim.time_us, -1))
         end_us = self._now + sort.message_us
-        self._hops.append(Hop(link, self._now, end_us, (chunk,)))
+        self._hops.append(GrownMessage(link, self._now, end_us, (chunk,)))
         heapq.heappush(self._events, (end_us, place))
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.synthesis.matching.dispatch import Barrier, Job, dispatch
-from taccl_py.synthesis.matching.shares import Shares
+from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
+from taccl_py.synthesis.matching.shares import OwnerShards
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, MAX_CHUNK_COPIES
 
@@ -59,12 +59,12 @@ def owner_schedule(topology: Topology, size_bytes: float, chunks_per_rank: int |
     fine = 1 << (_CHUNKS * pieces - 1).bit_length()
     most = 1 << max(0, (MAX_CHUNK_COPIES // topology.num_ranks**2).bit_length() - 1)
     collective = Collective(Kind.ALLREDUCE, topology.num_ranks, chunks_per_rank or min(fine, most))
-    shares = Shares.of(topology, collective.num_chunks)
+    shares = OwnerShards.of(topology, collective.num_chunks)
     if shares is None:
         return None
     chunk_bytes = collective.chunk_bytes(size_bytes)
     with _uncollected():
-        plan = _Plan(topology, shares, pieces, chunk_bytes / BYTES_PER_MB)
+        plan = _OwnerPlan(topology, shares, pieces, chunk_bytes / BYTES_PER_MB)
         if not plan.build():
             return None
         messages = tuple(dispatch(topology, plan.first, plan.opening))
@@ -95,7 +95,7 @@ def _pieces(topology: Topology, size_bytes: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class _OwnerSpan:
     """Owners that lie next to each other in a piece of a rail and have one gate in a node.
 
     Attributes
@@ -113,10 +113,10 @@ class _Span:
     turn: float
 
 
-class _Plan:
+class _OwnerPlan:
     """Messages of an AllReduce by owners and what they wait for."""
 
-    def __init__(self, topology: Topology, shares: Shares, pieces: int, chunk_mb: float) -> None:
+    def __init__(self, topology: Topology, shares: OwnerShards, pieces: int, chunk_mb: float) -> None:
         self._topology, self._shares, self._chunk_mb = topology, shares, chunk_mb
         self._nodes = topology.node_ranks
         self._node_of = topology.node_of
@@ -126,7 +126,7 @@ class _Plan:
         self._is_slow: list[bool] = (shares.rate < _SLOW * float(np.median(rates))).tolist()
         self._parts = [self._groups(ranks) for ranks in self._nodes]
         self._is_whole = True
-        self.first: list[Job] = []
+        self.first: list[QueuedMessage] = []
         self.opening: list[Barrier] = []
 
     def build(self) -> bool:
@@ -178,7 +178,7 @@ class _Plan:
                     at = hand_out_at + (0.0 if is_slow else length * (1 - ahead))
                     self._send(owner, span.gate, chunks, False, at, summed[owner], came)
 
-    def _spans(self, node: int, rail: Sequence[int], piece: int) -> Iterator[_Span]:
+    def _spans(self, node: int, rail: Sequence[int], piece: int) -> Iterator[_OwnerSpan]:
         """Owners of a rail from the node after this one on, around the end, in groups."""
         order = sorted(
             (owner for owner in rail if self._chunks[piece][owner]),
@@ -193,7 +193,7 @@ class _Plan:
                 edges.add(place)
         for begin, end in pairwise(sorted(edges)):
             owners = tuple(order[begin:end])
-            yield _Span(int(gate[owners[0]]), owners, begin / len(order))
+            yield _OwnerSpan(int(gate[owners[0]]), owners, begin / len(order))
 
     def _groups(self, ranks: Sequence[int]) -> tuple[float, ...]:
         """Where groups of receivers end in a node with a slow gate, as many as alphas inside the node allow; none elsewhere."""
@@ -212,7 +212,7 @@ class _Plan:
     def _us(self, link: int, megabytes: float) -> float:
         return self._topology.message_us(link, megabytes * BYTES_PER_MB)
 
-    def _sum_inside(self, node: int, span: _Span, piece: int, urgency: float) -> Barrier:
+    def _sum_inside(self, node: int, span: _OwnerSpan, piece: int, urgency: float) -> Barrier:
         """Everyone in a node adds what it has to the gate."""
         ready = Barrier()
         chunks = self._together(span, piece)
@@ -222,12 +222,12 @@ class _Plan:
             self.opening.append(ready)
         return ready
 
-    def _hand_out_inside(self, node: int, span: _Span, piece: int, urgency: float, came: Barrier) -> None:
+    def _hand_out_inside(self, node: int, span: _OwnerSpan, piece: int, urgency: float, came: Barrier) -> None:
         chunks = self._together(span, piece)
         for turn, rank in enumerate(self._others(node, span.gate)):
             self._send(span.gate, rank, chunks, False, urgency + _TURN * turn, came, None)
 
-    def _together(self, span: _Span, piece: int) -> tuple[int, ...]:
+    def _together(self, span: _OwnerSpan, piece: int) -> tuple[int, ...]:
         """Chunks of neighbouring owners."""
         own = self._chunks[piece]
         return tuple(range(own[span.owners[0]][0], own[span.owners[-1]][-1] + 1))
@@ -246,7 +246,7 @@ class _Plan:
         if lanes is None:
             self._is_whole = False
             return
-        job = Job(lanes[0], chunks, reduce, len(chunks) * self._chunk_mb, urgency, tells)
+        job = QueuedMessage(lanes[0], chunks, reduce, len(chunks) * self._chunk_mb, urgency, tells)
         if tells is not None:
             tells.missing += 1
         if after is None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import backwards, drafts_of
 from taccl_py.topology.model import Topology
@@ -47,7 +47,7 @@ def _gathered(topology: Topology, chunk_bytes: float) -> Schedule | None:
     nodes = topology.node_ranks
     if len({len(node) for node in nodes}) > 1 or len(nodes) == 1:
         return None
-    drafts: list[Draft] = []
+    drafts: list[UntimedMessage] = []
     for local in range(len(nodes[0])):
         rail = [node[local] for node in nodes]
         for place in range(len(rail)):
@@ -58,7 +58,7 @@ def _gathered(topology: Topology, chunk_bytes: float) -> Schedule | None:
     return build_schedule(topology, Collective(Kind.ALLGATHER, topology.num_ranks, 1), chunk_bytes, drafts)
 
 
-def _steps(topology: Topology, rail: Sequence[int], place: int, node: Sequence[int]) -> list[Draft] | None:
+def _steps(topology: Topology, rail: Sequence[int], place: int, node: Sequence[int]) -> list[UntimedMessage] | None:
     """What one rank sends: its own chunk to its node, then in each step to another node, and what came to its node."""
     rank, count = rail[place], len(rail)
     others = [other for other in node if other != rank]
@@ -71,7 +71,7 @@ def _steps(topology: Topology, rail: Sequence[int], place: int, node: Sequence[i
         if not lanes:
             return None
         chunks = tuple(rail[(place - back) % count] for back in range(sent))
-        drafts.append(Draft(lanes[0], chunks, step, step + 1.0, packed=True))
+        drafts.append(UntimedMessage(lanes[0], chunks, step, step + 1.0, packed=True))
         came = tuple(rail[(place - has - back) % count] for back in range(sent))
         handed = _handed_out(topology, rank, others, came, step + 1.0)
         drafts = None if handed is None else drafts + handed
@@ -81,7 +81,7 @@ def _steps(topology: Topology, rail: Sequence[int], place: int, node: Sequence[i
 
 def _handed_out(
     topology: Topology, rank: int, others: Sequence[int], chunks: tuple[int, ...], start: float
-) -> list[Draft] | None:
+) -> list[UntimedMessage] | None:
     drafts = []
     for turn in range(len(others)):
         # Not everyone begins with the same rank.
@@ -90,5 +90,5 @@ def _handed_out(
         if not lanes:
             return None
         at = start + turn / len(others)
-        drafts.append(Draft(lanes[0], chunks, at, at + 1.0 / len(others), packed=len(chunks) > 1))
+        drafts.append(UntimedMessage(lanes[0], chunks, at, at + 1.0 / len(others), packed=len(chunks) > 1))
     return drafts

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from taccl_py.collective import Collective
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.least import least_us
-from taccl_py.synthesis.matching.timetable import Delivery, Ride, Timetable
+from taccl_py.synthesis.matching.timetable import Delivery, EnteredLink, Timetable
 
 _RELATIVE_PRECISION = 1e-9
 # How many chunks of the chain are taken out, and as many others at most half of the time.
@@ -38,7 +38,7 @@ def affordable_tries(links: int, messages: int) -> int:
 
 
 @dataclass(frozen=True)
-class Task:
+class RegrowTask:
     """What has to go where.
 
     Attributes
@@ -56,14 +56,20 @@ class Task:
     least_us: float
 
     @staticmethod
-    def of(fabric: Fabric, collective: Collective) -> Task:
+    def of(fabric: Fabric, collective: Collective) -> RegrowTask:
         """Of a routed collective."""
-        return Task(collective.source, collective.wanted, least_us(fabric, collective))
+        return RegrowTask(collective.source, collective.wanted, least_us(fabric, collective))
 
 
 def regrown(
-    fabric: Fabric, task: Task, hops: Sequence[Hop], seed: int, over: Callable[[], bool], *, effort: int = 1
-) -> Sequence[Hop]:
+    fabric: Fabric,
+    task: RegrowTask,
+    hops: Sequence[GrownMessage],
+    seed: int,
+    over: Callable[[], bool],
+    *,
+    effort: int = 1,
+) -> Sequence[GrownMessage]:
     """Messages of a schedule that is no slower than the one given; the same one where there are too many to try anything.
 
     Parameters
@@ -71,7 +77,7 @@ def regrown(
     fabric
         The machine.
     task
-        See `Task`.
+        See `RegrowTask`.
     hops
         A schedule, of one chunk in each message.
     seed
@@ -84,7 +90,7 @@ def regrown(
     tries = effort * affordable_tries(len(fabric.src), len(hops))
     if not tries:
         return hops
-    search = _Search(fabric, task, hops, seed)
+    search = _RegrowSearch(fabric, task, hops, seed)
     least = task.least_us * (1 + _RELATIVE_PRECISION)
     in_vain, before_us = 0, search.end_us
     for _ in range(tries):
@@ -97,17 +103,17 @@ def regrown(
     return search.table.hops()
 
 
-class _Offer(NamedTuple):
+class _PathOffer(NamedTuple):
     """A way on for a chunk; tuples, as they are put in order."""
 
     end_us: float
     chance: float
     chunk: int
-    ride: Ride
+    ride: EnteredLink
 
 
-class _Search:
-    def __init__(self, fabric: Fabric, task: Task, hops: Sequence[Hop], seed: int) -> None:
+class _RegrowSearch:
+    def __init__(self, fabric: Fabric, task: RegrowTask, hops: Sequence[GrownMessage], seed: int) -> None:
         self._fabric, self._sources, self._wanted = fabric, task.sources, task.wanted
         self._random = random.Random(seed)
         self.table = Timetable(fabric, task.sources, hops)
@@ -129,7 +135,7 @@ class _Search:
 
     def try_once(self) -> None:
         """Let some chunks spread anew; if something then arrives later than all did before, it stays as it was."""
-        taken: list[tuple[Delivery, Ride]] = []
+        taken: list[tuple[Delivery, EnteredLink]] = []
         chunks = self._chosen()
         for chunk in chunks:
             for rank in list(self.table.rides[chunk]):
@@ -173,7 +179,7 @@ class _Search:
         """Bring chunks to all who want them; False as soon as that takes longer than before."""
         if len(self._wanted[chunks[0]]) == 1:
             return self._send(chunks[0], put)
-        waiting: list[_Offer] = []
+        waiting: list[_PathOffer] = []
         for chunk in chunks:
             self._offer(chunk, self._sources[chunk], 0.0, waiting)
         latest_us = self.end_us * (1 + _RELATIVE_PRECISION)
@@ -192,7 +198,7 @@ class _Search:
             self._offer(chunk, self._fabric.dst[link], offer.end_us, waiting)
         return True
 
-    def _offer(self, chunk: int, rank: int, ready_us: float, waiting: list[_Offer]) -> None:
+    def _offer(self, chunk: int, rank: int, ready_us: float, waiting: list[_PathOffer]) -> None:
         """Links from a rank that has got a chunk to those that lack it."""
         reached, source = self.table.rides[chunk], self._sources[chunk]
         for link in self._fabric.links_from[rank]:
@@ -201,8 +207,10 @@ class _Search:
                 start_us = self.table.earliest_us(link, ready_us)
                 heapq.heappush(waiting, self._offered(chunk, link, start_us))
 
-    def _offered(self, chunk: int, link: int, start_us: float) -> _Offer:
-        return _Offer(start_us + self.table.message_us[link], self._random.random(), chunk, Ride(link, start_us))
+    def _offered(self, chunk: int, link: int, start_us: float) -> _PathOffer:
+        return _PathOffer(
+            start_us + self.table.message_us[link], self._random.random(), chunk, EnteredLink(link, start_us)
+        )
 
     def _send(self, chunk: int, put: list[Delivery]) -> bool:
         """Send a chunk that one rank wants on the way on which it arrives first; False if that is later than before."""
@@ -225,7 +233,7 @@ class _Search:
             target = fabric.src[entered[target]]
         ready_us = 0.0
         for link in reversed(way):
-            ride = Ride(link, self.table.earliest_us(link, ready_us))
+            ride = EnteredLink(link, self.table.earliest_us(link, ready_us))
             put.append(self.table.put(chunk, ride))
             ready_us = ride.start_us + self.table.message_us[link]
         return ready_us <= self.end_us * (1 + _RELATIVE_PRECISION)

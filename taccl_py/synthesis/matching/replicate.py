@@ -19,8 +19,8 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.delegated import delegated
 from taccl_py.synthesis.matching.exchange import exchange, rail_exchange
 from taccl_py.synthesis.matching.fabric import Fabric, resource_orbits
-from taccl_py.synthesis.matching.growth import Hop, grow_trees
-from taccl_py.synthesis.matching.regrow import Task, regrown
+from taccl_py.synthesis.matching.growth import GrownMessage, grow_trees
+from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.automorphism import LinkImages
 from taccl_py.topology.model import Topology
@@ -240,21 +240,23 @@ class _Grower:
             messages += [Message(h.link, h.chunks, h.start_us + after_us, h.end_us + after_us) for h in forward]
         return messages
 
-    def _trees(self, fabric: Fabric, parts: int, start: _Start, over: Callable[[], bool] | None) -> list[Hop] | None:
+    def _trees(
+        self, fabric: Fabric, parts: int, start: _Start, over: Callable[[], bool] | None
+    ) -> list[GrownMessage] | None:
         """Trees of all roots' chunks, which have the numbers that they have in the collective."""
         sources = [root for root in self._roots for _ in range(parts)]
-        hops: Sequence[Hop] | None = grow_trees(fabric, sources, start.seed, thrifty=start.thrifty)
+        hops: Sequence[GrownMessage] | None = grow_trees(fabric, sources, start.seed, thrifty=start.thrifty)
         if hops is None:
             return None
         if over is not None:
             everyone = range(fabric.topology.num_ranks)
-            task = Task(sources, [everyone] * len(sources), 0.0)
+            task = RegrowTask(sources, [everyone] * len(sources), 0.0)
             effort = _EFFORT if fabric.topology.num_nodes == 1 else 1
             hops = regrown(fabric, task, hops, start.seed, over, effort=effort)
         chunks = [root * parts + part for root in self._roots for part in range(parts)]
         return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in hops]
 
-    def _exchange(self, parts: int, seed: int, over: Callable[[], bool] | None) -> Sequence[Hop]:
+    def _exchange(self, parts: int, seed: int, over: Callable[[], bool] | None) -> Sequence[GrownMessage]:
         """Ways of all roots' chunks."""
         hops = exchange(self._fabric, parts, self._roots)
         if over is None:
@@ -263,12 +265,12 @@ class _Grower:
         chunks = sorted({hop.chunks[0] for hop in hops})
         number = {chunk: index for index, chunk in enumerate(chunks)}
         ends = [divmod(chunk // parts, size) for chunk in chunks]
-        task = Task([root for root, _ in ends], [(rank,) for _, rank in ends], 0.0)
+        task = RegrowTask([root for root, _ in ends], [(rank,) for _, rank in ends], 0.0)
         numbered = [replace(hop, chunks=(number[hop.chunks[0]],)) for hop in hops]
         better = regrown(self._fabric, task, numbered, seed, over)
         return [replace(hop, chunks=(chunks[hop.chunks[0]],)) for hop in better]
 
-    def _summed(self, hops: Sequence[Hop]) -> list[Message]:
+    def _summed(self, hops: Sequence[GrownMessage]) -> list[Message]:
         """The tree backwards: every rank sends on when all that is added to it has come and its orbits are free."""
         fabric, free_us = self._fabric, dict[int, float]()
         ready_us: dict[tuple[int, int], float] = {}

@@ -24,7 +24,7 @@ _LEAST_BETA = 1e-12
 
 
 @dataclass(frozen=True)
-class Shares:
+class OwnerShards:
     """Owners of an AllReduce, and who stands for them in every node.
 
     Attributes
@@ -45,7 +45,7 @@ class Shares:
     rate: FloatArray
 
     @staticmethod
-    def of(topology: Topology, chunks: int) -> Shares | None:
+    def of(topology: Topology, chunks: int) -> OwnerShards | None:
         """Deal out so many chunks; None if there are not several nodes with a way out of each.
 
         Parameters
@@ -74,7 +74,7 @@ class Shares:
         # A rail without an owner would be a rail of no chunks.
         kept = tuple(tuple(rank for rank in rail if owned[rank]) for rail in rails)
         kept = tuple(rail for rail in kept if rail)
-        return Shares(kept, owned, _gates(members, kept, owned, share), rate)
+        return OwnerShards(kept, owned, _gates(members, kept, owned, share), rate)
 
 
 def gate_rates(topology: Topology) -> FloatArray:

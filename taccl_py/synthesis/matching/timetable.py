@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import Hop
+from taccl_py.synthesis.matching.growth import GrownMessage
 
 _RELATIVE_PRECISION = 1e-9
 _SOON = 1 + _RELATIVE_PRECISION
@@ -24,7 +24,7 @@ class Delivery(NamedTuple):
     rank: int
 
 
-class Ride(NamedTuple):
+class EnteredLink(NamedTuple):
     """A link and when it is entered."""
 
     link: int
@@ -53,7 +53,7 @@ class Timetable:
         Of every link.
     """
 
-    def __init__(self, fabric: Fabric, sources: Sequence[int], hops: Iterable[Hop]) -> None:
+    def __init__(self, fabric: Fabric, sources: Sequence[int], hops: Iterable[GrownMessage]) -> None:
         """Enter messages of one chunk each, of which none brings a chunk to a rank that has it."""
         self._fabric, self._sources = fabric, sources
         self._claims = [
@@ -61,11 +61,11 @@ class Timetable:
         ]
         self._turns: list[list[_Turn]] = [[] for _ in range(fabric.topology.num_resources)]
         self.message_us = [fabric.sorts[sort].message_us for sort in fabric.sort_of]
-        self.rides: list[dict[int, Ride]] = [{} for _ in sources]
+        self.rides: list[dict[int, EnteredLink]] = [{} for _ in sources]
         for hop in hops:
-            self.put(hop.chunks[0], Ride(hop.link, hop.start_us))
+            self.put(hop.chunks[0], EnteredLink(hop.link, hop.start_us))
 
-    def put(self, chunk: int, ride: Ride) -> Delivery:
+    def put(self, chunk: int, ride: EnteredLink) -> Delivery:
         """Enter a message; there has to be room for it."""
         delivery = Delivery(chunk, self._fabric.dst[ride.link])
         self.rides[chunk][delivery.rank] = ride
@@ -73,7 +73,7 @@ class Timetable:
             insort(self._turns[resource], _Turn(ride.start_us, ride.start_us + time_us, delivery))
         return delivery
 
-    def take(self, delivery: Delivery) -> Ride:
+    def take(self, delivery: Delivery) -> EnteredLink:
         """Take a message out."""
         ride = self.rides[delivery.chunk].pop(delivery.rank)
         for resource, time_us in self._claims[ride.link]:
@@ -137,16 +137,16 @@ class Timetable:
             start_us = 0.0 if src == self._sources[chunk] else rides[src].start_us + self.message_us[rides[src].link]
             start_us = max(start_us, *[free_us[resource] for resource, _ in self._claims[link]])
             delivery = Delivery(chunk, fabric.dst[link])
-            rides[delivery.rank] = Ride(link, start_us)
+            rides[delivery.rank] = EnteredLink(link, start_us)
             for resource, time_us in self._claims[link]:
                 free_us[resource] = start_us + time_us
                 # What costs nothing serves many at the same time, which are kept in order too.
                 insort(self._turns[resource], _Turn(start_us, free_us[resource], delivery))
 
-    def hops(self) -> tuple[Hop, ...]:
+    def hops(self) -> tuple[GrownMessage, ...]:
         """All messages in order."""
         found = [
-            Hop(link, start_us, start_us + self.message_us[link], (chunk,))
+            GrownMessage(link, start_us, start_us + self.message_us[link], (chunk,))
             for chunk, rides in enumerate(self.rides)
             for link, start_us in rides.values()
         ]

@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.solvers.cp_sat import Outcome, Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.policy import PolicyTerms
-from taccl_py.synthesis.models.task import Task
-from taccl_py.synthesis.plan import Batch, Plan
+from taccl_py.synthesis.models.task import ModelTask
+from taccl_py.synthesis.plan import OrbitMessage, Plan
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Focus:
 
 
 @dataclass
-class _Variables:
+class _JointVariables:
     x: dict[int, Any]
     g: dict[int, Any]
     decided: frozenset[int]  # arcs whose x is constant
@@ -63,13 +63,13 @@ class _Variables:
 
 
 def solve_joint(
-    task: Task,
+    task: ModelTask,
     limits: Limits,
     hint: Plan | None,
     on_progress: Callable[[float, float], None] | None = None,
     focus: Focus | None = None,
     policy: PolicyTerms | None = None,
-) -> tuple[Plan | None, Outcome]:
+) -> tuple[Plan | None, SolverOutcome]:
     """Best plan found, or None, and how the search ended.
 
     The makespan is minimized; in a neighbourhood, sooner arrivals count among equal makespans, and with a policy the makespan
@@ -92,7 +92,7 @@ def solve_joint(
     return plan, outcome
 
 
-def _variables(model: Any, task: Task, focus: Focus | None) -> _Variables:
+def _variables(model: Any, task: ModelTask, focus: Focus | None) -> _JointVariables:
     q, upper = task.quotient, task.upper
     arrive: list[Any] = []
     finish: list[Any] = []
@@ -112,27 +112,27 @@ def _variables(model: Any, task: Task, focus: Focus | None) -> _Variables:
         message.append(model.new_int_var(0, upper, f"message{state}") if task.predecessor else begin[-1])
     decisions = _decisions(model, task, focus)
     makespan = model.new_int_var(task.lower, upper, "makespan")
-    return _Variables(
+    return _JointVariables(
         decisions.x, decisions.g, decisions.decided, decisions.settled, arrive, finish, begin, message, makespan
     )
 
 
 @dataclass(frozen=True)
-class _Decisions:
+class _JointDecisions:
     x: dict[int, Any]
     g: dict[int, Any]
     decided: frozenset[int] = frozenset()
     settled: frozenset[int] = frozenset()
 
 
-def _decisions(model: Any, task: Task, focus: Focus | None) -> _Decisions:
+def _decisions(model: Any, task: ModelTask, focus: Focus | None) -> _JointDecisions:
     """Use and join literals; outside of the focus they are constants, and arcs that the plan does not use are left out."""
     q = task.quotient
     heads = q.head.tolist()
     if focus is None:
         x = {a: model.new_bool_var(f"x{a}") for a in range(q.num_arcs) if not q.source[heads[a]]}
         g = {a: model.new_bool_var(f"g{a}") for a, before in task.predecessor.items() if a in x and before in x}
-        return _Decisions(x, g)
+        return _JointDecisions(x, g)
     kept = {arc for batch in focus.plan for arc in batch.arcs if heads[arc] not in focus.free}
     joined = {arc for batch in focus.plan for arc in batch.arcs if task.predecessor.get(arc, -1) in set(batch.arcs)}
     always = model.new_constant(1)
@@ -149,10 +149,10 @@ def _decisions(model: Any, task: Task, focus: Focus | None) -> _Decisions:
         elif a in joined:
             g[a] = always
             settled.add(a)
-    return _Decisions(x, g, frozenset(kept), frozenset(settled))
+    return _JointDecisions(x, g, frozenset(kept), frozenset(settled))
 
 
-def _every_wanted_state_is_entered_once(model: Any, task: Task, v: _Variables) -> None:
+def _every_wanted_state_is_entered_once(model: Any, task: ModelTask, v: _JointVariables) -> None:
     """Sum of x over the arcs into a state is 1 if the state is wanted, at most 1 otherwise."""
     q = task.quotient
     for state, arcs in enumerate(task.routes.into):
@@ -166,7 +166,7 @@ def _every_wanted_state_is_entered_once(model: Any, task: Task, v: _Variables) -
             model.add_at_most_one(entering)
 
 
-def _chunks_are_sent_after_they_arrive(model: Any, task: Task, v: _Variables) -> None:
+def _chunks_are_sent_after_they_arrive(model: Any, task: ModelTask, v: _JointVariables) -> None:
     """x[a] implies message[q] >= arrive[f]; a relay state must itself be entered."""
     q = task.quotient
     for a, used in v.x.items():
@@ -176,7 +176,7 @@ def _chunks_are_sent_after_they_arrive(model: Any, task: Task, v: _Variables) ->
             model.add_bool_or([*(v.x[b] for b in task.routes.into[tail] if b in v.x), used.negated()])
 
 
-def _messages_are_pieces_back_to_back(model: Any, task: Task, v: _Variables) -> None:
+def _messages_are_pieces_back_to_back(model: Any, task: ModelTask, v: _JointVariables) -> None:
     """Relate begin, finish, message and arrival of every used arc (identities in the module's text)."""
     q, grid = task.quotient, task.grid
     for a, used in v.x.items():
@@ -208,7 +208,7 @@ class _Piece:
     saved: int
 
 
-def _links_and_ports_serve_one_at_a_time(model: Any, task: Task, v: _Variables) -> None:
+def _links_and_ports_serve_one_at_a_time(model: Any, task: ModelTask, v: _JointVariables) -> None:
     """No two pieces overlap on a link or port, and each of them is busy before the makespan for all that it carries."""
     q, grid = task.quotient, task.grid
     users: dict[int, list[_Piece]] = {}
@@ -239,7 +239,7 @@ def _links_and_ports_serve_one_at_a_time(model: Any, task: Task, v: _Variables) 
         model.add(v.makespan >= first + sum(load))
 
 
-def _own_chunks_go_first(model: Any, task: Task, v: _Variables) -> None:
+def _own_chunks_go_first(model: Any, task: ModelTask, v: _JointVariables) -> None:
     """On a link between nodes the sender's own chunks start no later than those that it relays (sketch own_first)."""
     for own, other in task.routes.own_first_pairs:
         if own not in v.x or other not in v.x:
@@ -248,7 +248,7 @@ def _own_chunks_go_first(model: Any, task: Task, v: _Variables) -> None:
         model.add(v.message[head_other] >= v.message[head_own]).only_enforce_if([v.x[own], v.x[other]])
 
 
-def _the_rest_keeps_its_order(model: Any, task: Task, v: _Variables, focus: Focus) -> None:
+def _the_rest_keeps_its_order(model: Any, task: ModelTask, v: _JointVariables, focus: Focus) -> None:
     """Arcs outside of the focus follow each other on every link and port as they do in the plan."""
     q, grid = task.quotient, task.grid
     last: dict[int, tuple[int, int]] = {}
@@ -264,7 +264,7 @@ def _the_rest_keeps_its_order(model: Any, task: Task, v: _Variables, focus: Focu
                 last[resource] = (a, more)
 
 
-def _minimize(model: Any, task: Task, v: _Variables, focus: Focus | None, policy: PolicyTerms | None) -> None:
+def _minimize(model: Any, task: ModelTask, v: _JointVariables, focus: Focus | None, policy: PolicyTerms | None) -> None:
     if policy is not None:
         model.minimize(policy.integer_objective(model, task, v.x))
     elif focus is None or not focus.free:
@@ -274,7 +274,7 @@ def _minimize(model: Any, task: Task, v: _Variables, focus: Focus | None, policy
         model.minimize(len(wanted) * v.makespan + sum(wanted))
 
 
-def _add_hint(model: Any, task: Task, v: _Variables, hint: Plan) -> None:
+def _add_hint(model: Any, task: ModelTask, v: _JointVariables, hint: Plan) -> None:
     q, grid = task.quotient, task.grid
     used = {arc for batch in hint for arc in batch.arcs}
     for a, literal in v.x.items():
@@ -313,7 +313,7 @@ def _depth(predecessor: Mapping[int, int], members: set[int], arc: int) -> int:
     return depth
 
 
-def _plan(task: Task, v: _Variables, outcome: Outcome) -> Plan:
+def _plan(task: ModelTask, v: _JointVariables, outcome: SolverOutcome) -> Plan:
     q = task.quotient
     batches: dict[tuple[int, int], list[int]] = {}
     for a, used in sorted(v.x.items()):
@@ -321,6 +321,6 @@ def _plan(task: Task, v: _Variables, outcome: Outcome) -> Plan:
             start = outcome.value(v.message[int(q.head[a])])
             batches.setdefault((int(q.link_orbit[a]), start), []).append(a)
     return tuple(
-        Batch(tuple(arcs), float(start), float(max(outcome.value(v.arrive[int(q.head[a])]) for a in arcs)))
+        OrbitMessage(tuple(arcs), float(start), float(max(outcome.value(v.arrive[int(q.head[a])]) for a in arcs)))
         for (_, start), arcs in sorted(batches.items(), key=lambda item: (item[0][1], item[0][0]))
     )

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.solvers.cp_sat import Outcome, Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.plan import Batch, Plan
+from taccl_py.synthesis.plan import OrbitMessage, Plan
 from taccl_py.synthesis.quotient import Quotient
 
 
@@ -37,7 +37,7 @@ class RoundsTask:
     num_rounds: int
 
 
-def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, Outcome]:
+def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverOutcome]:
     """Return an algorithm as a plan whose times count rounds, or None, and how the search ended."""
     model = import_cp_model().CpModel()
     most = task.num_rounds - task.num_steps + 1
@@ -119,7 +119,7 @@ def _keep_capacities(model: Any, task: RoundsTask, x: dict[tuple[int, int], Any]
             model.add(sum(arcs) <= task.capacity[resource] * rounds[s])
 
 
-def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], outcome: Outcome) -> Plan:
+def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], outcome: SolverOutcome) -> Plan:
     """Chunks that use one link in one step are one batch."""
     ends = [0]
     for length in rounds:
@@ -129,5 +129,5 @@ def _plan(task: RoundsTask, x: dict[tuple[int, int], Any], rounds: list[Any], ou
         if outcome.value(used):
             together.setdefault((s, int(task.quotient.link_orbit[a])), []).append(a)
     return tuple(
-        Batch(tuple(arcs), float(ends[s]), float(ends[s + 1])) for (s, _), arcs in sorted(together.items())
+        OrbitMessage(tuple(arcs), float(ends[s]), float(ends[s + 1])) for (s, _), arcs in sorted(together.items())
     )  # fmt: skip

@@ -12,28 +12,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from taccl_py.solvers.cp_sat import Outcome, Status, import_cp_model, solve_cp
+from taccl_py.solvers.cp_sat import SolverOutcome, Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.models.task import Task
-from taccl_py.synthesis.plan import Batch, Plan
+from taccl_py.synthesis.models.task import ModelTask
+from taccl_py.synthesis.plan import OrbitMessage, Plan
 
 
 @dataclass
-class _Variables:
+class _StepVariables:
     x: dict[tuple[int, int], Any]
     run: dict[tuple[int, int], Any]
     length: list[Any]
 
 
-def fewest_steps(task: Task) -> int:
+def fewest_steps(task: ModelTask) -> int:
     """Least number of steps in which every wanted state can be reached."""
     q, hops = task.quotient, task.routes.hops
     return max((hops[state] for state in range(q.num_states) if q.required[state]), default=0)
 
 
 def solve_steps(
-    task: Task, num_steps: int, limits: Limits, on_progress: Callable[[float, float], None] | None = None
-) -> tuple[Plan | None, Outcome]:
+    task: ModelTask, num_steps: int, limits: Limits, on_progress: Callable[[float, float], None] | None = None
+) -> tuple[Plan | None, SolverOutcome]:
     """Best plan of `num_steps` steps, or None, and how the search ended.
 
     ``task.upper`` bounds the sum of the step lengths; ``task.predecessor`` says what may share alpha.
@@ -50,7 +50,7 @@ def solve_steps(
     return plan, outcome
 
 
-def _variables(model: Any, task: Task, num_steps: int) -> _Variables:
+def _variables(model: Any, task: ModelTask, num_steps: int) -> _StepVariables:
     q = task.quotient
     x = {}
     for a in range(q.num_arcs):
@@ -67,10 +67,10 @@ def _variables(model: Any, task: Task, num_steps: int) -> _Variables:
         model.add_bool_or([run[a, s], used.negated(), before])
     length = [model.new_int_var(0, task.upper, f"length{s}") for s in range(num_steps)]
     model.add(sum(length) <= task.upper)
-    return _Variables(x, run, length)
+    return _StepVariables(x, run, length)
 
 
-def _every_wanted_state_is_entered_once(model: Any, task: Task, v: _Variables, num_steps: int) -> None:
+def _every_wanted_state_is_entered_once(model: Any, task: ModelTask, v: _StepVariables, num_steps: int) -> None:
     q = task.quotient
     for state, arcs in enumerate(task.routes.into):
         entering = [v.x[a, s] for a in arcs for s in range(num_steps) if (a, s) in v.x]
@@ -82,7 +82,7 @@ def _every_wanted_state_is_entered_once(model: Any, task: Task, v: _Variables, n
             model.add_at_most_one(entering)
 
 
-def _chunks_move_one_hop_a_step(model: Any, task: Task, v: _Variables, num_steps: int) -> None:
+def _chunks_move_one_hop_a_step(model: Any, task: ModelTask, v: _StepVariables, num_steps: int) -> None:
     """x[a, s] needs the tail to have been entered in an earlier step."""
     q = task.quotient
     held: dict[tuple[int, int], list[Any]] = {}
@@ -95,7 +95,9 @@ def _chunks_move_one_hop_a_step(model: Any, task: Task, v: _Variables, num_steps
             model.add_bool_or([*held[tail, s], used.negated()])
 
 
-def _a_step_lasts_as_long_as_its_busiest_resource(model: Any, task: Task, v: _Variables, num_steps: int) -> None:
+def _a_step_lasts_as_long_as_its_busiest_resource(
+    model: Any, task: ModelTask, v: _StepVariables, num_steps: int
+) -> None:
     q, grid = task.quotient, task.grid
     users: dict[int, list[int]] = {}
     for a in range(q.num_arcs):
@@ -111,7 +113,7 @@ def _a_step_lasts_as_long_as_its_busiest_resource(model: Any, task: Task, v: _Va
                 model.add(v.length[s] >= sum(terms))
 
 
-def _own_chunks_go_first(model: Any, task: Task, v: _Variables, num_steps: int) -> None:
+def _own_chunks_go_first(model: Any, task: ModelTask, v: _StepVariables, num_steps: int) -> None:
     for own, other in task.routes.own_first_pairs:
         for s in range(num_steps):
             for later in range(s + 1, num_steps):
@@ -119,7 +121,7 @@ def _own_chunks_go_first(model: Any, task: Task, v: _Variables, num_steps: int) 
                     model.add_bool_or([v.x[other, s].negated(), v.x[own, later].negated()])
 
 
-def _plan(task: Task, v: _Variables, outcome: Outcome, num_steps: int) -> Plan:
+def _plan(task: ModelTask, v: _StepVariables, outcome: SolverOutcome, num_steps: int) -> Plan:
     q = task.quotient
     clock = 0
     batches = []
@@ -129,6 +131,6 @@ def _plan(task: Task, v: _Variables, outcome: Outcome, num_steps: int) -> Plan:
         for a in range(q.num_arcs):
             if (a, s) in v.x and outcome.value(v.x[a, s]):
                 together.setdefault(int(q.link_orbit[a]), []).append(a)
-        batches += [Batch(tuple(arcs), float(clock), float(end)) for _, arcs in sorted(together.items())]
+        batches += [OrbitMessage(tuple(arcs), float(clock), float(end)) for _, arcs in sorted(together.items())]
         clock = end
     return tuple(batches)

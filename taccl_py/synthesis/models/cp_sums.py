@@ -22,7 +22,7 @@ from taccl_py.solvers.limits import Limits
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Step:
+class SumStep:
     """What a rank gives a neighbour in a round: added to what it holds, or in its place."""
 
     round: int
@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class NodeMeeting:
     """Who hears from the other node, and what becomes of it.
 
     Attributes
@@ -55,8 +55,8 @@ class Meeting:
 class SumPlan:
     """An exchange of sums: rounds inside the nodes, and one message of every rank to the other node after the first round."""
 
-    steps: tuple[Step, ...]
-    meetings: tuple[Meeting, ...]
+    steps: tuple[SumStep, ...]
+    meetings: tuple[NodeMeeting, ...]
 
 
 def exchange_sums(neighbours: Sequence[Sequence[int]], rounds: int, groups: int, limits: Limits) -> SumPlan | None:
@@ -73,17 +73,17 @@ def exchange_sums(neighbours: Sequence[Sequence[int]], rounds: int, groups: int,
     limits
         When to stop.
     """
-    return _Sums(neighbours, rounds, groups).solve(limits)
+    return _SumModel(neighbours, rounds, groups).solve(limits)
 
 
-class _Sums:
+class _SumModel:
     """The model; letters as in the module's text."""
 
     def __init__(self, neighbours: Sequence[Sequence[int]], rounds: int, groups: int) -> None:
         self.model = import_cp_model().CpModel()
         self.neighbours, self.rounds, self.groups = neighbours, rounds, groups
         self.ranks = range(len(neighbours))
-        self.steps: dict[Step, Any] = {}
+        self.steps: dict[SumStep, Any] = {}
         self.x = {(s, v, 0): self.model.new_constant(int(s == v)) for s in self.ranks for v in self.ranks}
         for t in range(rounds):
             for v in self.ranks:
@@ -107,7 +107,7 @@ class _Sums:
         for group in range(self.groups):
             (hub,) = members(self.hub, group)
             for src, dst in zip(members(self.sends, group), members(self.hears, group), strict=True):
-                meetings.append(Meeting(src, dst, bool(outcome.value(self.keep[dst])), hub))
+                meetings.append(NodeMeeting(src, dst, bool(outcome.value(self.keep[dst])), hub))
         steps = [step for step, used in self.steps.items() if outcome.value(used)]
         return SumPlan(_of_use(steps, meetings, self.rounds), tuple(meetings))
 
@@ -123,7 +123,7 @@ class _Sums:
         return both
 
     def _step(self, t: int, u: int, v: int, *, adds: bool) -> Any:
-        return self.steps.setdefault(Step(t, u, v, adds), self._new())
+        return self.steps.setdefault(SumStep(t, u, v, adds), self._new())
 
     def _round(self, v: int, t: int) -> None:
         """A rank adds neighbours' sums to its own, or takes that of one instead; the first round only adds, which groups need."""
@@ -167,10 +167,10 @@ class _Sums:
         self.model.add_exactly_one(list(terms))
 
 
-def _of_use(steps: Sequence[Step], meetings: Sequence[Meeting], rounds: int) -> tuple[Step, ...]:
+def _of_use(steps: Sequence[SumStep], meetings: Sequence[NodeMeeting], rounds: int) -> tuple[SumStep, ...]:
     """Steps without those whose sums nobody needs later."""
     needed = {meeting.dst for meeting in meetings if meeting.adds}
-    kept: list[Step] = []
+    kept: list[SumStep] = []
     for t in reversed(range(rounds)):
         if t == 0:
             needed |= {meeting.src for meeting in meetings}

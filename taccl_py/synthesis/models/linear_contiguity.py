@@ -23,12 +23,12 @@ from typing import Any
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
-from taccl_py.synthesis.models.task import Task
-from taccl_py.synthesis.plan import Batch, Plan
+from taccl_py.synthesis.models.task import ModelTask
+from taccl_py.synthesis.plan import OrbitMessage, Plan
 
 
 @dataclass
-class _Variables:
+class _ContiguityVariables:
     start: dict[int, Any]
     finish: dict[int, Any]
     arrive: dict[int, Any]
@@ -37,7 +37,7 @@ class _Variables:
 
 
 def solve_contiguity(
-    task: Task,
+    task: ModelTask,
     order: Plan,
     solver: str,
     limits: Limits,
@@ -58,7 +58,7 @@ def solve_contiguity(
     return _plan(task, arcs, v), outcome
 
 
-def _variables(model: LinearModel, task: Task, arcs: list[int]) -> _Variables:
+def _variables(model: LinearModel, task: ModelTask, arcs: list[int]) -> _ContiguityVariables:
     q, upper = task.quotient, float(task.upper)
     last_on: dict[int, int] = {}
     before = {}
@@ -70,7 +70,7 @@ def _variables(model: LinearModel, task: Task, arcs: list[int]) -> _Variables:
             before[a] = candidate
         for resource in q.resources[a]:
             last_on[resource] = a
-    return _Variables(
+    return _ContiguityVariables(
         {a: model.real(f"start_{a}", 0.0, upper) for a in arcs},
         {a: model.real(f"finish_{a}", 0.0, upper) for a in arcs},
         {a: model.real(f"arrive_{a}", 0.0, upper) for a in arcs},
@@ -79,7 +79,7 @@ def _variables(model: LinearModel, task: Task, arcs: list[int]) -> _Variables:
     )
 
 
-def _data(model: LinearModel, task: Task, arcs: list[int], v: _Variables, makespan: Any) -> None:
+def _data(model: LinearModel, task: ModelTask, arcs: list[int], v: _ContiguityVariables, makespan: Any) -> None:
     q, grid = task.quotient, task.grid
     brings = {int(q.head[a]): a for a in arcs}
     for a in arcs:
@@ -91,7 +91,7 @@ def _data(model: LinearModel, task: Task, arcs: list[int], v: _Variables, makesp
             model.at_least([(v.start[a], 1.0), (v.arrive[feeder], -1.0)], 0.0)
 
 
-def _order_on_resources(model: LinearModel, task: Task, arcs: list[int], v: _Variables) -> None:
+def _order_on_resources(model: LinearModel, task: ModelTask, arcs: list[int], v: _ContiguityVariables) -> None:
     q, grid = task.quotient, task.grid
     last_on: dict[int, tuple[int, int]] = {}
     for a in arcs:
@@ -110,7 +110,7 @@ def _order_on_resources(model: LinearModel, task: Task, arcs: list[int], v: _Var
                 model.at_least(terms, -saved)
 
 
-def _joined_pieces(model: LinearModel, task: Task, v: _Variables) -> None:
+def _joined_pieces(model: LinearModel, task: ModelTask, v: _ContiguityVariables) -> None:
     upper = float(task.upper)
     for a, joined in v.g.items():
         other, beta = v.before[a], float(task.grid.beta[a])
@@ -120,7 +120,7 @@ def _joined_pieces(model: LinearModel, task: Task, v: _Variables) -> None:
         model.at_least([(v.finish[a], 1.0), (v.finish[other], -1.0), (joined, -upper - beta)], -upper)
 
 
-def _plan(task: Task, arcs: list[int], v: _Variables) -> Plan:
+def _plan(task: ModelTask, arcs: list[int], v: _ContiguityVariables) -> Plan:
     batches: list[list[int]] = []
     batch_of: dict[int, list[int]] = {}
     for a in arcs:
@@ -135,7 +135,7 @@ def _plan(task: Task, arcs: list[int], v: _Variables) -> Plan:
     brings = {int(task.quotient.head[a]): batch_of[a] for a in arcs}
     feeders = {a: brings.get(int(task.quotient.tail[a]), []) for a in arcs}
     return tuple(
-        Batch(
+        OrbitMessage(
             tuple(members),
             max(
                 [

@@ -22,12 +22,12 @@ from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
 from taccl_py.synthesis.models.policy import PolicyTerms
-from taccl_py.synthesis.models.task import Task
+from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.plan import Plan
 
 
 def solve_routing(
-    task: Task,
+    task: ModelTask,
     policy: PolicyTerms,
     solver: str,
     limits: Limits,
@@ -58,13 +58,13 @@ def solve_routing(
     return tuple(a for a, used in x.items() if (used.varValue or 0.0) > 0.5), outcome
 
 
-def _earliest(task: Task, state: int) -> int:
+def _earliest(task: ModelTask, state: int) -> int:
     """Least time at which a state holds; not above the lower bound where it need not hold, so that T may be below it."""
     most = task.upper if task.quotient.required[state] else task.lower
     return min(task.routes.earliest[state], most)
 
 
-def _entered_once(model: LinearModel, task: Task, x: Mapping[int, Any]) -> None:
+def _entered_once(model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> None:
     q = task.quotient
     for state, arcs in enumerate(task.routes.into):
         terms = [(x[a], 1.0) for a in arcs if a in x]
@@ -76,7 +76,9 @@ def _entered_once(model: LinearModel, task: Task, x: Mapping[int, Any]) -> None:
             model.at_most(terms, 1.0)
 
 
-def _causality(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any) -> None:
+def _causality(
+    model: LinearModel, task: ModelTask, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any
+) -> None:
     q = task.quotient
     for state, variable in hold.items():
         if q.required[state]:
@@ -93,7 +95,7 @@ def _causality(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mappi
             model.at_most([(used, 1.0), *((x[b], -1.0) for b in task.routes.into[tail] if b in x)], 0.0)
 
 
-def _load(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any) -> None:
+def _load(model: LinearModel, task: ModelTask, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any) -> None:
     """Load of every link and port, alone and behind the state that feeds it."""
     q, routes = task.quotient, task.routes
     users: dict[int, list[tuple[int, int]]] = {}
@@ -112,7 +114,7 @@ def _load(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mapping[in
             model.at_least(terms, 0.0)
 
 
-def _box_cuts(model: LinearModel, task: Task, x: Mapping[int, Any]) -> None:
+def _box_cuts(model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> None:
     """A chunk that some rank of a foreign node wants enters that node at least once."""
     q = task.quotient
     topology, collective = q.problem.topology, q.problem.collective
@@ -133,7 +135,7 @@ def _box_cuts(model: LinearModel, task: Task, x: Mapping[int, Any]) -> None:
             model.at_least(terms, 1.0)
 
 
-def _own_first(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mapping[int, Any]) -> None:
+def _own_first(model: LinearModel, task: ModelTask, x: Mapping[int, Any], hold: Mapping[int, Any]) -> None:
     q = task.quotient
     for own, other in task.routes.own_first_pairs:
         if own in x and other in x:
@@ -142,7 +144,9 @@ def _own_first(model: LinearModel, task: Task, x: Mapping[int, Any], hold: Mappi
             model.at_least([(after, 1.0), (before, -1.0), (x[own], -slack), (x[other], -slack)], -2 * slack)
 
 
-def _start(task: Task, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any, hint: Plan) -> dict[Any, float]:
+def _start(
+    task: ModelTask, x: Mapping[int, Any], hold: Mapping[int, Any], makespan: Any, hint: Plan
+) -> dict[Any, float]:
     values: dict[Any, float] = dict.fromkeys(x.values(), 0.0)
     values |= {variable: float(variable.lowBound) for variable in hold.values()}
     for batch in hint:

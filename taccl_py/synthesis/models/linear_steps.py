@@ -8,12 +8,12 @@ from typing import Any
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel, LinearOutcome
-from taccl_py.synthesis.models.task import Task
-from taccl_py.synthesis.plan import Batch, Plan
+from taccl_py.synthesis.models.task import ModelTask
+from taccl_py.synthesis.plan import OrbitMessage, Plan
 
 
 def solve_linear_steps(
-    task: Task,
+    task: ModelTask,
     num_steps: int,
     solver: str,
     limits: Limits,
@@ -44,7 +44,7 @@ def solve_linear_steps(
 _Uses = dict[tuple[int, int], Any]
 
 
-def _runs(model: LinearModel, task: Task, x: _Uses) -> _Uses:
+def _runs(model: LinearModel, task: ModelTask, x: _Uses) -> _Uses:
     """Whether an arc starts a message: at least x minus its predecessor's x in the same step."""
     run = {}
     for (a, s), used in x.items():
@@ -57,7 +57,7 @@ def _runs(model: LinearModel, task: Task, x: _Uses) -> _Uses:
     return run
 
 
-def _entered_once(model: LinearModel, task: Task, x: _Uses, num_steps: int) -> None:
+def _entered_once(model: LinearModel, task: ModelTask, x: _Uses, num_steps: int) -> None:
     q = task.quotient
     for state, arcs in enumerate(task.routes.into):
         terms = [(x[a, s], 1.0) for a in arcs for s in range(num_steps) if (a, s) in x]
@@ -69,7 +69,7 @@ def _entered_once(model: LinearModel, task: Task, x: _Uses, num_steps: int) -> N
             model.at_most(terms, 1.0)
 
 
-def _one_hop_a_step(model: LinearModel, task: Task, x: _Uses) -> None:
+def _one_hop_a_step(model: LinearModel, task: ModelTask, x: _Uses) -> None:
     q = task.quotient
     for (a, s), used in x.items():
         tail = int(q.tail[a])
@@ -78,7 +78,7 @@ def _one_hop_a_step(model: LinearModel, task: Task, x: _Uses) -> None:
             model.at_least([*earlier, (used, -1.0)], 0.0)
 
 
-def _busiest_resource(model: LinearModel, task: Task, x: _Uses, run: _Uses, length: list[Any]) -> None:
+def _busiest_resource(model: LinearModel, task: ModelTask, x: _Uses, run: _Uses, length: list[Any]) -> None:
     q, grid = task.quotient, task.grid
     terms: dict[tuple[int, int], list[tuple[Any, float]]] = {}
     for (a, s), used in x.items():
@@ -89,7 +89,7 @@ def _busiest_resource(model: LinearModel, task: Task, x: _Uses, run: _Uses, leng
         model.at_least([(length[s], 1.0), *row], 0.0)
 
 
-def _own_first(model: LinearModel, task: Task, x: _Uses, num_steps: int) -> None:
+def _own_first(model: LinearModel, task: ModelTask, x: _Uses, num_steps: int) -> None:
     for own, other in task.routes.own_first_pairs:
         for s in range(num_steps):
             later = [(x[own, t], 1.0) for t in range(s + 1, num_steps) if (own, t) in x]
@@ -97,7 +97,7 @@ def _own_first(model: LinearModel, task: Task, x: _Uses, num_steps: int) -> None
                 model.at_most([(x[other, s], 1.0), *later], 1.0)
 
 
-def _plan(task: Task, x: _Uses, length: list[Any]) -> Plan:
+def _plan(task: ModelTask, x: _Uses, length: list[Any]) -> Plan:
     q = task.quotient
     clock = 0.0
     batches = []
@@ -107,6 +107,6 @@ def _plan(task: Task, x: _Uses, length: list[Any]) -> Plan:
         for (a, step), used in x.items():
             if step == s and (used.varValue or 0.0) > 0.5:
                 together.setdefault(int(q.link_orbit[a]), []).append(a)
-        batches += [Batch(tuple(arcs), clock, end) for _, arcs in sorted(together.items())]
+        batches += [OrbitMessage(tuple(arcs), clock, end) for _, arcs in sorted(together.items())]
         clock = end
     return tuple(batches)

@@ -8,7 +8,7 @@ from typing import Any
 
 from taccl_py.sketch.model import Policy, Strategy
 from taccl_py.solvers.linear import LinearModel
-from taccl_py.synthesis.models.task import Task
+from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.plan import Plan
 from taccl_py.synthesis.quotient import Quotient
 
@@ -61,7 +61,7 @@ class PolicyTerms:
                 counted[orbit] = 1 if policy is Policy.UC_MIN else -1
         return PolicyTerms(sketch.strategy, counted, {orbit: tuple(arcs) for orbit, arcs in arcs_of.items()})
 
-    def value(self, task: Task, plan: Plan) -> float:
+    def value(self, task: ModelTask, plan: Plan) -> float:
         """What `integer_objective` minimizes, of a given plan."""
         used = {int(task.quotient.link_orbit[arc]) for batch in plan for arc in batch.arcs}
         total = float(sum(sign for orbit, sign in self.counted.items() if orbit in used))
@@ -76,7 +76,7 @@ class PolicyTerms:
             total += (1 if self.strategy is Strategy.MINMAX else -1) * extreme(load.values(), default=0)
         return total
 
-    def linear_terms(self, model: LinearModel, task: Task, x: Mapping[int, Any]) -> list[tuple[Any, float]]:
+    def linear_terms(self, model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> list[tuple[Any, float]]:
         """Objective terms for a routing MILP, weighted by TACCL's mu (in units of the smallest link cost)."""
         unit = _MU * min((task.grid.duration(a) for a in x), default=1)
         terms = []
@@ -93,7 +93,7 @@ class PolicyTerms:
             terms.append((self._extreme_load(model, task, x), _MU if self.strategy is Strategy.MINMAX else -_MU))
         return terms
 
-    def _extreme_load(self, model: LinearModel, task: Task, x: Mapping[int, Any]) -> Any:
+    def _extreme_load(self, model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> Any:
         """Variable for the largest (minmax) or smallest (maxmin) load of a link inside a node."""
         extreme = model.real("extreme_load", 0.0, float(task.upper))
         for arcs in self.arcs_of.values():
@@ -104,7 +104,7 @@ class PolicyTerms:
                 model.at_most([(extreme, 1.0), *((v, -c) for v, c in load)], 0.0)
         return extreme
 
-    def integer_objective(self, model: Any, task: Task, x: Mapping[int, Any]) -> Any:
+    def integer_objective(self, model: Any, task: ModelTask, x: Mapping[int, Any]) -> Any:
         """Objective for CP-SAT once the makespan is fixed."""
         terms = []
         for orbit, sign in sorted(self.counted.items()):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taccl_py.synthesis.grid import Grid
+from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
 
 
 @dataclass(frozen=True)
-class Task:
+class ModelTask:
     """A quotient with its costs, and what is known of the answer.
 
     Attributes
@@ -25,7 +25,7 @@ class Task:
     """
 
     quotient: Quotient
-    grid: Grid
+    grid: TimeGrid
     routes: Routes
     predecessor: Mapping[int, int]
     lower: int

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from taccl_py.synthesis.templates.moves import Move
+from taccl_py.synthesis.templates.moves import TemplateMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Circulant:
         skips = [num_ranks]
         while skips[0] > 1:
             skips.insert(0, -(-skips[0] // 2))
-        return Circulant(tuple(skips), tuple(_Search(skips, place).gets() for place in range(num_ranks)))
+        return Circulant(tuple(skips), tuple(_CirculantSearch(skips, place).gets() for place in range(num_ranks)))
 
     @property
     def period(self) -> int:
@@ -54,7 +54,7 @@ class Circulant:
         around = (math.floor(ideal), math.ceil(ideal))
         return min(around, key=lambda n: (n - 1 + self.period) * (alpha_us + whole_us / n))
 
-    def moves(self, ranks: tuple[int, ...], pieces: int) -> Iterator[Move]:
+    def moves(self, ranks: tuple[int, ...], pieces: int) -> Iterator[TemplateMessage]:
         """Every piece to all ranks, the first of which is the root, in the order of rounds."""
         period = self.period
         # Rounds are counted so that the last piece begins in the last round of a period.
@@ -68,10 +68,10 @@ class Circulant:
                 if piece >= 0 and piece not in has[place]:
                     has[place].add(piece)
                     start, src = number - skipped, (place - self.skips[step]) % len(ranks)
-                    yield Move(ranks[src], ranks[place], (piece,), start, start + 1)
+                    yield TemplateMessage(ranks[src], ranks[place], (piece,), start, start + 1)
 
 
-class _Search:
+class _CirculantSearch:
     """For the pieces that one place gets in the rounds of a period.
 
     Piece k of a period leaves the root in round k, for place skips[k]; a way to a place is a sum of skips, and the first of them tells

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from taccl_py.synthesis.templates.moves import Move, Moves, in_turn
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, in_turn
 from taccl_py.synthesis.templates.patterns import DOUBLING, Axis, axis, exchange, spread
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -36,7 +36,7 @@ class Delegates:
     dealing: Axis
 
     @staticmethod
-    def of(site: Site) -> Delegates | None:
+    def of(site: TemplateSite) -> Delegates | None:
         """None if nodes are not equal, their number or size is no power of two, or links are missing."""
         nodes = site.topology.node_ranks
         number, size = len(nodes), len(nodes[0])
@@ -66,17 +66,17 @@ class Delegates:
         home = {rank: node for node, ranks in enumerate(self.nodes) for rank in ranks}
         brought = {dst: of_node[home[src]] for src, dst in self.meetings}
         first = {rank: brought.get(rank, ()) for rank in home}
-        met = tuple(Move(src, dst, brought[dst], 0, 1) for src, dst in self.meetings)
+        met = tuple(TemplateMessage(src, dst, brought[dst], 0, 1) for src, dst in self.meetings)
         dealt = tuple(move for move in spread((self.dealing,), first) if move.chunks)
         return in_turn(spread((self.inside,), held), met, dealt)
 
-    def allreduce(self, site: Site, chunks: tuple[int, ...]) -> Moves | None:
+    def allreduce(self, site: TemplateSite, chunks: tuple[int, ...]) -> Moves | None:
         """Sums of nodes everywhere inside them; delegates put another node's sum in the place of their own; groups add up."""
         inside = exchange(site, self.nodes, DOUBLING, chunks)
         dealing = exchange(site, self.dealing.groups, DOUBLING, chunks)
         if inside is None or dealing is None:
             return None
-        return in_turn(inside, tuple(Move(src, dst, chunks, 0, 1) for src, dst in self.meetings), dealing)
+        return in_turn(inside, tuple(TemplateMessage(src, dst, chunks, 0, 1) for src, dst in self.meetings), dealing)
 
     def way(self, src: int, dst: int) -> tuple[int, ...]:
         """Way of a pair's chunk: to the delegate in the group of the destination's place, across, to the destination."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from taccl_py.synthesis.templates.patterns import DIRECT, PATTERNS, RING, Axis, axis
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
 Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Grid:
+class RankGrid:
     """Ranks as a grid.
 
     Attributes
@@ -34,7 +34,7 @@ class Grid:
         return tuple(len(groups[0]) for groups in self.axes)
 
 
-def grids(topology: Topology, most_axes: int = 3) -> Iterator[Grid]:
+def grids(topology: Topology, most_axes: int = 3) -> Iterator[RankGrid]:
     """Grids whose axes run along the ranks' numbers, inside nodes and across them, the inner axes first and last."""
     inner = len(topology.node_ranks[0])
     if any(len(ranks) != inner for ranks in topology.node_ranks):
@@ -44,11 +44,11 @@ def grids(topology: Topology, most_axes: int = 3) -> Iterator[Grid]:
     for sides in _factors(inner, most_axes if across == 1 else most_axes - 1):
         whole = sides if across == 1 else (*sides, across)
         axes = tuple(_along(order, whole, i) for i in range(len(whole)))
-        yield Grid("x".join(map(str, whole)), axes)
+        yield RankGrid("x".join(map(str, whole)), axes)
         if len(axes) > 1:
-            yield Grid("x".join(map(str, whole[::-1])) + " outer first", axes[::-1])
+            yield RankGrid("x".join(map(str, whole[::-1])) + " outer first", axes[::-1])
     if across > 1:
-        yield Grid(str(len(order)), (_along(order, (len(order),), 0),))
+        yield RankGrid(str(len(order)), (_along(order, (len(order),), 0),))
 
 
 def _factors(number: int, most: int) -> list[tuple[int, ...]]:
@@ -81,7 +81,7 @@ class Walk:
     axes: tuple[Axis, ...]
 
 
-def walks(site: Site) -> Iterator[Walk]:
+def walks(site: TemplateSite) -> Iterator[Walk]:
     """All grids with each pattern, or the first possible one on the axes where it is not possible."""
     known: dict[Groups, dict[str, Axis]] = {}
     seen = set()

@@ -13,16 +13,16 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.restrict import find_ways
 from taccl_py.synthesis.sums import adds_up
-from taccl_py.synthesis.templates.moves import Move, Plan, as_drafts, cut, turned
+from taccl_py.synthesis.templates.moves import TemplateMessage, TemplatePlan, as_drafts, cut, turned
 from taccl_py.synthesis.templates.packing import WORTH_COPIES, packed_parts
 from taccl_py.synthesis.templates.pairs import alltoall_plans
 from taccl_py.synthesis.templates.roots import broadcast_plans, scatter_plans
-from taccl_py.synthesis.templates.site import MANY_RANKS, Site, is_small
+from taccl_py.synthesis.templates.site import MANY_RANKS, TemplateSite, is_small
 from taccl_py.synthesis.templates.spreading import allgather_plans
 from taccl_py.synthesis.templates.sums import allreduce_plans
 from taccl_py.topology.model import Topology
@@ -74,10 +74,10 @@ def template_schedules(demand: Demand, within: float = math.inf) -> Iterator[Nam
                 yield NamedSchedule(fitted.plan.name, schedule)
 
 
-def _lots(plans: Iterable[Plan]) -> Iterator[list[Plan]]:
+def _lots(plans: Iterable[TemplatePlan]) -> Iterator[list[TemplatePlan]]:
     """Different plans, as many at once as one likes to keep."""
-    seen: set[frozenset[Move]] = set()
-    lot: list[Plan] = []
+    seen: set[frozenset[TemplateMessage]] = set()
+    lot: list[TemplatePlan] = []
     for plan in plans:
         key = frozenset(plan.moves)
         if key not in seen:
@@ -90,21 +90,21 @@ def _lots(plans: Iterable[Plan]) -> Iterator[list[Plan]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
+class _FittedTemplate:
     """A plan on the links of a machine, and how long the busiest link or port is busy if no batch is cut."""
 
-    plan: Plan
-    drafts: list[Draft]
+    plan: TemplatePlan
+    drafts: list[UntimedMessage]
     busiest_us: float
 
 
-def _fitting(demand: Demand, plans: Iterable[Plan]) -> Iterator[_Fitted]:
+def _fitting(demand: Demand, plans: Iterable[TemplatePlan]) -> Iterator[_FittedTemplate]:
     """The plans whose ranks are linked."""
     for plan in plans:
         chunk_bytes = demand.chunk_bytes(demand.collective(plan.chunks_per_rank))
         drafts = as_drafts(demand.topology, chunk_bytes, plan.moves)
         if drafts is not None:
-            yield _Fitted(plan, drafts, _busiest_us(demand.topology, chunk_bytes, drafts))
+            yield _FittedTemplate(plan, drafts, _busiest_us(demand.topology, chunk_bytes, drafts))
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _chunks(demand: Demand) -> int | None:
     return demand.chunks_per_rank or (1 if demand.topology.chunk_costs else None)
 
 
-def _timed(demand: Demand, fitted: _Fitted) -> Schedule | None:
+def _timed(demand: Demand, fitted: _FittedTemplate) -> Schedule | None:
     """The plan with exact times, or None if its sums come out wrong."""
     topology, collective, drafts = demand.topology, demand.collective(fitted.plan.chunks_per_rank), fitted.drafts
     chunk_bytes = demand.chunk_bytes(collective)
@@ -175,7 +175,7 @@ def _timed(demand: Demand, fitted: _Fitted) -> Schedule | None:
     return schedule if demand.kind is not Kind.ALLREDUCE or adds_up(schedule) else None
 
 
-def _packed(topology: Topology, chunk_bytes: float, draft: Draft) -> Iterator[Draft]:
+def _packed(topology: Topology, chunk_bytes: float, draft: UntimedMessage) -> Iterator[UntimedMessage]:
     """The draft, not to be cut if it is small: then the copies that keep it whole cost less than the alphas that they save.
 
     It is cut for the runtimes, whose steps carry so many chunks and no more.
@@ -187,7 +187,7 @@ def _packed(topology: Topology, chunk_bytes: float, draft: Draft) -> Iterator[Dr
         yield replace(draft, chunks=tuple(draft.chunks[place] for place in part), packed=True)
 
 
-def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[Draft]) -> float:
+def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[UntimedMessage]) -> float:
     """How long the busiest link or port is busy if no batch is cut."""
     busy_us = [0.0] * topology.num_resources
     for draft in drafts:
@@ -196,12 +196,12 @@ def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[Draft]) -> 
     return max(busy_us)
 
 
-def _plans(demand: Demand) -> Iterator[Plan]:
+def _plans(demand: Demand) -> Iterator[TemplatePlan]:
     """Templates of a kind; those that collect are those that spread, turned around, on the reversed machine."""
     kind, chunks = demand.kind, _chunks(demand)
     share = demand.collective(chunks or 1)
     chunk_bytes = demand.chunk_bytes(share) * share.chunks_per_rank
-    site, back = Site(demand.topology, chunk_bytes), Site(demand.topology.reversed(), chunk_bytes)
+    site, back = TemplateSite(demand.topology, chunk_bytes), TemplateSite(demand.topology.reversed(), chunk_bytes)
     match kind:
         case Kind.ALLGATHER:
             yield from allgather_plans(site, chunks)
@@ -221,6 +221,6 @@ def _plans(demand: Demand) -> Iterator[Plan]:
             yield from allreduce_plans(site, back, chunks)
 
 
-def _turned(plans: Iterator[Plan], *, reduce: bool) -> Iterator[Plan]:
+def _turned(plans: Iterator[TemplatePlan], *, reduce: bool) -> Iterator[TemplatePlan]:
     for plan in plans:
-        yield Plan(plan.name, plan.chunks_per_rank, turned(plan.moves, reduce=reduce))
+        yield TemplatePlan(plan.name, plan.chunks_per_rank, turned(plan.moves, reduce=reduce))

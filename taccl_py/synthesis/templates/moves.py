@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.topology.model import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class TemplateMessage:
     """Chunks that one rank sends to another.
 
     Attributes
@@ -37,11 +37,11 @@ class Move:
     reduce: bool = False
 
 
-Moves = tuple[Move, ...]
+Moves = tuple[TemplateMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TemplatePlan:
     """A template fitted to a machine.
 
     Attributes
@@ -59,19 +59,19 @@ class Plan:
     moves: Moves
 
 
-def end_of(moves: Iterable[Move]) -> float:
+def end_of(moves: Iterable[TemplateMessage]) -> float:
     """Time of the last arrival."""
     return max((move.end for move in moves), default=0.0)
 
 
-def shifted(moves: Iterable[Move], by: float) -> Moves:
+def shifted(moves: Iterable[TemplateMessage], by: float) -> Moves:
     """The same moves later."""
     return tuple(replace(move, start=move.start + by, end=move.end + by) for move in moves)
 
 
 def in_turn(*parts: Moves) -> Moves:
     """All moves of one part, then those of the next."""
-    found: list[Move] = []
+    found: list[TemplateMessage] = []
     for part in parts:
         found += shifted(part, end_of(found))
     return tuple(found)
@@ -80,7 +80,7 @@ def in_turn(*parts: Moves) -> Moves:
 def turned(moves: Moves, *, reduce: bool) -> Moves:
     """Every move the other way at the mirrored time; what spread copies collects sums, or what it spread."""
     end = end_of(moves)
-    return tuple(Move(m.dst, m.src, m.chunks, end - m.end, end - m.start, reduce) for m in reversed(moves))
+    return tuple(TemplateMessage(m.dst, m.src, m.chunks, end - m.end, end - m.start, reduce) for m in reversed(moves))
 
 
 def in_pieces(moves: Moves, pieces: tuple[tuple[int, ...], ...]) -> Moves:
@@ -99,7 +99,7 @@ def cut(num_chunks: int, num_pieces: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(borders[i], borders[i + 1])) for i in range(num_pieces))
 
 
-def as_drafts(topology: Topology, chunk_bytes: float, moves: Moves) -> list[Draft] | None:
+def as_drafts(topology: Topology, chunk_bytes: float, moves: Moves) -> list[UntimedMessage] | None:
     """Moves on the cheapest links, parallel ones in turn; None if two ranks have no link."""
     load_us = [0.0] * len(topology.links)
     drafts = []
@@ -110,5 +110,5 @@ def as_drafts(topology: Topology, chunk_bytes: float, moves: Moves) -> list[Draf
         size = len(move.chunks) * chunk_bytes
         link = min(links, key=lambda i: load_us[i] + topology.message_us(i, size))
         load_us[link] += topology.message_us(link, size)
-        drafts.append(Draft(link, move.chunks, move.start, move.end, move.reduce))
+        drafts.append(UntimedMessage(link, move.chunks, move.start, move.end, move.reduce))
     return drafts

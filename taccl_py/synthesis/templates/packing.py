@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.synthesis.templates.moves import cut
 
 # Chunks that do not lie together are copied together up to this size; copies of more take longer than the alphas that they save.
@@ -21,7 +21,7 @@ def most_packed(chunk_bytes: float) -> int:
     return min(MAX_COUNT, int(MOST_PACKED_BYTES / chunk_bytes))
 
 
-def packed_parts(draft: Draft, chunk_bytes: float) -> Iterator[Draft]:
+def packed_parts(draft: UntimedMessage, chunk_bytes: float) -> Iterator[UntimedMessage]:
     """The draft in parts whose chunks may be copied together.
 
     What lies together in as few parts is not cut: the runtime cuts it as it cuts what lies together. It is copied if it is small.

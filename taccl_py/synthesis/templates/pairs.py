@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from taccl_py.synthesis.templates.delegates import Delegates, flipped
-from taccl_py.synthesis.templates.grids import Grid, grids
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan
+from taccl_py.synthesis.templates.grids import RankGrid, grids
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan
 from taccl_py.synthesis.templates.packing import MOST_PACKED_BYTES
 from taccl_py.synthesis.templates.patterns import DOUBLING
-from taccl_py.synthesis.templates.site import MANY_RANKS, Site
+from taccl_py.synthesis.templates.site import MANY_RANKS, TemplateSite
 from taccl_py.synthesis.templates.spreading import Camp, camps
 
 # Axes of a grid on which a chunk takes one hop each, for messages that can be packed and for others.
@@ -21,7 +21,7 @@ _MOST_AXES, _FEW_AXES = 5, 3
 Way = Callable[[int, int], tuple[int, ...]]
 
 
-def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
+def alltoall_plans(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Every AllToAll template that the machine's links allow."""
     num_ranks, num_nodes = site.topology.num_ranks, site.topology.num_nodes
     parents = [site.path_parents(source) for source in range(num_ranks)]
@@ -53,8 +53,10 @@ def alltoall_plans(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
     for name, way in ways.items():
         moves = _along(way, num_ranks, chunks_per_rank, far_first=False)
         if all(site.linked(move.src, move.dst) for move in moves):
-            yield Plan(name, chunks_per_rank, moves)
-            yield Plan(f"{name}, far first", chunks_per_rank, _along(way, num_ranks, chunks_per_rank, far_first=True))
+            yield TemplatePlan(name, chunks_per_rank, moves)
+            yield TemplatePlan(
+                f"{name}, far first", chunks_per_rank, _along(way, num_ranks, chunks_per_rank, far_first=True)
+            )
 
 
 def _quickest(parents: list[list[int]]) -> Way:
@@ -69,7 +71,7 @@ def _quickest(parents: list[list[int]]) -> Way:
     return way
 
 
-def _by_rails(site: Site) -> Way | None:
+def _by_rails(site: TemplateSite) -> Way | None:
     """Inside the node to the rank with the destination's local number, which waits for the whole node, then across.
 
     None if there is one node, or one that falls apart without the others.
@@ -92,7 +94,7 @@ def _by_rails(site: Site) -> Way | None:
     return way
 
 
-def _turns(grid: Grid, num_ranks: int) -> Way:
+def _turns(grid: RankGrid, num_ranks: int) -> Way:
     """Ways along the axes of a grid, one after the other."""
     place: list[list[int]] = [[0] * len(grid.axes) for _ in range(num_ranks)]
     group_of: list[dict[int, tuple[int, ...]]] = []
@@ -111,7 +113,7 @@ def _turns(grid: Grid, num_ranks: int) -> Way:
     return way
 
 
-def _led(camp: Camp, site: Site, quickest: Way, *, by_rail: bool) -> Way:
+def _led(camp: Camp, site: TemplateSite, quickest: Way, *, by_rail: bool) -> Way:
     """To another node through a leader of the own node and the leader of the destination; inside a node on a quickest path.
 
     The leader of the own node is the source's, or ``by_rail`` the one in the same position as the destination's. Leaders wait
@@ -141,7 +143,7 @@ def _led(camp: Camp, site: Site, quickest: Way, *, by_rail: bool) -> Way:
     return way
 
 
-def _doubled(way: Way, camp: Camp, site: Site) -> Way:
+def _doubled(way: Way, camp: Camp, site: TemplateSite) -> Way:
     """The same ways, but from leader to leader over others: one bit of the place after the other, together with theirs."""
     node_of = site.topology.node_of
     places = {rank: (group, place) for group in camp.across.groups for place, rank in enumerate(group)}
@@ -162,7 +164,7 @@ def _doubled(way: Way, camp: Camp, site: Site) -> Way:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Hop:
+class _PairMessage:
     """A message that chunks share."""
 
     start: int
@@ -171,7 +173,7 @@ class _Hop:
     dst: int
 
 
-def _in_waves(site: Site, quickest: Way, chunks_per_rank: int) -> Iterator[Plan]:
+def _in_waves(site: TemplateSite, quickest: Way, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Leaders again, but what is for each node is gathered, crosses and is dealt out for itself.
 
     So the first message to another node waits for less, and less is left to be dealt out behind the last one; what is between these
@@ -180,7 +182,7 @@ def _in_waves(site: Site, quickest: Way, chunks_per_rank: int) -> Iterator[Plan]
     num_ranks = site.topology.num_ranks
     for camp in camps(site):
         way = _led(camp, site, quickest, by_rail=False)
-        carried: dict[_Hop, list[int]] = {}
+        carried: dict[_PairMessage, list[int]] = {}
         for src in range(num_ranks):
             for dst in range(num_ranks):
                 first = (src * num_ranks + dst) * chunks_per_rank
@@ -188,12 +190,13 @@ def _in_waves(site: Site, quickest: Way, chunks_per_rank: int) -> Iterator[Plan]
                     carried.setdefault(hop, []).extend(range(first, first + chunks_per_rank))
         if all(site.linked(hop.src, hop.dst) for hop in carried):
             moves = tuple(
-                Move(hop.src, hop.dst, tuple(chunks), hop.start, hop.end) for hop, chunks in sorted(carried.items())
+                TemplateMessage(hop.src, hop.dst, tuple(chunks), hop.start, hop.end)
+                for hop, chunks in sorted(carried.items())
             )
-            yield Plan(f"{camp.name}, node by node", chunks_per_rank, moves)
+            yield TemplatePlan(f"{camp.name}, node by node", chunks_per_rank, moves)
 
 
-def _hops_in_waves(hops: tuple[int, ...], site: Site) -> Iterator[_Hop]:
+def _hops_in_waves(hops: tuple[int, ...], site: TemplateSite) -> Iterator[_PairMessage]:
     """Hops of a way, with times: nodes are gathered for one after the other, then they are sent to, dealing out meanwhile."""
     node_of, num_nodes, length = site.topology.node_of, site.topology.num_nodes, site.topology.num_ranks
     wave = (node_of[hops[-1]] - node_of[hops[0]]) % num_nodes
@@ -204,7 +207,7 @@ def _hops_in_waves(hops: tuple[int, ...], site: Site) -> Iterator[_Hop]:
         if wave and node_of[here] != node_of[there]:
             at, lasts = max(at, (num_nodes + wave - 2) * length), length
         if here != there:
-            yield _Hop(at, at + lasts, here, there)
+            yield _PairMessage(at, at + lasts, here, there)
         at += lasts
 
 
@@ -233,6 +236,6 @@ def _along(way: Way, num_ranks: int, chunks_per_rank: int, *, far_first: bool) -
                     key = (number, -left, (there - here) % num_ranks, here, there)
                     carried.setdefault(key, []).extend(range(first, first + chunks_per_rank))
     return tuple(
-        Move(here, there, tuple(chunks), number, number + 1)
+        TemplateMessage(here, there, tuple(chunks), number, number + 1)
         for (number, _, _, here, there), chunks in sorted(carried.items())
     )

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taccl_py.synthesis.templates.moves import Move, Moves
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
 
@@ -47,7 +47,7 @@ DIRECT, RING, DOUBLING = "direct", "ring", "doubling"
 PATTERNS = (DIRECT, DOUBLING, RING)
 
 
-def axis(site: Site, name: str, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
+def axis(site: TemplateSite, name: str, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
     """Axis on which all groups follow one pattern, or None where links for it are missing.
 
     Parameters
@@ -119,7 +119,7 @@ def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves
         Chunks that each rank has at first; ranks of one group have different ones.
     """
     now = dict(held)
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     time = 0
     for each in axes:
         before = dict(now)
@@ -127,7 +127,7 @@ def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves
             for one in step:
                 for group in each.groups:
                     chunks = sorted(c for origin in one.origins for c in before[group[origin]])
-                    moves.append(Move(group[one.src], group[one.dst], tuple(chunks), time, time + 1))
+                    moves.append(TemplateMessage(group[one.src], group[one.dst], tuple(chunks), time, time + 1))
             time += 1
         for group in each.groups:
             together = tuple(chunk for rank in group for chunk in before[rank])
@@ -135,7 +135,9 @@ def spread(axes: tuple[Axis, ...], held: Mapping[int, tuple[int, ...]]) -> Moves
     return tuple(moves)
 
 
-def exchange(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]) -> Moves | None:
+def exchange(
+    site: TemplateSite, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]
+) -> Moves | None:
     """Sum chunks within each group by exchanging partial sums, everyone at the same time.
 
     None where links are missing, or where those of a step share a port, which lets the first sums arrive before the last ones leave.
@@ -149,14 +151,14 @@ def exchange(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks:
     moves = []
     for time, step in enumerate(along.steps):
         moves += [
-            Move(group[one.src], group[one.dst], chunks, time, time + 1, reduce=True)
+            TemplateMessage(group[one.src], group[one.dst], chunks, time, time + 1, reduce=True)
             for one in step
             for group in along.groups
         ]
     return tuple(moves)
 
 
-def _at_once(site: Site, groups: tuple[tuple[int, ...], ...], num_bytes: float) -> bool:
+def _at_once(site: TemplateSite, groups: tuple[tuple[int, ...], ...], num_bytes: float) -> bool:
     """Whether everyone in each group can send to all others before anything arrives, if all of it goes in one piece or in many.
 
     Said of all that have parallel links, too, whose ports may be different ones.

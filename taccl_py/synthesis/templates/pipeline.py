@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from taccl_py.synthesis.templates.moves import Move, Moves
-from taccl_py.synthesis.templates.site import Edge, Site
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
+from taccl_py.synthesis.templates.site import Edge, TemplateSite
 from taccl_py.units import BYTES_PER_MB
 
 # Pieces of every stripe.
@@ -50,7 +50,7 @@ class Pipeline:
         Time that it should take.
     """
 
-    site: Site
+    site: TemplateSite
     root: int
     size_bytes: float
     trees: tuple[Sequence[Tells], ...]
@@ -94,7 +94,7 @@ class Pipeline:
                 for e in edges:
                     # Of what is to start at the same time, rounding aside, the older piece goes first.
                     start_us, end_us = (round(time_us + later_us, _DIGITS) for time_us in (e.start_us, e.end_us))
-                    found.append(Move(e.src, e.dst, chunks, start_us, end_us))
+                    found.append(TemplateMessage(e.src, e.dst, chunks, start_us, end_us))
         return tuple(sorted(found, key=lambda move: move.start))
 
     @property

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import islice
 
 from taccl_py.synthesis.templates.circulant import Circulant
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan, in_turn, shifted
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, RING, axis, spread
 from taccl_py.synthesis.templates.pipeline import MOST_CHUNKS, MOST_MOVES, Pipeline
-from taccl_py.synthesis.templates.site import Edge, Site
+from taccl_py.synthesis.templates.site import Edge, TemplateSite
 from taccl_py.synthesis.templates.spreading import handed_out, ring_sets
 
 # Into how many pieces a broadcast may be cut.
@@ -19,7 +19,7 @@ _PIECES = (1, 2, 4, 8, 16, 32, 64)
 _MOST_PIPELINES = 3
 
 
-def center(site: Site) -> int:
+def center(site: TemplateSite) -> int:
     """Rank from which a tree reaches all others first."""
     ranks = range(site.topology.num_ranks)
     size_bytes = site.chunk_bytes * len(ranks)
@@ -31,7 +31,7 @@ def center(site: Site) -> int:
     return min(site.topology.node_ranks[0], key=end_us)
 
 
-def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+def broadcast_plans(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
     """Every Broadcast template that the machine's links allow.
 
     Parameters
@@ -47,10 +47,10 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
     for pieces in (num_pieces,) if num_pieces is not None else _PIECES:
         small = replace(site, chunk_bytes=site.chunk_bytes / pieces)
         for name, edges in _trees(small, root, ranks):
-            yield Plan(f"{name}, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
+            yield TemplatePlan(f"{name}, {pieces} pieces", pieces, _pipelined(edges, root, pieces))
         order = small.path(ranks, root)
         if order is not None:
-            yield Plan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
+            yield TemplatePlan(f"chain, {pieces} pieces", pieces, _down_chain(order, pieces))
     yield from _around_rings(site, root, num_pieces)
     yield from _down_inner_trees(site, root, num_pieces)
     yield from _in_rounds(site, root, num_pieces)
@@ -60,16 +60,16 @@ def broadcast_plans(site: Site, root: int, num_pieces: int | None) -> Iterator[P
         for name in (DIRECT, RING):
             moves = _scattered(site, root, pieces // num_ranks, name)
             if moves is not None:
-                yield Plan(f"scatter and {name} allgather", pieces, moves)
+                yield TemplatePlan(f"scatter and {name} allgather", pieces, moves)
     width = len(site.topology.node_ranks[0])
     pieces = num_pieces or width
     if pieces % width == 0:
         dealt = _dealt(replace(site, chunk_bytes=site.chunk_bytes / width), root, pieces // width)
         if dealt is not None:
-            yield Plan("scatter inside, across, allgather inside", pieces, dealt)
+            yield TemplatePlan("scatter inside, across, allgather inside", pieces, dealt)
 
 
-def _trees(site: Site, root: int, ranks: list[int]) -> Iterator[tuple[str, tuple[Edge, ...]]]:
+def _trees(site: TemplateSite, root: int, ranks: list[int]) -> Iterator[tuple[str, tuple[Edge, ...]]]:
     """Trees for messages of the site's size, with their names."""
     for name, one_entry in (("tree", False), ("tree with one entry a node", True)):
         edges = site.tree((root,), ranks, site.chunk_bytes, one_entry=one_entry)
@@ -81,20 +81,20 @@ def _pipelined(edges: tuple[Edge, ...], root: int, pieces: int) -> Moves:
     """Pieces one after the other down a tree: every rank passes a piece on to all before it turns to the next piece."""
     children: dict[int, int] = {}
     when = {root: 0}
-    planned: list[Move] = []
+    planned: list[TemplateMessage] = []
     period = max(sum(edge.src == src for edge in edges) for src in {edge.src for edge in edges})
     for edge in edges:
         start = when[edge.src] + children.get(edge.src, 0)
         children[edge.src] = children.get(edge.src, 0) + 1
         when[edge.dst] = start + 1
         planned += [
-            Move(edge.src, edge.dst, (piece,), start + piece * period, start + piece * period + 1)
+            TemplateMessage(edge.src, edge.dst, (piece,), start + piece * period, start + piece * period + 1)
             for piece in range(pieces)
         ]
     return tuple(sorted(planned, key=lambda move: move.start))
 
 
-def _around_rings(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+def _around_rings(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
     """Pieces by turns down chains, each of which is a ring cut open behind the root."""
     for rings in ring_sets(site):
         number = len(rings)
@@ -106,18 +106,20 @@ def _around_rings(site: Site, root: int, num_pieces: int | None) -> Iterator[Pla
                     for j, chain in enumerate(chains)
                     for move in _down_chain(chain, pieces // number)
                 ]
-                yield Plan(f"{number} chains, {pieces} pieces", pieces, tuple(sorted(moves, key=lambda m: m.start)))
+                yield TemplatePlan(
+                    f"{number} chains, {pieces} pieces", pieces, tuple(sorted(moves, key=lambda m: m.start))
+                )
 
 
 def _down_chain(order: tuple[int, ...], pieces: int) -> Moves:
     return tuple(
-        Move(order[i], order[i + 1], (piece,), piece + i, piece + i + 1)
+        TemplateMessage(order[i], order[i + 1], (piece,), piece + i, piece + i + 1)
         for piece in range(pieces)
         for i in range(len(order) - 1)
     )
 
 
-def _down_inner_trees(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+def _down_inner_trees(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
     """Pieces by turns down trees with different inner ranks, where all ranks are linked and send to several at a time; the best ways.
 
     With as many trees as children of an inner rank, every rank passes on as much as it gets: a chain is the case of one. After
@@ -134,10 +136,10 @@ def _down_inner_trees(site: Site, root: int, num_pieces: int | None) -> Iterator
             found.append((number, pipeline))
     for number, pipeline in sorted(found, key=lambda each: (each[1].end_us, each[0]))[:_MOST_PIPELINES]:
         name = f"{number} trees with different inner ranks, {pipeline.num_chunks} pieces"
-        yield Plan(name, pipeline.num_chunks, pipeline.moves())
+        yield TemplatePlan(name, pipeline.num_chunks, pipeline.moves())
 
 
-def _in_rounds(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
+def _in_rounds(site: TemplateSite, root: int, num_pieces: int | None) -> Iterator[TemplatePlan]:
     """Pieces in the fewest rounds, where all messages take as long; the quickest way if ranks send and receive one at a time."""
     num_ranks = site.topology.num_ranks
     if not site.all_linked or len(set(site.cost_us.values())) > 1:
@@ -151,7 +153,7 @@ def _in_rounds(site: Site, root: int, num_pieces: int | None) -> Iterator[Plan]:
     numbers = (num_pieces,) if num_pieces is not None else sorted({ideal, low, min(2 * low, most)})
     ranks = (root, *(rank for rank in range(num_ranks) if rank != root))
     for pieces in numbers:
-        yield Plan(f"circulant rounds, {pieces} pieces", pieces, tuple(rounds.moves(ranks, pieces)))
+        yield TemplatePlan(f"circulant rounds, {pieces} pieces", pieces, tuple(rounds.moves(ranks, pieces)))
 
 
 def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, list[int]]:
@@ -171,19 +173,19 @@ def inner_tree(num_ranks: int, root: int, number: int, tree: int) -> dict[int, l
     return {root: inner[:1]} | tells
 
 
-def _scattered(site: Site, root: int, chunks: int, name: str) -> Moves | None:
+def _scattered(site: TemplateSite, root: int, chunks: int, name: str) -> Moves | None:
     """A part of the buffer to every rank, then AllGather."""
     ranks = tuple(rank for ranks in site.topology.node_ranks for rank in ranks)
     along = axis(site, name, (ranks,))
     if along is None:
         return None
     parts = {rank: tuple(range(i * chunks, (i + 1) * chunks)) for i, rank in enumerate(ranks)}
-    first = tuple(Move(root, rank, parts[rank], 0, 1) for rank in ranks if rank != root)
+    first = tuple(TemplateMessage(root, rank, parts[rank], 0, 1) for rank in ranks if rank != root)
     gather = tuple(move for move in spread((along,), parts) if move.dst != root)
     return in_turn(first, gather)
 
 
-def _dealt(site: Site, root: int, chunks: int) -> Moves | None:
+def _dealt(site: TemplateSite, root: int, chunks: int) -> Moves | None:
     """A part to every rank of the root's node, which brings it to the same place in the other nodes; then AllGather in nodes.
 
     Each part goes on by itself. So parts of different sizes, those that leave later being smaller, can use all links all the time.
@@ -200,12 +202,12 @@ def _dealt(site: Site, root: int, chunks: int) -> Moves | None:
     parts = [tuple(range(part * chunks, (part + 1) * chunks)) for part in range(len(rails))]
     leaves_us = [0.0] + [part * site.cost_us[root, rail[home]] for part, rail in enumerate(dealers[1:])]
     dealt_us = leaves_us[-1] + site.cost_us[root, dealers[-1][home]]
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     for rail, held, begin_us in zip(dealers, parts, leaves_us, strict=True):
         dealer = rail[home]
         begins_us = begin_us if dealer == root else begin_us + site.cost_us[root, dealer]
         if dealer != root:
-            moves.append(Move(root, dealer, held, begin_us, begins_us))
+            moves.append(TemplateMessage(root, dealer, held, begin_us, begins_us))
         across = handed_out(site, dealer, rail, held)
         if across is None:
             return None
@@ -213,7 +215,7 @@ def _dealt(site: Site, root: int, chunks: int) -> Moves | None:
         holds_us = {dealer: dealt_us} | {move.dst: begins_us + move.end for move in across}
         moves += shifted(across, begins_us)
         moves += [
-            Move(holder, other, held, start_us, start_us + site.cost_us[holder, other])
+            TemplateMessage(holder, other, held, start_us, start_us + site.cost_us[holder, other])
             for holder, start_us in holds_us.items()
             for other in _others_in_turn(holder, topology.node_ranks[topology.node_of[holder]])
             if other != root
@@ -227,7 +229,7 @@ def _others_in_turn(rank: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
     return (*ranks[place + 1 :], *ranks[:place])
 
 
-def scatter_plans(site: Site, root: int, chunks_per_rank: int) -> Iterator[Plan]:
+def scatter_plans(site: TemplateSite, root: int, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Every Scatter template that the machine's links allow."""
     ranks = [rank for ranks in site.topology.node_ranks for rank in ranks]
     parents = {"shortest paths": site.path_parents(root)}
@@ -240,10 +242,10 @@ def scatter_plans(site: Site, root: int, chunks_per_rank: int) -> Iterator[Plan]
             parents[name][edge.dst] = edge.src
     for name, parent in parents.items():
         if parent.count(-1) == 1:
-            yield Plan(name, chunks_per_rank, _down(parent, root, chunks_per_rank))
+            yield TemplatePlan(name, chunks_per_rank, _down(parent, root, chunks_per_rank))
 
 
-def _halving(site: Site, root: int, ranks: list[int]) -> list[int] | None:
+def _halving(site: TemplateSite, root: int, ranks: list[int]) -> list[int] | None:
     """Tree in which a rank hands over half of its ranks, neighbours in number, to one of them."""
     parent = [-1] * len(ranks)
 
@@ -264,7 +266,7 @@ def _halving(site: Site, root: int, ranks: list[int]) -> list[int] | None:
     return parent if hand_over(root, 0, len(ranks)) else None
 
 
-def _border(site: Site, ranks: list[int], low: int, high: int) -> int:
+def _border(site: TemplateSite, ranks: list[int], low: int, high: int) -> int:
     """Where to halve: between nodes if there are several, else in the middle."""
     node_of = site.topology.node_of
     borders = [i for i in range(low + 1, high) if node_of[ranks[i - 1]] != node_of[ranks[i]]]
@@ -286,12 +288,12 @@ def _down(parent: list[int], root: int, chunks_per_rank: int) -> Moves:
         return below[rank]
 
     gather(root)
-    moves: list[Move] = []
+    moves: list[TemplateMessage] = []
     ready = [(0, root)]
     while ready:
         time, src = ready.pop(0)
         for number, dst in enumerate(children[src]):
             chunks = tuple(rank * chunks_per_rank + part for rank in below[dst] for part in range(chunks_per_rank))
-            moves.append(Move(src, dst, chunks, time + number, time + number + 1))
+            moves.append(TemplateMessage(src, dst, chunks, time + number, time + number + 1))
             ready.append((time + number + 1, dst))
     return tuple(sorted(moves, key=lambda move: move.start))

@@ -38,7 +38,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Site:
+class TemplateSite:
     """A machine at one size.
 
     Attributes
@@ -124,7 +124,7 @@ class Site:
         return self.linked(one, other) and self.linked(other, one)
 
     @cached_property
-    def inside(self) -> Site:
+    def inside(self) -> TemplateSite:
         """The same machine without the links between nodes."""
         node_of = self.topology.node_of
         links = tuple(link for link in self.topology.links if node_of[link.src] == node_of[link.dst])

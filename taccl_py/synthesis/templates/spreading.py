@@ -9,9 +9,9 @@ from itertools import pairwise, permutations
 
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.grids import walks
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan, end_of, in_turn, shifted
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, end_of, in_turn, shifted
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, RING, Axis, axis, spread
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
 
 # Most rings that share the work.
@@ -20,35 +20,35 @@ _MOST_RINGS = 8
 _WORTH_A_RING = 0.99
 
 
-def allgather_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+def allgather_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
     """Every AllGather template that the machine's links allow; the chunk count is the template's where it is None."""
     chunks = chunks_per_rank or 1
     held = _own_chunks(site, chunks)
     for walk in walks(site):
-        yield Plan(walk.name, chunks, spread(walk.axes, held))
+        yield TemplatePlan(walk.name, chunks, spread(walk.axes, held))
     yield from sparse_plans(site, chunks_per_rank)
     delegates = Delegates.of(site)
     if delegates is not None:
-        yield Plan("delegates", chunks, delegates.allgather(held))
+        yield TemplatePlan("delegates", chunks, delegates.allgather(held))
     for name, moves in _relayed(site, held):
-        yield Plan(name, chunks, moves)
+        yield TemplatePlan(name, chunks, moves)
     for camp in camps(site):
         for way, inside in _gathered_in(camp, site, held):
-            yield Plan(f"{camp.name}{way}", chunks, _spread_in(camp, site, held, inside))
+            yield TemplatePlan(f"{camp.name}{way}", chunks, _spread_in(camp, site, held, inside))
 
 
-def sparse_plans(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+def sparse_plans(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
     """AllGather templates that need no regular links: quickest paths, and rings."""
     chunks = chunks_per_rank or 1
     held = _own_chunks(site, chunks)
     flooded = flood(site, (tuple(range(site.topology.num_ranks)),), held)
     if flooded is not None:
-        yield Plan("shortest paths", chunks, flooded)
+        yield TemplatePlan("shortest paths", chunks, flooded)
     yield from _over_nodes(site, held, chunks)
     yield from _rings(site, chunks_per_rank)
 
 
-def _own_chunks(site: Site, chunks_per_rank: int) -> dict[int, tuple[int, ...]]:
+def _own_chunks(site: TemplateSite, chunks_per_rank: int) -> dict[int, tuple[int, ...]]:
     """Chunks of every rank's share."""
     return {
         rank: tuple(range(rank * chunks_per_rank, (rank + 1) * chunks_per_rank))
@@ -56,7 +56,7 @@ def _own_chunks(site: Site, chunks_per_rank: int) -> dict[int, tuple[int, ...]]:
     }
 
 
-def flood(site: Site, groups: Iterable[tuple[int, ...]], held: Mapping[int, tuple[int, ...]]) -> Moves | None:
+def flood(site: TemplateSite, groups: Iterable[tuple[int, ...]], held: Mapping[int, tuple[int, ...]]) -> Moves | None:
     """What each rank holds to its group along quickest paths, one hop a step, together with whatever takes the same hop.
 
     None if a rank of a group is cut off, or a path leads out of its group.
@@ -72,7 +72,9 @@ def flood(site: Site, groups: Iterable[tuple[int, ...]], held: Mapping[int, tupl
                 if hop is None:
                     return None
                 carried.setdefault((hop, parent[rank], rank), []).extend(held[origin])
-    return tuple(Move(src, dst, tuple(chunks), hop, hop + 1) for (hop, src, dst), chunks in sorted(carried.items()))
+    return tuple(
+        TemplateMessage(src, dst, tuple(chunks), hop, hop + 1) for (hop, src, dst), chunks in sorted(carried.items())
+    )
 
 
 def _hops_inside(parent: list[int], origin: int, rank: int, group: tuple[int, ...]) -> int | None:
@@ -85,7 +87,9 @@ def _hops_inside(parent: list[int], origin: int, rank: int, group: tuple[int, ..
     return hops
 
 
-def _over_nodes(site: Site, held: Mapping[int, tuple[int, ...]], chunks_per_rank: int) -> Iterator[Plan]:
+def _over_nodes(
+    site: TemplateSite, held: Mapping[int, tuple[int, ...]], chunks_per_rank: int
+) -> Iterator[TemplatePlan]:
     """Quickest paths inside nodes and exchange across them, either first; for nodes without regular links."""
     topology = site.topology
     if topology.num_nodes == 1 or any(len(ranks) != len(topology.node_ranks[0]) for ranks in topology.node_ranks):
@@ -100,11 +104,13 @@ def _over_nodes(site: Site, held: Mapping[int, tuple[int, ...]], chunks_per_rank
     inner_first = flood(site.inside, topology.node_ranks, held)
     outer_first = flood(site.inside, topology.node_ranks, of_rail)
     if inner_first is not None and outer_first is not None:
-        yield Plan("paths inside, then across", chunks_per_rank, in_turn(inner_first, spread((across,), of_node)))
-        yield Plan("across, then paths inside", chunks_per_rank, in_turn(spread((across,), held), outer_first))
+        yield TemplatePlan(
+            "paths inside, then across", chunks_per_rank, in_turn(inner_first, spread((across,), of_node))
+        )
+        yield TemplatePlan("across, then paths inside", chunks_per_rank, in_turn(spread((across,), held), outer_first))
 
 
-def _relayed(site: Site, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
+def _relayed(site: TemplateSite, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
     """Groups of a node whose rank in one position sends to other nodes, and the one in another position receives.
 
     Groups gather, and then the rest of the node does while messages between nodes are on the way. These go around groups and
@@ -132,7 +138,7 @@ def _relayed(site: Site, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[
             for _, dst, group in sent:
                 foreign.setdefault(dst, []).extend(share[group[0]])
             first = spread((inside,), held)
-            across = tuple(Move(src, dst, share[src], 0, 1) for src, dst, _ in sent)
+            across = tuple(TemplateMessage(src, dst, share[src], 0, 1) for src, dst, _ in sent)
             own = (*shifted(across, end_of(first)), *shifted(spread((along,), share), end_of(first)))
             dealt = [handed_out(site, group[into], group, tuple(foreign[group[into]])) or () for group in groups]
             late = {rank: tuple(foreign[group[into]]) for group in groups for rank in group}
@@ -140,17 +146,17 @@ def _relayed(site: Site, held: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[
             yield f"from rank {out} to rank {into} of {width}", moves
 
 
-def _rings(site: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+def _rings(site: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
     """Every share cut into parts, each of which goes around a ring of its own."""
     for rings in ring_sets(site):
         number = len(rings)
         if number <= (chunks_per_rank or number):
             chunks = chunks_per_rank or number
             moves = [move for j in range(chunks) for move in _around(rings[j % number], j, chunks)]
-            yield Plan(f"{number} ring{'s' if number > 1 else ''}", chunks, tuple(moves))
+            yield TemplatePlan(f"{number} ring{'s' if number > 1 else ''}", chunks, tuple(moves))
 
 
-def ring_sets(site: Site) -> Iterator[tuple[tuple[int, ...], ...]]:
+def ring_sets(site: TemplateSite) -> Iterator[tuple[tuple[int, ...], ...]]:
     """Cycles through all ranks: one, and more where that takes load off the busiest link or port.
 
     Each is followed by the same one backwards where there are links; later ones avoid what is busy, and leave nodes from other
@@ -185,7 +191,7 @@ def _add_load(topology: Topology, ring: tuple[int, ...], load: list[int]) -> Non
             load[resource] += 1
 
 
-def _busiest_us(site: Site, rings: list[tuple[int, ...]]) -> float:
+def _busiest_us(site: TemplateSite, rings: list[tuple[int, ...]]) -> float:
     """Time of the busiest link or port if a message takes each step of each ring."""
     load = [0] * site.topology.num_resources
     for ring in rings:
@@ -201,13 +207,13 @@ def _steps_of(ring: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     return pairwise((*ring, ring[0]))
 
 
-def _around(ring: tuple[int, ...], part: int, chunks_per_rank: int) -> Iterator[Move]:
+def _around(ring: tuple[int, ...], part: int, chunks_per_rank: int) -> Iterator[TemplateMessage]:
     """Part `part` of every share around a ring."""
     size = len(ring)
     for step in range(size - 1):
         for i in range(size):
             chunk = ring[(i - step) % size] * chunks_per_rank + part
-            yield Move(ring[i], ring[(i + 1) % size], (chunk,), step, step + 1)
+            yield TemplateMessage(ring[i], ring[(i + 1) % size], (chunk,), step, step + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +249,7 @@ class Camp:
         return (self.across,) if self.local is None else (self.across, self.local)
 
 
-def camps(site: Site) -> Iterator[Camp]:
+def camps(site: TemplateSite) -> Iterator[Camp]:
     """Camps of neighbouring ranks of every possible size, with each of their positions as the leader's."""
     topology = site.topology
     size = len(topology.node_ranks[0])
@@ -262,21 +268,23 @@ def camps(site: Site) -> Iterator[Camp]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sort:
+class _MessageSort:
     """What tells leaders apart: the time of a tree in their camp, and of messages between them."""
 
     inside_us: float
     across_us: tuple[float, ...]
 
 
-def _sort_of_leader(site: Site, members: tuple[tuple[int, ...], ...], position: int) -> _Sort:
+def _sort_of_leader(site: TemplateSite, members: tuple[tuple[int, ...], ...], position: int) -> _MessageSort:
     leaders = [ranks[position] for ranks in members]
     edges = site.tree((leaders[0],), members[0], site.chunk_bytes) or ()
     across = (site.cost_us.get((leaders[0], other), math.inf) for other in leaders[1:])
-    return _Sort(max((edge.end_us for edge in edges), default=math.inf), tuple(across))
+    return _MessageSort(max((edge.end_us for edge in edges), default=math.inf), tuple(across))
 
 
-def _camp(site: Site, members: tuple[tuple[int, ...], ...], inside: Axis | None, position: int) -> Iterator[Camp]:
+def _camp(
+    site: TemplateSite, members: tuple[tuple[int, ...], ...], inside: Axis | None, position: int
+) -> Iterator[Camp]:
     nodes = site.topology.num_nodes
     leaders = tuple(ranks[position] for ranks in members)
     in_node = len(leaders) // nodes
@@ -287,13 +295,13 @@ def _camp(site: Site, members: tuple[tuple[int, ...], ...], inside: Axis | None,
         yield Camp(name, members, leaders, inside, across, local if in_node > 1 else None)
 
 
-def _first_axis(site: Site, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
+def _first_axis(site: TemplateSite, groups: tuple[tuple[int, ...], ...]) -> Axis | None:
     """Doubling if possible, else direct, else around."""
     found = (axis(site, name, groups) for name in (DOUBLING, DIRECT, RING))
     return next((each for each in found if each is not None), None)
 
 
-def _gathered_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
+def _gathered_in(camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]]) -> Iterator[tuple[str, Moves]]:
     """AllGather in camps by their pattern, and along quickest paths."""
     if camp.inside is not None:
         yield "", spread((camp.inside,), held)
@@ -302,7 +310,7 @@ def _gathered_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]]) -> It
         yield ", paths inside", flooded
 
 
-def _spread_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]], inside: Moves) -> Moves:
+def _spread_in(camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]], inside: Moves) -> Moves:
     """Among leaders after an AllGather in camps; what is the own node's goes around while other nodes' chunks are on the way."""
     share = {
         leader: tuple(chunk for rank in ranks for chunk in held[rank])
@@ -321,11 +329,13 @@ def _spread_in(camp: Camp, site: Site, held: dict[int, tuple[int, ...]], inside:
     return (*inside, *across, *early, *shifted(late, end_of((*across, *early))))
 
 
-def _around_node(camp: Camp, site: Site, share: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]) -> Moves:
+def _around_node(
+    camp: Camp, site: TemplateSite, share: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]
+) -> Moves:
     """What the leaders of a node have, to all of the node; `known` is what their camps have already."""
     node_of = site.topology.node_of
     among = spread((camp.local,), share) if camp.local is not None else ()
-    out: list[Move] = []
+    out: list[TemplateMessage] = []
     for leader, ranks in zip(camp.leaders, camp.members, strict=True):
         of_node = sorted(c for other in camp.leaders if node_of[other] == node_of[leader] for c in share[other])
         missing = tuple(chunk for chunk in of_node if chunk not in known.get(leader, ()))
@@ -334,9 +344,9 @@ def _around_node(camp: Camp, site: Site, share: dict[int, tuple[int, ...]], know
     return in_turn(among, tuple(out))
 
 
-def handed_out(site: Site, root: int, ranks: tuple[int, ...], chunks: tuple[int, ...]) -> Moves | None:
+def handed_out(site: TemplateSite, root: int, ranks: tuple[int, ...], chunks: tuple[int, ...]) -> Moves | None:
     """Chunks from one rank to all of the ranks along a tree; None if some rank cannot be reached."""
     edges = site.tree((root,), ranks, len(chunks) * site.chunk_bytes)
     if edges is None:
         return None
-    return tuple(Move(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)
+    return tuple(TemplateMessage(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from math import prod
 
 from taccl_py.synthesis.templates.delegates import Delegates
-from taccl_py.synthesis.templates.grids import Grid, Walk, grids, walks
-from taccl_py.synthesis.templates.moves import Move, Moves, Plan, cut, in_pieces, in_turn, turned
+from taccl_py.synthesis.templates.grids import RankGrid, Walk, grids, walks
+from taccl_py.synthesis.templates.moves import Moves, TemplateMessage, TemplatePlan, cut, in_pieces, in_turn, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, exchange, spread
 from taccl_py.synthesis.templates.roots import broadcast_plans, center
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import Camp, camps, handed_out, sparse_plans
 
 # More links a rank than this, and a meeting gains nothing over an exchange.
 _MOST_NEIGHBOURS = 8
 
 
-def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+def allreduce_plans(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
     """Every AllReduce template that the machine's links allow.
 
     Parameters
@@ -39,36 +39,36 @@ def allreduce_plans(site: Site, back: Site, chunks_per_rank: int | None) -> Iter
             moves = _halved(site, walk, summed, chunks)
             if moves is not None:
                 after = f", {summed} exchanged" if summed else ""
-                yield Plan(f"{walk.name}{after}", chunks, moves)
+                yield TemplatePlan(f"{walk.name}{after}", chunks, moves)
     for camp in camps(site):
         gathered = _camp_sums(camp, site, chunks)
         if gathered is not None:
-            yield Plan(camp.name, chunks, gathered)
+            yield TemplatePlan(camp.name, chunks, gathered)
     delegates = Delegates.of(site)
     delegated = delegates.allreduce(site, _everything(site, chunks)) if delegates is not None else None
     if delegated is not None:
-        yield Plan("delegates", chunks, delegated)
+        yield TemplatePlan("delegates", chunks, delegated)
     yield from _meetings(site, chunks)
     yield from _both_ways(site, back, chunks_per_rank)
     yield from _to_a_root_and_back(site, back, chunks)
 
 
-def _everything(site: Site, chunks_per_rank: int) -> tuple[int, ...]:
+def _everything(site: TemplateSite, chunks_per_rank: int) -> tuple[int, ...]:
     return tuple(range(site.topology.num_ranks * chunks_per_rank))
 
 
-def _exchanges(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
+def _exchanges(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Everything exchanged along all axes: least latency, most data."""
     for grid in grids(site.topology):
         for name in (DOUBLING, DIRECT):
             parts = [_exchanged(site, groups, name, _everything(site, chunks_per_rank)) for groups in grid.axes]
             found = [part for part in parts if part is not None]
             if len(found) == len(parts):
-                yield Plan(f"exchange {name} {grid.name}", chunks_per_rank, in_turn(*found))
+                yield TemplatePlan(f"exchange {name} {grid.name}", chunks_per_rank, in_turn(*found))
         yield from _crosswise(site, grid, chunks_per_rank)
 
 
-def _crosswise(site: Site, grid: Grid, chunks_per_rank: int) -> Iterator[Plan]:
+def _crosswise(site: TemplateSite, grid: RankGrid, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Two halves exchanged along two axes in either order, so that both axes' links are busy all the time."""
     if len(grid.axes) == 2:
         halves = cut(site.topology.num_ranks * chunks_per_rank, 2)
@@ -79,17 +79,19 @@ def _crosswise(site: Site, grid: Grid, chunks_per_rank: int) -> Iterator[Plan]:
         found = [in_turn(*(part for part in parts if part is not None)) for parts in both if None not in parts]
         if len(found) == len(halves):
             moves = tuple(sorted((move for each in found for move in each), key=lambda move: move.start))
-            yield Plan(f"exchange crosswise {grid.name}", chunks_per_rank, moves)
+            yield TemplatePlan(f"exchange crosswise {grid.name}", chunks_per_rank, moves)
 
 
-def _exchanged(site: Site, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]) -> Moves | None:
+def _exchanged(
+    site: TemplateSite, groups: tuple[tuple[int, ...], ...], name: str, chunks: tuple[int, ...]
+) -> Moves | None:
     """Exchange by a pattern, else by the other one."""
     other = DOUBLING if name == DIRECT else DIRECT
     moves = exchange(site, groups, name, chunks)
     return moves if moves is not None else exchange(site, groups, other, chunks)
 
 
-def _halved(site: Site, walk: Walk, summed: int, chunks_per_rank: int) -> Moves | None:
+def _halved(site: TemplateSite, walk: Walk, summed: int, chunks_per_rank: int) -> Moves | None:
     """ReduceScatter along the last axes, exchange along the first `summed` ones, AllGather along the last ones.
 
     Which part a rank sums up is free, so parts are numbered in the order of the axes and stay neighbours.
@@ -119,7 +121,7 @@ def _halved(site: Site, walk: Walk, summed: int, chunks_per_rank: int) -> Moves 
     return in_turn(turned(gather, reduce=True), *middle, gather)
 
 
-def _camp_sums(camp: Camp, site: Site, chunks_per_rank: int) -> Moves | None:
+def _camp_sums(camp: Camp, site: TemplateSite, chunks_per_rank: int) -> Moves | None:
     """Sum in camps to the leader, exchange among leaders, hand out in camps."""
     chunks = _everything(site, chunks_per_rank)
     outward = [
@@ -132,7 +134,7 @@ def _camp_sums(camp: Camp, site: Site, chunks_per_rank: int) -> Moves | None:
     return in_turn(turned(out, reduce=True), *(part for part in between if part is not None), out)
 
 
-def _meetings(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
+def _meetings(site: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Reduce to the nearest of a few ranks that are linked, exchange among them, Broadcast from them: for sparse machines."""
     chunks = _everything(site, chunks_per_rank)
     everyone = range(site.topology.num_ranks)
@@ -146,13 +148,13 @@ def _meetings(site: Site, chunks_per_rank: int) -> Iterator[Plan]:
             continue
         end_us = max(edge.end_us for edge in edges)
         if len(hosts) not in best or end_us < best[len(hosts)][0]:
-            out = tuple(Move(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)
+            out = tuple(TemplateMessage(edge.src, edge.dst, chunks, edge.start_us, edge.end_us) for edge in edges)
             best[len(hosts)] = (end_us, in_turn(turned(out, reduce=True), among, out))
     for number, (_, moves) in sorted(best.items()):
-        yield Plan(f"meeting of {number}", chunks_per_rank, moves)
+        yield TemplatePlan(f"meeting of {number}", chunks_per_rank, moves)
 
 
-def _hosts(site: Site) -> Iterator[tuple[int, ...]]:
+def _hosts(site: TemplateSite) -> Iterator[tuple[int, ...]]:
     """Pairs of linked ranks, and cycles of four."""
     if max(len(others) for others in site.neighbours) > _MOST_NEIGHBOURS:
         return
@@ -169,17 +171,17 @@ def _hosts(site: Site) -> Iterator[tuple[int, ...]]:
                     )
 
 
-def _both_ways(site: Site, back: Site, chunks_per_rank: int | None) -> Iterator[Plan]:
+def _both_ways(site: TemplateSite, back: TemplateSite, chunks_per_rank: int | None) -> Iterator[TemplatePlan]:
     """ReduceScatter and AllGather on rings and on quickest paths."""
     backward = {plan.name: plan for plan in sparse_plans(back, chunks_per_rank)}
     for plan in sparse_plans(site, chunks_per_rank):
         other = backward.get(plan.name)
         if other is not None:
             moves = in_turn(turned(other.moves, reduce=True), plan.moves)
-            yield Plan(plan.name, plan.chunks_per_rank, moves)
+            yield TemplatePlan(plan.name, plan.chunks_per_rank, moves)
 
 
-def _to_a_root_and_back(site: Site, back: Site, chunks_per_rank: int) -> Iterator[Plan]:
+def _to_a_root_and_back(site: TemplateSite, back: TemplateSite, chunks_per_rank: int) -> Iterator[TemplatePlan]:
     """Reduce to a rank in the middle, then Broadcast, both in pieces."""
     num_chunks = site.topology.num_ranks * chunks_per_rank
     root = center(site)
@@ -189,4 +191,4 @@ def _to_a_root_and_back(site: Site, back: Site, chunks_per_rank: int) -> Iterato
         if other is not None and plan.chunks_per_rank <= num_chunks:
             pieces = cut(num_chunks, plan.chunks_per_rank)
             moves = in_turn(turned(in_pieces(other.moves, pieces), reduce=True), in_pieces(plan.moves, pieces))
-            yield Plan(f"{plan.name} to rank {root} and back", chunks_per_rank, moves)
+            yield TemplatePlan(f"{plan.name} to rank {root} and back", chunks_per_rank, moves)

@@ -20,15 +20,15 @@ import numpy as np
 from taccl_py.solvers.limits import Over
 from taccl_py.solvers.max_flow import FlowNetwork
 from taccl_py.synthesis.symmetry import IntArray
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Tree
-from taccl_py.synthesis.trees.rounding import Forest, piece_us
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.packing import SpanningTree
+from taccl_py.synthesis.trees.rounding import TreeSet, piece_us
 
 _EPSILON = 1e-9
 _UNLIKE = 0.5
 
 
-def shares_only_links(network: Network) -> bool:
+def shares_only_links(network: CapacityNetwork) -> bool:
     """Whether trees meet in links only: no links share a port that takes time, no symmetry repeats trees, and all may go everywhere."""
     users = np.bincount(network.resources[network.beta > 0], minlength=network.num_resources)
     to_root = network.dst == np.array(network.roots)[:, None]
@@ -36,7 +36,7 @@ def shares_only_links(network: Network) -> bool:
     return len(network.images) == 1 and is_same and bool((users <= 1).all())
 
 
-def disjoint_trees(network: Network, parts: int, over: Over, seed: int = 0) -> Forest | None:
+def disjoint_trees(network: CapacityNetwork, parts: int, over: Over, seed: int = 0) -> TreeSet | None:
     """Whole trees of the least load, as shallow as they become side by side.
 
     Parameters
@@ -52,16 +52,18 @@ def disjoint_trees(network: Network, parts: int, over: Over, seed: int = 0) -> F
     """
     load_us = least_whole_load_us(network, parts)
     trees = grow(network, _capacities(network, load_us, parts), parts, over, seed)
-    return None if trees is None else Forest(trees, parts, load_us)
+    return None if trees is None else TreeSet(trees, parts, load_us)
 
 
-def grow(network: Network, capacities: IntArray, parts: int, over: Over, seed: int = 0) -> tuple[Tree, ...] | None:
+def grow(
+    network: CapacityNetwork, capacities: IntArray, parts: int, over: Over, seed: int = 0
+) -> tuple[SpanningTree, ...] | None:
     """So many trees from each root, no more of which take a link than can, [link]; None if there are none, or no time."""
-    growth = _Growth(network, capacities, parts)
+    growth = _TreeGrowth(network, capacities, parts)
     return growth.run(over, seed) if growth.can_be_completed() else None
 
 
-def least_whole_load_us(network: Network, parts: int) -> float:
+def least_whole_load_us(network: CapacityNetwork, parts: int) -> float:
     """Least load of the fullest link in us per megabyte of every root's data, if so many whole trees carry equal parts of each.
 
     It is the least multiple of a part's time on some link at which enough links lead into every set of ranks.
@@ -72,14 +74,14 @@ def least_whole_load_us(network: Network, parts: int) -> float:
     low, high = 0, len(loads) - 1
     while low < high:
         middle = (low + high) // 2
-        if _Growth(network, _capacities(network, float(loads[middle]), parts), parts).can_be_completed():
+        if _TreeGrowth(network, _capacities(network, float(loads[middle]), parts), parts).can_be_completed():
             high = middle
         else:
             low = middle + 1
     return float(loads[low]) if len(loads) else 0.0
 
 
-def _capacities(network: Network, load_us: float, parts: int) -> IntArray:
+def _capacities(network: CapacityNetwork, load_us: float, parts: int) -> IntArray:
     """Trees that a link can carry if it takes no longer than so many us per megabyte, [link]."""
     beta, most = network.beta.max(axis=1), parts * len(network.roots)
     fitting = np.full(len(beta), float(most))
@@ -88,14 +90,14 @@ def _capacities(network: Network, load_us: float, parts: int) -> IntArray:
     return whole
 
 
-class _Growth:
+class _TreeGrowth:
     """Trees that grow at the same time.
 
     Vertices are the ranks, one for every tree, and a source. The source leads to every tree (one unit each), a tree to all ranks
     that it has, and the source to the rank whose link is looked at.
     """
 
-    def __init__(self, network: Network, capacities: IntArray, parts: int) -> None:
+    def __init__(self, network: CapacityNetwork, capacities: IntArray, parts: int) -> None:
         self._network = network
         self._roots = [root for root in range(len(network.roots)) for _ in range(parts)]
         self._left = np.where(network.permitted.any(axis=0), capacities, 0)
@@ -121,7 +123,7 @@ class _Growth:
         wanted = len(self._roots)
         return all(self._flows.flow(self._source, rank) >= wanted for rank in range(self._network.num_ranks))
 
-    def run(self, over: Over, seed: int) -> tuple[Tree, ...] | None:
+    def run(self, over: Over, seed: int) -> tuple[SpanningTree, ...] | None:
         """Grow to the end, if time suffices; by other seeds than 0 as if links were slower, some more and some less."""
         network = self._network
         parts = len(self._roots) // len(network.roots)
@@ -146,7 +148,7 @@ class _Growth:
             for onwards in links_from[rank]:
                 if not self._has[tree, network.dst[onwards]]:
                     heapq.heappush(hops, (arrival_us + float(time_us[onwards]), tree, onwards))
-        return tuple(Tree(root, links) for root, links in zip(self._roots, self._into, strict=True))
+        return tuple(SpanningTree(root, links) for root, links in zip(self._roots, self._into, strict=True))
 
     def _may_take(self, tree: int, link: int) -> bool:
         """Whether all trees can be completed after a tree has taken a link to a rank that it does not have."""
@@ -173,7 +175,7 @@ class _Growth:
         self._flows.limit(self._first_member + tree * self._network.num_ranks + rank, FlowNetwork.UNLIMITED)
 
 
-def _links_from(network: Network) -> Sequence[Sequence[int]]:
+def _links_from(network: CapacityNetwork) -> Sequence[Sequence[int]]:
     links: list[list[int]] = [[] for _ in range(network.num_ranks)]
     for link, rank in enumerate(network.src.tolist()):
         links[rank].append(link)

@@ -31,21 +31,21 @@ from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.reversal import reduce_by_broadcast
 from taccl_py.synthesis.templates.moves import cut
-from taccl_py.synthesis.trees.grove import GroveFinder, groves
+from taccl_py.synthesis.trees.grove import SharedTreeSetFinder, groves
 from taccl_py.synthesis.trees.hub import hub_of, shared_out
-from taccl_py.synthesis.trees.jobs import Job, gather_jobs, reduce_jobs
+from taccl_py.synthesis.trees.jobs import PieceMessage, gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Plan, Rule, list_schedule
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, TreePlan, list_schedule
 from taccl_py.synthesis.trees.pipeline import Promise, promise_of
-from taccl_py.synthesis.trees.rails import Rails, RailSearch
+from taccl_py.synthesis.trees.rails import RailSearch, TreeRails
 from taccl_py.synthesis.trees.resize import resized
-from taccl_py.synthesis.trees.rounding import Forest
+from taccl_py.synthesis.trees.rounding import TreeSet
 from taccl_py.synthesis.trees.shallow import shallow_grounds, varied_trees
-from taccl_py.synthesis.trees.taper import Stand, TaperSearch, even_stands, uneven_stand
+from taccl_py.synthesis.trees.taper import TaperedTreeSet, TaperSearch, even_stands, uneven_stand
 from taccl_py.synthesis.trees.turnaround import turned_around
-from taccl_py.synthesis.trees.woods import ROUTED, Woods
-from taccl_py.synthesis.trees.work import StagesOnly, Work
+from taccl_py.synthesis.trees.woods import ROUTED, TreePacking
+from taccl_py.synthesis.trees.work import StagesOnly, TreeSearch
 from taccl_py.synthesis.uneven import fit_to_size, usable_counts
 from taccl_py.units import BYTES_PER_MB
 
@@ -62,8 +62,8 @@ _MOST_JOBS = 12_000
 # Jobs up to which the one best way to order is still tried.
 _MOST_JOBS_OF_ONE_RULE = 100_000
 _RULES = (
-    Rule(0.0), Rule(0.15), Rule(0.25), Rule(0.35, least=8.0), Rule(0.5, least=16.0), Rule(1.0), Rule(0.0, backwards=True),
-    Rule(paced=True), Rule(paced=True, backwards=True),
+    DispatchRule(0.0), DispatchRule(0.15), DispatchRule(0.25), DispatchRule(0.35, least=8.0), DispatchRule(0.5, least=16.0), DispatchRule(1.0), DispatchRule(0.0, backwards=True),
+    DispatchRule(paced=True), DispatchRule(paced=True, backwards=True),
 )  # fmt: skip
 # Ways to order that are kept when pieces become finer.
 _FEWEST_RULES = 3
@@ -122,13 +122,15 @@ def synthesize_trees(demand: Demand, options: Options, events: Events) -> Synthe
         )  # fmt: skip
     if demand.kind is Kind.REDUCE and demand.sketch is None:
         return reduce_by_broadcast(synthesize_trees, demand, options, events)
-    return _Run(demand, Work(options.limits, events), options.trees, options.bound).answer()
+    return _TreesRun(demand, TreeSearch(options.limits, events), options.trees, options.bound).answer()
 
 
-class _Run:
+class _TreesRun:
     """One call of the engine."""
 
-    def __init__(self, demand: Demand, work: Work, trees: int | None = None, known_bound: Bound | None = None) -> None:
+    def __init__(
+        self, demand: Demand, work: TreeSearch, trees: int | None = None, known_bound: Bound | None = None
+    ) -> None:
         self.demand, self.work, self.trees, self.known_bound = demand, work, trees, known_bound
         self.bound = Bound(0.0, "nothing has to move")
 
@@ -136,15 +138,17 @@ class _Run:
         """Search, lift and bound."""
         demand = self.demand
         turned = demand.kind in (Kind.REDUCE, Kind.REDUCESCATTER)
-        base = Woods(demand, self.work, backwards=turned)
+        base = TreePacking(demand, self.work, backwards=turned)
         self.bound = self._bound(base)
         self.work.events.bound(self.bound.time_us)
         backward = None
         if demand.kind is Kind.ALLREDUCE:
-            backward = Woods(demand, self.work, backwards=True)
+            backward = TreePacking(demand, self.work, backwards=True)
             if not np.array_equal(base.network.images, backward.network.images):
                 # A sketch turned around may have another symmetry; both ways must repeat alike.
-                base, backward = (Woods(demand, self.work, backwards=way, symmetric=False) for way in (False, True))
+                base, backward = (
+                    TreePacking(demand, self.work, backwards=way, symmetric=False) for way in (False, True)
+                )
             backward.share(base)
         chosen, choices = self._found(base, backward)
         with self.work.stage("schedule"):
@@ -160,7 +164,7 @@ class _Run:
             sized = [schedule for choice, schedule in pairs if choice.sized or choice.plan.end_us > near_us]
             return fit_to_size(answer, demand, limits, sized=sized)
 
-    def _found(self, base: Woods, backward: Woods | None) -> tuple[Woods, list[Choice]]:
+    def _found(self, base: TreePacking, backward: TreePacking | None) -> tuple[TreePacking, list[OrderChoice]]:
         """The best plans, the fastest first, and the machine that they are for."""
         hub, through_hub = (base, []) if backward is None else self._through_hub(base, backward)
         enough_us = _CLEARLY_LESS * self._gathers_us if through_hub else 0.0
@@ -170,7 +174,7 @@ class _Run:
         is_faster = not through_hub or found[0].plan.end_us <= through_hub[0].plan.end_us
         return (base, found) if is_faster else (hub, through_hub)
 
-    def _through_hub(self, base: Woods, backward: Woods) -> tuple[Woods, list[Choice]]:
+    def _through_hub(self, base: TreePacking, backward: TreePacking) -> tuple[TreePacking, list[OrderChoice]]:
         """Plans of an AllReduce through a hub, the fastest first, where a ReduceScatter and an AllGather would load links more."""
         is_small = base.network.num_ranks <= _MOST_RANKS_OF_DIRECT_HUB
         if not (is_small and self._is_free and backward.is_alike and self._is_long(base.network)):
@@ -178,7 +182,7 @@ class _Run:
         if self._gathers_us < self.bound.time_us * _GAIN:
             return base, []
         demand = replace(self.demand, kind=Kind.BROADCAST, root=hub_of(base.network))
-        forth, back = (Woods(demand, self.work, backwards=way, symmetric=False) for way in (False, True))
+        forth, back = (TreePacking(demand, self.work, backwards=way, symmetric=False) for way in (False, True))
         forth.let_links_carry_both_ways()
         back.share(forth)
         if not forth.is_direct and base.network.num_ranks > _MOST_RANKS_OF_HUB:
@@ -187,7 +191,7 @@ class _Run:
         if self._gathers_us < load_us * _GAIN:
             return base, []
         share = 1.0 if load_us < self._gathers_us * _MUCH_LESS else 0.5
-        run = _Run(demand, Work(self.work.left(share), self.work.events, self.work))
+        run = _TreesRun(demand, TreeSearch(self.work.left(share), self.work.events, self.work))
         run.bound = self.bound
         found = [shared_out(self.demand, choice) for choice in run._search(forth, back)]
         return forth, sorted((choice for choice in found if choice is not None), key=lambda choice: choice.plan.end_us)
@@ -197,16 +201,16 @@ class _Run:
         """Least time of a ReduceScatter and an AllGather, one after the other."""
         return 2 * self._bound_of(Kind.ALLGATHER).time_us
 
-    def _schedule(self, base: Woods, choice: Choice, *, turned: bool) -> Schedule:
+    def _schedule(self, base: TreePacking, choice: OrderChoice, *, turned: bool) -> Schedule:
         demand = self.demand
         kind = Kind.ALLREDUCE if demand.kind is Kind.ALLREDUCE else ROUTED[demand.kind]
         collective = Collective(kind, demand.topology.num_ranks, choice.num_chunks, demand.root)
         schedule = lifted(base.network, choice, collective, self._piece_bytes(choice.num_chunks))
         return combining(schedule, demand.topology) if turned else schedule
 
-    def _search(self, base: Woods, backward: Woods | None) -> list[Choice]:
+    def _search(self, base: TreePacking, backward: TreePacking | None) -> list[OrderChoice]:
         """Best plan over numbers of trees, of pieces, and ways to order them, and nearly as fast ones with fewer pieces."""
-        found: list[Choice] = []
+        found: list[OrderChoice] = []
         tapered = _is_single(base.network) and base.is_direct
         for forests in self._forests(base, backward):
             if self._is_enough(found):
@@ -231,7 +235,7 @@ class _Run:
         kept = [best, *_coarser(found), *self._usable(found), *_rivals(best, found)]
         return list({id(choice): choice for choice in kept}.values())
 
-    def _forests(self, base: Woods, backward: Woods | None) -> Iterator[list[Forest]]:
+    def _forests(self, base: TreePacking, backward: TreePacking | None) -> Iterator[list[TreeSet]]:
         """Whole trees to try, and backwards."""
         bases = [base] if backward is None else [base, backward]
         if base.is_direct:
@@ -242,11 +246,11 @@ class _Run:
         for parts in self._promising(base):
             yield [one.forest(parts) for one in bases]
 
-    def _fastest(self, bases: Sequence[Woods], grown: list[list[Forest]]) -> list[list[Forest]]:
+    def _fastest(self, bases: Sequence[TreePacking], grown: list[list[TreeSet]]) -> list[list[TreeSet]]:
         """Trees of one root that promise most, the best ones first, and instead of them others that promise more."""
         network = bases[0].network
 
-        def promised_us(forests: list[Forest]) -> float:
+        def promised_us(forests: list[TreeSet]) -> float:
             return self._promise(network, forests).time_us
 
         found = []
@@ -258,12 +262,12 @@ class _Run:
         found.sort(key=promised_us)
         return [forests for forests in found if promised_us(forests) < promised_us(found[0]) * _NO_MORE]
 
-    def _promise(self, network: Network, forests: Sequence[Forest]) -> Promise:
+    def _promise(self, network: CapacityNetwork, forests: Sequence[TreeSet]) -> Promise:
         """What direct trees of one root promise in no more pieces than can be."""
         most = forests[0].parts * max(self._possible_cuts(network, forests))
         return promise_of(network, forests[0], self._share_mb, most, both_ways=len(forests) > 1)
 
-    def _usable(self, found: list[Choice]) -> list[Choice]:
+    def _usable(self, found: list[OrderChoice]) -> list[OrderChoice]:
         """The best plan whose pieces are chunks that serve the size, unless the best of all or a coarser one is such a plan."""
         counts = usable_counts(self.demand)
         kept = (_best(found), *_coarser(found))
@@ -273,12 +277,12 @@ class _Run:
         return [_best(usable)]
 
     def _cut_finer(
-        self, base: Woods, backward: Woods | None, forests: Sequence[Forest], before: list[Choice]
-    ) -> list[Choice]:
+        self, base: TreePacking, backward: TreePacking | None, forests: Sequence[TreeSet], before: list[OrderChoice]
+    ) -> list[OrderChoice]:
         """Plans with ever more pieces for the same trees, until that stops paying."""
         parts, network = forests[0].parts, base.network
         rules = _RULES if backward is None else (*_RULES, *(replace(rule, in_turn=True) for rule in _RULES))
-        found: list[Choice] = []
+        found: list[OrderChoice] = []
         for cuts in self._numbers_of_cuts(base, forests):
             if self._is_enough([*before, *found]):
                 break
@@ -288,24 +292,26 @@ class _Run:
             jobs = tuple(gather_jobs(network, forests[0], cuts, sums))
             if len(jobs) > _MOST_JOBS:
                 rules = rules[:1]
-            costs = Costs.of(network, self._piece_bytes(parts * cuts), (1,) * (parts * cuts))
+            costs = PieceCosts.of(network, self._piece_bytes(parts * cuts), (1,) * (parts * cuts))
             plans = self._planned(jobs, costs, rules)
             ranked = sorted(plans, key=lambda rule: plans[rule].end_us)
-            found.append(self._evened(Choice(jobs, costs, parts * cuts, ranked[0], plans[ranked[0]])))
+            found.append(self._evened(OrderChoice(jobs, costs, parts * cuts, ranked[0], plans[ranked[0]])))
             rules = _with_prospects(ranked)
             self.work.events.incumbent(_best([*before, *found]).plan.end_us)
         return found
 
-    def _planned(self, jobs: Sequence[Job], costs: Costs, rules: Sequence[Rule]) -> dict[Rule, Plan]:
+    def _planned(
+        self, jobs: Sequence[PieceMessage], costs: PieceCosts, rules: Sequence[DispatchRule]
+    ) -> dict[DispatchRule, TreePlan]:
         """Plans by the rules for which there is time, and at least by the first."""
-        plans: dict[Rule, Plan] = {}
+        plans: dict[DispatchRule, TreePlan] = {}
         with self.work.stage("order"):
             for rule in rules:
                 if not (plans and self.work.over()):
                     plans[rule] = list_schedule(jobs, costs, rule)
         return plans
 
-    def _evened(self, choice: Choice) -> Choice:
+    def _evened(self, choice: OrderChoice) -> OrderChoice:
         """The same with pieces of nearly as many chunks each, where there are too many for better sizes to be found."""
         counts = usable_counts(self.demand)
         count = min((count for count in counts if count >= _CHUNKS_OF_A_PIECE * choice.num_chunks), default=0)
@@ -316,14 +322,14 @@ class _Run:
         plan = list_schedule(choice.jobs, costs, choice.rule)
         return replace(choice, costs=costs, num_chunks=count, plan=plan, sized=True)
 
-    def _tapered(self, base: Woods, backward: Woods | None, before: list[Choice]) -> list[Choice]:
+    def _tapered(self, base: TreePacking, backward: TreePacking | None, before: list[OrderChoice]) -> list[OrderChoice]:
         """Plans whose messages between nodes, or pieces, become smaller to the end, if they are better."""
         if not self._is_free or not self._is_long(base.network) or (backward is not None and _is_single(base.network)):
             return []
         found = self._on_shallow_trees(base) if backward is None else self._turned_around(base, backward, before)
         return [choice for choice in found if choice.plan.end_us < _best(before).plan.end_us]
 
-    def _turned_around(self, base: Woods, backward: Woods, before: list[Choice]) -> list[Choice]:
+    def _turned_around(self, base: TreePacking, backward: TreePacking, before: list[OrderChoice]) -> list[OrderChoice]:
         """Plans of an AllReduce that are one of a ReduceScatter and one of an AllGather."""
         least_us = (base.packing.bound_us + backward.packing.bound_us) * self._share_mb
         if _best(before).plan.end_us < least_us * _FAR:
@@ -335,14 +341,14 @@ class _Run:
             pairs = product(sums[:_MOST_TURNED], rests[:_MOST_TURNED])
             return [turned_around(base.network, turned, *pair) for pair in pairs]
 
-    def _gathers(self, base: Woods, limits: Limits) -> list[Choice]:
+    def _gathers(self, base: TreePacking, limits: Limits) -> list[OrderChoice]:
         """Plans of an AllGather, the fastest first."""
         demand = replace(self.demand, kind=Kind.ALLGATHER, topology=base.network.problem.topology)
-        run = _Run(demand, Work(limits, StagesOnly(self.work.events), self.work))
+        run = _TreesRun(demand, TreeSearch(limits, StagesOnly(self.work.events), self.work))
         run.bound = run._bound(base)
         return run._search(base, None)
 
-    def _on_shallow_trees(self, base: Woods) -> list[Choice]:
+    def _on_shallow_trees(self, base: TreePacking) -> list[OrderChoice]:
         """Tapering plans on trees from one root each."""
         counts = usable_counts(self.demand)
         with self.work.stage("packing"):
@@ -353,11 +359,11 @@ class _Run:
             # Trees of the whole machine have not been better where they are many, and take long.
             grounds = []
         with self.work.stage("packing"):
-            stands: list[Stand] = []
+            stands: list[TaperedTreeSet] = []
             if grounds and not grounds[0].straight:
                 # Where links between nodes decide, whole trees are even enough.
                 known = (*base.packing.known, *varied_trees(base.network, piece_mb, self.work.over))
-                finder = GroveFinder(base.network, base.packing, known, self.work.left())
+                finder = SharedTreeSetFinder(base.network, base.packing, known, self.work.left())
                 stands = [uneven_stand(grove) for grove in groves(finder.find)]
         with self.work.stage("rounding"):
             for ground in grounds:
@@ -368,21 +374,21 @@ class _Run:
                 found += [] if best is None else [best]
         return found
 
-    def _on_rails(self, network: Network) -> list[Choice]:
+    def _on_rails(self, network: CapacityNetwork) -> list[OrderChoice]:
         """The best plan in which only roots send to other nodes, if there is one."""
-        rails = Rails.of(network)
+        rails = TreeRails.of(network)
         if rails is None:
             return []
         with self.work.stage("rails"):
             best = RailSearch(rails, self._piece_bytes, usable_counts(self.demand), self.work.over).best()
         return [] if best is None else [best]
 
-    def _resized(self, network: Network, before: list[Choice]) -> list[Choice]:
+    def _resized(self, network: CapacityNetwork, before: list[OrderChoice]) -> list[OrderChoice]:
         """The best plans with better sizes."""
         if not self._is_free or not self._is_long(network):
             return []
         counts = usable_counts(self.demand)
-        found: list[Choice] = []
+        found: list[OrderChoice] = []
         for choice in sorted(before, key=lambda c: c.plan.end_us)[:_MOST_RESIZED]:
             if self._is_enough([*before, *found]):
                 break
@@ -392,9 +398,9 @@ class _Run:
             found += [] if better is None else [better]
         return found
 
-    def _shaken(self, choice: Choice, before: list[Choice]) -> list[Choice]:
+    def _shaken(self, choice: OrderChoice, before: list[OrderChoice]) -> list[OrderChoice]:
         """The same in a slightly different order, a number of times."""
-        found: list[Choice] = []
+        found: list[OrderChoice] = []
         for seed in range(1, min(_MOST_RESTARTS, _RESTART_JOBS // len(choice.jobs)) + 1):
             if self._is_enough([*before, *found]):
                 break
@@ -407,11 +413,11 @@ class _Run:
         """Whether numbers of trees and chunks may be chosen, and sizes."""
         return self.trees is None and self.demand.chunks_per_rank is None and self.demand.sketch is None
 
-    def _is_long(self, network: Network) -> bool:
+    def _is_long(self, network: CapacityNetwork) -> bool:
         """Whether what is sent takes much longer than the alphas of some messages."""
         return self.bound.time_us >= _LONG * float(network.least_message_us.max())
 
-    def _is_enough(self, found: list[Choice]) -> bool:
+    def _is_enough(self, found: list[OrderChoice]) -> bool:
         """Whether the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
@@ -425,7 +431,7 @@ class _Run:
         """Size of what every root has."""
         return self._piece_bytes(1) / BYTES_PER_MB
 
-    def _promising(self, base: Woods) -> list[int]:
+    def _promising(self, base: TreePacking) -> list[int]:
         """Numbers of trees for each root to try: the most even ones first, and the smallest ones, which are best for small sizes."""
         numbers = self._numbers_of_parts(base.network)
         numbers.sort(key=lambda parts: (round(base.least_load_us(parts), 6), parts))
@@ -433,7 +439,7 @@ class _Run:
             numbers.sort(key=lambda parts: (round(base.forest(parts).load_us, 6), parts))
         return list(dict.fromkeys([*numbers[:_MOST_FORESTS], *sorted(numbers)[:_FEWEST_FORESTS]]))
 
-    def _light(self, base: Woods) -> list[int]:
+    def _light(self, base: TreePacking) -> list[int]:
         """Numbers of trees to try on a direct machine: those with less load than all smaller numbers first, the least load first."""
         lighter: list[int] = []
         loads: dict[int, float] = {}
@@ -446,7 +452,7 @@ class _Run:
         others = sorted((parts for parts in loads if parts not in lighter), key=lambda parts: (loads[parts], parts))
         return [*lighter, *others] if _places(base.network) < _VERY_FEW_PLACES else lighter
 
-    def _numbers_of_parts(self, network: Network) -> list[int]:
+    def _numbers_of_parts(self, network: CapacityNetwork) -> list[int]:
         """Numbers of trees for each root that are possible."""
         if self.trees is not None:
             return [self.trees]
@@ -454,7 +460,7 @@ class _Run:
         most = min(_most_pieces(network), max(1, _MOST_MESSAGES // _places(network)))
         return [parts for parts in _PARTS if parts <= most and (wanted is None or wanted % parts == 0)]
 
-    def _numbers_of_cuts(self, base: Woods, forests: Sequence[Forest]) -> list[int]:
+    def _numbers_of_cuts(self, base: TreePacking, forests: Sequence[TreeSet]) -> list[int]:
         """Numbers of pieces of each tree's data to try: where it is known about how many are best, coarser ones only to choose rules."""
         possible = self._possible_cuts(base.network, forests)
         if not (base.is_direct and _is_single(base.network)) or len(possible) == 1:
@@ -465,7 +471,7 @@ class _Run:
         )
         return [cuts for cuts in coarse if cuts < fine[0]] + fine if fine else possible
 
-    def _possible_cuts(self, network: Network, forests: Sequence[Forest]) -> list[int]:
+    def _possible_cuts(self, network: CapacityNetwork, forests: Sequence[TreeSet]) -> list[int]:
         """Numbers of pieces of each tree's data, which goes one way or two."""
         wanted, parts = self.demand.chunks_per_rank, forests[0].parts
         if wanted is not None:
@@ -480,7 +486,7 @@ class _Run:
         )
         return [cuts for cuts in _CUTS if cuts <= max(1, most)]
 
-    def _bound(self, base: Woods) -> Bound:
+    def _bound(self, base: TreePacking) -> Bound:
         """Best of what holds for every algorithm on the machine and, per megabyte, for every packing under the sketch's restrictions."""
         bound = self.known_bound or self._bound_of(self.demand.kind)
         if self.demand.kind is Kind.ALLREDUCE:
@@ -502,60 +508,60 @@ class _Run:
             return demand_bound(demand.topology, kind, demand.root, size_bytes, limits)
 
 
-def _with_prospects(ranked: Sequence[Rule]) -> tuple[Rule, ...]:
+def _with_prospects(ranked: Sequence[DispatchRule]) -> tuple[DispatchRule, ...]:
     """Rules for finer pieces: what was among the slower half will be so again, but for those that come into their own there."""
     most = max(_FEWEST_RULES, (len(ranked) + 1) // 2)
     return (*ranked[:most], *(rule for rule in ranked[most:] if rule.paced))
 
 
-def _busiest(network: Network, forests: Sequence[Forest]) -> int:
+def _busiest(network: CapacityNetwork, forests: Sequence[TreeSet]) -> int:
     """Messages that a rank sends and receives, at most, if every tree's data is one piece."""
     links = np.concatenate([tree.used() for forest in forests for tree in forest.trees])
     of_trees = np.bincount(np.concatenate([network.src[links], network.dst[links]]), minlength=network.num_ranks)
     return int(sum(of_trees[image] for image in network.images).max())
 
 
-def _grown(bases: Sequence[Woods], parts: int, seed: int) -> list[Forest]:
+def _grown(bases: Sequence[TreePacking], parts: int, seed: int) -> list[TreeSet]:
     """Direct trees, and backwards; nothing if there are none, or no time."""
     found = [forest for one in bases if (forest := one.grown(parts, seed)) is not None]
     return found if len(found) == len(bases) else []
 
 
-def _most_pieces(network: Network) -> int:
+def _most_pieces(network: CapacityNetwork) -> int:
     return _MOST_PIECES_OF_ONE if _is_single(network) else _MOST_PIECES
 
 
-def _is_single(network: Network) -> bool:
+def _is_single(network: CapacityNetwork) -> bool:
     """Whether there are the trees of one root only."""
     return len(network.images) * len(network.roots) == 1
 
 
-def _is_small(network: Network) -> bool:
+def _is_small(network: CapacityNetwork) -> bool:
     """Whether trees have so few places that making them takes next to no time."""
     return _places(network) <= _FEW_PLACES
 
 
-def _places(network: Network) -> int:
+def _places(network: CapacityNetwork) -> int:
     return len(network.roots) * network.num_ranks
 
 
-def _best(found: list[Choice]) -> Choice:
+def _best(found: list[OrderChoice]) -> OrderChoice:
     """The fastest plan; of those that are about as fast, the one with the fewest pieces."""
     limit_us = min(choice.plan.end_us for choice in found) * (1 + _WORTH)
     return min((c for c in found if c.plan.end_us <= limit_us), key=lambda c: (c.num_chunks, c.plan.end_us))
 
 
-def _rivals(best: Choice, found: list[Choice]) -> list[Choice]:
+def _rivals(best: OrderChoice, found: list[OrderChoice]) -> list[OrderChoice]:
     """The fastest plan whose sizes are still to be chosen, if it may become faster than the best one, whose sizes are chosen."""
     rivals = [c for c in found if not c.sized and c.plan.end_us <= best.plan.end_us * _RIVAL]
     return sorted(rivals, key=lambda c: c.plan.end_us)[:1] if best.sized else []
 
 
-def _coarser(found: list[Choice]) -> list[Choice]:
+def _coarser(found: list[OrderChoice]) -> list[OrderChoice]:
     """Plans with fewer pieces than the best one, the fastest first: connections hold only so many messages in the XML."""
     best = _best(found)
     limit_us = best.plan.end_us * _RUNNER_UP
-    fastest: dict[int, Choice] = {}
+    fastest: dict[int, OrderChoice] = {}
     for choice in sorted(found, key=lambda c: c.plan.end_us):
         if choice.num_chunks < best.num_chunks and choice.plan.end_us <= limit_us:
             fastest.setdefault(choice.num_chunks, choice)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.trees.jobs import downwards
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Packing, Tree
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.packing import Packing, SpanningTree
 
 FloatArray = NDArray[np.float64]
 
@@ -29,13 +29,13 @@ _LEAST_AMOUNT = 1e-9
 
 
 @dataclass(frozen=True)
-class Grove:
+class SharedTreeSet:
     """Trees, in order of their roots, and the part of its root's data that each of them carries."""
 
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     amounts: tuple[float, ...]
 
-    def load_us(self, network: Network) -> float:
+    def load_us(self, network: CapacityNetwork) -> float:
         """Time of the fullest resource if every root has one megabyte."""
         pairs = zip(self.trees, self.amounts, strict=True)
         loads = (amount * network.load(tree.used()) for tree, amount in pairs)
@@ -76,7 +76,7 @@ WISHES = tuple(
 )
 
 
-class GroveFinder:
+class SharedTreeSetFinder:
     """Chooses among known trees.
 
     Parameters
@@ -89,7 +89,9 @@ class GroveFinder:
         Time for all linear programs together, from now on, and the user's interrupt.
     """
 
-    def __init__(self, network: Network, packing: Packing, trees: Iterable[Tree], limits: Limits) -> None:
+    def __init__(
+        self, network: CapacityNetwork, packing: Packing, trees: Iterable[SpanningTree], limits: Limits
+    ) -> None:
         self._trees = list({(tree.root, tree.links.tobytes()): tree for tree in (*packing.trees, *trees)}.values())
         self._limits, self._deadline = limits, Deadline(limits.seconds)
         self._roots = len(network.roots)
@@ -103,7 +105,7 @@ class GroveFinder:
         self._last = np.array([network.load(shape.last) for shape in shapes])[:, full[:-1]] / packing.load_us
         self._depth = np.array([shape.depth for shape in shapes], dtype=np.float64)
 
-    def find(self, wish: Wish) -> Grove | None:
+    def find(self, wish: Wish) -> SharedTreeSet | None:
         """The packing that is most like the wish; None if the limits came first."""
         best, better = None, self._solved(wish, np.arange(len(self._trees)))
         while better is not None:
@@ -111,7 +113,7 @@ class GroveFinder:
         if best is None:
             return None
         order = sorted(np.flatnonzero(best > _LEAST_AMOUNT).tolist(), key=lambda i: self._trees[i].root)
-        return Grove(tuple(self._trees[i] for i in order), tuple(float(best[i]) for i in order))
+        return SharedTreeSet(tuple(self._trees[i] for i in order), tuple(float(best[i]) for i in order))
 
     def _thinned(self, wish: Wish, amounts: FloatArray) -> FloatArray | None:
         """Amounts without as many of the smallest trees as the others can do without at once, half of the small ones at most."""
@@ -172,7 +174,7 @@ class _Shape:
     depth: int
 
     @staticmethod
-    def of(network: Network, tree: Tree, is_full: NDArray[np.bool_]) -> _Shape:
+    def of(network: CapacityNetwork, tree: SpanningTree, is_full: NDArray[np.bool_]) -> _Shape:
         order = downwards(network, tree.links.tolist(), network.roots[tree.root])
         above = {network.roots[tree.root]: 0}
         for link in order:
@@ -188,14 +190,14 @@ class _Shape:
         return _Shape(np.array(first, dtype=np.int64), np.array(last, dtype=np.int64), max(above.values()))
 
 
-def unequal_cuts(grove: Grove, pieces: int) -> tuple[int, ...]:
+def unequal_cuts(grove: SharedTreeSet, pieces: int) -> tuple[int, ...]:
     """Pieces of every tree, in proportion to what it carries, when a tree that carried all had so many."""
     return tuple(max(1, round(amount * pieces)) for amount in grove.amounts)
 
 
-def groves(find: Callable[[Wish], Grove | None], wishes: Sequence[Wish] = WISHES) -> list[Grove]:
+def groves(find: Callable[[Wish], SharedTreeSet | None], wishes: Sequence[Wish] = WISHES) -> list[SharedTreeSet]:
     """Different groves for the wishes."""
-    found: list[Grove] = []
+    found: list[SharedTreeSet] = []
     for wish in wishes:
         grove = find(wish)
         if grove is not None and grove.amounts not in [other.amounts for other in found]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, left_shifted
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import OrderChoice, left_shifted
 from taccl_py.synthesis.trees.packing import hops_from
 from taccl_py.synthesis.uneven import usable_counts
 
@@ -23,13 +23,13 @@ from taccl_py.synthesis.uneven import usable_counts
 _CHUNKS_OF_A_PIECE = 8
 
 
-def hub_of(network: Network) -> int:
+def hub_of(network: CapacityNetwork) -> int:
     """The rank from which the farthest one is nearest, in hops, of those that are roots."""
     farthest = [float(hops_from(network, index).max()) for index in range(len(network.roots))]
     return network.roots[int(np.argmin(farthest))]
 
 
-def both_ways(network: Network) -> Network:
+def both_ways(network: CapacityNetwork) -> CapacityNetwork:
     """The network in which a link occupies what the link back does, too.
 
     Every link must have one back; see `taccl_py.synthesis.trees.turnaround.is_own_reverse`.
@@ -39,7 +39,7 @@ def both_ways(network: Network) -> Network:
     return replace(network, resources=resources, beta=np.hstack([network.beta, network.beta[back]]))
 
 
-def shared_out(demand: Demand, choice: Choice) -> Choice | None:
+def shared_out(demand: Demand, choice: OrderChoice) -> OrderChoice | None:
     """The plan in chunks of which every rank has equally many; None if sizes cannot be cut so finely.
 
     Parameters

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Tree
-from taccl_py.synthesis.trees.rounding import Forest
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.packing import SpanningTree
+from taccl_py.synthesis.trees.rounding import TreeSet
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PieceMessage:
     """Neighbouring pieces over one link, for each element of the group.
 
     Attributes
@@ -54,7 +54,7 @@ class Job:
         return self.piece + self.span
 
 
-def followers(jobs: Sequence[Job]) -> list[list[int]]:
+def followers(jobs: Sequence[PieceMessage]) -> list[list[int]]:
     """Jobs that wait for each job."""
     found: list[list[int]] = [[] for _ in jobs]
     for index, job in enumerate(jobs):
@@ -63,7 +63,9 @@ def followers(jobs: Sequence[Job]) -> list[list[int]]:
     return found
 
 
-def gather_jobs(network: Network, forest: Forest, cuts: int, sums: Sequence[Job] = ()) -> list[Job]:
+def gather_jobs(
+    network: CapacityNetwork, forest: TreeSet, cuts: int, sums: Sequence[PieceMessage] = ()
+) -> list[PieceMessage]:
     """Jobs that bring every piece from its root to every rank.
 
     Parameters
@@ -88,12 +90,12 @@ def gather_jobs(network: Network, forest: Forest, cuts: int, sums: Sequence[Job]
             for link in order:
                 after = brought_by[int(network.src[link])]
                 brought_by[int(network.dst[link])] = (len(jobs),)
-                jobs.append(Job(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts))
+                jobs.append(PieceMessage(tree.root, piece, link, reduce=False, after=after, ahead=cut / cuts))
     sketch = network.problem.sketch
     return _own_first(network, jobs) if sketch is not None and sketch.own_first else jobs
 
 
-def _own_first(network: Network, jobs: list[Job]) -> list[Job]:
+def _own_first(network: CapacityNetwork, jobs: list[PieceMessage]) -> list[PieceMessage]:
     """Let what is relayed between nodes wait for the sender's own pieces on the same link."""
     node_of = network.problem.topology.node_of
     own: dict[int, list[int]] = {}
@@ -111,7 +113,7 @@ def _own_first(network: Network, jobs: list[Job]) -> list[Job]:
     return result
 
 
-def reduce_jobs(network: Network, backward: Network, forest: Forest, cuts: int) -> list[Job]:
+def reduce_jobs(network: CapacityNetwork, backward: CapacityNetwork, forest: TreeSet, cuts: int) -> list[PieceMessage]:
     """Jobs that sum every piece at its root.
 
     Parameters
@@ -124,7 +126,7 @@ def reduce_jobs(network: Network, backward: Network, forest: Forest, cuts: int) 
         Pieces of every part.
     """
     turned = backward.problem.topology.reversed_link()
-    jobs: list[Job] = []
+    jobs: list[PieceMessage] = []
     for number, tree in enumerate(forest.trees):
         order = downwards(backward, tree.links.tolist(), network.roots[tree.root])
         for cut in range(cuts):
@@ -134,11 +136,11 @@ def reduce_jobs(network: Network, backward: Network, forest: Forest, cuts: int) 
                 parent, child = int(backward.src[link]), int(backward.dst[link])
                 after = tuple(brought_by.get(child, ()))
                 brought_by.setdefault(parent, []).append(len(jobs))
-                jobs.append(Job(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts))
+                jobs.append(PieceMessage(tree.root, piece, turned[link], reduce=True, after=after, ahead=cut / cuts))
     return jobs
 
 
-def downwards(network: Network, links: list[int], root: int) -> list[int]:
+def downwards(network: CapacityNetwork, links: list[int], root: int) -> list[int]:
     """Links of a tree, every one after the one that leads to it."""
     below: dict[int, list[int]] = {}
     for link in links:
@@ -154,14 +156,14 @@ def downwards(network: Network, links: list[int], root: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TreePiece:
     """A cut of a tree's data."""
 
     tree: int
     cut: int
 
 
-def number_pieces(trees: Sequence[Tree], cuts: Sequence[int], *, apart: bool) -> list[list[Piece]]:
+def number_pieces(trees: Sequence[SpanningTree], cuts: Sequence[int], *, apart: bool) -> list[list[TreePiece]]:
     """Pieces of each root in the order in which they lie in its data, [root].
 
     Parameters
@@ -172,20 +174,22 @@ def number_pieces(trees: Sequence[Tree], cuts: Sequence[int], *, apart: bool) ->
         Whether a tree's pieces lie together, so that those that catch up with each other can go on together; if not, the first
         pieces of all trees come first.
     """
-    pieces = [Piece(tree, cut) for tree, count in enumerate(cuts) for cut in range(count)]
+    pieces = [TreePiece(tree, cut) for tree, count in enumerate(cuts) for cut in range(count)]
     if not apart:
         pieces.sort(key=lambda piece: ((piece.cut + 0.5) / cuts[piece.tree], piece.tree))
-    found: list[list[Piece]] = [[] for _ in range(1 + max(tree.root for tree in trees))]
+    found: list[list[TreePiece]] = [[] for _ in range(1 + max(tree.root for tree in trees))]
     for piece in pieces:
         found[trees[piece.tree].root].append(piece)
     return found
 
 
-def piece_jobs(network: Network, trees: Sequence[Tree], numbered: Sequence[Sequence[Piece]]) -> list[Job]:
+def piece_jobs(
+    network: CapacityNetwork, trees: Sequence[SpanningTree], numbered: Sequence[Sequence[TreePiece]]
+) -> list[PieceMessage]:
     """Jobs that bring every piece from its root to every rank."""
     number = {piece: index for pieces in numbered for index, piece in enumerate(pieces)}
     cuts = Counter(piece.tree for piece in number)
-    jobs: list[Job] = []
+    jobs: list[PieceMessage] = []
     order: list[int] = []
     for piece in sorted(number, key=lambda piece: (piece.tree, piece.cut)):
         tree = trees[piece.tree]
@@ -197,5 +201,5 @@ def piece_jobs(network: Network, trees: Sequence[Tree], numbered: Sequence[Seque
             after = brought_by[int(network.src[link])]
             brought_by[int(network.dst[link])] = (len(jobs),)
             ahead = piece.cut / cuts[piece.tree]
-            jobs.append(Job(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead))
+            jobs.append(PieceMessage(tree.root, number[piece], link, reduce=False, after=after, ahead=ahead))
     return jobs

@@ -7,13 +7,13 @@ from itertools import accumulate
 from taccl_py.collective import Collective
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Schedule
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import OrderChoice
 
 
-def lifted(network: Network, choice: Choice, collective: Collective, chunk_bytes: float) -> Schedule:
+def lifted(network: CapacityNetwork, choice: OrderChoice, collective: Collective, chunk_bytes: float) -> Schedule:
     """Every batch with its images, in messages that steps can carry.
 
     Parameters
@@ -40,5 +40,7 @@ def lifted(network: Network, choice: Choice, collective: Collective, chunk_bytes
             offset = 0 if is_all else image[network.roots[first.root]] * choice.num_chunks
             for message in messages:
                 chunks = tuple(offset + chunk for chunk in message)
-                drafts.append(Draft(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce))
+                drafts.append(
+                    UntimedMessage(link_image[first.link], chunks, batch.start_us, batch.end_us, first.reduce)
+                )
     return build_schedule(network.problem.topology, collective, chunk_bytes, drafts)

@@ -20,7 +20,7 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Network:
+class CapacityNetwork:
     """Links and shared capacities of a machine.
 
     Attributes
@@ -63,7 +63,7 @@ class Network:
         return self.problem.topology.num_ranks
 
     @staticmethod
-    def of(problem: Problem) -> Network:
+    def of(problem: Problem) -> CapacityNetwork:
         """Keep what acts freely of the problem's symmetry, and form the orbits."""
         topology = problem.topology
         generators: list[Generator] = []
@@ -85,7 +85,7 @@ class Network:
         for link, occupied in enumerate(topology.resources_of):
             resources[link, : len(occupied)] = number[list(occupied)]
             beta[link, : len(occupied)] = [topology.resource_cost[r][1] for r in occupied]
-        return Network(
+        return CapacityNetwork(
             problem, roots, problem.permitted[[chunk_of[root] for root in roots]], images, _src(topology), _dst(topology),
             resources, beta, np.array([_least_message_us(topology, link) for link in range(len(topology.links))]), count,
         )  # fmt: skip

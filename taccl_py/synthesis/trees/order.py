@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
-from taccl_py.synthesis.trees.jobs import Job, followers
-from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.jobs import PieceMessage, followers
+from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.units import BYTES_PER_MB
 
 _Setting = TypeVar("_Setting", bound=Hashable)
@@ -36,7 +36,7 @@ class MessageCost:
 
 
 @dataclass(frozen=True)
-class Costs:
+class PieceCosts:
     """What pieces cost at one size.
 
     Attributes
@@ -58,7 +58,7 @@ class Costs:
     chunks: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(network: Network, chunk_bytes: float, chunks: Sequence[int]) -> Costs:
+    def of(network: CapacityNetwork, chunk_bytes: float, chunks: Sequence[int]) -> PieceCosts:
         """Costs for pieces of so many chunks, alike for all roots."""
         topology, megabytes = network.problem.topology, chunk_bytes / BYTES_PER_MB
         occupied = topology.resources_of
@@ -68,13 +68,13 @@ class Costs:
             tuple(row[: len(resources)]) for row, resources in zip(network.resources.tolist(), occupied, strict=True)
         )
         latency = tuple(link.latency_us for link in topology.links)
-        return Costs(orbits, alpha, chunk, latency, (tuple(chunks),) * len(network.roots))
+        return PieceCosts(orbits, alpha, chunk, latency, (tuple(chunks),) * len(network.roots))
 
-    def scaled(self, factor: float) -> Costs:
+    def scaled(self, factor: float) -> PieceCosts:
         """Costs for chunks so many times as large."""
         return replace(self, chunk_us=tuple(tuple(factor * time_us for time_us in row) for row in self.chunk_us))
 
-    def size(self, jobs: Iterable[Job]) -> int:
+    def size(self, jobs: Iterable[PieceMessage]) -> int:
         """Chunks of some jobs."""
         total = 0
         for job in jobs:
@@ -98,7 +98,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TreeMessage:
     """Jobs of neighbouring pieces that go over one link together, in order of piece."""
 
     jobs: tuple[int, ...]
@@ -107,7 +107,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TreePlan:
     """Batches with their times.
 
     Attributes
@@ -118,29 +118,29 @@ class Plan:
         When the last one has arrived.
     """
 
-    batches: tuple[Batch, ...]
+    batches: tuple[TreeMessage, ...]
     end_us: float
 
 
 @dataclass(frozen=True)
-class Choice:
+class OrderChoice:
     """A plan, what it is a plan of, how many chunks a rank has in it, how it was found, and whether sizes were chosen for it."""
 
-    jobs: tuple[Job, ...]
-    costs: Costs
+    jobs: tuple[PieceMessage, ...]
+    costs: PieceCosts
     num_chunks: int
-    rule: Rule
-    plan: Plan
+    rule: DispatchRule
+    plan: TreePlan
     sized: bool = False
 
 
 def climb(
     first: Sequence[_Setting],
-    planned: Callable[[_Setting], Choice | None],
+    planned: Callable[[_Setting], OrderChoice | None],
     neighbours: Callable[[_Setting], Iterable[_Setting]],
     over: Over,
     most: float = math.inf,
-) -> Choice | None:
+) -> OrderChoice | None:
     """The best plan found from some settings on: the neighbours of the best one are tried as long as there is a better one.
 
     Parameters
@@ -156,7 +156,7 @@ def climb(
     most
         Settings that are tried.
     """
-    best: Choice | None = None
+    best: OrderChoice | None = None
     known: set[_Setting] = set()
     front, ahead = list(first), len(first)
     while front and len(known) < most and not (over() and best is not None):
@@ -171,7 +171,7 @@ def climb(
     return best
 
 
-def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:
+def _work(jobs: Sequence[PieceMessage], costs: PieceCosts) -> list[float]:
     """What every resource has to do, without alpha."""
     count = 1 + max((resource for job in jobs for resource in costs.resources[job.link]), default=-1)
     work = [0.0] * count
@@ -183,7 +183,7 @@ def _work(jobs: Sequence[Job], costs: Costs) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DispatchRule:
     """How to decide what goes when.
 
     Attributes
@@ -221,19 +221,19 @@ class Rule:
     paced: bool = False
 
 
-def list_schedule(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
+def list_schedule(jobs: Sequence[PieceMessage], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
     """Plan in which whatever has the longest way still to go starts as soon as its link and ports are free."""
     if rule.in_turn:
         return _in_turn(jobs, costs, rule)
     follows = followers(jobs)
     leads = [list(job.after) for job in jobs]
     if not rule.backwards:
-        return left_shifted(jobs, costs, _Run(jobs, costs, leads, follows, rule).batches())
-    turned = _Run(jobs, costs, follows, leads, rule).batches()
+        return left_shifted(jobs, costs, _ListScheduling(jobs, costs, leads, follows, rule).batches())
+    turned = _ListScheduling(jobs, costs, follows, leads, rule).batches()
     return left_shifted(jobs, costs, mirrored(turned))
 
 
-def _in_turn(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
+def _in_turn(jobs: Sequence[PieceMessage], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
     """Sums as if they were sent the other way, then the rest; whatever can start sooner does."""
     sums = [job for job in jobs if job.reduce]
     first = len(sums)
@@ -243,21 +243,21 @@ def _in_turn(jobs: Sequence[Job], costs: Costs, rule: Rule) -> Plan:
     return left_shifted(jobs, costs, followed(one.batches, one.end_us, two.batches, first))
 
 
-def mirrored(batches: Sequence[Batch]) -> list[Batch]:
+def mirrored(batches: Sequence[TreeMessage]) -> list[TreeMessage]:
     """Batches backwards, before time 0."""
-    return [Batch(batch.jobs, -batch.end_us, -batch.start_us) for batch in batches]
+    return [TreeMessage(batch.jobs, -batch.end_us, -batch.start_us) for batch in batches]
 
 
-def followed(first: Sequence[Batch], end_us: float, second: Sequence[Batch], by: int) -> list[Batch]:
+def followed(first: Sequence[TreeMessage], end_us: float, second: Sequence[TreeMessage], by: int) -> list[TreeMessage]:
     """Batches, and behind their end others, whose jobs have numbers that are so many larger."""
     later = [
-        Batch(tuple(by + index for index in batch.jobs), end_us + batch.start_us, end_us + batch.end_us)
+        TreeMessage(tuple(by + index for index in batch.jobs), end_us + batch.start_us, end_us + batch.end_us)
         for batch in second
     ]
     return [*first, *later]
 
 
-def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) -> Plan:
+def left_shifted(jobs: Sequence[PieceMessage], costs: PieceCosts, batches: Sequence[TreeMessage]) -> TreePlan:
     """Earliest starts that keep the order on every resource."""
     arrival = [0.0] * len(jobs)
     free: dict[int, float] = {}
@@ -272,24 +272,24 @@ def left_shifted(jobs: Sequence[Job], costs: Costs, batches: Sequence[Batch]) ->
         end = start + cost.time_us
         for index in batch.jobs:
             arrival[index] = end
-        result.append(Batch(batch.jobs, start, end))
-    return Plan(tuple(result), max(arrival, default=0.0))
+        result.append(TreeMessage(batch.jobs, start, end))
+    return TreePlan(tuple(result), max(arrival, default=0.0))
 
 
 # What goes first: jobs of early turns, then those with the longest way to go from when they should; piece and number of the job break ties.
 _Rank = tuple[int, float, int, int]
 
 
-class _Run:
+class _ListScheduling:
     """Event-driven list scheduling. A job that cannot start waits at one of the resources that hold it up."""
 
     def __init__(
         self,
-        jobs: Sequence[Job],
-        costs: Costs,
+        jobs: Sequence[PieceMessage],
+        costs: PieceCosts,
         leads: Sequence[Sequence[int]],
         follows: Sequence[Sequence[int]],
-        rule: Rule,
+        rule: DispatchRule,
     ) -> None:
         self._jobs, self._costs, self._follows = jobs, costs, follows
         self._rule = rule
@@ -315,7 +315,7 @@ class _Run:
         self._ready: dict[tuple[int, int, bool, int], int] = {}
         self._ready_to: dict[tuple[int, int, bool, int], int] = {}
         self._begun = [False] * len(jobs)
-        self._batches: list[Batch] = []
+        self._batches: list[TreeMessage] = []
         # (time, resource that becomes free or -1, jobs that arrive)
         self._events: list[tuple[float, int, tuple[int, ...]]] = []
 
@@ -333,7 +333,7 @@ class _Run:
                 turns[root, link] = max(turns.get((root, link), 0), place)
         return turns
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[TreeMessage]:
         """Run to the end."""
         self._serve([self._enter(i) for i, missing in enumerate(self._missing) if not missing], 0.0)
         while self._events:
@@ -413,7 +413,7 @@ class _Run:
             self._begun[index] = True
         cost = self._costs.of_message(link, size)
         end = now + cost.time_us
-        self._batches.append(Batch(batch, now, end))
+        self._batches.append(TreeMessage(batch, now, end))
         for position, (resource, time_us) in enumerate(cost.occupied):
             self._free[resource] = now + time_us
             if time_us > 0:
@@ -423,7 +423,7 @@ class _Run:
         heapq.heappush(self._events, (end, -1, batch))
 
 
-def _ways(jobs: Sequence[Job], costs: Costs, follows: Sequence[Sequence[int]]) -> list[float]:
+def _ways(jobs: Sequence[PieceMessage], costs: PieceCosts, follows: Sequence[Sequence[int]]) -> list[float]:
     """Longest time from the start of a job to the end of what follows, when nothing is in the way."""
     way = [costs.of_message(job.link, costs.size((job,))).time_us for job in jobs]
     missing = [len(following) for following in follows]

@@ -16,9 +16,9 @@ from taccl_py.solvers.max_flow import min_cut
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.disjoint import grow
-from taccl_py.synthesis.trees.network import FloatArray, Network
+from taccl_py.synthesis.trees.network import CapacityNetwork, FloatArray
 from taccl_py.synthesis.trees.packing import hops_from
-from taccl_py.synthesis.trees.rounding import Forest
+from taccl_py.synthesis.trees.rounding import TreeSet
 
 _EPSILON = 1e-6
 # Part of a hop by which ways that are as long as each other differ, so that no two corners are the best.
@@ -38,7 +38,7 @@ class HubTrees:
         Whether time is up; there are no trees then.
     """
 
-    def __init__(self, network: Network, limits: Limits, over: Over) -> None:
+    def __init__(self, network: CapacityNetwork, limits: Limits, over: Over) -> None:
         self._network, self._limits, self._over = network, limits, over
         (self._hub,) = network.roots
         back = network.problem.topology.reversed_link()
@@ -61,7 +61,7 @@ class HubTrees:
         loads = self._loads(parts)
         return float(loads[0]) if len(loads) else self._least_us
 
-    def grown(self, parts: int, seed: int = 0) -> Forest | None:
+    def grown(self, parts: int, seed: int = 0) -> TreeSet | None:
         """So many whole trees, if time suffices; others by other seeds."""
         self.least_load_us(parts)
         loads = self._loads(parts).tolist()
@@ -77,7 +77,7 @@ class HubTrees:
         if capacities is None or self._over():
             return None
         trees = grow(self._network, capacities, parts, self._over, seed)
-        return None if trees is None else Forest(trees, parts, loads[high])
+        return None if trees is None else TreeSet(trees, parts, loads[high])
 
     def _loads(self, parts: int) -> FloatArray:
         """Multiples of a part's time on some link that are not below what any trees need."""

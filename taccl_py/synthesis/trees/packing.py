@@ -21,7 +21,7 @@ from taccl_py.solvers.columns import ColumnProgram, MasterSolution
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
-from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.network import CapacityNetwork
 
 FloatArray = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ _LEAST_AMOUNT = 1e-9
 
 
 @dataclass(frozen=True)
-class Tree:
+class SpanningTree:
     """A spanning tree.
 
     Attributes
@@ -71,14 +71,14 @@ class Packing:
         All trees that were found on the way to it.
     """
 
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     amounts: FloatArray
     load_us: float
     bound_us: float
-    known: tuple[Tree, ...] = ()
+    known: tuple[SpanningTree, ...] = ()
 
 
-def pack_trees(network: Network, over: Over) -> Packing:
+def pack_trees(network: CapacityNetwork, over: Over) -> Packing:
     """Optimal packing, or the best one when time is up."""
     program = _TreeProgram(network, [1.0] * len(network.roots))
     solution = program.improve(_GAP, over)
@@ -88,7 +88,9 @@ def pack_trees(network: Network, over: Over) -> Packing:
     return Packing(tuple(trees[i] for i in used), solution.amounts[used], solution.objective, bound, trees)
 
 
-def dive(network: Network, packing: Packing, parts: int, goal: float, over: Over, *, at_once: int) -> list[Tree]:
+def dive(
+    network: CapacityNetwork, packing: Packing, parts: int, goal: float, over: Over, *, at_once: int
+) -> list[SpanningTree]:
     """Whole trees from a packing: settle those that the program uses most, and let it pack the rest again.
 
     Trees that load little are preferred as long as the goal can be met: those to come need room, too.
@@ -114,7 +116,7 @@ def dive(network: Network, packing: Packing, parts: int, goal: float, over: Over
     demands = [float(parts)] * len(network.roots)
     loads = sum(float(network.load(tree.used()).sum()) for tree in packing.trees) / len(packing.trees)
     program = _TreeProgram(network, demands, packing.trees, goal=goal, lean=_LEAN * goal / (loads * sum(demands)))
-    settled: list[Tree] = []
+    settled: list[SpanningTree] = []
     left = [parts] * len(network.roots)
     while any(left):
         amounts = program.improve(_DIVE_GAP, over).amounts
@@ -126,9 +128,9 @@ def dive(network: Network, packing: Packing, parts: int, goal: float, over: Over
     return sorted(settled, key=lambda tree: tree.root)
 
 
-def _most_used(trees: list[Tree], amounts: FloatArray, left: list[int], at_once: int) -> list[Tree]:
+def _most_used(trees: list[SpanningTree], amounts: FloatArray, left: list[int], at_once: int) -> list[SpanningTree]:
     """Trees that are used whole, as often as they are, and the largest fractions of different roots."""
-    chosen: list[Tree] = []
+    chosen: list[SpanningTree] = []
     room = list(left)
     for tree, amount in zip(trees, amounts.tolist(), strict=True):
         times = min(room[tree.root], int(amount + _LEAST_AMOUNT))
@@ -149,9 +151,9 @@ class _TreeProgram:
 
     def __init__(
         self,
-        network: Network,
+        network: CapacityNetwork,
         demands: Sequence[float],
-        trees: Sequence[Tree] = (),
+        trees: Sequence[SpanningTree] = (),
         *,
         goal: float = 0.0,
         lean: float = 0.0,
@@ -162,7 +164,7 @@ class _TreeProgram:
         self._master = ColumnProgram(demands, network.num_resources, goal=goal, lean=lean)
         self._finder = TreeFinder(network)
         self._known: set[tuple[int, bytes]] = set()
-        self.trees: list[Tree] = []
+        self.trees: list[SpanningTree] = []
         self.bound = 0.0
         self._add(trees)
 
@@ -186,7 +188,7 @@ class _TreeProgram:
         """Lower bound that some prices give, hops and loads counting nothing."""
         return self._bound(self._finder.cheapest(prices, 0.0), prices)
 
-    def settle(self, demands: Sequence[float], trees: Sequence[Tree]) -> None:
+    def settle(self, demands: Sequence[float], trees: Sequence[SpanningTree]) -> None:
         """Use trees for good, and pack the rest of the demands beside them."""
         self._demands = list(demands)
         for tree in trees:
@@ -194,11 +196,11 @@ class _TreeProgram:
         self._master.settle(demands, self._load)
         self.bound = 0.0
 
-    def _bound(self, offers: Sequence[_Offer], prices: FloatArray) -> float:
+    def _bound(self, offers: Sequence[_TreeOffer], prices: FloatArray) -> float:
         free = (1 - float(prices.sum())) * self._goal
         return free + float(prices @ self._load) + sum(offer.least * self._demands[offer.tree.root] for offer in offers)
 
-    def _add(self, trees: Iterable[Tree]) -> bool:
+    def _add(self, trees: Iterable[SpanningTree]) -> bool:
         """Add those trees that are new; whether there are any."""
         before = len(self.trees)
         for tree in trees:
@@ -211,10 +213,10 @@ class _TreeProgram:
 
 
 @dataclass(frozen=True)
-class _Offer:
+class _TreeOffer:
     """A tree, its price, and a lower bound on the price of every tree of its root."""
 
-    tree: Tree
+    tree: SpanningTree
     price: float
     least: float
 
@@ -222,22 +224,22 @@ class _Offer:
 class TreeFinder:
     """Cheapest trees for given prices of resources or lengths of links."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: CapacityNetwork) -> None:
         self._network = network
         self._hops = [hops_from(network, index) for index in range(len(network.roots))]
         self._most_hops = [_most_hops(network, index, hops) for index, hops in enumerate(self._hops)]
 
-    def cheapest(self, prices: FloatArray, hop_share: float, over: Over = never) -> list[_Offer]:
+    def cheapest(self, prices: FloatArray, hop_share: float, over: Over = never) -> list[_TreeOffer]:
         """One for every root orbit; for fewer if time is up before."""
         lengths = self._network.lengths(prices)
         roots = itertools.takewhile(lambda _: not over(), range(len(self._network.roots)))
         return [self._offer(root, lengths, hop_share) for root in roots]
 
-    def cheapest_of(self, root: int, lengths: FloatArray, hop_share: float) -> Tree:
+    def cheapest_of(self, root: int, lengths: FloatArray, hop_share: float) -> SpanningTree:
         """The one for a root, where links have lengths; `hop_share` is what the way to the farthest rank costs in average ones."""
         return self._offer(root, lengths, hop_share).tree
 
-    def _offer(self, root: int, lengths: FloatArray, hop_share: float) -> _Offer:
+    def _offer(self, root: int, lengths: FloatArray, hop_share: float) -> _TreeOffer:
         network, hops = self._network, self._hops[root]
         hop_price = hop_share * float(lengths.mean()) / max(1.0, float(hops.max()))
         allowed = np.flatnonzero(network.permitted[root])
@@ -249,15 +251,15 @@ class TreeFinder:
                 f"rank {network.roots[root]} does not reach every rank of a problem that was found feasible"
             )
         links = np.append(allowed, -1)[chosen]
-        tree = Tree(root, links)
+        tree = SpanningTree(root, links)
         price = float(lengths[tree.used()].sum())
         # Another tree may be cheaper by what its hops cost more.
-        return _Offer(
+        return _TreeOffer(
             tree, price, price - hop_price * (self._most_hops[root] - float(hops[network.src[tree.used()]].sum()))
         )
 
 
-def hops_from(network: Network, root: int) -> FloatArray:
+def hops_from(network: CapacityNetwork, root: int) -> FloatArray:
     """Fewest links from a root, named by its index, to every rank, [rank]; ranks out of reach count as far."""
     far = float(network.num_ranks)
     hops = np.full(network.num_ranks, far)
@@ -272,7 +274,7 @@ def hops_from(network: Network, root: int) -> FloatArray:
     return hops
 
 
-def _most_hops(network: Network, root: int, hops: FloatArray) -> float:
+def _most_hops(network: CapacityNetwork, root: int, hops: FloatArray) -> float:
     """Sum, over all ranks but the root, of the hops to where they hang in a tree, at most."""
     most = np.zeros(network.num_ranks)
     allowed = np.flatnonzero(network.permitted[root])

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from taccl_py.synthesis.trees.jobs import downwards
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.rounding import Forest
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.rounding import TreeSet
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class Promise:
     pieces: float
 
 
-def promise_of(network: Network, forest: Forest, share_mb: float, most_pieces: float, *, both_ways: bool) -> Promise:
+def promise_of(
+    network: CapacityNetwork, forest: TreeSet, share_mb: float, most_pieces: float, *, both_ways: bool
+) -> Promise:
     """Look at the fullest link and the farthest rank.
 
     Parameters

@@ -22,9 +22,9 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.trees.jobs import Job, downwards
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, climb, list_schedule
+from taccl_py.synthesis.trees.jobs import PieceMessage, downwards
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
 from taccl_py.synthesis.trees.packing import TreeFinder
 
 FloatArray = NDArray[np.float64]
@@ -56,7 +56,7 @@ _NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class _RailSetting:
     """Positions in the tables above."""
 
     count: int = 3
@@ -67,7 +67,7 @@ class _Setting:
     grain: int = 3
     calm: int = 2
 
-    def neighbours(self) -> Iterator[_Setting]:
+    def neighbours(self) -> Iterator[_RailSetting]:
         """Settings that differ in one thing."""
         tables = (_COUNTS, _TAPERS, _CAPS, _LEAST, _PARTS, _GRAINS, _CALMS)
         for field, table in zip(fields(self), tables, strict=True):
@@ -77,7 +77,7 @@ class _Setting:
 
 
 @dataclass(frozen=True)
-class Rails:
+class TreeRails:
     """Links between the nodes and inside them.
 
     Attributes
@@ -92,13 +92,13 @@ class Rails:
         Links of `box` on the machine, in the roots' own node and then in the other ones in order, [round + 1][link].
     """
 
-    network: Network
+    network: CapacityNetwork
     straight: tuple[tuple[int, ...], ...]
-    box: Network
+    box: CapacityNetwork
     inside: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(network: Network) -> Rails | None:
+    def of(network: CapacityNetwork) -> TreeRails | None:
         """The rails of a machine; None if its nodes are not alike, or some root does not reach its place in all of them."""
         topology = network.problem.topology
         nodes, place, links = topology.node_ranks, topology.local_rank, topology.links
@@ -119,17 +119,17 @@ class Rails:
         inside = [tuple(moved(link, ranks) for link in home) for ranks in order]
         if any(_NONE in row for row in (*straight, *inside)):
             return None
-        return Rails(network, tuple(straight), _box(network, order[0], home), tuple(inside))
+        return TreeRails(network, tuple(straight), _box(network, order[0], home), tuple(inside))
 
 
-def _box(network: Network, ranks: Sequence[int], links: Sequence[int]) -> Network:
+def _box(network: CapacityNetwork, ranks: Sequence[int], links: Sequence[int]) -> CapacityNetwork:
     """One node. A tree's links load what they and their images load on the machine."""
     problem = network.problem
     collective = Collective(Kind.ALLGATHER, len(ranks), 1)
     box = Problem.build(problem.topology.subset(ranks), collective, None, problem.chunk_bytes)
     number = {rank: index for index, rank in enumerate(ranks)}
     chosen = np.array(links, dtype=np.int64)
-    return Network(
+    return CapacityNetwork(
         box, tuple(number[root] for root in network.roots), np.ones((len(network.roots), len(links)), dtype=np.bool_),
         np.arange(len(ranks), dtype=np.int64)[None, :], np.array([number[rank] for rank in network.src[chosen].tolist()]),
         np.array([number[rank] for rank in network.dst[chosen].tolist()]), network.resources[chosen], network.beta[chosen],
@@ -153,33 +153,33 @@ class RailSearch:
         Whether time is up.
     """
 
-    rails: Rails
+    rails: TreeRails
     chunk_bytes: Callable[[int], float]
     counts: Sequence[int]
     over: Over
 
-    def best(self) -> Choice | None:
+    def best(self) -> OrderChoice | None:
         """The best plan, if there is one."""
-        first = [_Setting(count=count, taper=taper) for taper in _FIRST_TAPERS for count in range(len(_COUNTS))]
-        return climb(first, self._planned, _Setting.neighbours, self.over, _MOST_SETTINGS)
+        first = [_RailSetting(count=count, taper=taper) for taper in _FIRST_TAPERS for count in range(len(_COUNTS))]
+        return climb(first, self._planned, _RailSetting.neighbours, self.over, _MOST_SETTINGS)
 
-    def _planned(self, setting: _Setting) -> Choice | None:
+    def _planned(self, setting: _RailSetting) -> OrderChoice | None:
         """The plan of a setting; None if its chunks do not serve the size, or it has too many jobs."""
         count = _COUNTS[setting.count]
         if count not in self.counts:
             return None
-        costs = Costs.of(self.rails.network, self.chunk_bytes(count), (1,) * count)
+        costs = PieceCosts.of(self.rails.network, self.chunk_bytes(count), (1,) * count)
         rounds = len(self.rails.inside) - 1
         blocks = cut_messages(rounds, count, _TAPERS[setting.taper], _CAPS[setting.cap], _LEAST[setting.least])
         jobs = _Handing(self.rails, costs, setting).jobs(blocks, count)
         if len(jobs) > _MOST_JOBS:
             return None
-        rule = Rule(least=_JOINED)
-        return Choice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
+        rule = DispatchRule(least=_JOINED)
+        return OrderChoice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RailBlock:
     """Chunks that a message takes to another node.
 
     Attributes
@@ -195,7 +195,7 @@ class Block:
     size: int
 
 
-def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) -> list[Block]:
+def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) -> list[RailBlock]:
     """Messages from a root to all nodes, in order."""
     blocks = []
     for number in range(rounds):
@@ -213,7 +213,7 @@ def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) 
             sizes.append(min(rest, MAX_COUNT, max(least, round(min(cap * count, taper * rest)))))
         first = 0
         for size in sizes:
-            blocks += [Block(number, first, size)] if size else []
+            blocks += [RailBlock(number, first, size)] if size else []
             first += size
     return blocks
 
@@ -221,7 +221,7 @@ def cut_messages(rounds: int, count: int, taper: float, cap: float, least: int) 
 class _Handing:
     """Jobs of some blocks, and trees for them."""
 
-    def __init__(self, rails: Rails, costs: Costs, setting: _Setting) -> None:
+    def __init__(self, rails: TreeRails, costs: PieceCosts, setting: _RailSetting) -> None:
         self._rails, self._costs, self._setting = rails, costs, setting
         self._finder = TreeFinder(rails.box)
         shape = rails.box.beta.shape
@@ -232,14 +232,14 @@ class _Handing:
             self._chunk_us[index, :width] = costs.chunk_us[link]
         # What resources still have to do; the last one stands where a link has fewer than others.
         self._backlog_us = np.zeros(rails.box.num_resources + 1)
-        self._jobs: list[Job] = []
+        self._jobs: list[PieceMessage] = []
 
-    def jobs(self, blocks: Sequence[Block], count: int) -> list[Job]:
+    def jobs(self, blocks: Sequence[RailBlock], count: int) -> list[PieceMessage]:
         """Jobs of every root's blocks, and of its own node, in about the order in which they arrive."""
         roots = range(len(self._rails.box.roots))
         for root in roots:
             parts = min(2 * _PARTS[self._setting.parts], count)
-            self._hand_out(root, Block(-1, 0, count), (), parts)
+            self._hand_out(root, RailBlock(-1, 0, count), (), parts)
         for turn, block in enumerate(blocks):
             links = [self._rails.straight[root][block.round] for root in roots]
             passed_us = max(self._costs.of_message(link, block.size).time_us for link in links)
@@ -247,11 +247,13 @@ class _Handing:
             parts = max(1, min(_PARTS[self._setting.parts], block.size // _GRAINS[self._setting.grain]))
             for root, link in enumerate(links):
                 brought_by = (len(self._jobs),)
-                self._jobs.append(Job(root, block.first, link, reduce=False, after=(), span=block.size, turn=turn))
+                self._jobs.append(
+                    PieceMessage(root, block.first, link, reduce=False, after=(), span=block.size, turn=turn)
+                )
                 self._hand_out(root, block, brought_by, parts)
         return self._jobs
 
-    def _hand_out(self, root: int, block: Block, brought_by: tuple[int, ...], parts: int) -> None:
+    def _hand_out(self, root: int, block: RailBlock, brought_by: tuple[int, ...], parts: int) -> None:
         """Jobs that take a block from a root, or its place in another node, to all ranks of the node."""
         rails, box = self._rails, self._rails.box
         inside = rails.inside[block.round + 1]
@@ -266,6 +268,8 @@ class _Handing:
             for link in downwards(box, tree.links.tolist(), box.roots[root]):
                 src, dst = int(box.src[link]), int(box.dst[link])
                 after[dst] = (len(self._jobs),)
-                self._jobs.append(Job(root, first, inside[link], reduce=False, after=after[src], span=end - first))
+                self._jobs.append(
+                    PieceMessage(root, first, inside[link], reduce=False, after=after[src], span=end - first)
+                )
             np.add.at(self._backlog_us, box.resources[tree.used()], occupied_us[tree.used()])
             self._backlog_us[-1] = 0.0

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.sizes import Chains, Cost, Turn, apportion, best_sizes, undominated
-from taccl_py.synthesis.trees.order import Batch, Choice, Costs, left_shifted
+from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, apportion, best_sizes, undominated
+from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreeMessage, left_shifted
 
 # Chunks for each piece, at least, and of a rank, at most; and how much finer chunks must be from one try to the next.
 _LEAST_SHARE, _MOST_CHUNKS, _STEP = 4, 1024, 2
@@ -21,8 +21,8 @@ _WORTH = 1e-3
 
 
 def resized(
-    choice: Choice, chunk_bytes: Callable[[int], float], counts: Sequence[int], limits: Limits
-) -> Choice | None:
+    choice: OrderChoice, chunk_bytes: Callable[[int], float], counts: Sequence[int], limits: Limits
+) -> OrderChoice | None:
     """The same order with better sizes; None if there are none.
 
     Parameters
@@ -48,7 +48,7 @@ def resized(
     found = best_sizes(_chains(choice, shares), limits)
     if found is None or found.time_us >= choice.plan.end_us * (1 - _WORTH):
         return None
-    best: Choice | None = None
+    best: OrderChoice | None = None
     for count in counts:
         if count > _MOST_CHUNKS or count < max(least, 0 if best is None else _STEP * best.num_chunks):
             continue
@@ -60,18 +60,20 @@ def resized(
     return best
 
 
-def _chains(choice: Choice, shares: Sequence[Sequence[int]]) -> Chains:
+def _chains(choice: OrderChoice, shares: Sequence[Sequence[int]]) -> Chains:
     jobs, costs, batches = choice.jobs, choice.costs, choice.plan.batches
     batch_of = {index: number for number, batch in enumerate(batches) for index in batch.jobs}
     # Sizes are 1 on average in every share.
     usual = [choice.num_chunks / len(share) for share in shares]
 
-    def lasting(batch: Batch) -> list[Cost]:
+    def lasting(batch: TreeMessage) -> list[MessageTime]:
         first = jobs[batch.jobs[0]]
         link = first.link
         latency_us = costs.latency_us[link]
         pairs = zip(costs.alpha_us[link], costs.chunk_us[link], strict=True)
-        return undominated([Cost(alpha_us + latency_us, chunk_us * usual[first.root]) for alpha_us, chunk_us in pairs])
+        return undominated(
+            [MessageTime(alpha_us + latency_us, chunk_us * usual[first.root]) for alpha_us, chunk_us in pairs]
+        )
 
     return Chains(
         shares,
@@ -86,9 +88,9 @@ def _chains(choice: Choice, shares: Sequence[Sequence[int]]) -> Chains:
     )
 
 
-def _turns(choice: Choice, costs: Costs, usual: Sequence[float]) -> Iterator[Turn]:
+def _turns(choice: OrderChoice, costs: PieceCosts, usual: Sequence[float]) -> Iterator[PortTurn]:
     """Messages that follow each other on a link or a port; batches stand in this order."""
-    last: dict[int, tuple[int, Cost]] = {}
+    last: dict[int, tuple[int, MessageTime]] = {}
     for number, batch in enumerate(choice.plan.batches):
         first = choice.jobs[batch.jobs[0]]
         link = first.link
@@ -96,5 +98,5 @@ def _turns(choice: Choice, costs: Costs, usual: Sequence[float]) -> Iterator[Tur
         for resource, alpha_us, chunk_us in occupied:
             if resource in last:
                 earlier, cost = last[resource]
-                yield Turn(earlier, number, cost)
-            last[resource] = number, Cost(alpha_us, chunk_us * usual[first.root])
+                yield PortTurn(earlier, number, cost)
+            last[resource] = number, MessageTime(alpha_us, chunk_us * usual[first.root])

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.symmetry import IntArray
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Packing, Tree, dive
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.packing import Packing, SpanningTree, dive
 from taccl_py.units import BYTES_PER_MB
 
 FloatArray = NDArray[np.float64]
@@ -35,7 +35,7 @@ _GOOD = 1.002
 
 
 @dataclass(frozen=True)
-class Forest:
+class TreeSet:
     """One tree for each part of every root's data.
 
     Attributes
@@ -48,12 +48,12 @@ class Forest:
         Time of the fullest resource if every root has one megabyte.
     """
 
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     parts: int
     load_us: float
 
 
-def least_load_us(network: Network, load_us: float, parts: int) -> float:
+def least_load_us(network: CapacityNetwork, load_us: float, parts: int) -> float:
     """Least load of the fullest resource in us per megabyte that whole trees can have.
 
     Every resource carries a whole number of parts, so the fullest one has the least multiple of one of the costs of a part
@@ -63,7 +63,7 @@ def least_load_us(network: Network, load_us: float, parts: int) -> float:
     return float((np.ceil(load_us / costs * (1 - _EPSILON)) * costs).min()) if len(costs) else 0.0
 
 
-def piece_us(network: Network, parts: int) -> FloatArray:
+def piece_us(network: CapacityNetwork, parts: int) -> FloatArray:
     """Time of a hop of what follows each other down one of so many trees for each root, [link].
 
     Only pieces of a tree's data travel together, so what a hop costs once counts for more than its bandwidth.
@@ -73,7 +73,7 @@ def piece_us(network: Network, parts: int) -> FloatArray:
     return hop_us
 
 
-def round_packing(network: Network, packing: Packing, parts: int, over: Over) -> Forest:
+def round_packing(network: CapacityNetwork, packing: Packing, parts: int, over: Over) -> TreeSet:
     """Whole trees that are close to a packing.
 
     Parameters
@@ -95,16 +95,18 @@ def round_packing(network: Network, packing: Packing, parts: int, over: Over) ->
         if other.fullest < best.fullest * (1 - _EPSILON):
             best = other
     best.flatten(over)
-    return Forest(tuple(best.trees()), parts, best.fullest / parts)
+    return TreeSet(tuple(best.trees()), parts, best.fullest / parts)
 
 
-def _balanced(network: Network, packing: Packing, trees: list[Tree], parts: int, goal: float, over: Over) -> _Search:
-    search = _Search(network, trees, parts, packing.load_us * parts)
+def _balanced(
+    network: CapacityNetwork, packing: Packing, trees: list[SpanningTree], parts: int, goal: float, over: Over
+) -> _RoundingSearch:
+    search = _RoundingSearch(network, trees, parts, packing.load_us * parts)
     search.balance(goal, over)
     return search
 
 
-def _nearest(network: Network, packing: Packing, parts: int) -> list[Tree]:
+def _nearest(network: CapacityNetwork, packing: Packing, parts: int) -> list[SpanningTree]:
     """Largest remainder."""
     trees = []
     for root in range(len(network.roots)):
@@ -118,10 +120,10 @@ def _nearest(network: Network, packing: Packing, parts: int) -> list[Tree]:
     return trees
 
 
-class _Search:
+class _RoundingSearch:
     """Trees as one link into every rank, and the loads that they add up to (in us per megabyte of a part)."""
 
-    def __init__(self, network: Network, trees: list[Tree], parts: int, target: float) -> None:
+    def __init__(self, network: CapacityNetwork, trees: list[SpanningTree], parts: int, target: float) -> None:
         self._network, self._target = network, target
         self._root = [tree.root for tree in trees]
         self._link = [tree.links.copy() for tree in trees]
@@ -138,9 +140,9 @@ class _Search:
         """Largest load."""
         return float(self._load[:-1].max())
 
-    def trees(self) -> list[Tree]:
+    def trees(self) -> list[SpanningTree]:
         """Trees as they are now."""
-        return [Tree(root, link) for root, link in zip(self._root, self._link, strict=True)]
+        return [SpanningTree(root, link) for root, link in zip(self._root, self._link, strict=True)]
 
     def balance(self, goal: float, over: Over) -> None:
         """Hang ranks elsewhere while that lowers the sum of penalties, and keep the best trees on the way."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.solvers.limits import Over
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Packing, Tree, pack_trees
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.packing import Packing, SpanningTree, pack_trees
 
 # Throughput that may be given up.
 _LOSS = 1.002
@@ -28,15 +28,15 @@ _VARIED_SLACKS = (0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.9)
 
 
 @dataclass(frozen=True)
-class Ground:
+class PackedMachine:
     """A machine, perhaps with fewer links or other costs, the packing on it, and whether only roots send to other nodes."""
 
-    network: Network
+    network: CapacityNetwork
     packing: Packing
     straight: bool = False
 
 
-def shallow_grounds(network: Network, packing: Packing, piece_mb: float, over: Over) -> list[Ground]:
+def shallow_grounds(network: CapacityNetwork, packing: Packing, piece_mb: float, over: Over) -> list[PackedMachine]:
     """The machine with as few links as an (almost) best packing needs, in a few ways.
 
     Parameters
@@ -48,13 +48,13 @@ def shallow_grounds(network: Network, packing: Packing, piece_mb: float, over: O
     over
         Whether time is up.
     """
-    ground = Ground(network, packing)
+    ground = PackedMachine(network, packing)
     rails = _rails(network)
     if rails is not None and not over():
-        straight = Ground(rails, pack_trees(rails, over), True)
+        straight = PackedMachine(rails, pack_trees(rails, over), True)
         if _load_us(network, straight.packing) <= packing.load_us * _LOSS:
             ground = straight
-    found: list[Ground] = []
+    found: list[PackedMachine] = []
     for slack in _SLACKS:
         if len(found) == _MOST_GROUNDS or over():
             break
@@ -62,11 +62,11 @@ def shallow_grounds(network: Network, packing: Packing, piece_mb: float, over: O
         packed = pack_trees(layered, over)
         loss = max(packed.load_us / ground.packing.load_us, _load_us(network, packed) / packing.load_us)
         if loss <= _LOSS:
-            found.append(Ground(layered, packed, ground.straight))
+            found.append(PackedMachine(layered, packed, ground.straight))
     return found or [ground]
 
 
-def varied_trees(network: Network, piece_mb: float, over: Over) -> list[Tree]:
+def varied_trees(network: CapacityNetwork, piece_mb: float, over: Over) -> list[SpanningTree]:
     """Trees of many kinds to choose from: those of packings with more and fewer detours, with and without crossings at one place.
 
     Parameters
@@ -76,7 +76,7 @@ def varied_trees(network: Network, piece_mb: float, over: Over) -> list[Tree]:
     """
     rails = _rails(network)
     bases = [network] if rails is None else [network, rails]
-    found: list[Tree] = [] if rails is None else [*pack_trees(rails, over).known]
+    found: list[SpanningTree] = [] if rails is None else [*pack_trees(rails, over).known]
     for slack in _VARIED_SLACKS:
         for base in bases:
             if over():
@@ -85,13 +85,13 @@ def varied_trees(network: Network, piece_mb: float, over: Over) -> list[Tree]:
     return found
 
 
-def _load_us(network: Network, packing: Packing) -> float:
+def _load_us(network: CapacityNetwork, packing: Packing) -> float:
     """Load of the fullest resource at the costs of this machine."""
     loads = (amount * network.load(tree.used()) for tree, amount in zip(packing.trees, packing.amounts, strict=True))
     return float(sum(loads, np.zeros(network.num_resources)).max())
 
 
-def _rails(network: Network) -> Network | None:
+def _rails(network: CapacityNetwork) -> CapacityNetwork | None:
     """Only roots send to other nodes, to their own place there; None if not every node has such a place."""
     topology = network.problem.topology
     nodes = topology.node_ranks
@@ -109,11 +109,11 @@ def _rails(network: Network) -> Network | None:
     return replace(network, permitted=permitted, beta=beta)
 
 
-def _reaches_all(network: Network, permitted: NDArray[np.bool_], root: int) -> bool:
+def _reaches_all(network: CapacityNetwork, permitted: NDArray[np.bool_], root: int) -> bool:
     return bool(np.isfinite(_ways(network, permitted, root, np.ones(len(network.src)))).all())
 
 
-def _layered(network: Network, slack: float, piece_mb: float) -> Network:
+def _layered(network: CapacityNetwork, slack: float, piece_mb: float) -> CapacityNetwork:
     """Without links that lead away from the root by more than a part of the way to the farthest rank."""
     length = network.least_message_us + network.beta.max(axis=1) * piece_mb
     permitted = network.permitted.copy()
@@ -124,7 +124,7 @@ def _layered(network: Network, slack: float, piece_mb: float) -> Network:
 
 
 def _ways(
-    network: Network, permitted: NDArray[np.bool_], root: int, length: NDArray[np.float64]
+    network: CapacityNetwork, permitted: NDArray[np.bool_], root: int, length: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Shortest way from a root to every rank."""
     way = np.full(network.num_ranks, np.inf)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.sizes import apportion
-from taccl_py.synthesis.trees.grove import Grove, unequal_cuts
-from taccl_py.synthesis.trees.jobs import Piece, number_pieces, piece_jobs
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, climb, list_schedule
+from taccl_py.synthesis.trees.grove import SharedTreeSet, unequal_cuts
+from taccl_py.synthesis.trees.jobs import TreePiece, number_pieces, piece_jobs
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, climb, list_schedule
 from taccl_py.synthesis.trees.rounding import round_packing
-from taccl_py.synthesis.trees.shallow import Ground
+from taccl_py.synthesis.trees.shallow import PackedMachine
 
 # Numbers of trees for each root, and how many of them are searched: those with the least loads.
 _PARTS = (1, 2, 3, 4, 6, 8)
@@ -41,7 +41,7 @@ _DIGITS = 3
 
 
 @dataclass(frozen=True)
-class Stand:
+class TaperedTreeSet:
     """Trees, and in how many pieces their data may be cut.
 
     Attributes
@@ -56,13 +56,13 @@ class Stand:
         Chunks that a rank's share must have, for each way to cut.
     """
 
-    grove: Grove
+    grove: SharedTreeSet
     cuts: tuple[tuple[int, ...], ...]
     apart: bool
     least_chunks: tuple[int, ...]
 
 
-def even_stands(ground: Ground, over: Over) -> list[Stand]:
+def even_stands(ground: PackedMachine, over: Over) -> list[TaperedTreeSet]:
     """Whole trees for those numbers of them that load links and ports most evenly; all of them carry the same."""
     places = len(ground.network.roots) * (ground.network.num_ranks - 1)
     forests = []
@@ -71,8 +71,8 @@ def even_stands(ground: Ground, over: Over) -> list[Stand]:
             forests.append(round_packing(ground.network, ground.packing, parts, over))
     best = sorted(forests, key=lambda forest: (round(forest.load_us, _DIGITS), forest.parts))[:_MOST_FORESTS]
     return [
-        Stand(
-            Grove(forest.trees, (1.0 / forest.parts,) * len(forest.trees)),
+        TaperedTreeSet(
+            SharedTreeSet(forest.trees, (1.0 / forest.parts,) * len(forest.trees)),
             tuple((cuts,) * len(forest.trees) for cuts in _CUTS),
             False,
             tuple(_CHUNKS_OF_A_PIECE * forest.parts * cuts for cuts in _CUTS),
@@ -81,14 +81,14 @@ def even_stands(ground: Ground, over: Over) -> list[Stand]:
     ]
 
 
-def uneven_stand(grove: Grove) -> Stand:
+def uneven_stand(grove: SharedTreeSet) -> TaperedTreeSet:
     """Trees that carry unequal parts, the larger ones in more pieces."""
     cuts = tuple(unequal_cuts(grove, pieces) for pieces in _PIECES)
-    return Stand(grove, cuts, True, (_CHUNKS_OF_A_GROVE,) * len(cuts))
+    return TaperedTreeSet(grove, cuts, True, (_CHUNKS_OF_A_GROVE,) * len(cuts))
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class _TaperSetting:
     """Positions in the tables above, and whether roots stay with a receiver."""
 
     cuts: int
@@ -96,7 +96,7 @@ class _Setting:
     taper: int
     stay: bool = False
 
-    def neighbours(self, ways: int) -> list[_Setting]:
+    def neighbours(self, ways: int) -> list[_TaperSetting]:
         """Settings that differ in one thing, where there are so many ways to cut."""
         near = [replace(self, cuts=self.cuts + step) for step in (1, -1)]
         near += [replace(self, fall=self.fall + step) for step in (1, -1)]
@@ -123,18 +123,20 @@ class TaperSearch:
         Whether time is up.
     """
 
-    network: Network
-    stand: Stand
+    network: CapacityNetwork
+    stand: TaperedTreeSet
     chunk_bytes: Callable[[int], float]
     counts: Sequence[int]
     over: Over
 
-    def best(self) -> Choice | None:
+    def best(self) -> OrderChoice | None:
         """The best plan, if there is one."""
         ways = len(self.stand.cuts)
-        return climb([_Setting(*_FIRST_SETTING)], self._planned, lambda setting: setting.neighbours(ways), self.over)
+        return climb(
+            [_TaperSetting(*_FIRST_SETTING)], self._planned, lambda setting: setting.neighbours(ways), self.over
+        )
 
-    def _planned(self, setting: _Setting) -> Choice | None:
+    def _planned(self, setting: _TaperSetting) -> OrderChoice | None:
         """The plan of a setting; None if it has too many pieces."""
         stand, cuts = self.stand, self.stand.cuts[setting.cuts]
         count = min((count for count in self.counts if count >= stand.least_chunks[setting.cuts]), default=0)
@@ -143,12 +145,14 @@ class TaperSearch:
         numbered = number_pieces(stand.grove.trees, cuts, apart=stand.apart)
         jobs = piece_jobs(self.network, stand.grove.trees, numbered)
         sizes = tuple(_sizes(pieces, stand.grove, cuts, _FALLS[setting.fall], count) for pieces in numbered)
-        costs = replace(Costs.of(self.network, self.chunk_bytes(count), (1,)), chunks=sizes)
-        rule = Rule(taper=_TAPERS[setting.taper], stay=setting.stay)
-        return Choice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
+        costs = replace(PieceCosts.of(self.network, self.chunk_bytes(count), (1,)), chunks=sizes)
+        rule = DispatchRule(taper=_TAPERS[setting.taper], stay=setting.stay)
+        return OrderChoice(tuple(jobs), costs, count, rule, list_schedule(jobs, costs, rule), sized=True)
 
 
-def _sizes(pieces: Sequence[Piece], grove: Grove, cuts: Sequence[int], fall: float, count: int) -> tuple[int, ...]:
+def _sizes(
+    pieces: Sequence[TreePiece], grove: SharedTreeSet, cuts: Sequence[int], fall: float, count: int
+) -> tuple[int, ...]:
     """Chunks of a root's pieces; the last piece of a tree is as much smaller than its first one in all trees."""
     most = max(cuts)
 

@@ -13,13 +13,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from taccl_py.synthesis.trees.jobs import Job, followers
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Plan, followed, left_shifted, mirrored
+from taccl_py.synthesis.trees.jobs import PieceMessage, followers
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import OrderChoice, PieceCosts, TreePlan, followed, left_shifted, mirrored
 from taccl_py.units import BYTES_PER_MB
 
 
-def is_own_reverse(network: Network, backward: Network) -> bool:
+def is_own_reverse(network: CapacityNetwork, backward: CapacityNetwork) -> bool:
     """Whether a plan for the machine is one for the reversed machine, whose links and ports may have other numbers for the same."""
     arrays = ("images", "src", "dst", "permitted")
     if network.roots != backward.roots or network.resources.shape != backward.resources.shape:
@@ -27,11 +27,11 @@ def is_own_reverse(network: Network, backward: Network) -> bool:
     if not all(np.array_equal(getattr(network, name), getattr(backward, name)) for name in arrays):
         return False
     pairs = {*zip(network.resources.reshape(-1).tolist(), backward.resources.reshape(-1).tolist(), strict=True)}
-    one, two = (replace(Costs.of(each, BYTES_PER_MB, (1,)), resources=()) for each in (network, backward))
+    one, two = (replace(PieceCosts.of(each, BYTES_PER_MB, (1,)), resources=()) for each in (network, backward))
     return one == two and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
-def turned_around(network: Network, turned: Sequence[int], sums: Choice, rest: Choice) -> Choice:
+def turned_around(network: CapacityNetwork, turned: Sequence[int], sums: OrderChoice, rest: OrderChoice) -> OrderChoice:
     """Plan of an AllReduce.
 
     Parameters
@@ -60,10 +60,10 @@ def turned_around(network: Network, turned: Sequence[int], sums: Choice, rest: C
     costs = replace(finer, chunks=tuple(grid.sizes for grid in grids))
     batches = followed(mirrored(sums.plan.batches), 0.0, rest.plan.batches, len(first))
     rule = replace(rest.rule, in_turn=True)
-    return Choice(jobs, costs, count, rule, left_shifted(jobs, costs, batches), sized=sums.sized and rest.sized)
+    return OrderChoice(jobs, costs, count, rule, left_shifted(jobs, costs, batches), sized=sums.sized and rest.sized)
 
 
-def _without_empty(choice: Choice) -> Choice:
+def _without_empty(choice: OrderChoice) -> OrderChoice:
     """The plan without jobs of pieces to which a search for better sizes has left no chunks."""
     kept = [index for index, job in enumerate(choice.jobs) if choice.costs.size((job,))]
     number = {index: place for place, index in enumerate(kept)}
@@ -73,39 +73,41 @@ def _without_empty(choice: Choice) -> Choice:
 
     jobs = tuple(replace(choice.jobs[index], after=renumbered(choice.jobs[index].after)) for index in kept)
     batches = [replace(batch, jobs=renumbered(batch.jobs)) for batch in choice.plan.batches]
-    return replace(choice, jobs=jobs, plan=Plan(tuple(batch for batch in batches if batch.jobs), choice.plan.end_us))
+    return replace(
+        choice, jobs=jobs, plan=TreePlan(tuple(batch for batch in batches if batch.jobs), choice.plan.end_us)
+    )
 
 
 class _Grid:
     """Pieces of one root that are whole for both plans, by the chunks where they begin."""
 
-    def __init__(self, count: int, sums: Choice, rest: Choice, root: int) -> None:
+    def __init__(self, count: int, sums: OrderChoice, rest: OrderChoice, root: int) -> None:
         self.sums = _cuts(sums, root, count)
         self.rest = _cuts(rest, root, count)
         both = sorted({*self.sums, *self.rest})
         self.sizes = tuple(end - begin for begin, end in pairwise(both))
         self._number = {cut: index for index, cut in enumerate(both)}
 
-    def on(self, job: Job, begin: int, end: int) -> Job:
+    def on(self, job: PieceMessage, begin: int, end: int) -> PieceMessage:
         """Return the job with the pieces between two cuts."""
         first = self._number[begin]
         return replace(job, piece=first, span=self._number[end] - first)
 
 
-def _cuts(choice: Choice, root: int, count: int) -> list[int]:
+def _cuts(choice: OrderChoice, root: int, count: int) -> list[int]:
     """Where pieces begin, and where the last one ends, if there are so many chunks."""
     return [chunks * (count // choice.num_chunks) for chunks in accumulate(choice.costs.chunks[root], initial=0)]
 
 
-def _turned(job: Job, grid: _Grid, after: Sequence[int], turned: Sequence[int]) -> Job:
+def _turned(job: PieceMessage, grid: _Grid, after: Sequence[int], turned: Sequence[int]) -> PieceMessage:
     """The job backwards."""
     back = replace(job, link=turned[job.link], reduce=True, after=tuple(after), ahead=1.0 - job.ahead)
     return grid.on(back, grid.sums[job.piece], grid.sums[job.end])
 
 
 def _later(
-    first: Sequence[Job], arrivals: Sequence[Sequence[int]], rest: Choice, grids: Sequence[_Grid]
-) -> Iterator[Job]:
+    first: Sequence[PieceMessage], arrivals: Sequence[Sequence[int]], rest: OrderChoice, grids: Sequence[_Grid]
+) -> Iterator[PieceMessage]:
     """Jobs of the second plan; roots wait for all that brings a part of the sum."""
     for job in rest.jobs:
         grid = grids[job.root]

@@ -9,12 +9,12 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.disjoint import disjoint_trees, least_whole_load_us, shares_only_links
 from taccl_py.synthesis.trees.hub import both_ways
-from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.oriented import HubTrees
 from taccl_py.synthesis.trees.packing import Packing, pack_trees
-from taccl_py.synthesis.trees.rounding import Forest, least_load_us, round_packing
+from taccl_py.synthesis.trees.rounding import TreeSet, least_load_us, round_packing
 from taccl_py.synthesis.trees.turnaround import is_own_reverse
-from taccl_py.synthesis.trees.work import Work
+from taccl_py.synthesis.trees.work import TreeSearch
 
 # What is routed for each collective; sums are its reverse.
 ROUTED = {
@@ -23,7 +23,7 @@ ROUTED = {
 }  # fmt: skip
 
 
-class Woods:
+class TreePacking:
     """A machine with its packing, and whole trees for any number of parts.
 
     Parameters
@@ -38,7 +38,7 @@ class Woods:
         Whether symmetry may repeat trees.
     """
 
-    def __init__(self, demand: Demand, work: Work, *, backwards: bool, symmetric: bool = True) -> None:
+    def __init__(self, demand: Demand, work: TreeSearch, *, backwards: bool, symmetric: bool = True) -> None:
         topology, sketch = demand.topology, demand.sketch
         if backwards:
             topology = topology.reversed()
@@ -46,16 +46,16 @@ class Woods:
         collective = Collective(ROUTED[demand.kind], topology.num_ranks, 1, demand.root)
         problem = Problem.build(topology, collective, sketch, demand.chunk_bytes(demand.collective(1)))
         self._work = work
-        self.network = Network.of(problem if symmetric else problem.without_symmetry())
+        self.network = CapacityNetwork.of(problem if symmetric else problem.without_symmetry())
         # The network whose links and ports trees share.
         self._packed = self.network
         self._packing: Packing | None = None
-        self._forests: dict[int, Forest] = {}
-        self._grown: dict[tuple[int, int], Forest | None] = {}
+        self._forests: dict[int, TreeSet] = {}
+        self._grown: dict[tuple[int, int], TreeSet | None] = {}
         self._loads_us: dict[int, float] = {}
         self._through_hub: HubTrees | None = None
         # Another machine whose trees are as good here.
-        self._model: Woods | None = None
+        self._model: TreePacking | None = None
 
     def let_links_carry_both_ways(self) -> None:
         """Make trees of the only root that carry sums to it as well as results from it."""
@@ -63,7 +63,7 @@ class Woods:
         if self.is_direct:
             self._through_hub = HubTrees(self.network, self._work.left(), self._work.over)
 
-    def share(self, other: Woods) -> None:
+    def share(self, other: TreePacking) -> None:
         """Take the trees of another machine where they are as good, so that they are made once."""
         if is_own_reverse(self.network, other.network):
             self._model = other
@@ -89,7 +89,7 @@ class Woods:
                 self._packing = pack_trees(self._packed, self._work.left(0.5).countdown())
         return self._packing
 
-    def forest(self, parts: int) -> Forest:
+    def forest(self, parts: int) -> TreeSet:
         """Whole trees, so many for each root."""
         if self._model is not None:
             return self._model.forest(parts)
@@ -99,7 +99,7 @@ class Woods:
                 self._forests[parts] = round_packing(self._packed, packing, parts, self._work.over)
         return self._forests[parts]
 
-    def grown(self, parts: int, seed: int = 0) -> Forest | None:
+    def grown(self, parts: int, seed: int = 0) -> TreeSet | None:
         """The lightest whole trees of a direct machine, so many for each root, if there are any and time for them; others by other seeds."""
         if self._model is not None:
             return self._model.grown(parts, seed)
@@ -108,7 +108,7 @@ class Woods:
                 self._grown[parts, seed] = self._grow(parts, seed)
         return self._grown[parts, seed]
 
-    def _grow(self, parts: int, seed: int) -> Forest | None:
+    def _grow(self, parts: int, seed: int) -> TreeSet | None:
         if self._through_hub is not None:
             return self._through_hub.grown(parts, seed)
         return disjoint_trees(self.network, parts, self._work.over, seed)

@@ -10,7 +10,7 @@ from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Events
 
 
-class Work:
+class TreeSearch:
     """A search that is under way, or a part of one.
 
     Parameters
@@ -23,7 +23,7 @@ class Work:
         The search that this is a part of; the part's stages are counted there.
     """
 
-    def __init__(self, limits: Limits, events: Events, whole: Work | None = None) -> None:
+    def __init__(self, limits: Limits, events: Events, whole: TreeSearch | None = None) -> None:
         self.limits, self.events = limits, events
         self.deadline = Deadline(limits.seconds)
         self.stage_seconds: dict[str, float] = {} if whole is None else whole.stage_seconds

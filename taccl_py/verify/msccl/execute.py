@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.verify.msccl.findings import place
 from taccl_py.verify.msccl.geometry import operations_of
-from taccl_py.verify.msccl.operations import Operation, Plan
+from taccl_py.verify.msccl.operations import KernelOperation, KernelProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class ExecutionResult:
     """How far a program comes.
 
     Attributes
@@ -35,38 +35,38 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
+class DeadlockCycle:
     """Threadblocks that wait for each other, or in vain: where the first is, and the sentence."""
 
     where: str
     what: str
 
 
-def least_capacity(plan: Plan, chunks_per_message: int) -> Execution:
+def least_capacity(plan: KernelProgram, chunks_per_message: int) -> ExecutionResult:
     """Shortest queues with which the program ends when a message carries at most that many chunks."""
-    machine = Machine(plan, chunks_per_message, capacity=1)
+    machine = ExecutionState(plan, chunks_per_message, capacity=1)
     machine.run()
     while not machine.ended and machine.lengthen_queues():
         machine.run()
-    return Execution(machine.capacity if machine.ended else None, tuple(machine.order))
+    return ExecutionResult(machine.capacity if machine.ended else None, tuple(machine.order))
 
 
-def is_split(plan: Plan, chunks_per_message: int) -> bool:
+def is_split(plan: KernelProgram, chunks_per_message: int) -> bool:
     """Whether some operation moves more messages when they carry so few chunks than when they carry all that they can."""
     counts = {op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None}
     return any(operations_of(count, chunks_per_message) != operations_of(count, MAX_COUNT) for count in counts)
 
 
-def ends(plan: Plan, chunks_per_message: int, capacity: int) -> bool:
+def ends(plan: KernelProgram, chunks_per_message: int, capacity: int) -> bool:
     """Whether the program ends with queues of that length."""
-    machine = Machine(plan, chunks_per_message, capacity)
+    machine = ExecutionState(plan, chunks_per_message, capacity)
     machine.run()
     return machine.ended
 
 
-def find_circles(plan: Plan, chunks_per_message: int, capacity: int | None) -> tuple[Circle, ...]:
+def find_circles(plan: KernelProgram, chunks_per_message: int, capacity: int | None) -> tuple[DeadlockCycle, ...]:
     """Who waits for whom when the program does not end; `capacity` None stands for queues without limit."""
-    machine = Machine(plan, chunks_per_message, capacity or 1)
+    machine = ExecutionState(plan, chunks_per_message, capacity or 1)
     machine.run()
     while capacity is None and not machine.ended and machine.lengthen_queues():
         machine.run()
@@ -81,10 +81,10 @@ class _Obstacle:
     block: int | None
 
 
-class Machine:
+class ExecutionState:
     """The state of all threadblocks."""
 
-    def __init__(self, plan: Plan, chunks_per_message: int, capacity: int) -> None:
+    def __init__(self, plan: KernelProgram, chunks_per_message: int, capacity: int) -> None:
         self.capacity = capacity
         self.order: list[int] = []
         self._plan = plan
@@ -121,7 +121,7 @@ class Machine:
             self._wake(block)
         return bool(waiting)
 
-    def circles(self) -> Iterator[Circle]:
+    def circles(self) -> Iterator[DeadlockCycle]:
         """Every circle of waiting threadblocks, and every threadblock that waits in vain, once each."""
         seen: set[int] = set()
         for start in range(len(self._plan.blocks)):
@@ -150,7 +150,7 @@ class Machine:
             for waiter in self._waiting.pop(operation.index, ()):
                 self._wake(waiter)
 
-    def _may_start(self, operation: Operation) -> bool:
+    def _may_start(self, operation: KernelOperation) -> bool:
         for wait in operation.waits:
             if wait.operation is None:
                 return False
@@ -159,7 +159,7 @@ class Machine:
                 return False
         return True
 
-    def _move(self, operation: Operation) -> bool:
+    def _move(self, operation: KernelOperation) -> bool:
         """Move as many messages as possible; return whether all have been."""
         index, inbound, outbound = operation.index, operation.inbound, operation.outbound
         count = self._messages[index] - self._moved[index]
@@ -185,7 +185,7 @@ class Machine:
             self._is_ready[block] = True
             self._ready.append(block)
 
-    def _current(self, block: int) -> Operation | None:
+    def _current(self, block: int) -> KernelOperation | None:
         operations = self._plan.blocks[block].operations
         return operations[self._position[block]] if self._position[block] < len(operations) else None
 
@@ -206,7 +206,7 @@ class Machine:
             raise ValueError("a threadblock that can go on waits for nothing")
         return _Obstacle(f"for room towards gpu {self._plan.connections[outbound].dst}", self._plan.receivers[outbound])
 
-    def _describe(self, circle: list[int], ending: str) -> Circle:
+    def _describe(self, circle: list[int], ending: str) -> DeadlockCycle:
         parts = []
         for position, block in enumerate(circle):
             operation = self._current(block)
@@ -218,4 +218,4 @@ class Machine:
             if position == 0:
                 where = name
         shown = parts if len(parts) <= 8 else [*parts[:6], f"and so on over {len(parts) - 7} more", parts[-1]]
-        return Circle(where, f"{', '.join(shown)}; {ending}")
+        return DeadlockCycle(where, f"{', '.join(shown)}; {ending}")

@@ -15,7 +15,7 @@ _PER_RANK = frozenset({Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL})
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class BufferLengths:
     """True lengths of the user's buffers in chunks.
 
     Attributes
@@ -64,7 +64,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BufferPlacement:
     """One way in which the user's buffers can lie: in place or not; `root` is None while it is not known."""
 
     in_place: bool
@@ -81,7 +81,7 @@ def divides_among_ranks(kind: Kind | None, custom: bool) -> bool:
     return kind in _PER_RANK or (custom and kind in (Kind.GATHER, Kind.SCATTER))
 
 
-def geometry_of(kind: Kind | None, num_ranks: int, num_chunks_per_loop: int, *, custom: bool) -> Geometry:
+def geometry_of(kind: Kind | None, num_ranks: int, num_chunks_per_loop: int, *, custom: bool) -> BufferLengths:
     """Buffer lengths of a collective.
 
     `custom` says that the runtime knows no such collective, so nchunksperloop is the longer buffer; a runtime that
@@ -91,13 +91,13 @@ def geometry_of(kind: Kind | None, num_ranks: int, num_chunks_per_loop: int, *, 
     if kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.GATHER, Kind.SCATTER):
         share = whole // n if divides_among_ranks(kind, custom) else whole
         if kind in (Kind.ALLGATHER, Kind.GATHER):
-            return Geometry(kind, n, share, share, share * n)
-        return Geometry(kind, n, share, share * n, share)
+            return BufferLengths(kind, n, share, share, share * n)
+        return BufferLengths(kind, n, share, share * n, share)
     share = whole // n if kind is Kind.ALLTOALL else whole
-    return Geometry(kind, n, share, whole, whole)
+    return BufferLengths(kind, n, share, whole, whole)
 
 
-def lay_out(geometry: Geometry, placement: Placement, rank: int, scratch_chunks: int) -> Region:
+def lay_out(geometry: BufferLengths, placement: BufferPlacement, rank: int, scratch_chunks: int) -> Region:
     """Cells of one rank.
 
     In place AllGather's input is its part of the output, ReduceScatter's output its part of the input, and the same at

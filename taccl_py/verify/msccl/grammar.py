@@ -129,7 +129,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Algorithm:
+class AlgoElement:
     """The ``algo`` element.
 
     Attributes
@@ -159,7 +159,7 @@ class Algorithm:
     gpus: tuple[Gpu, ...]
 
 
-def parse_algorithm(document: Document, runtime: Runtime, findings: Findings) -> Algorithm | None:
+def parse_algorithm(document: Document, runtime: Runtime, findings: Findings) -> AlgoElement | None:
     """Records of a document, or None when the ``algo`` element or one of its required attributes is missing."""
     if not document.algorithms:
         if not findings.broken:
@@ -202,7 +202,7 @@ def _plain_number(text: str, bits: int) -> int | None:
     return value if _is_decimal(text) and -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
 
 
-class _Attributes:
+class _ElementAttributes:
     """Typed questions about one element's attributes; failures are objected to at `where`."""
 
     def __init__(self, element: Element, where: str, findings: Findings) -> None:
@@ -263,15 +263,15 @@ class _Attributes:
         return name in self._element.attributes
 
 
-def _algorithm(element: Element, runtime: Runtime, findings: Findings) -> Algorithm | None:
-    read = _Attributes(element, "", findings)
+def _algorithm(element: Element, runtime: Runtime, findings: Findings) -> AlgoElement | None:
+    read = _ElementAttributes(element, "", findings)
     legacy = runtime.name == LEGACY.name
     protocol, collective = read.text("proto"), read.text("coll")
     num_channels, num_chunks_per_loop = read.number("nchannels"), read.number("nchunksperloop")
     num_ranks = read.number("ngpus")
     gpus = tuple(gpu for child in element.children if (gpu := _gpu(child, findings)) is not None)
     in_place = read.optional_number("inplace", 0, required=True) != 0
-    algorithm = Algorithm(
+    algorithm = AlgoElement(
         name=_name(read, legacy, findings),
         protocol=protocol,
         num_channels=num_channels,
@@ -289,7 +289,7 @@ def _algorithm(element: Element, runtime: Runtime, findings: Findings) -> Algori
     return algorithm if read.complete else None
 
 
-def _name(read: _Attributes, legacy: bool, findings: Findings) -> str:
+def _name(read: _ElementAttributes, legacy: bool, findings: Findings) -> str:
     if read.has("name"):
         return read.text("name")
     if legacy:
@@ -299,7 +299,7 @@ def _name(read: _Attributes, legacy: bool, findings: Findings) -> str:
     return ""
 
 
-def _out_of_place(read: _Attributes, legacy: bool, in_place: bool, findings: Findings) -> bool:
+def _out_of_place(read: _ElementAttributes, legacy: bool, in_place: bool, findings: Findings) -> bool:
     """Whether calls out of place may use the file; the legacy runtime takes it for exactly one placement."""
     if not legacy:
         return read.optional_number("outofplace", int(not in_place), required=True) != 0
@@ -310,11 +310,11 @@ def _out_of_place(read: _Attributes, legacy: bool, in_place: bool, findings: Fin
 
 
 def _gpu(element: Element, findings: Findings) -> Gpu | None:
-    read = _Attributes(element, f"line {element.line}", findings)
+    read = _ElementAttributes(element, f"line {element.line}", findings)
     gpu = read.number("id")
     if not read.complete:
         return None
-    read = _Attributes(element, place(gpu), findings)
+    read = _ElementAttributes(element, place(gpu), findings)
     return Gpu(
         line=element.line,
         id=gpu,
@@ -326,11 +326,11 @@ def _gpu(element: Element, findings: Findings) -> Gpu | None:
 
 
 def _threadblock(element: Element, gpu: int, findings: Findings) -> Threadblock | None:
-    read = _Attributes(element, f"{place(gpu)} (line {element.line})", findings)
+    read = _ElementAttributes(element, f"{place(gpu)} (line {element.line})", findings)
     threadblock = read.number("id")
     if not read.complete:
         return None
-    read = _Attributes(element, place(gpu, threadblock), findings)
+    read = _ElementAttributes(element, place(gpu, threadblock), findings)
     send_peer, recv_peer, channel = read.number("send"), read.number("recv"), read.number("chan")
     if not read.complete:
         return None
@@ -348,7 +348,7 @@ def _threadblock(element: Element, gpu: int, findings: Findings) -> Threadblock 
 
 
 def _step(element: Element, index: int, where: str, findings: Findings) -> Step | None:
-    read = _Attributes(element, where, findings)
+    read = _ElementAttributes(element, where, findings)
     step_type = read.text("type")
     number, count, flags = read.number("s"), read.number("cnt"), read.number("hasdep")
     source = _address(read, "src", where, findings)
@@ -366,7 +366,7 @@ def _step(element: Element, index: int, where: str, findings: Findings) -> Step 
     return Step(index, number, step_type, source, target, count, depends_on, flags)
 
 
-def _address(read: _Attributes, end: str, where: str, findings: Findings) -> Address | None:
+def _address(read: _ElementAttributes, end: str, where: str, findings: Findings) -> Address | None:
     buffer, offset = read.text(f"{end}buf"), read.number(f"{end}off")
     if not read.complete:
         return None
@@ -378,7 +378,7 @@ def _address(read: _Attributes, end: str, where: str, findings: Findings) -> Add
         return None
 
 
-def _dependency(read: _Attributes, where: str, findings: Findings) -> Dependency | None:
+def _dependency(read: _ElementAttributes, where: str, findings: Findings) -> Dependency | None:
     threadblock, step = read.number("depid"), read.number("deps")
     if threadblock >= 0:
         return Dependency(threadblock, step)

@@ -30,11 +30,11 @@ import numpy.typing as npt
 from taccl_py.collective import COMBINING, ROOTED, Buffer, Kind
 from taccl_py.runtimes import MAX_OFFSET, MAX_XML_CHILDREN, Runtime
 from taccl_py.verify.msccl.findings import Findings
-from taccl_py.verify.msccl.geometry import Geometry
-from taccl_py.verify.msccl.grammar import Algorithm, Gpu, parse_algorithm
-from taccl_py.verify.msccl.operations import Plan, Wires
+from taccl_py.verify.msccl.geometry import BufferLengths
+from taccl_py.verify.msccl.grammar import AlgoElement, Gpu, parse_algorithm
+from taccl_py.verify.msccl.operations import KernelProgram, Wires
 from taccl_py.verify.msccl.rules import find_geometry
-from taccl_py.verify.msccl.semantics import Contents, Setting
+from taccl_py.verify.msccl.semantics import Contents, RunSetting
 from taccl_py.verify.msccl.text import read_document
 
 # Files of fewer ranks are judged rank by rank, which takes little time there.
@@ -61,7 +61,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Images:
+class FileImages:
     """A file in which the first ranks stand for all.
 
     Attributes
@@ -86,7 +86,7 @@ class Images:
         return Wires(self.root.tolist(), inverse[:, :roots].tolist())
 
 
-def find_images(text: str, runtime: Runtime, kind: Kind | None) -> Images | None:
+def find_images(text: str, runtime: Runtime, kind: Kind | None) -> FileImages | None:
     """Find the permutations that make each rank's program of a root's, or return None if there are none or they do not fit together.
 
     Parameters
@@ -112,7 +112,7 @@ def find_images(text: str, runtime: Runtime, kind: Kind | None) -> Images | None
         return None
     short = _short(head, parts[: max(root) + 1])
     algorithm = _read(short, runtime)
-    found = Images(short, np.stack(to), np.array(root, dtype=np.int64))
+    found = FileImages(short, np.stack(to), np.array(root, dtype=np.int64))
     if algorithm is None or [gpu.id for gpu in algorithm.gpus] != list(range(max(root) + 1)):
         return None
     return found if all(_fits_together(gpu, found) for gpu in algorithm.gpus) else None
@@ -122,14 +122,14 @@ def _short(head: str, parts: Sequence[str]) -> str:
     return "\n".join([head, _GPU_END.join([*parts, _END])])
 
 
-def _read(text: str, runtime: Runtime) -> Algorithm | None:
+def _read(text: str, runtime: Runtime) -> AlgoElement | None:
     findings = Findings()
     algorithm = parse_algorithm(read_document(text, findings), runtime, findings)
     return None if findings.broken else algorithm
 
 
 def _permutations(
-    parts: Sequence[str], geometry: Geometry, is_read: Callable[[str], bool]
+    parts: Sequence[str], geometry: BufferLengths, is_read: Callable[[str], bool]
 ) -> tuple[list[IntArray], list[int]]:
     """What ranks are called in every rank's program, and whose image that is; nothing if too many are images of no other rank's."""
     patterns: list[_Pattern] = []
@@ -153,18 +153,18 @@ def _permutations(
     return to, root
 
 
-def _of_all(geometry: Geometry) -> frozenset[Buffer]:
+def _of_all(geometry: BufferLengths) -> frozenset[Buffer]:
     """Buffers that hold a share for every rank."""
     longest = max(geometry.input_chunks, geometry.output_chunks)
     return frozenset(buffer for buffer in (Buffer.INPUT, Buffer.OUTPUT) if geometry.chunks(buffer) == longest)
 
 
-def _unit(geometry: Geometry) -> int:
+def _unit(geometry: BufferLengths) -> int:
     """Chunks of one rank's share of a buffer that holds one for every rank."""
     return max(geometry.input_chunks, geometry.output_chunks) // geometry.num_ranks
 
 
-def _may_have_images(geometry: Geometry, num_ranks: int) -> bool:
+def _may_have_images(geometry: BufferLengths, num_ranks: int) -> bool:
     """Whether images can be told: of each rank, and each rank's share, which is of whole chunks."""
     whole = max(geometry.input_chunks, geometry.output_chunks)
     if geometry.kind is None or geometry.kind in ROOTED or geometry.num_ranks != num_ranks or whole % num_ranks:
@@ -192,7 +192,7 @@ class _Followers:
 class _Pattern:
     """A rank's text, cut at double quotes: what an image may have otherwise, and what it must have as it is."""
 
-    def __init__(self, text: str, geometry: Geometry) -> None:
+    def __init__(self, text: str, geometry: BufferLengths) -> None:
         self._num_ranks = geometry.num_ranks
         pieces = text.split('"')
         self._rank = int(pieces[1])
@@ -260,7 +260,7 @@ def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
     return picked  # type: ignore[no-any-return]
 
 
-def _fits_together(gpu: Gpu, images: Images) -> bool:
+def _fits_together(gpu: Gpu, images: FileImages) -> bool:
     """Whether the image of what each peer of a root is the image of is the image of where that peer goes."""
     to, root = images.to, images.root
     rows = np.flatnonzero(root == gpu.id)
@@ -277,7 +277,9 @@ def _fits_together(gpu: Gpu, images: Images) -> bool:
 class ImageContents(Contents):
     """Cells of the roots, to which messages bring images of what roots send."""
 
-    def __init__(self, setting: Setting, findings: Findings, plan: Plan, algorithm: Algorithm, images: Images) -> None:
+    def __init__(
+        self, setting: RunSetting, findings: Findings, plan: KernelProgram, algorithm: AlgoElement, images: FileImages
+    ) -> None:
         super().__init__(setting, findings)
         peers = {(gpu.id, tb.id): tb.recv_peer for gpu in algorithm.gpus for tb in gpu.threadblocks}
         self._senders = [peers[plan.blocks[block].gpu, plan.blocks[block].id] for block in plan.receivers]

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Violation
 from taccl_py.runtimes import LEGACY, MAX_COUNT, RCCL, Runtime
-from taccl_py.verify.msccl.execute import Execution, ends, find_circles, is_split, least_capacity
+from taccl_py.verify.msccl.execute import ExecutionResult, ends, find_circles, is_split, least_capacity
 from taccl_py.verify.msccl.findings import Findings
-from taccl_py.verify.msccl.geometry import Geometry, Placement, operations_of, size_of_split
-from taccl_py.verify.msccl.grammar import Algorithm, parse_algorithm
-from taccl_py.verify.msccl.images import ImageContents, Images, find_images
-from taccl_py.verify.msccl.operations import ALL_RANKS, Plan, make_plan
-from taccl_py.verify.msccl.races import Order, Promises, find_races
+from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, operations_of, size_of_split
+from taccl_py.verify.msccl.grammar import AlgoElement, parse_algorithm
+from taccl_py.verify.msccl.images import FileImages, ImageContents, find_images
+from taccl_py.verify.msccl.operations import ALL_RANKS, KernelProgram, make_plan
+from taccl_py.verify.msccl.races import AccessOrder, HappensBefore, find_races
 from taccl_py.verify.msccl.rules import (
     check_algorithm,
     check_connections,
@@ -23,7 +23,7 @@ from taccl_py.verify.msccl.rules import (
     find_geometry,
     largest_size,
 )
-from taccl_py.verify.msccl.semantics import Contents, Setting, check_contents, find_root, make_setting
+from taccl_py.verify.msccl.semantics import Contents, RunSetting, check_contents, find_root, make_setting
 from taccl_py.verify.msccl.step_rules import check_steps
 from taccl_py.verify.msccl.text import read_document
 
@@ -109,17 +109,17 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _ExecutedFile:
     """What is executed: a file without structural mistakes, and for which placements (True: in place)."""
 
-    algorithm: Algorithm
-    geometry: Geometry
+    algorithm: AlgoElement
+    geometry: BufferLengths
     runtime: Runtime
     placements: tuple[bool, ...]
-    plan: Plan
-    images: Images | None
+    plan: KernelProgram
+    images: FileImages | None
 
-    def contents(self, setting: Setting, findings: Findings) -> Contents:
+    def contents(self, setting: RunSetting, findings: Findings) -> Contents:
         """Cells before the program runs."""
         if self.images is None:
             return Contents(setting, findings)
@@ -127,7 +127,7 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ExecutionFindings:
     """What executing the program told."""
 
     root: int | None = None
@@ -167,7 +167,7 @@ def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root
 
 
 def _judge(
-    algorithm: Algorithm, runtime: Runtime, asked: _Asked, findings: Findings, images: Images | None
+    algorithm: AlgoElement, runtime: Runtime, asked: _Asked, findings: Findings, images: FileImages | None
 ) -> ProgramVerdict:
     """Judge an algorithm; with `images` its GPUs stand for all, and whoever objects must look at all of them to tell why."""
     kind, root = asked.kind, asked.root
@@ -183,17 +183,17 @@ def _judge(
     placements = _placements(algorithm, runtime, findings)
     if root is not None and geometry is not None and geometry.kind is not None and geometry.kind not in ROOTED:
         findings.violation("", "wrong-root", f"{geometry.kind} has no root, and root {root} was asked for")
-    run = _Run()
+    run = _ExecutionFindings()
     if geometry is not None and not findings.broken and _is_small_enough(algorithm, geometry, findings):
         plan = make_plan(algorithm, wires)
-        run = _execute(_Case(algorithm, geometry, runtime, placements, plan, images), root, findings)
+        run = _execute(_ExecutedFile(algorithm, geometry, runtime, placements, plan, images), root, findings)
     facts = _facts(
         algorithm, None if geometry is None else geometry.kind, placements, largest_size(algorithm, runtime), run
     )
     return ProgramVerdict(facts, findings.violations(), findings.notes())
 
 
-def _is_small_enough(algorithm: Algorithm, geometry: Geometry, findings: Findings) -> bool:
+def _is_small_enough(algorithm: AlgoElement, geometry: BufferLengths, findings: Findings) -> bool:
     scratch = sum(gpu.scratch_chunks for gpu in algorithm.gpus)
     cells = len(algorithm.gpus) * (geometry.input_chunks + geometry.output_chunks) + scratch
     if cells > MAX_CELLS:
@@ -202,13 +202,13 @@ def _is_small_enough(algorithm: Algorithm, geometry: Geometry, findings: Finding
     return cells <= MAX_CELLS
 
 
-def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
+def _execute(case: _ExecutedFile, root: int | None, findings: Findings) -> _ExecutionFindings:
     plan = case.plan
     whole = least_capacity(plan, MAX_COUNT)
     if whole.capacity is None:
         for circle in find_circles(plan, MAX_COUNT, None):
             findings.violation(circle.where, "deadlock", circle.what)
-        return _Run()
+        return _ExecutionFindings()
     single = least_capacity(plan, 1) if is_split(plan, 1) else whole
     slots = case.runtime.fifo_slots[case.algorithm.protocol]
     safe_max_bytes: int | None = None
@@ -223,15 +223,15 @@ def _execute(case: _Case, root: int | None, findings: Findings) -> _Run:
     if checked.order.fewest_chunks > 1:
         safe_bytes = _check_split(case, checked.order, findings)
         safe_max_bytes = safe_bytes if safe_max_bytes is None else min(safe_bytes, safe_max_bytes)
-    return _Run(checked.root, safe_max_bytes, single.capacity, checked.flags_early)
+    return _ExecutionFindings(checked.root, safe_max_bytes, single.capacity, checked.flags_early)
 
 
-def _slots_text(case: _Case) -> str:
+def _slots_text(case: _ExecutedFile) -> str:
     slots = case.runtime.fifo_slots[case.algorithm.protocol]
     return f"{case.algorithm.protocol} keeps at most {slots} unread operations on a connection"
 
 
-def _check_largest_size(case: _Case, slots: int, findings: Findings) -> int:
+def _check_largest_size(case: _ExecutedFile, slots: int, findings: Findings) -> int:
     """Largest size for which the runtime's queues are long enough; objects when the file may be used above it."""
     chunks = _smallest_safe_split(case.plan, slots)
 
@@ -242,12 +242,12 @@ def _check_largest_size(case: _Case, slots: int, findings: Findings) -> int:
     return _limit_size(case, chunks, reason, findings)
 
 
-def _check_split(case: _Case, order: Order, findings: Findings) -> int:
+def _check_split(case: _ExecutedFile, order: AccessOrder, findings: Findings) -> int:
     """Largest size at which all accesses are ordered; objects when the file may be used above it."""
     return _limit_size(case, order.fewest_chunks, lambda: order.reason, findings)
 
 
-def _limit_size(case: _Case, chunks: int, reason: Callable[[], str], findings: Findings) -> int:
+def _limit_size(case: _ExecutedFile, chunks: int, reason: Callable[[], str], findings: Findings) -> int:
     """Largest size at which one operation carries so many chunks; objects when the file may be used above it."""
     algorithm = case.algorithm
     payload = case.runtime.payload_bytes[algorithm.protocol]
@@ -263,7 +263,7 @@ def _limit_size(case: _Case, chunks: int, reason: Callable[[], str], findings: F
     return safe_bytes
 
 
-def _smallest_safe_split(plan: Plan, slots: int) -> int:
+def _smallest_safe_split(plan: KernelProgram, slots: int) -> int:
     """Fewest chunks per operation down to which the program ends; whole steps are known to be safe."""
     counts = sorted({op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None})
     safe = max(counts, default=1)
@@ -277,7 +277,7 @@ def _smallest_safe_split(plan: Plan, slots: int) -> int:
     return safe
 
 
-_UNSEEN = Order(through_input=False)
+_UNSEEN = AccessOrder(through_input=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +285,13 @@ class _Checked:
     """What looking at contents and accesses told: the root that was found, how accesses are ordered, and see `ProgramFacts`."""
 
     root: int | None = None
-    order: Order = _UNSEEN
+    order: AccessOrder = _UNSEEN
     flags_early: bool = False
 
 
-def _check_placements(case: _Case, whole: Execution, asked_root: int | None, findings: Findings) -> _Checked:
+def _check_placements(
+    case: _ExecutedFile, whole: ExecutionResult, asked_root: int | None, findings: Findings
+) -> _Checked:
     """Contents and races for every placement that the file declares."""
     algorithm, geometry, plan = case.algorithm, case.geometry, case.plan
     placements = case.placements
@@ -301,15 +303,15 @@ def _check_placements(case: _Case, whole: Execution, asked_root: int | None, fin
         )
     if not placements:
         return _Checked()
-    unknown = make_setting(algorithm, geometry, Placement(placements[0], None))
+    unknown = make_setting(algorithm, geometry, BufferPlacement(placements[0], None))
     root = find_root(plan, whole.order, unknown, asked_root)
     if asked_root is not None and root is not None and root != asked_root:
         findings.violation("", "wrong-root", f"the program works for root {root}, and root {asked_root} was asked for")
-    settings = [make_setting(algorithm, geometry, Placement(in_place, root)) for in_place in placements]
+    settings = [make_setting(algorithm, geometry, BufferPlacement(in_place, root)) for in_place in placements]
     separate = [Findings() for _ in settings]
     for setting, found in zip(settings, separate, strict=True):
         check_contents(plan, whole.order, case.contents(setting, found), found)
-    order = find_races(plan, whole.order, settings, separate, Promises(messages=case.images is None))
+    order = find_races(plan, whole.order, settings, separate, HappensBefore(messages=case.images is None))
     is_racy = any(violation.rule == "race" for found in separate for violation in found.violations())
     flags_early = not is_racy and _are_flags_early(case, whole, settings, order)
     if case.runtime.name == RCCL.name:
@@ -318,17 +320,19 @@ def _check_placements(case: _Case, whole: Execution, asked_root: int | None, fin
     return _Checked(root, order, flags_early)
 
 
-def _are_flags_early(case: _Case, whole: Execution, settings: list[Setting], order: Order) -> bool:
+def _are_flags_early(
+    case: _ExecutedFile, whole: ExecutionResult, settings: list[RunSetting], order: AccessOrder
+) -> bool:
     """Whether there are races once flags of sends say nothing about the sends, as with LL in RCCL."""
     if case.runtime.name != RCCL.name or case.algorithm.protocol != "LL":
         return False
-    promises = Promises(messages=case.images is None, flags_of_sends=False)
+    promises = HappensBefore(messages=case.images is None, flags_of_sends=False)
     separate = [Findings() for _ in settings]
     found = find_races(case.plan, whole.order, settings, separate, promises)
     return found.fewest_chunks > order.fewest_chunks or any(each.violations() for each in separate)
 
 
-def _note_weak_order(order: Order, flags_early: bool, findings: Findings) -> None:
+def _note_weak_order(order: AccessOrder, flags_early: bool, findings: Findings) -> None:
     if order.through_input:
         findings.note(
             "some steps read from the input buffer what another threadblock wrote there; this runtime orders memory"
@@ -341,7 +345,7 @@ def _note_weak_order(order: Order, flags_early: bool, findings: Findings) -> Non
         )
 
 
-def _placements(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> tuple[bool, ...]:
+def _placements(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> tuple[bool, ...]:
     """Placements that must work, out of place first; the legacy runtime refuses AllToAll in place."""
     if runtime.name == LEGACY.name and algorithm.collective == "alltoall":
         if algorithm.placed_in:
@@ -351,7 +355,7 @@ def _placements(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> t
     return tuple(in_place for in_place, used in declared if used)
 
 
-def _merge(separate: list[Findings], placements: list[Placement], findings: Findings) -> None:
+def _merge(separate: list[Findings], placements: list[BufferPlacement], findings: Findings) -> None:
     """Take over what was found in each placement; say in which one when it is not all of them."""
     found = [set(each.violations()) for each in separate]
     for placement, violations in zip(placements, found, strict=True):
@@ -362,7 +366,11 @@ def _merge(separate: list[Findings], placements: list[Placement], findings: Find
 
 
 def _facts(
-    algorithm: Algorithm, kind: Kind | None, placements: tuple[bool, ...], max_bytes: int | None, run: _Run
+    algorithm: AlgoElement,
+    kind: Kind | None,
+    placements: tuple[bool, ...],
+    max_bytes: int | None,
+    run: _ExecutionFindings,
 ) -> ProgramFacts:
     blocks = [tb for gpu in algorithm.gpus for tb in gpu.threadblocks]
     return ProgramFacts(

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from taccl_py.collective import Address
 from taccl_py.verify.msccl.geometry import operations_of
-from taccl_py.verify.msccl.grammar import NOP, REDUCE, Algorithm, Dependency, Step, Threadblock
+from taccl_py.verify.msccl.grammar import NOP, REDUCE, AlgoElement, Dependency, Step, Threadblock
 
 FUSION_LIMIT = 16  # MSCCL_MAX_REDUCE_FUSION
 
@@ -58,7 +58,7 @@ class FusedThreadblock:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class DependencyWait:
     """A dependency of an operation: `operation` is the first one whose flag ends the wait, None when there is none."""
 
     block: int
@@ -67,7 +67,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class KernelOperation:
     """One operation of the kernel.
 
     Attributes
@@ -90,7 +90,7 @@ class Operation:
     chain: tuple[Address, ...]
     reads: tuple[Address, ...]
     writes: tuple[Address, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[DependencyWait, ...]
     inbound: int | None
     outbound: int | None
 
@@ -101,16 +101,16 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class KernelBlock:
     """One threadblock with its operations; `gpu` and `id` as in the file."""
 
     gpu: int
     id: int
-    operations: tuple[Operation, ...]
+    operations: tuple[KernelOperation, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Connection:
+class Fifo:
     """One FIFO."""
 
     src: int
@@ -132,24 +132,24 @@ class Wires:
     root: Sequence[int] | None = None
     mirror: Sequence[Sequence[int]] | None = None
 
-    def filled_by(self, gpu: int, tb: Threadblock) -> Connection | None:
+    def filled_by(self, gpu: int, tb: Threadblock) -> Fifo | None:
         """FIFO that a threadblock sends to."""
-        return Connection(gpu, tb.send_peer, tb.channel) if tb.send_peer >= 0 else None
+        return Fifo(gpu, tb.send_peer, tb.channel) if tb.send_peer >= 0 else None
 
-    def emptied_by(self, gpu: int, tb: Threadblock) -> Connection | None:
+    def emptied_by(self, gpu: int, tb: Threadblock) -> Fifo | None:
         """FIFO that a threadblock receives from."""
         if tb.recv_peer < 0:
             return None
         if self.root is not None and self.mirror is not None:
-            return Connection(self.root[tb.recv_peer], self.mirror[tb.recv_peer][gpu], tb.channel)
-        return Connection(tb.recv_peer, gpu, tb.channel)
+            return Fifo(self.root[tb.recv_peer], self.mirror[tb.recv_peer][gpu], tb.channel)
+        return Fifo(tb.recv_peer, gpu, tb.channel)
 
 
 ALL_RANKS = Wires()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class KernelProgram:
     """Everything that runs.
 
     Attributes
@@ -162,16 +162,16 @@ class Plan:
         The FIFOs and the threadblock at each end.
     """
 
-    blocks: tuple[Block, ...]
-    operations: tuple[Operation, ...]
-    connections: tuple[Connection, ...]
+    blocks: tuple[KernelBlock, ...]
+    operations: tuple[KernelOperation, ...]
+    connections: tuple[Fifo, ...]
     senders: tuple[int, ...]
     receivers: tuple[int, ...]
 
 
 def fuse(threadblock: Threadblock) -> FusedThreadblock:
     """Operations that the runtime makes of a threadblock's steps."""
-    drafts: list[_Chain] = []
+    drafts: list[_GrowingStep] = []
     pending: list[Dependency] = []
     nops: list[Step] = []
     last_reduction: Step | None = None
@@ -186,7 +186,7 @@ def fuse(threadblock: Threadblock) -> FusedThreadblock:
             drafts[-1].steps.append(step)
             drafts[-1].swallowed.extend(nops)
         else:
-            drafts.append(_Chain([step], pending, []))
+            drafts.append(_GrowingStep([step], pending, []))
             pending = []
         nops = []
         last_reduction = None
@@ -203,7 +203,7 @@ def fuse(threadblock: Threadblock) -> FusedThreadblock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class _GrowingStep:
     """A `FusedStep` that still grows."""
 
     steps: list[Step]
@@ -211,12 +211,12 @@ class _Chain:
     swallowed: list[Step]
 
 
-def make_plan(algorithm: Algorithm, wires: Wires = ALL_RANKS) -> Plan:
+def make_plan(algorithm: AlgoElement, wires: Wires = ALL_RANKS) -> KernelProgram:
     """Plan of an algorithm whose threadblocks, peers and dependencies have been found to exist."""
     gpus = sorted(algorithm.gpus, key=lambda gpu: gpu.id)
-    draft = _Draft([(gpu.id, tb) for gpu in gpus for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id)], wires)
-    blocks = tuple(Block(gpu, tb.id, draft.operations(block)) for block, (gpu, tb) in enumerate(draft.owners))
-    return Plan(
+    draft = _PlanNumbers([(gpu.id, tb) for gpu in gpus for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id)], wires)
+    blocks = tuple(KernelBlock(gpu, tb.id, draft.operations(block)) for block, (gpu, tb) in enumerate(draft.owners))
+    return KernelProgram(
         blocks=blocks,
         operations=tuple(operation for block in blocks for operation in block.operations),
         connections=draft.connections,
@@ -225,7 +225,7 @@ def make_plan(algorithm: Algorithm, wires: Wires = ALL_RANKS) -> Plan:
     )
 
 
-def split_plan(plan: Plan, chunks: int) -> Plan:
+def split_plan(plan: KernelProgram, chunks: int) -> KernelProgram:
     """The same plan with an operation for every message of at most `chunks` chunks, in the order in which the kernel moves them.
 
     Only the first one of a step waits, and only after the last one is the flag raised.
@@ -238,7 +238,7 @@ def split_plan(plan: Plan, chunks: int) -> Plan:
     return replace(plan, blocks=blocks, operations=tuple(part for block in blocks for part in block.operations))
 
 
-def _parts(operation: Operation, chunks: int, ends: Sequence[int]) -> Iterator[Operation]:
+def _parts(operation: KernelOperation, chunks: int, ends: Sequence[int]) -> Iterator[KernelOperation]:
     step, end = operation.step, ends[operation.index]
     starts = range(0, step.count, chunks if operation.carries else step.count)
     for number, start in enumerate(starts):
@@ -266,18 +266,18 @@ def _shifted(address: Address, by: int) -> Address:
     return replace(address, offset=address.offset + by)
 
 
-def split_order(order: Sequence[int], plan: Plan, chunks: int) -> tuple[int, ...]:
+def split_order(order: Sequence[int], plan: KernelProgram, chunks: int) -> tuple[int, ...]:
     """An order of a plan's operations as one of those that `split_plan` makes of them."""
     ends = _ends_of_parts(plan, chunks)
     return tuple(part for index in order for part in range(ends[index - 1] if index else 0, ends[index]))
 
 
-def _ends_of_parts(plan: Plan, chunks: int) -> list[int]:
+def _ends_of_parts(plan: KernelProgram, chunks: int) -> list[int]:
     """For every operation, the number after that of its last part; parts are numbered along the operations."""
     return list(accumulate(operations_of(op.step.count, chunks) if op.carries else 1 for op in plan.operations))
 
 
-class _Draft:
+class _PlanNumbers:
     """Numbers of everything that a plan refers to."""
 
     def __init__(self, owners: list[tuple[int, Threadblock]], wires: Wires) -> None:
@@ -301,7 +301,7 @@ class _Draft:
             self._flags.append([operations[index].flag for index in flagged])
             total += len(operations)
 
-    def operations(self, block: int) -> tuple[Operation, ...]:
+    def operations(self, block: int) -> tuple[KernelOperation, ...]:
         """Operations of one threadblock with their waits and connections."""
         gpu, _ = self.owners[block]
         filled, emptied = self._filled[block], self._emptied[block]
@@ -313,7 +313,7 @@ class _Draft:
             chain = tuple(each.source for each in fused.steps) if step.type == REDUCE else ()
             reads = (step.target, *chain) if chain else (step.source,) if does.reads else ()
             found.append(
-                Operation(
+                KernelOperation(
                     index=self._first[block] + index,
                     block=block,
                     step=step,
@@ -327,11 +327,11 @@ class _Draft:
             )
         return tuple(found)
 
-    def _wait(self, gpu: int, dependency: Dependency) -> Wait:
+    def _wait(self, gpu: int, dependency: Dependency) -> DependencyWait:
         target = self._block_of[gpu, dependency.threadblock]
         position = bisect_left(self._flags[target], dependency.step)
         flagged = self._flagged[target]
-        return Wait(target, dependency.step, flagged[position] if position < len(flagged) else None)
+        return DependencyWait(target, dependency.step, flagged[position] if position < len(flagged) else None)
 
 
 def _same_chain(first: Step, second: Step) -> bool:

@@ -19,8 +19,8 @@ from taccl_py.collective import Address, Buffer
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.verify.msccl.findings import Findings, place
 from taccl_py.verify.msccl.grammar import COPY, SEND
-from taccl_py.verify.msccl.operations import Operation, Plan, split_order, split_plan
-from taccl_py.verify.msccl.semantics import Setting
+from taccl_py.verify.msccl.operations import KernelOperation, KernelProgram, split_order, split_plan
+from taccl_py.verify.msccl.semantics import RunSetting
 
 _NOBODY = -1
 
@@ -38,7 +38,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
+class HappensBefore:
     """What orders operations of different threadblocks.
 
     Attributes
@@ -54,7 +54,7 @@ class Promises:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class AccessOrder:
     """What `find_races` saw of accesses that are ordered.
 
     Attributes
@@ -73,9 +73,9 @@ class Order:
 
 
 class RaceCheck:
-    """Accesses to all cells in one setting, checked in the order of `find_races`; `through_input` as in `Order`."""
+    """Accesses to all cells in one setting, checked in the order of `find_races`; `through_input` as in `AccessOrder`."""
 
-    def __init__(self, plan: Plan, setting: Setting, findings: Findings) -> None:
+    def __init__(self, plan: KernelProgram, setting: RunSetting, findings: Findings) -> None:
         self.through_input = False
         self._plan = plan
         self._setting = setting
@@ -83,7 +83,7 @@ class RaceCheck:
         self._writer = [[_NOBODY] * region.num_cells for region in setting.regions]
         self._readers: list[list[tuple[int, ...]]] = [[()] * region.num_cells for region in setting.regions]
 
-    def access(self, operation: Operation, past: Past) -> None:
+    def access(self, operation: KernelOperation, past: Past) -> None:
         """Record an operation whose predecessors are `past`."""
         gpu = self._plan.blocks[operation.block].gpu
         for address in operation.reads:
@@ -92,7 +92,7 @@ class RaceCheck:
             if not self._keeps_cells(operation, gpu):
                 self._write(operation, gpu, address, past)
 
-    def _keeps_cells(self, operation: Operation, gpu: int) -> bool:
+    def _keeps_cells(self, operation: KernelOperation, gpu: int) -> bool:
         """Whether it copies cells onto themselves, which nobody who reads them meanwhile can notice."""
         source, target = operation.step.source, operation.step.target
         return operation.step.type == COPY and self._range(gpu, source, 1) == self._range(gpu, target, 1)
@@ -101,7 +101,7 @@ class RaceCheck:
         start = self._setting.regions[gpu].base(address.buffer) + address.offset
         return slice(start, start + count)
 
-    def _read(self, operation: Operation, gpu: int, address: Address, past: Past) -> None:
+    def _read(self, operation: KernelOperation, gpu: int, address: Address, past: Past) -> None:
         cells = self._range(gpu, address, operation.step.count)
         for writer in set(self._writer[gpu][cells]):
             if writer == _NOBODY or self._plan.operations[writer].block == operation.block:
@@ -114,7 +114,7 @@ class RaceCheck:
         renewed = {old: self._with_reader(old, operation) for old in set(readers[cells])}
         readers[cells] = [renewed[old] for old in readers[cells]]
 
-    def _write(self, operation: Operation, gpu: int, address: Address, past: Past) -> None:
+    def _write(self, operation: KernelOperation, gpu: int, address: Address, past: Past) -> None:
         cells = self._range(gpu, address, operation.step.count)
         writers, readers = self._writer[gpu], self._readers[gpu]
         for writer in sorted(set(writers[cells])):
@@ -126,12 +126,12 @@ class RaceCheck:
         writers[cells] = [operation.index] * operation.step.count
         readers[cells] = [()] * operation.step.count
 
-    def _with_reader(self, readers: tuple[int, ...], operation: Operation) -> tuple[int, ...]:
+    def _with_reader(self, readers: tuple[int, ...], operation: KernelOperation) -> tuple[int, ...]:
         """Readers since the last write: of each threadblock the latest one stands for the earlier ones."""
         others = [reader for reader in readers if self._plan.operations[reader].block != operation.block]
         return (*others, operation.index)
 
-    def _report(self, operation: Operation, verb: str, other: int, others_verb: str, address: Address) -> None:
+    def _report(self, operation: KernelOperation, verb: str, other: int, others_verb: str, address: Address) -> None:
         first, second = self._plan.operations[other], operation
         block, other_block = self._plan.blocks[second.block], self._plan.blocks[first.block]
         where = place(block.gpu, block.id, second.step.index)
@@ -143,8 +143,12 @@ class RaceCheck:
 
 
 def find_races(
-    plan: Plan, order: Sequence[int], settings: Sequence[Setting], found: Sequence[Findings], promises: Promises
-) -> Order:
+    plan: KernelProgram,
+    order: Sequence[int],
+    settings: Sequence[RunSetting],
+    found: Sequence[Findings],
+    promises: HappensBefore,
+) -> AccessOrder:
     """Object to accesses that nothing orders when every step is one message; tell from which size on there are more of them.
 
     Mostly flags alone order what threadblocks of a GPU do, which is soon seen GPU by GPU; only if they do not, messages count too,
@@ -159,10 +163,10 @@ def find_races(
     promises
         What orders operations.
     """
-    trial = _Trial(settings)
+    trial = _RaceTrial(settings)
     _follow_flags(plan, order, trial.checks(plan), promises)
     if trial.is_racy and promises.messages:
-        trial = _Trial(settings)
+        trial = _RaceTrial(settings)
         _follow_all(plan, order, trial.checks(plan), promises, chunks_per_message=1)
         if trial.is_racy:
             return _find_split(plan, order, settings, found, promises)
@@ -170,10 +174,14 @@ def find_races(
 
 
 def _find_split(
-    plan: Plan, order: Sequence[int], settings: Sequence[Setting], found: Sequence[Findings], promises: Promises
-) -> Order:
+    plan: KernelProgram,
+    order: Sequence[int],
+    settings: Sequence[RunSetting],
+    found: Sequence[Findings],
+    promises: HappensBefore,
+) -> AccessOrder:
     """The same, message by message, for messages of fewer and fewer chunks."""
-    trial = _Trial(settings)
+    trial = _RaceTrial(settings)
     _follow_all(plan, order, trial.checks(plan), promises, MAX_COUNT)
     seen = trial.report(found)
     if trial.is_racy:
@@ -183,22 +191,22 @@ def _find_split(
         split = split_plan(plan, chunks)
         if len(split.operations) == len(tried.operations):
             continue
-        tried, trial = split, _Trial(settings)
+        tried, trial = split, _RaceTrial(settings)
         _follow_all(split, split_order(order, plan, chunks), trial.checks(split), promises, chunks)
         if trial.is_racy:
-            return Order(seen.through_input, chunks + 1, trial.reason)
+            return AccessOrder(seen.through_input, chunks + 1, trial.reason)
     return seen
 
 
-class _Trial:
+class _RaceTrial:
     """Objections in every setting that are not yet anybody's."""
 
-    def __init__(self, settings: Sequence[Setting]) -> None:
+    def __init__(self, settings: Sequence[RunSetting]) -> None:
         self._settings = settings
         self._found = [Findings() for _ in settings]
         self._checks: list[RaceCheck] = []
 
-    def checks(self, plan: Plan) -> list[RaceCheck]:
+    def checks(self, plan: KernelProgram) -> list[RaceCheck]:
         """New checks, whose objections are kept here."""
         self._checks = [
             RaceCheck(plan, setting, found) for setting, found in zip(self._settings, self._found, strict=True)
@@ -214,15 +222,17 @@ class _Trial:
         violation = next(each for found in self._found for each in found.violations())
         return f"{violation.where}: {violation.what}"
 
-    def report(self, found: Sequence[Findings]) -> Order:
+    def report(self, found: Sequence[Findings]) -> AccessOrder:
         """Hand the objections over."""
         for mine, theirs in zip(self._found, found, strict=True):
             for violation in mine.violations():
                 theirs.violation(violation.where, violation.rule, violation.what)
-        return Order(any(check.through_input for check in self._checks))
+        return AccessOrder(any(check.through_input for check in self._checks))
 
 
-def _follow_flags(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck], promises: Promises) -> None:
+def _follow_flags(
+    plan: KernelProgram, order: Sequence[int], checks: Sequence[RaceCheck], promises: HappensBefore
+) -> None:
     """Run the checks with what operations of one GPU know of each other by flags and program order."""
     past_of_block = [0] * len(plan.blocks)
     past_of_flag: dict[int, int] = {}
@@ -242,7 +252,7 @@ def _follow_flags(plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck],
             past_of_flag[index] = past if promises.flags_of_sends or operation.step.type != SEND else before
 
 
-def _bits_in_gpu(plan: Plan) -> list[int]:
+def _bits_in_gpu(plan: KernelProgram) -> list[int]:
     """Position of every operation among those of its GPU."""
     counts = Counter[int]()
     positions = [0] * len(plan.operations)
@@ -254,7 +264,7 @@ def _bits_in_gpu(plan: Plan) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Message:
+class _MessageKnowledge:
     """What whoever takes the messages of a step knows of before the first one, and when it has them all."""
 
     at_first: int
@@ -262,14 +272,18 @@ class _Message:
 
 
 def _follow_all(
-    plan: Plan, order: Sequence[int], checks: Sequence[RaceCheck], promises: Promises, chunks_per_message: int
+    plan: KernelProgram,
+    order: Sequence[int],
+    checks: Sequence[RaceCheck],
+    promises: HappensBefore,
+    chunks_per_message: int,
 ) -> None:
     """Run the checks with all that is known, by messages too; of a step of more chunks the first message tells only what came before."""
     waiters = Counter(wait.operation for operation in plan.operations for wait in set(operation.waits))
     past_of_block = [0] * len(plan.blocks)
     past_of_flag: dict[int, int] = {}
     bit_of = range(len(plan.operations))
-    messages: list[deque[_Message]] = [deque() for _ in plan.connections]
+    messages: list[deque[_MessageKnowledge]] = [deque() for _ in plan.connections]
     for index in order:
         operation = plan.operations[index]
         before = past_of_block[operation.block]
@@ -279,7 +293,7 @@ def _follow_all(
                 waiters[wait.operation] -= 1
                 if not waiters[wait.operation]:
                     del past_of_flag[wait.operation]
-        message = _Message(0, 0) if operation.inbound is None else messages[operation.inbound].popleft()
+        message = _MessageKnowledge(0, 0) if operation.inbound is None else messages[operation.inbound].popleft()
         before |= message.at_first
         for check in checks:
             check.access(operation, Past(before, bit_of))
@@ -289,4 +303,4 @@ def _follow_all(
             past_of_flag[index] = past if promises.flags_of_sends or operation.step.type != SEND else before
         if operation.outbound is not None:
             at_once = operation.step.count <= chunks_per_message
-            messages[operation.outbound].append(_Message(past if at_once else before, past))
+            messages[operation.outbound].append(_MessageKnowledge(past if at_once else before, past))

@@ -19,9 +19,9 @@ from taccl_py.runtimes import (
     Runtime,
 )
 from taccl_py.verify.msccl.findings import Findings, listing, place, quoted
-from taccl_py.verify.msccl.geometry import Geometry, divides_among_ranks, geometry_of
-from taccl_py.verify.msccl.grammar import Algorithm, Gpu, Threadblock
-from taccl_py.verify.msccl.operations import ALL_RANKS, Connection, Wires
+from taccl_py.verify.msccl.geometry import BufferLengths, divides_among_ranks, geometry_of
+from taccl_py.verify.msccl.grammar import AlgoElement, Gpu, Threadblock
+from taccl_py.verify.msccl.operations import ALL_RANKS, Fifo, Wires
 
 _SIMPLE_THREADS = 512  # threads that copy in Simple; one warp more does not
 _WARP = 32
@@ -30,7 +30,9 @@ _BUILT_IN_NAME = "2D"
 _LARGE_SCRATCH_BYTES = 1 << 32
 
 
-def find_geometry(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, findings: Findings) -> Geometry | None:
+def find_geometry(
+    algorithm: AlgoElement, runtime: Runtime, kind: Kind | None, findings: Findings
+) -> BufferLengths | None:
     """Geometry of the collective that the file names, or None when it names none or its chunks do not fit it."""
     custom = algorithm.collective == CUSTOM and CUSTOM in runtime.collectives.values()
     found = kind if custom else _kind_of(algorithm, runtime, kind, findings)
@@ -58,7 +60,7 @@ def find_geometry(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, fin
     return geometry
 
 
-def check_algorithm(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def check_algorithm(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     """Rules about the attributes of ``algo``."""
     _check_name(algorithm, runtime, findings)
     _check_call(algorithm, runtime, findings)
@@ -70,7 +72,9 @@ def check_algorithm(algorithm: Algorithm, runtime: Runtime, findings: Findings) 
     _check_scratch_size(algorithm, runtime, findings)
 
 
-def check_gpu(gpu: Gpu, algorithm: Algorithm, geometry: Geometry | None, runtime: Runtime, findings: Findings) -> None:
+def check_gpu(
+    gpu: Gpu, algorithm: AlgoElement, geometry: BufferLengths | None, runtime: Runtime, findings: Findings
+) -> None:
     """Rules about everything that is counted on one GPU."""
     _check_scratch(gpu, findings)
     if geometry is not None:
@@ -84,11 +88,11 @@ def check_gpu(gpu: Gpu, algorithm: Algorithm, geometry: Geometry | None, runtime
 
 
 def check_connections(
-    algorithm: Algorithm, findings: Findings, *, compare_counts: bool, wires: Wires = ALL_RANKS
+    algorithm: AlgoElement, findings: Findings, *, compare_counts: bool, wires: Wires = ALL_RANKS
 ) -> None:
     """Rules about the two ends of each connection; counts are compared only where all steps could be read."""
-    senders: dict[Connection, list[Threadblock]] = {}
-    receivers: dict[Connection, list[Threadblock]] = {}
+    senders: dict[Fifo, list[Threadblock]] = {}
+    receivers: dict[Fifo, list[Threadblock]] = {}
     for gpu in algorithm.gpus:
         for tb in gpu.threadblocks:
             filled, emptied = wires.filled_by(gpu.id, tb), wires.emptied_by(gpu.id, tb)
@@ -103,14 +107,14 @@ def check_connections(
             _check_counts(connection, sending[0], receiving[0], findings)
 
 
-def largest_size(algorithm: Algorithm, runtime: Runtime) -> int | None:
+def largest_size(algorithm: AlgoElement, runtime: Runtime) -> int | None:
     """Largest size in bytes for which the runtime selects the file, inclusive; None when there is no limit."""
     if algorithm.max_bytes <= 0 and runtime.max_bytes_zero == "unlimited":
         return None  # compared without a sign, what is negative is larger than any size
     return max(algorithm.max_bytes - 1, 0) if runtime.max_bytes_exclusive else algorithm.max_bytes
 
 
-def capped_threads(algorithm: Algorithm) -> int | None:
+def capped_threads(algorithm: AlgoElement) -> int | None:
     """Threads of a block where the file has a cap for them; a warp that does not copy is added to those of Simple."""
     threads = algorithm.num_threads
     if not threads or threads < 0:
@@ -118,7 +122,7 @@ def capped_threads(algorithm: Algorithm) -> int | None:
     return threads + _WARP if algorithm.protocol == "Simple" else threads
 
 
-def _kind_of(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, findings: Findings) -> Kind | None:
+def _kind_of(algorithm: AlgoElement, runtime: Runtime, kind: Kind | None, findings: Findings) -> Kind | None:
     spelled = {name: known for known, name in runtime.collectives.items() if name != CUSTOM}
     found = spelled.get(algorithm.collective)
     if found is None:
@@ -130,14 +134,14 @@ def _kind_of(algorithm: Algorithm, runtime: Runtime, kind: Kind | None, findings
     return found
 
 
-def _check_call(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_call(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     if algorithm.collective in {runtime.collectives[kind] for kind in runtime.uncalled}:
         findings.note(
             f"{runtime.title} has no call for {algorithm.collective}, so it loads the file and never selects it"
         )
 
 
-def _check_name(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_name(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     if len(algorithm.name.encode("utf-8", "surrogatepass")) > MAX_NAME:
         what = f"the name {quoted(algorithm.name)} has more than {MAX_NAME} bytes; a runtime cuts it, shorten it"
         findings.violation("", "name-length", what)
@@ -146,7 +150,7 @@ def _check_name(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> N
         findings.violation("", "reserved-name", what)
 
 
-def _check_protocol(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_protocol(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     if algorithm.protocol not in runtime.payload_bytes:
         known = ", ".join(runtime.payload_bytes)
         what = f"proto={quoted(algorithm.protocol)} is none of {known} (spelled exactly so)"
@@ -162,13 +166,13 @@ def _check_protocol(algorithm: Algorithm, runtime: Runtime, findings: Findings) 
         )
 
 
-def _check_channel_count(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_channel_count(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     if not 1 <= algorithm.num_channels <= runtime.max_channels:
         what = f"nchannels={algorithm.num_channels}; {runtime.title} has 1..{runtime.max_channels}"
         findings.violation("", "channel-count", what)
 
 
-def _check_placement(algorithm: Algorithm, findings: Findings) -> None:
+def _check_placement(algorithm: AlgoElement, findings: Findings) -> None:
     if not algorithm.placed_in and not algorithm.placed_out:
         what = "inplace and outofplace are both 0, so the file is never selected; set the one that it is made for"
         findings.violation("", "placement", what)
@@ -179,7 +183,7 @@ def _check_placement(algorithm: Algorithm, findings: Findings) -> None:
         )
 
 
-def _check_sizes(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_sizes(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     low, high = algorithm.min_bytes, largest_size(algorithm, runtime)
     for name, value in (("minBytes", low), ("maxBytes", algorithm.max_bytes)):
         if value < 0:
@@ -205,7 +209,7 @@ def _check_sizes(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> 
         findings.violation("", "loop-limit", what)
 
 
-def _check_size_is_counted(algorithm: Algorithm, high: int, runtime: Runtime, findings: Findings) -> None:
+def _check_size_is_counted(algorithm: AlgoElement, high: int, runtime: Runtime, findings: Findings) -> None:
     limit = runtime.max_size_bytes
     if high > limit:
         what = (
@@ -214,7 +218,7 @@ def _check_size_is_counted(algorithm: Algorithm, high: int, runtime: Runtime, fi
         findings.violation("", "count-limit", f"{what}; write at most {limit + runtime.max_bytes_exclusive}")
 
 
-def _check_threads(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_threads(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     threads = algorithm.num_threads
     if not threads:
         return
@@ -227,7 +231,7 @@ def _check_threads(algorithm: Algorithm, runtime: Runtime, findings: Findings) -
         findings.violation("", "thread-count", what)
 
 
-def _check_scratch_size(algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_scratch_size(algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     scratch = max((gpu.scratch_chunks for gpu in algorithm.gpus), default=0)
     if runtime.name != LEGACY.name or algorithm.num_chunks_per_loop < 1:
         return
@@ -238,7 +242,7 @@ def _check_scratch_size(algorithm: Algorithm, runtime: Runtime, findings: Findin
         )
 
 
-def check_gpu_ids(algorithm: Algorithm, findings: Findings) -> None:
+def check_gpu_ids(algorithm: AlgoElement, findings: Findings) -> None:
     """Rules about which ``gpu`` elements there are."""
     n = algorithm.num_ranks
     counts = Counter(gpu.id for gpu in algorithm.gpus)
@@ -265,7 +269,7 @@ def _check_scratch(gpu: Gpu, findings: Findings) -> None:
 
 
 def _check_chunk_counts(
-    gpu: Gpu, algorithm: Algorithm, geometry: Geometry, runtime: Runtime, findings: Findings
+    gpu: Gpu, algorithm: AlgoElement, geometry: BufferLengths, runtime: Runtime, findings: Findings
 ) -> None:
     """Each count is the true length, or 0 for a buffer that no step uses."""
     for buffer, name in ((Buffer.INPUT, "i_chunks"), (Buffer.OUTPUT, "o_chunks")):
@@ -277,7 +281,7 @@ def _check_chunk_counts(
             findings.violation(place(gpu.id), "chunk-counts", what, fatal=True)
 
 
-def _check_nodes(gpu: Gpu, algorithm: Algorithm, findings: Findings) -> None:
+def _check_nodes(gpu: Gpu, algorithm: AlgoElement, findings: Findings) -> None:
     steps = sum(len(tb.steps) for tb in gpu.threadblocks)
     nodes = 1 + algorithm.num_elements + len(gpu.threadblocks) + steps
     if nodes > MAX_XML_NODES:
@@ -327,7 +331,7 @@ def _check_peers(gpu: Gpu, tb: Threadblock, num_ranks: int, findings: Findings) 
             findings.violation(where, "peer-range", what, fatal=True)
 
 
-def _check_channel(gpu: Gpu, tb: Threadblock, algorithm: Algorithm, runtime: Runtime, findings: Findings) -> None:
+def _check_channel(gpu: Gpu, tb: Threadblock, algorithm: AlgoElement, runtime: Runtime, findings: Findings) -> None:
     where = place(gpu.id, tb.id)
     if not 0 <= tb.channel < runtime.max_channels:
         what = f"chan={tb.channel}; {runtime.title} has channels 0..{runtime.max_channels - 1}, for local work too"
@@ -351,9 +355,7 @@ def _check_peers_per_channel(gpu: Gpu, findings: Findings) -> None:
             findings.violation(place(gpu.id), "peers-per-channel", what)
 
 
-def _check_ends(
-    connection: Connection, senders: list[Threadblock], receivers: list[Threadblock], findings: Findings
-) -> None:
+def _check_ends(connection: Fifo, senders: list[Threadblock], receivers: list[Threadblock], findings: Findings) -> None:
     src, dst, channel = connection.src, connection.dst, connection.channel
     name = f"connection {src}->{dst} on channel {channel}"
     for gpu, verb, ends in ((src, "send", senders), (dst, "receive", receivers)):
@@ -369,7 +371,7 @@ def _check_ends(
         findings.violation(place(dst, receivers[0].id), "missing-counterpart", what, fatal=True)
 
 
-def _check_counts(connection: Connection, sender: Threadblock, receiver: Threadblock, findings: Findings) -> None:
+def _check_counts(connection: Fifo, sender: Threadblock, receiver: Threadblock, findings: Findings) -> None:
     sent = [step for step in sender.steps if step.does.sends]
     received = [step for step in receiver.steps if step.does.receives]
     where = place(connection.src, sender.id)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from taccl_py.collective import COMBINING, ROOTED, Address, Buffer, Kind
 from taccl_py.verify.msccl.findings import Findings, place
-from taccl_py.verify.msccl.geometry import Geometry, Placement, Region, lay_out
-from taccl_py.verify.msccl.grammar import Algorithm
-from taccl_py.verify.msccl.operations import Operation, Plan
+from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, Region, lay_out
+from taccl_py.verify.msccl.grammar import AlgoElement
+from taccl_py.verify.msccl.operations import KernelOperation, KernelProgram
 
 # Collectives after which all ranks hold the same.
 _ALIKE = frozenset({Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST})
@@ -24,21 +24,23 @@ WRONG = -2  # objected to before; whatever is made of it is not objected to agai
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RunSetting:
     """One way to run the program: a geometry, a placement, and the cells of every rank in it."""
 
-    geometry: Geometry
-    placement: Placement
+    geometry: BufferLengths
+    placement: BufferPlacement
     regions: tuple[Region, ...]
 
 
-def make_setting(algorithm: Algorithm, geometry: Geometry, placement: Placement) -> Setting:
+def make_setting(algorithm: AlgoElement, geometry: BufferLengths, placement: BufferPlacement) -> RunSetting:
     """Setting of an algorithm."""
     scratch = sorted((gpu.id, gpu.scratch_chunks) for gpu in algorithm.gpus)
-    return Setting(geometry, placement, tuple(lay_out(geometry, placement, rank, chunks) for rank, chunks in scratch))
+    return RunSetting(
+        geometry, placement, tuple(lay_out(geometry, placement, rank, chunks) for rank, chunks in scratch)
+    )
 
 
-def find_root(plan: Plan, order: Sequence[int], setting: Setting, asked: int | None) -> int | None:
+def find_root(plan: KernelProgram, order: Sequence[int], setting: RunSetting, asked: int | None) -> int | None:
     """Root that the program works for, or None when the collective has none.
 
     That is the rank for which most of the result is right; `asked` wins among equals, then the smallest.
@@ -59,7 +61,7 @@ def best_root(contents: Contents, asked: int | None) -> int:
     return scores.index(best)
 
 
-def check_contents(plan: Plan, order: Sequence[int], contents: Contents, findings: Findings) -> None:
+def check_contents(plan: KernelProgram, order: Sequence[int], contents: Contents, findings: Findings) -> None:
     """Object to reads of nothing, wrong sums, touched buffers that may be NULL, and wrong results.
 
     Parameters
@@ -80,7 +82,7 @@ def check_contents(plan: Plan, order: Sequence[int], contents: Contents, finding
 class Contents:
     """All cells, and the messages under way."""
 
-    def __init__(self, setting: Setting, findings: Findings) -> None:
+    def __init__(self, setting: RunSetting, findings: Findings) -> None:
         self.setting = setting
         self.num_ranks = setting.geometry.num_ranks
         self.cells = [[UNWRITTEN] * region.num_cells for region in setting.regions]
@@ -120,7 +122,7 @@ class Contents:
         elif root is None or rank == root or geometry.kind not in (Kind.BROADCAST, Kind.SCATTER):
             row[base : base + geometry.input_chunks] = [self.value(rank, k) for k in range(geometry.input_chunks)]
 
-    def run(self, plan: Plan, order: Sequence[int]) -> None:
+    def run(self, plan: KernelProgram, order: Sequence[int]) -> None:
         """Carry out all operations in an order that respects queues and flags."""
         queues: list[deque[list[int]]] = [deque() for _ in plan.connections]
         for index in order:
@@ -128,7 +130,7 @@ class Contents:
             block = plan.blocks[operation.block]
             self._apply(operation, block.gpu, place(block.gpu, block.id, operation.step.index), queues)
 
-    def _apply(self, operation: Operation, gpu: int, where: str, queues: list[deque[list[int]]]) -> None:
+    def _apply(self, operation: KernelOperation, gpu: int, where: str, queues: list[deque[list[int]]]) -> None:
         step = operation.step
         values = (
             None if operation.inbound is None else self.arrived(operation.inbound, queues[operation.inbound].popleft())
@@ -180,7 +182,7 @@ class Contents:
             return WRONG
         return left | right
 
-    def _check_overlap(self, operation: Operation, gpu: int, start: int, where: str) -> None:
+    def _check_overlap(self, operation: KernelOperation, gpu: int, start: int, where: str) -> None:
         count = operation.step.count
         if count == 1:
             return
@@ -267,7 +269,7 @@ def check_results(contents: Contents, findings: Findings) -> None:
         findings.violation(place(rank), "wrong-result", what)
 
 
-def _check_touched_buffers(plan: Plan, setting: Setting, findings: Findings) -> None:
+def _check_touched_buffers(plan: KernelProgram, setting: RunSetting, findings: Findings) -> None:
     """Object to accesses to buffers that may be NULL, and to writes to the user's input out of place."""
     kind, root = setting.geometry.kind, setting.placement.root
     for operation in plan.operations:

@@ -13,13 +13,13 @@ from taccl_py.runtimes import (
     Runtime,
 )
 from taccl_py.verify.msccl.findings import Findings, place
-from taccl_py.verify.msccl.geometry import Geometry
-from taccl_py.verify.msccl.grammar import NOP, Algorithm, Gpu, Step, Threadblock
+from taccl_py.verify.msccl.geometry import BufferLengths
+from taccl_py.verify.msccl.grammar import NOP, AlgoElement, Gpu, Step, Threadblock
 from taccl_py.verify.msccl.operations import FusedStep, FusedThreadblock, fuse
 from taccl_py.verify.msccl.rules import capped_threads
 
 
-def check_steps(algorithm: Algorithm, geometry: Geometry | None, runtime: Runtime, findings: Findings) -> None:
+def check_steps(algorithm: AlgoElement, geometry: BufferLengths | None, runtime: Runtime, findings: Findings) -> None:
     """All rules about steps."""
     threads = capped_threads(algorithm)
     for gpu in algorithm.gpus:
@@ -91,7 +91,7 @@ def _check_peers(step: Step, tb: Threadblock, where: str, findings: Findings) ->
         findings.violation(where, "missing-peer", what, fatal=True)
 
 
-def _usable_chunks(gpu: Gpu, geometry: Geometry | None) -> dict[Buffer, int]:
+def _usable_chunks(gpu: Gpu, geometry: BufferLengths | None) -> dict[Buffer, int]:
     """Length of each buffer: as declared, and not more than the user's buffers have."""
     lengths = {buffer: gpu.declared_chunks(buffer) for buffer in Buffer}
     if geometry is not None:

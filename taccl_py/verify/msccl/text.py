@@ -87,7 +87,7 @@ def read_document(text: str, findings: Findings) -> Document:
         line = text.count("\n", 0, text.index("\0")) + 1
         findings.violation(f"line {line}", "text-nul", "a zero byte ends every C string; remove it", fatal=True)
         return Document((), None)
-    loader = _Loader(_Reader(text, findings), findings)
+    loader = _Loader(_Tokenizer(text, findings), findings)
     try:
         loader.load()
     except _Unreadable as stop:
@@ -99,7 +99,7 @@ def read_document(text: str, findings: Findings) -> Document:
 def read_first(text: str, findings: Findings) -> Element | None:
     """First tag of a text, of whatever name, where all after it may be anything; None where there is none that can be read."""
     try:
-        tag = _Reader(text.partition("\0")[0], findings).next_tag()
+        tag = _Tokenizer(text.partition("\0")[0], findings).next_tag()
     except _Unreadable as stop:
         findings.violation(f"line {stop.line}", stop.rule, stop.what, fatal=True)
         return None
@@ -109,7 +109,7 @@ def read_first(text: str, findings: Findings) -> Element | None:
 class _Loader:
     """Builds the tree of the elements that have a meaning and skips the others, as the runtimes do."""
 
-    def __init__(self, reader: _Reader, findings: Findings) -> None:
+    def __init__(self, reader: _Tokenizer, findings: Findings) -> None:
         self.roots: list[Element] = []
         self.first: str | None = None
         self._reader = reader
@@ -175,7 +175,7 @@ class _Loader:
             )
 
 
-class _Reader:
+class _Tokenizer:
     """The tokenizer: one tag after the other."""
 
     def __init__(self, text: str, findings: Findings) -> None:

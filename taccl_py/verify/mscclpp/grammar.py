@@ -44,7 +44,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PlanThreadblock:
     """One threadblock: operations; by type, places of its channels and remote buffers in the lists of the GPU."""
 
     id: int
@@ -82,7 +82,7 @@ class Gpu:
     groups: tuple[Group, ...]
     remotes: tuple[Remote, ...]
     semaphores: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[PlanThreadblock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _remote(fields: Fields) -> Remote:
     return Remote(fields.integer("rank", least=0), Buffer(fields.choice("type", _BUFFERS)), tuple(types))
 
 
-def _block(fields: Fields) -> Block:
+def _block(fields: Fields) -> PlanThreadblock:
     channels, remotes = {}, {}
     for channel in fields.objects("channels"):
         kind = channel.choice("channel_type", (MEMORY, PORT, SWITCH))
@@ -189,7 +189,7 @@ def _block(fields: Fields) -> Block:
         kind = refs.choice("access_channel_type", (MEMORY, PORT))
         remotes[kind] = tuple(refs.integers("remote_buffer_ids", least=0))
     operations = tuple(_operation(operation) for operation in fields.objects("ops"))
-    return Block(fields.integer("id", least=0), operations, channels, remotes)
+    return PlanThreadblock(fields.integer("id", least=0), operations, channels, remotes)
 
 
 def _operation(fields: Fields) -> Operation:

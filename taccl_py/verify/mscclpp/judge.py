@@ -9,12 +9,12 @@ from taccl_py.collective import ROOTED, Buffer, Kind, parse_kind
 from taccl_py.errors import InputError, Violation
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.verify.msccl.findings import Findings, place, quoted
-from taccl_py.verify.msccl.geometry import Geometry, Placement, Region, lay_out
-from taccl_py.verify.msccl.semantics import Contents, Setting, best_root, check_results
+from taccl_py.verify.msccl.geometry import BufferLengths, BufferPlacement, Region, lay_out
+from taccl_py.verify.msccl.semantics import Contents, RunSetting, best_root, check_results
 from taccl_py.verify.mscclpp.grammar import Plan, read_plan_text
-from taccl_py.verify.mscclpp.network import Network
+from taccl_py.verify.mscclpp.network import ChannelNetwork
 from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owners_of, size_unit_bytes
-from taccl_py.verify.mscclpp.run import Run
+from taccl_py.verify.mscclpp.run import PlanExecution
 
 MAX_CELLS = 1 << 21  # chunks of all buffers of all ranks that the judge is ready to follow
 
@@ -119,31 +119,31 @@ def _is_small_enough(plan: Plan, findings: Findings) -> bool:
     return cells <= MAX_CELLS
 
 
-def _execute(plan: Plan, geometry: Geometry, asked: int | None, findings: Findings) -> int | None:
+def _execute(plan: Plan, geometry: BufferLengths, asked: int | None, findings: Findings) -> int | None:
     """Execute the plan and object to what it does; the root that it works for."""
     root = None
     if geometry.kind in ROOTED:
         # Where the root matters for what buffers there are it is not known yet; so nothing is objected to here.
         contents = _contents(plan, geometry, None, Findings())
-        if Run(plan, Network(plan), contents, Findings()).execute():
+        if PlanExecution(plan, ChannelNetwork(plan), contents, Findings()).execute():
             root = best_root(contents, asked)
             if asked is not None and root != asked:
                 findings.violation("", "wrong-root", f"it works for root {root}, and root {asked} was asked for")
     contents = _contents(plan, geometry, root, findings)
     _check_buffers(plan, contents.setting, findings)
-    if Run(plan, Network(plan), contents, findings).execute():
+    if PlanExecution(plan, ChannelNetwork(plan), contents, findings).execute():
         check_results(contents, findings)
     return root
 
 
-def _contents(plan: Plan, geometry: Geometry, root: int | None, findings: Findings) -> Contents:
-    placement = Placement(plan.in_place, root)
+def _contents(plan: Plan, geometry: BufferLengths, root: int | None, findings: Findings) -> Contents:
+    placement = BufferPlacement(plan.in_place, root)
     regions: tuple[Region, ...] = tuple(lay_out(geometry, placement, gpu.id, gpu.scratch_chunks) for gpu in plan.gpus)
-    return Contents(Setting(geometry, placement, regions), findings)
+    return Contents(RunSetting(geometry, placement, regions), findings)
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _BufferUse:
     """An operation of a rank names a buffer of some rank."""
 
     rank: int
@@ -153,7 +153,7 @@ class _Use:
     writes: bool
 
 
-def _uses(plan: Plan) -> Iterator[_Use]:
+def _uses(plan: Plan) -> Iterator[_BufferUse]:
     for gpu, block in ((one, block) for one in plan.gpus for block in one.blocks):
         for index, operation in enumerate(block.operations):
             where = place(gpu.id, block.id, index)
@@ -162,10 +162,10 @@ def _uses(plan: Plan) -> Iterator[_Use]:
             operands = [(one, False) for one in operation.sources] + [(one, True) for one in operation.targets]
             for operand, writes in operands:
                 for owner, buffer in owners_of(plan, gpu, block, operation, operand):
-                    yield _Use(gpu.id, where, owner.id, buffer, writes)
+                    yield _BufferUse(gpu.id, where, owner.id, buffer, writes)
 
 
-def _check_buffers(plan: Plan, setting: Setting, findings: Findings) -> None:
+def _check_buffers(plan: Plan, setting: RunSetting, findings: Findings) -> None:
     """Object to buffers that may be NULL, to writes to the caller's input, and to remote buffers that lie elsewhere."""
     for use in _uses(plan):
         region = setting.regions[use.owner]
@@ -180,7 +180,7 @@ def _check_buffers(plan: Plan, setting: Setting, findings: Findings) -> None:
             _check_shift(plan, setting, use, findings)
 
 
-def _check_shift(plan: Plan, setting: Setting, use: _Use, findings: Findings) -> None:
+def _check_shift(plan: Plan, setting: RunSetting, use: _BufferUse, findings: Findings) -> None:
     """In place the shorter buffer lies in the longer one, at another offset on every rank."""
     region = setting.regions[use.owner]
     if not plan.in_place or not (region.has_input and region.has_output):

@@ -9,8 +9,18 @@ from dataclasses import dataclass
 from taccl_py.collective import Buffer, Kind
 from taccl_py.runtimes import PlanRuntime
 from taccl_py.verify.msccl.findings import Findings, place, quoted
-from taccl_py.verify.msccl.geometry import Geometry
-from taccl_py.verify.mscclpp.grammar import MEMORY, PORT, SWITCH, UNLIMITED_BYTES, Block, Gpu, Operand, Operation, Plan
+from taccl_py.verify.msccl.geometry import BufferLengths
+from taccl_py.verify.mscclpp.grammar import (
+    MEMORY,
+    PORT,
+    SWITCH,
+    UNLIMITED_BYTES,
+    Gpu,
+    Operand,
+    Operation,
+    Plan,
+    PlanThreadblock,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ UNJUDGED = frozenset({
 })  # fmt: skip
 
 
-def find_geometry(plan: Plan, kind: Kind | None, findings: Findings) -> Geometry | None:
+def find_geometry(plan: Plan, kind: Kind | None, findings: Findings) -> BufferLengths | None:
     """Lengths of the buffers, or None if they do not belong to the collective."""
     num_ranks, first = len(plan.gpus), plan.gpus[0]
     given = first.input_chunks, first.output_chunks
@@ -75,7 +85,7 @@ def find_geometry(plan: Plan, kind: Kind | None, findings: Findings) -> Geometry
         what = f"{given[0]} and {given[1]} chunks of input and output do not belong to {kind} over {num_ranks} ranks"
         findings.violation("", "chunk-counts", f"{what}; correct them", fatal=True)
         return None
-    return Geometry(kind, num_ranks, share, *given)
+    return BufferLengths(kind, num_ranks, share, *given)
 
 
 def check_plan(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
@@ -181,7 +191,7 @@ def _check_blocks(gpu: Gpu, runtime: PlanRuntime, findings: Findings) -> None:
                 used[kind, channel] = number
 
 
-def _check_block(gpu: Gpu, block: Block, runtime: PlanRuntime, findings: Findings) -> None:
+def _check_block(gpu: Gpu, block: PlanThreadblock, runtime: PlanRuntime, findings: Findings) -> None:
     where = place(gpu.id, block.id)
     if len(block.operations) > runtime.max_operations:
         what = (
@@ -297,7 +307,9 @@ def _check_form(operation: Operation, form: Form, where: str, runtime: PlanRunti
         findings.violation(where, "no-such-semaphore", "it names no barrier; add barrier_id", fatal=True)
 
 
-def _check_names(gpu: Gpu, block: Block, operation: Operation, form: Form, where: str, findings: Findings) -> None:
+def _check_names(
+    gpu: Gpu, block: PlanThreadblock, operation: Operation, form: Form, where: str, findings: Findings
+) -> None:
     """Test that channels, semaphores and buffers exist, and fit each other."""
     channels = block.channels.get(operation.channel_type, ())
     for channel in operation.channels:
@@ -358,7 +370,9 @@ def _check_switches(channels: Sequence[int], operation: Operation, where: str, f
             findings.violation(where, "no-such-channel", what, fatal=True)
 
 
-def _check_operands(plan: Plan, gpu: Gpu, block: Block, operation: Operation, where: str, findings: Findings) -> None:
+def _check_operands(
+    plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, where: str, findings: Findings
+) -> None:
     """Test sizes and ends."""
     sizes = {operand.size for operand in (*operation.sources, *operation.targets)}
     if len(sizes) > 1:
@@ -377,7 +391,7 @@ def _check_operands(plan: Plan, gpu: Gpu, block: Block, operation: Operation, wh
 
 
 def owners_of(
-    plan: Plan, gpu: Gpu, block: Block, operation: Operation, operand: Operand
+    plan: Plan, gpu: Gpu, block: PlanThreadblock, operation: Operation, operand: Operand
 ) -> list[tuple[Gpu, Buffer]]:  # fmt: skip
     """Whose buffers an operand is in, and which one of theirs: those of all ranks of a switch channel, else of one."""
     if operand.buffer is not None:

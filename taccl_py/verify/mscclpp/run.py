@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from taccl_py.collective import Address, Buffer
 from taccl_py.verify.msccl.findings import Findings, place
 from taccl_py.verify.msccl.semantics import Contents
-from taccl_py.verify.mscclpp.grammar import PORT, Block, Gpu, Operand, Operation, Plan
-from taccl_py.verify.mscclpp.network import Network, Seat
+from taccl_py.verify.mscclpp.grammar import PORT, Gpu, Operand, Operation, Plan, PlanThreadblock
+from taccl_py.verify.mscclpp.network import ChannelNetwork, ThreadblockSeat
 from taccl_py.verify.mscclpp.rules import owners_of
 
 _Clock = NDArray[np.int32]
@@ -41,7 +41,7 @@ class Access:
         Whether a proxy does it, after the operation itself.
     """
 
-    seat: Seat
+    seat: ThreadblockSeat
     step: int
     column: int
     count: int
@@ -49,12 +49,12 @@ class Access:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _ExecutedThreadblock:
     """A threadblock on its way."""
 
-    seat: Seat
+    seat: ThreadblockSeat
     gpu: Gpu
-    block: Block
+    block: PlanThreadblock
     clock: _Clock
     step: int = 0
     met: int = -1  # last operation at which all threads met
@@ -71,7 +71,7 @@ class _Cell:
     read: list[Access] = field(default_factory=list)
 
 
-class Run:
+class PlanExecution:
     """One execution.
 
     Parameters
@@ -86,17 +86,17 @@ class Run:
         What to object to.
     """
 
-    def __init__(self, plan: Plan, network: Network, contents: Contents, findings: Findings) -> None:
+    def __init__(self, plan: Plan, network: ChannelNetwork, contents: Contents, findings: Findings) -> None:
         self._plan = plan
         self._network = network
         self._contents = contents
         self._findings = findings
-        self._signals: dict[tuple[Seat, int, str], deque[_Clock]] = {}
+        self._signals: dict[tuple[ThreadblockSeat, int, str], deque[_Clock]] = {}
         self._releases: dict[tuple[int, int], deque[_Clock]] = {}
         self._released: dict[tuple[int, int], _Clock] = {}
         self._acquired: dict[tuple[int, int], int] = {}
-        self._arrived: dict[tuple[int, int], list[_Worker]] = {}
-        self._passed: dict[Seat, _Clock] = {}
+        self._arrived: dict[tuple[int, int], list[_ExecutedThreadblock]] = {}
+        self._passed: dict[ThreadblockSeat, _Clock] = {}
         self._requests: dict[int, int] = {}
         self._asked: dict[int, int] = {}  # operation that made the last request
         self._cells: dict[tuple[int, int], _Cell] = {}
@@ -104,10 +104,10 @@ class Run:
         self._proxied: list[tuple[int, Access]] = []
         self._workers = [self._worker(gpu, block) for gpu in plan.gpus for block in gpu.blocks]
 
-    def _worker(self, gpu: Gpu, block: Block) -> _Worker:
+    def _worker(self, gpu: Gpu, block: PlanThreadblock) -> _ExecutedThreadblock:
         clock = np.zeros(self._network.width, dtype=np.int32)
         clock[self._network.begun_column(gpu.id)] = 1
-        return _Worker(Seat(gpu.id, block.id), gpu, block, clock)
+        return _ExecutedThreadblock(ThreadblockSeat(gpu.id, block.id), gpu, block, clock)
 
     def execute(self) -> bool:
         """Run until nothing moves; whether all has ended."""
@@ -128,7 +128,7 @@ class Run:
         self._check_ends()
         return True
 
-    def _advance(self, worker: _Worker) -> bool:
+    def _advance(self, worker: _ExecutedThreadblock) -> bool:
         """Do one operation, or as much of it as can be done; whether anything was."""
         operation = worker.block.operations[worker.step]
         before = worker.taken
@@ -139,7 +139,7 @@ class Run:
         worker.clock[self._network.column(worker.seat)] = worker.step
         return True
 
-    def _do(self, worker: _Worker, operation: Operation) -> bool:
+    def _do(self, worker: _ExecutedThreadblock, operation: Operation) -> bool:
         match operation.name:
             case "nop":
                 worker.met = worker.step
@@ -161,19 +161,19 @@ class Run:
 
     # Order
 
-    def _told(self, worker: _Worker) -> _Clock:
+    def _told(self, worker: _ExecutedThreadblock) -> _Clock:
         """Clock of a threadblock that has done the present operation."""
         clock = worker.clock.copy()
         clock[self._network.column(worker.seat)] = worker.step + 1
         return clock
 
-    def _require_met(self, worker: _Worker, name: str) -> None:
+    def _require_met(self, worker: _ExecutedThreadblock, name: str) -> None:
         last = max(worker.touched, worker.heard)
         if last > worker.met:
             what = f"the threads have not met since operation {last}, so {name} may come before what it tells of"
             self._object(worker, "missing-nop", f"{what}; put a nop before it")
 
-    def _signal(self, worker: _Worker, operation: Operation) -> None:
+    def _signal(self, worker: _ExecutedThreadblock, operation: Operation) -> None:
         relaxed = operation.name == "rlxsignal"
         if not relaxed:
             self._require_met(worker, operation.name)
@@ -182,7 +182,7 @@ class Run:
                 self._require_asked(worker, operation.name, place_in_list, channel)
             self._send(worker, operation.channel_type, channel, relaxed=relaxed)
 
-    def _send(self, worker: _Worker, kind: str, channel: int, *, relaxed: bool) -> None:
+    def _send(self, worker: _ExecutedThreadblock, kind: str, channel: int, *, relaxed: bool) -> None:
         clock = self._told(worker)
         if relaxed:
             clock = self._network.only_begun(clock)
@@ -192,7 +192,7 @@ class Run:
         end = self._network.other_end(worker.seat, kind, channel)
         self._signals.setdefault((end.seat, end.channel, kind), deque()).append(clock)
 
-    def _wait(self, worker: _Worker, operation: Operation) -> bool:
+    def _wait(self, worker: _ExecutedThreadblock, operation: Operation) -> bool:
         for channel in operation.channels[worker.taken :]:
             queue = self._signals.get((worker.seat, channel, operation.channel_type))
             if not queue:
@@ -205,7 +205,7 @@ class Run:
         worker.heard = worker.step
         return True
 
-    def _flush(self, worker: _Worker, operation: Operation) -> None:
+    def _flush(self, worker: _ExecutedThreadblock, operation: Operation) -> None:
         """Wait for proxies."""
         for place_in_list, channel in enumerate(operation.channels):
             self._require_asked(worker, operation.name, place_in_list, channel)
@@ -213,14 +213,14 @@ class Run:
             worker.clock[column] = self._requests.get(column, 0)
         worker.heard = worker.step
 
-    def _require_asked(self, worker: _Worker, name: str, place_in_list: int, channel: int) -> None:
+    def _require_asked(self, worker: _ExecutedThreadblock, name: str, place_in_list: int, channel: int) -> None:
         """Object to what a thread asks of a proxy too soon: the first one asks it to put, the n-th one what is for the n-th channel."""
         column = self._network.request_column(worker.seat, channel)
         if place_in_list and self._asked.get(column, -1) > worker.met:
             what = f"another thread does the {name} than the put, and they have not met since, so it may come before the put"
             self._object(worker, "missing-nop", f"{what}; put a nop before it")
 
-    def _release(self, worker: _Worker, operation: Operation) -> None:
+    def _release(self, worker: _ExecutedThreadblock, operation: Operation) -> None:
         self._require_met(worker, operation.name)
         for semaphore in operation.semaphores:
             key = worker.gpu.id, semaphore
@@ -229,7 +229,7 @@ class Run:
             known = self._released.setdefault(key, np.zeros_like(clock))
             np.maximum(known, clock, out=known)
 
-    def _acquire(self, worker: _Worker, operation: Operation) -> bool:
+    def _acquire(self, worker: _ExecutedThreadblock, operation: Operation) -> bool:
         for semaphore in operation.semaphores[worker.taken :]:
             key = worker.gpu.id, semaphore
             if not self._releases[key]:
@@ -246,7 +246,7 @@ class Run:
         worker.heard = worker.step
         return True
 
-    def _meet_others(self, worker: _Worker, operation: Operation) -> bool:
+    def _meet_others(self, worker: _ExecutedThreadblock, operation: Operation) -> bool:
         if worker.seat in self._passed:
             np.maximum(worker.clock, self._passed.pop(worker.seat), out=worker.clock)
             worker.met = worker.heard = worker.step
@@ -264,7 +264,7 @@ class Run:
 
     # Memory
 
-    def _move(self, worker: _Worker, operation: Operation) -> None:
+    def _move(self, worker: _ExecutedThreadblock, operation: Operation) -> None:
         if worker.heard > worker.met:
             what = f"the threads have not met since operation {worker.heard}, so {operation.name} may come before what it waits for"
             self._object(worker, "missing-nop", f"{what}; put a nop before it")
@@ -294,7 +294,7 @@ class Run:
         else:
             worker.touched = worker.step
 
-    def _access(self, worker: _Worker, operation: Operation, *, proxied: bool) -> Access:
+    def _access(self, worker: _ExecutedThreadblock, operation: Operation, *, proxied: bool) -> Access:
         if not proxied:
             return Access(worker.seat, worker.step, self._network.column(worker.seat), worker.step + 1, False)
         column = self._network.request_column(worker.seat, operation.channels[0])
@@ -302,14 +302,16 @@ class Run:
         self._asked[column] = worker.step
         return Access(worker.seat, worker.step, column, self._requests[column], True)
 
-    def _finish_request(self, worker: _Worker, operation: Operation, access: Access) -> None:
+    def _finish_request(self, worker: _ExecutedThreadblock, operation: Operation, access: Access) -> None:
         if operation.name in ("pws", "pwsf"):
             self._send(worker, PORT, operation.channels[0], relaxed=False)
         if operation.name == "pwsf":
             worker.clock[access.column] = access.count
             worker.heard = worker.step
 
-    def _places(self, worker: _Worker, operation: Operation, operand: Operand) -> list[tuple[Gpu, Address]]:
+    def _places(
+        self, worker: _ExecutedThreadblock, operation: Operation, operand: Operand
+    ) -> list[tuple[Gpu, Address]]:
         owners = owners_of(self._plan, worker.gpu, worker.block, operation, operand)
         return [(gpu, Address(buffer, operand.index)) for gpu, buffer in owners]
 
@@ -318,7 +320,7 @@ class Run:
         return self._contents.setting.regions[gpu.id].base(address.buffer) + address.offset
 
     def _check_overlap(
-        self, worker: _Worker, sources: list[tuple[Gpu, Address]], targets: list[tuple[Gpu, Address]], size: int
+        self, worker: _ExecutedThreadblock, sources: list[tuple[Gpu, Address]], targets: list[tuple[Gpu, Address]], size: int
     ) -> None:  # fmt: skip
         """Object to cells that are moved to others among them: threads read and write in any order."""
         written = {(gpu.id, self._start(gpu, address)) for gpu, address in targets}
@@ -329,7 +331,7 @@ class Run:
                 self._object(worker, "overlapping-cells", f"{what}; go through others")
 
     def _touch(
-        self, worker: _Worker, gpu: Gpu, address: Address, size: int, access: Access, *, writes: bool
+        self, worker: _ExecutedThreadblock, gpu: Gpu, address: Address, size: int, access: Access, *, writes: bool
     ) -> None:  # fmt: skip
         start = self._start(gpu, address)
         for offset in range(start, start + size):
@@ -342,7 +344,9 @@ class Run:
             else:
                 cell.read.append(access)
 
-    def _require_order(self, worker: _Worker, gpu: Gpu, buffer: Buffer, other: Access, access: Access) -> None:
+    def _require_order(
+        self, worker: _ExecutedThreadblock, gpu: Gpu, buffer: Buffer, other: Access, access: Access
+    ) -> None:
         if other.seat == access.seat and other.step == access.step:
             return
         same = other.seat == worker.seat and not other.proxied
@@ -357,7 +361,7 @@ class Run:
         what = f"it touches cells of {name} of gpu {gpu.id} that {whom} may still be using"
         self._object(worker, "race", f"{what}; wait for a signal that comes after that")
 
-    def _check_begun(self, worker: _Worker, verb: str, rank: int) -> None:
+    def _check_begun(self, worker: _ExecutedThreadblock, verb: str, rank: int) -> None:
         if not worker.clock[self._network.begun_column(rank)]:
             what = f"it {verb} gpu {rank}, which may not have begun this call, so its buffers may be in use"
             self._object(worker, "before-entry", f"{what}; wait for a signal of gpu {rank} first")
@@ -408,7 +412,7 @@ class Run:
                     return f"the wait of gpu {rank} for it is relaxed, which says nothing of memory; make it a wait"
         return ""
 
-    def _explain(self, stuck: list[_Worker]) -> None:
+    def _explain(self, stuck: list[_ExecutedThreadblock]) -> None:
         """Object to what keeps everybody waiting: waits for what nobody does first, else the circle."""
         found = False
         waiting = {worker.seat: worker for worker in stuck}
@@ -428,12 +432,12 @@ class Run:
             more = f" and {len(stuck) - 6} more" if len(stuck) > 6 else ""
             self._findings.violation("", "deadlock", f"everybody waits for somebody: {names}{more}; change the order")
 
-    def _helpers(self, worker: _Worker, operation: Operation) -> tuple[list[Seat], str]:
+    def _helpers(self, worker: _ExecutedThreadblock, operation: Operation) -> tuple[list[ThreadblockSeat], str]:
         """Threadblocks that could end a wait, and what for it waits."""
         if operation.name == "barrier":
             others = [block for block in worker.gpu.blocks if block.id != worker.block.id]
             users = [b for b in others if any(op.barrier == operation.barrier for op in b.operations)]
-            return [Seat(worker.gpu.id, block.id) for block in users], f"at barrier {operation.barrier}"
+            return [ThreadblockSeat(worker.gpu.id, block.id) for block in users], f"at barrier {operation.barrier}"
         if operation.name == "sem_acquire":
             semaphore = operation.semaphores[worker.taken]
             found = self._network.releasers(worker.gpu.id, semaphore)
@@ -441,5 +445,5 @@ class Run:
         end = self._network.other_end(worker.seat, operation.channel_type, operation.channels[worker.taken])
         return [end.seat], f"for a signal of {place(end.seat.gpu, end.seat.block)}"
 
-    def _object(self, worker: _Worker, rule: str, what: str) -> None:
+    def _object(self, worker: _ExecutedThreadblock, rule: str, what: str) -> None:
         self._findings.violation(place(worker.gpu.id, worker.block.id, worker.step), rule, what)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import InputError, LoweringError
-from taccl_py.lowering.buffers import Placement
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.verify.mscclpp import judge_plan
@@ -37,7 +37,7 @@ pytestmark = quiet_pulp
 
 # What the runtime may really be too small for.
 LIMITS = {"semaphores", "threadblocks", "max_operations"}
-IN, OUT = PlanOptions(Placement.IN_PLACE), PlanOptions(Placement.OUT_OF_PLACE)
+IN, OUT = PlanOptions(CallPlacement.IN_PLACE), PlanOptions(CallPlacement.OUT_OF_PLACE)
 SCHEDULES = {
     "ring allgather": lambda: ring_allgather(3),
     "ring allgather over two nodes": lambda: ring_allgather(4, nodes=(0, 0, 1, 1)),
@@ -166,7 +166,7 @@ def test_sizes_are_whole_aligned_chunks_up_to_what_an_offset_can_hold():
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("placement", Placement)
+@pytest.mark.parametrize("placement", CallPlacement)
 @pytest.mark.parametrize("instances", [1, 2])
 def test_every_schedule_becomes_a_plan_that_is_right(name, placement, instances):
     value = lowered(SCHEDULES[name](), PlanOptions(placement, instances))
@@ -192,7 +192,7 @@ def test_the_same_schedule_gives_the_same_text():
     assert lower_plan(recursive_doubling(4), IN) == lower_plan(recursive_doubling(4), IN)
 
 
-wishes = st.builds(PlanOptions, placement=st.sampled_from(Placement), instances=st.sampled_from([1, 1, 2, 3]))
+wishes = st.builds(PlanOptions, placement=st.sampled_from(CallPlacement), instances=st.sampled_from([1, 1, 2, 3]))
 slow_to_draw = settings(suppress_health_check=list(HealthCheck))
 
 

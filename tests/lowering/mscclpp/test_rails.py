@@ -12,8 +12,8 @@ from taccl_py.execute.one_sided import read_one_sided
 from taccl_py.execute.one_sided_local import run_one_sided
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.runs import Call, Conditions
-from taccl_py.lowering.buffers import Placement
-from taccl_py.lowering.mscclpp import PlanOptions, Rails, lower_plan
+from taccl_py.lowering.buffers import CallPlacement
+from taccl_py.lowering.mscclpp import NodeRails, PlanOptions, lower_plan
 from taccl_py.lowering.plan_reader import parse_plan
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.schedule.ir import Schedule
@@ -49,8 +49,8 @@ def judged(text, schedule):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rails", list(Rails))
-@pytest.mark.parametrize("placement", [Placement.IN_PLACE, Placement.OUT_OF_PLACE])
+@pytest.mark.parametrize("rails", list(NodeRails))
+@pytest.mark.parametrize("placement", [CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE])
 @pytest.mark.parametrize(("num_nodes", "num_local"), [(2, 2), (2, 3), (3, 2), (4, 3)])
 def test_plans_are_right_in_the_eyes_of_the_judge_and_on_real_data(kind, rails, placement, num_nodes, num_local):
     root = num_local + 1 if kind == "broadcast" else 0
@@ -63,13 +63,13 @@ def test_plans_are_right_in_the_eyes_of_the_judge_and_on_real_data(kind, rails, 
         plan = read_one_sided(made.text, "plan.json")
         assert plan.root == root
         for seed in range(2):
-            call = Call(1 << 13, DataType.FLOAT32, Operator.SUM, in_place=placement is Placement.IN_PLACE)
+            call = Call(1 << 13, DataType.FLOAT32, Operator.SUM, in_place=placement is CallPlacement.IN_PLACE)
             assert run_one_sided(plan, call, Conditions(EXECUTOR, seed=seed, shuffled=True)).num_wrong == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rails", list(Rails))
-@pytest.mark.parametrize("placement", [Placement.IN_PLACE, Placement.OUT_OF_PLACE])
+@pytest.mark.parametrize("rails", list(NodeRails))
+@pytest.mark.parametrize("placement", [CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE])
 @pytest.mark.parametrize("owners", [None, 1])
 def test_every_operation_but_the_last_meetings_is_needed(kind, rails, placement, owners):
     """Whatever is left out, the judge objects: to a wait, a signal, a meeting, a flush or a sum that is missing."""
@@ -96,11 +96,11 @@ def test_an_allreduce_of_two_nodes_exchanges_the_sums_of_nodes():
     assert stored == [0, 1, 0, 1]  # neighbours store at each other's, at different places
 
 
-@pytest.mark.parametrize("rails", list(Rails))
+@pytest.mark.parametrize("rails", list(NodeRails))
 def test_all_nodes_add_up_in_one_order_so_that_they_get_the_same_bits(rails):
     """Scratch of rank r: two areas for sums of its own node, then what comes from the other nodes, the first one first."""
     value = json.loads(text_of(asked(boxes(3, 2), "allreduce"), rails=rails))
-    parts = 3 if rails is Rails.RELAYED else 1
+    parts = 3 if rails is NodeRails.RELAYED else 1
     for node, rank in enumerate((0, 2, 4)):
         (total,) = [one for one in ops(value, rank, 1) if one["name"] == "re"]
         read = [one["index"] for one in total["src_buff"]]
@@ -117,7 +117,7 @@ def test_sums_are_stored_at_a_neighbour_and_not_at_all():
 
 @pytest.mark.parametrize(
     ("rails", "hops"),
-    [(Rails.DIRECT, {(0, 2), (0, 4), (1, 3), (1, 5)}), (Rails.RELAYED, {(0, 2), (1, 3), (2, 4), (3, 5)})],
+    [(NodeRails.DIRECT, {(0, 2), (0, 4), (1, 3), (1, 5)}), (NodeRails.RELAYED, {(0, 2), (1, 3), (2, 4), (3, 5)})],
 )
 def test_a_broadcast_goes_to_the_other_nodes_at_once_or_from_node_to_node(rails, hops):
     value = json.loads(text_of(asked(boxes(3, 2), "broadcast"), rails=rails))

@@ -11,7 +11,7 @@ from taccl_py.execute.one_sided import read_one_sided
 from taccl_py.execute.one_sided_local import run_one_sided
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.runs import Call, Conditions
-from taccl_py.lowering.buffers import Placement
+from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
 from taccl_py.lowering.plan_reader import parse_plan
 from taccl_py.runtimes import EXECUTOR
@@ -116,7 +116,7 @@ def test_a_multicast_leaves_once_and_enters_everywhere_once():
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_each_rank_multicasts_its_share_of_an_allgather(in_place):
-    placement = Placement.IN_PLACE if in_place else Placement.OUT_OF_PLACE
+    placement = CallPlacement.IN_PLACE if in_place else CallPlacement.OUT_OF_PLACE
     value = by_switch(ring_allgather(3, k=2), placement=placement)
     for rank in range(3):
         assert names(value, rank) == ["rlxsignal", "rlxwait", "nop", "gstore", "nop", "signal", "wait", "nop"]
@@ -153,11 +153,11 @@ def test_only_the_root_of_a_broadcast_multicasts_and_nobody_else_is_greeted():
 @pytest.mark.parametrize(
     "make", [lambda: ring_allgather(4, k=3), lambda: chain_broadcast(4, k=2), lambda: direct_allreduce(3)]
 )
-@pytest.mark.parametrize("placement", [Placement.IN_PLACE, Placement.OUT_OF_PLACE])
+@pytest.mark.parametrize("placement", [CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE])
 def test_what_the_switch_stores_is_right_on_real_data_in_both_placements(make, placement):
     plan = read_one_sided(json.dumps(by_switch(make(), instances=2, placement=placement)), "plan.json")
     for seed in range(3):
-        call = Call(1 << 14, DataType.FLOAT32, Operator.SUM, in_place=placement is Placement.IN_PLACE)
+        call = Call(1 << 14, DataType.FLOAT32, Operator.SUM, in_place=placement is CallPlacement.IN_PLACE)
         assert run_one_sided(plan, call, Conditions(EXECUTOR, seed=seed, shuffled=True)).num_wrong == 0
 
 

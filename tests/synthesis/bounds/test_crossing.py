@@ -11,7 +11,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import TacclError
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds, demand_bound, message_bound
-from taccl_py.synthesis.bounds.crossing import Cluster, Crossing, Gate
+from taccl_py.synthesis.bounds.crossing import Crossing, Gate, NodeClasses
 from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.milp import synthesize_milp
@@ -48,7 +48,7 @@ def test_a_nic_for_each_rank_divides_the_pairs(kind):
 @pytest.mark.parametrize("name", ["ndv4-x2", "dgx2-x2", "ndv4-x3"])
 def test_the_ways_into_a_node_are_its_nics(name):
     """Between two nodes the other one's NICs cost as much: mixed with its own they would be nine ways, and none of them full."""
-    cluster = Cluster.of(Net.of(load_topology(name)))
+    cluster = NodeClasses.of(Net.of(load_topology(name)))
     for machine in (cluster, cluster.reversed()):
         assert [len(machine.gates(frozenset({node}))) for node in range(2)] == [8, 8]
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.bounds import DemandBounds, demand_bound
-from taccl_py.synthesis.bounds.crossing import Cluster
-from taccl_py.synthesis.bounds.ends import Carriage, Ends, Moment, Pair
-from taccl_py.synthesis.bounds.net import Net, Orbits
+from taccl_py.synthesis.bounds.crossing import NodeClasses
+from taccl_py.synthesis.bounds.ends import Carriage, EarliestMoment, Ends, PortPair
+from taccl_py.synthesis.bounds.net import Net, OrbitMembers
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
@@ -28,7 +28,8 @@ SWITCH = Carriage(1.0, 0.5, is_single=True)
 
 def most_pairs(ends, start_us, left_us, told, tells, room_us, pair):
     start, left = (
-        Moment(np.array([[time_us]]), np.array([[float(own)]])) for time_us, own in ((start_us, tells), (left_us, told))
+        EarliestMoment(np.array([[time_us]]), np.array([[float(own)]]))
+        for time_us, own in ((start_us, tells), (left_us, told))
     )
     return float(ends.most_pairs(start, left, np.array([[room_us]]), pair)[0, 0])
 
@@ -51,7 +52,7 @@ def test_what_one_rank_can_gather_takes_as_long_as_messages_that_double(givers, 
     """Eight messages of one rank each are not gathered sooner than by the best tree, and no bound is above it."""
     ends = Ends(Carriage(alpha_us, 1 / share_us, is_single=True), SWITCH, math.inf)
     best_us = gathered_us(givers, alpha_us, share_us)
-    enough = {"told": givers, "tells": 1, "room_us": float(givers), "pair": Pair(1.0, 1.0)}
+    enough = {"told": givers, "tells": 1, "room_us": float(givers), "pair": PortPair(1.0, 1.0)}
     assert most_pairs(ends, best_us, 0.0, **enough) == pytest.approx(givers)
     if givers > 1:
         assert most_pairs(ends, best_us - 0.01, 0.0, **enough) < givers
@@ -60,17 +61,17 @@ def test_what_one_rank_can_gather_takes_as_long_as_messages_that_double(givers, 
 def test_waiting_leaves_less_room():
     """Two pairs of two givers are held at 3 us; of 5 us of room for bytes, 1 us each, 3 are left then: both go."""
     ends = Ends(SWITCH, SWITCH, math.inf)
-    assert most_pairs(ends, 0.0, 0.0, 2, 1, 5.0, Pair(1.0, 1.0)) == pytest.approx(2.0)
+    assert most_pairs(ends, 0.0, 0.0, 2, 1, 5.0, PortPair(1.0, 1.0)) == pytest.approx(2.0)
     # p pairs are held at 1 + 2 (p - 1), and have p of what is left of 4 us.
-    assert most_pairs(ends, 0.0, 0.0, 2, 1, 4.0, Pair(1.0, 1.0)) == pytest.approx(5 / 3)
+    assert most_pairs(ends, 0.0, 0.0, 2, 1, 4.0, PortPair(1.0, 1.0)) == pytest.approx(5 / 3)
     # Later than that they may have come in another way.
-    assert most_pairs(Ends(SWITCH, SWITCH, 0.0), 0.0, 0.0, 4, 1, 4.0, Pair(1.0, 1.0)) == pytest.approx(4.0)
+    assert most_pairs(Ends(SWITCH, SWITCH, 0.0), 0.0, 0.0, 4, 1, 4.0, PortPair(1.0, 1.0)) == pytest.approx(4.0)
 
 
 def test_what_is_neither_gathered_nor_passed_on_is_one_pair():
     """Four givers and four takers: 4 pairs need not be gathered and 4 need not be passed on, but these are not the same ones."""
     ends = Ends(SWITCH, SWITCH, math.inf)
-    assert most_pairs(ends, 0.5, 0.5, 4, 4, 100.0, Pair(100.0, 100.0)) == pytest.approx(1.0)
+    assert most_pairs(ends, 0.5, 0.5, 4, 4, 100.0, PortPair(100.0, 100.0)) == pytest.approx(1.0)
 
 
 def test_two_nodes_of_rails_gather_and_hand_out_what_their_messages_carry():
@@ -87,9 +88,9 @@ def test_a_symmetry_that_mixes_nodes_says_nothing_of_their_insides():
     """A ring of four, of which 0 and 1 are one node: what turns it takes these to 1 and 2."""
     links = [Link(a, (a + way) % 4, 1.0, 1.0) for a in range(4) for way in (1, 3)]
     ring, apart = (machine(4, links, (), nodes) for nodes in ((0, 0, 1, 1), (0, 1, 2, 3)))
-    turned = Orbits(np.zeros(4, dtype=np.int64), np.zeros(8, dtype=np.int64), (np.array([1, 2, 3, 0]),))
-    assert Cluster.of(Net.of(ring)).sorts(turned) == [0, 1, 2, 3]
-    assert Cluster.of(Net.of(apart)).sorts(turned) == [0]
+    turned = OrbitMembers(np.zeros(4, dtype=np.int64), np.zeros(8, dtype=np.int64), (np.array([1, 2, 3, 0]),))
+    assert NodeClasses.of(Net.of(ring)).sorts(turned) == [0, 1, 2, 3]
+    assert NodeClasses.of(Net.of(apart)).sorts(turned) == [0]
 
 
 @settings(max_examples=40)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds, demand_bound
-from taccl_py.synthesis.bounds.crossing import Cluster, Gate
-from taccl_py.synthesis.bounds.demand import _Machine
-from taccl_py.synthesis.bounds.handout import Handout, _Search, _Stage
+from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses
+from taccl_py.synthesis.bounds.demand import _BoundedDemand
+from taccl_py.synthesis.bounds.handout import Handout, _HandoutSearch, _HandoutStage
 from taccl_py.synthesis.bounds.knowledge import Hub
 from taccl_py.synthesis.bounds.net import Net
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -177,14 +177,14 @@ def test_what_leaves_a_node_to_be_summed_up_is_not_what_comes_in_as_sum(name, po
 def test_two_nodes_may_do_with_one_message_each():
     """Of two nodes one message of each brings the other its sums, and is all that leaves it."""
     handouts = [
-        next(iter(_Machine(load_topology("ndv4", nodes), Kind.ALLREDUCE, 0).handouts(cluster_of(nodes))))
+        next(iter(_BoundedDemand(load_topology("ndv4", nodes), Kind.ALLREDUCE, 0).handouts(cluster_of(nodes))))
         for nodes in (2, 4)
     ]
     assert [each.apart for each in handouts] == [0.0, 0.75]
 
 
 def cluster_of(nodes):
-    return Cluster.of(Net.of(load_topology("ndv4", nodes)))
+    return NodeClasses.of(Net.of(load_topology("ndv4", nodes)))
 
 
 def crossing_messages(schedule, chunk):
@@ -272,8 +272,10 @@ def test_no_message_of_a_sum_stands_for_more_than_its_sender_can_know(seed):
     node = rail_nodes("rails", rng.choice((2, 4)), rng.choice((50.0, 200.0)), rng.choice((5.0, 50.0)))
     demand = Demand(instantiate(node, rng.choice((2, 4, 8))), Kind.ALLREDUCE, 10.0 ** rng.uniform(3.5, 7))
     schedule = synthesize_hierarchy(demand, Options(limits=Limits(seconds=0.3, workers=1)), Events()).schedule
-    handout = next(iter(_Machine(demand.topology, Kind.ALLREDUCE, 0).handouts(Cluster.of(Net.of(demand.topology)))))
-    search = _Search(handout, demand.size_bytes / MB, schedule.makespan_us, _Stage(300, 1.0, 0.1))
+    handout = next(
+        iter(_BoundedDemand(demand.topology, Kind.ALLREDUCE, 0).handouts(NodeClasses.of(Net.of(demand.topology))))
+    )
+    search = _HandoutSearch(handout, demand.size_bytes / MB, schedule.makespan_us, _HandoutStage(300, 1.0, 0.1))
     for message, contributions in contributions_brought(schedule):
         cell = min(search.cells - 1, int(message.start_us / search.cell_us * (1 + 1e-9)))
         (most,) = search.told.at(slice(cell, cell + 1)).of(len(message.chunks) / schedule.collective.num_chunks)

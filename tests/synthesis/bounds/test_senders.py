@@ -3,25 +3,25 @@
 import numpy as np
 import pytest
 
-from taccl_py.synthesis.bounds.crossing import Cluster, Gate
+from taccl_py.synthesis.bounds.crossing import Gate, NodeClasses
 from taccl_py.synthesis.bounds.net import Net
-from taccl_py.synthesis.bounds.senders import Inflow, Sender, senders_of
+from taccl_py.synthesis.bounds.senders import Inflow, RootPath, senders_of
 from taccl_py.topology.catalog import load_topology
 
 NIC = Gate(2.6, 40.0, 2.6)
 
 
 def senders(name, root=0):
-    return senders_of(Cluster.of(Net.of(load_topology(name))), root)
+    return senders_of(NodeClasses.of(Net.of(load_topology(name))), root)
 
 
 def test_the_root_has_everything_from_the_start():
-    assert Sender(NIC, ()).known(np.array([0.0, 1.0]), 5.0).tolist() == [1.0, 1.0]
+    assert RootPath(NIC, ()).known(np.array([0.0, 1.0]), 5.0).tolist() == [1.0, 1.0]
 
 
 def test_others_have_what_came_to_them():
     """From 0.5 us on with 0.3 us a message and 2 MB per us, from 2 us on with 1 us and 4 MB per us; there are 8 MB in all."""
-    sender = Sender(NIC, (Inflow(0.5, 0.3, 2.0), Inflow(2.0, 1.0, 4.0)))
+    sender = RootPath(NIC, (Inflow(0.5, 0.3, 2.0), Inflow(2.0, 1.0, 4.0)))
     known = sender.known(np.array([0.5, 0.8, 1.3, 3.0, 3.5, 9.0]), 8.0)
     assert known * 8 == pytest.approx([0.0, 0.0, 1.0, 4.4, 7.4, 8.0])
 

@@ -9,11 +9,11 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.bundles import Bundles
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.templates.moves import Plan, turned
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.moves import TemplatePlan, turned
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import lines_of_three, quiet_pulp
@@ -26,14 +26,16 @@ def never():
 
 
 def bundles(topology, chunk_bytes):
-    cluster = Cluster.of(Site(topology, chunk_bytes))
+    cluster = LaneCluster.of(TemplateSite(topology, chunk_bytes))
     return None if cluster is None else Bundles.of(cluster, never)
 
 
 def bundled(topology, kind, size_bytes):
     sums = kind is Kind.REDUCESCATTER
     moves = bundles(topology.reversed() if sums else topology, size_bytes / topology.num_ranks).moves()
-    return fitted(Demand(topology, kind, size_bytes), Plan("bundles", 1, turned(moves, reduce=True) if sums else moves))
+    return fitted(
+        Demand(topology, kind, size_bytes), TemplatePlan("bundles", 1, turned(moves, reduce=True) if sums else moves)
+    )
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER])

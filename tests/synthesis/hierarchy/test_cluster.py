@@ -2,15 +2,15 @@
 
 import pytest
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, LinkChoice, degraded
 from taccl_py.topology.model import Link, Port, Topology
 
 
 def cluster_of(topology):
-    return Cluster.of(Site(topology, 1e5))
+    return LaneCluster.of(TemplateSite(topology, 1e5))
 
 
 def test_every_rank_with_a_nic_of_its_own_is_a_lane():

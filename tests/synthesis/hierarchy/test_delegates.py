@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.delegates import Delegation, delegate_moves, delegate_times, spreads
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.outline import PATHS
-from taccl_py.synthesis.templates.moves import Plan
+from taccl_py.synthesis.templates.moves import TemplatePlan
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.template import instantiate
@@ -29,9 +29,9 @@ def rails(lanes, nodes):
 
 
 def delegated(topology, delegation, pair_bytes=PAIR):
-    cluster = Cluster.of(Site(topology, pair_bytes))
+    cluster = LaneCluster.of(TemplateSite(topology, pair_bytes))
     times = delegate_times(cluster, delegation, pair_bytes)
-    plan = Plan(delegation.name, 1, delegate_moves(cluster, delegation, times))
+    plan = TemplatePlan(delegation.name, 1, delegate_moves(cluster, delegation, times))
     return fitted(Demand(topology, Kind.ALLTOALL, pair_bytes * topology.num_ranks), plan), times
 
 
@@ -104,7 +104,7 @@ def test_everything_arrives_about_when_it_should(lanes, nodes, together, size, i
 @pytest.mark.parametrize("left", [range(11), [0, 1, 2, 4, 5, 6, 7, 8, 9, 10], [0, 1, 4, 5, 8, 9, 10, 11]])
 def test_nodes_may_differ(left):
     topology = rails(4, 3).subset(list(left))
-    for spread in spreads(Cluster.of(Site(topology, PAIR))):
+    for spread in spreads(LaneCluster.of(TemplateSite(topology, PAIR))):
         schedule, _ = delegated(topology, Delegation(spread, 1, DIRECT, DIRECT))
         assert judge_schedule(schedule) == ()
 
@@ -112,7 +112,7 @@ def test_nodes_may_differ(left):
 @pytest.mark.parametrize(("machine", "nodes"), [("ndv2", 3), ("dgx2", 3), ("mi250x", 3), ("mi300x", 3)])
 def test_shipped_nodes_can_be_served_in_every_way(machine, nodes):
     topology = load_topology(machine, nodes)
-    cluster = Cluster.of(Site(topology, PAIR))
+    cluster = LaneCluster.of(TemplateSite(topology, PAIR))
     insides = [DIRECT, DOUBLING] if cluster.site.linked_inside_nodes else [PATHS]
     for spread, inside in product((1, cluster.width), insides):
         schedule, _ = delegated(topology, Delegation(spread, 1, inside, inside))

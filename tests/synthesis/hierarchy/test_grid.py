@@ -8,12 +8,12 @@ from taccl_py.pipeline import lower_and_judge
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
-from taccl_py.synthesis.hierarchy.grid import Grid, Leg, grid_moves, grid_times, grids
-from taccl_py.synthesis.templates.moves import Plan
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.hierarchy.grid import LaneGrid, Leg, grid_moves, grid_times, grids
+from taccl_py.synthesis.templates.moves import TemplatePlan
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.template import instantiate
@@ -32,18 +32,18 @@ def written(topology, grid, size_bytes):
     """Schedule of a grid, and when it should be done."""
     demand = Demand(topology, Kind.ALLREDUCE, size_bytes)
     chunk_bytes = size_bytes / (topology.num_ranks * sum(grid.pieces))
-    cluster = Cluster.of(Site(topology, chunk_bytes * sum(grid.pieces)))
+    cluster = LaneCluster.of(TemplateSite(topology, chunk_bytes * sum(grid.pieces)))
     times = grid_times(cluster, grid, chunk_bytes)
-    return fitted(demand, Plan(grid.name, sum(grid.pieces), grid_moves(cluster, grid, times))), times.end_us
+    return fitted(demand, TemplatePlan(grid.name, sum(grid.pieces), grid_moves(cluster, grid, times))), times.end_us
 
 
 def all_grids(topology, pieces=(1,)):
-    return list(grids(Cluster.of(Site(topology, 1024.0)), pieces))
+    return list(grids(LaneCluster.of(TemplateSite(topology, 1024.0)), pieces))
 
 
 def test_eight_nodes_meet_in_one_message_of_every_lane():
     """Sums of everything in three steps inside, one message to each of seven nodes, and three steps again."""
-    schedule, end_us = written(rails(8, 8), Grid((Leg(8, 8, False),), DOUBLING, False, (1,)), 4096)
+    schedule, end_us = written(rails(8, 8), LaneGrid((Leg(8, 8, False),), DOUBLING, False, (1,)), 4096)
     size_mb = 4096 / 1e6
     assert judge_schedule(schedule) == ()
     assert end_us == pytest.approx(6 * (0.3 + 5 * size_mb) + 2.6 + 20 * size_mb)
@@ -52,7 +52,7 @@ def test_eight_nodes_meet_in_one_message_of_every_lane():
 
 def test_a_scatter_halves_what_is_summed_up_three_times():
     """Halves, quarters and eighths inside, eighths between nodes; there lanes exchange eighths, and all goes back as it came."""
-    schedule, _ = written(rails(8, 8), Grid((Leg(8, 8, True),), DOUBLING, False, (1,)), MIB)
+    schedule, _ = written(rails(8, 8), LaneGrid((Leg(8, 8, True),), DOUBLING, False, (1,)), MIB)
     eighth_mb = MIB / 8e6
     one_way_us = 3 * 0.3 + 7 * 5 * eighth_mb + 2.6 + 20 * eighth_mb
     assert judge_schedule(schedule) == ()
@@ -62,7 +62,7 @@ def test_a_scatter_halves_what_is_summed_up_three_times():
 def test_lanes_send_a_second_message_while_the_rest_is_summed_up():
     """Sixteen nodes: the second message of a lane leaves right after the first one, as its sum is done by then."""
     leg = Leg(16, 8, True)
-    schedule, _ = written(rails(8, 16), Grid((leg,), DOUBLING, False, (1,)), MIB)
+    schedule, _ = written(rails(8, 16), LaneGrid((leg,), DOUBLING, False, (1,)), MIB)
     part_mb = MIB / 16e6
     one_way_us = 3 * 0.3 + 7 * 5 * part_mb + 2 * (2.6 + 20 * part_mb)
     assert leg.turns == 2
@@ -86,7 +86,7 @@ def test_everything_is_summed_up_once_in_every_grid(lanes, nodes, pieces):
 
 def test_messages_of_more_chunks_than_runtimes_carry_are_whole_where_neighbours_count_as_one():
     """128 ranks exchange sums of everything in two messages; nobody parts any chunks, so the program has half as many."""
-    grid = Grid((Leg(8, 8, False), Leg(2, 1, False)), DOUBLING, False, (1,))
+    grid = LaneGrid((Leg(8, 8, False), Leg(2, 1, False)), DOUBLING, False, (1,))
     schedule, end_us = written(rails(8, 16), grid, 4096)
     lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
     assert max(len(message.chunks) for message in schedule.messages) == 128
@@ -97,7 +97,7 @@ def test_messages_of_more_chunks_than_runtimes_carry_are_whole_where_neighbours_
 
 def test_other_messages_have_no_more_chunks_than_runtimes_carry_together():
     """128 ranks with three chunks each; every lane ends with three."""
-    grid = Grid((Leg(8, 8, True), Leg(2, 1, True)), DOUBLING, True, (3,))
+    grid = LaneGrid((Leg(8, 8, True), Leg(2, 1, True)), DOUBLING, True, (3,))
     schedule, _ = written(rails(8, 16), grid, 4096)
     assert judge_schedule(schedule) == ()
     assert max(len(message.chunks) for message in schedule.messages) == 64

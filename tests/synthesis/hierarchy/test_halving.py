@@ -8,14 +8,14 @@ from taccl_py.pipeline import lower_and_judge
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.halving import halving_moves, halvings
 from taccl_py.synthesis.hierarchy.stages import Stage, keep_order
-from taccl_py.synthesis.templates.moves import Plan
+from taccl_py.synthesis.templates.moves import TemplatePlan
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.verify.schedule import judge_schedule
@@ -31,7 +31,8 @@ def small_cluster(nodes, ranks, machine="ndv4"):
 
 def found_on(topology, num_bytes, insides=(DOUBLING, DIRECT), counts=COUNTS, limits=None):
     forth, back = (
-        Cluster.of(Site(machine, num_bytes / topology.num_ranks)) for machine in (topology, topology.reversed())
+        LaneCluster.of(TemplateSite(machine, num_bytes / topology.num_ranks))
+        for machine in (topology, topology.reversed())
     )
     return forth, back, list(halvings(forth, insides, num_bytes / topology.num_ranks, counts, limits or Limits()))
 
@@ -44,7 +45,7 @@ def test_sums_are_right_and_as_fast_as_estimated(machine, nodes, ranks, num_byte
     forth, back, found = found_on(topology, num_bytes)
     assert found
     for halving in found[::3]:
-        plan = Plan(halving.name, halving.chunks_per_rank, halving_moves(forth, back, halving))
+        plan = TemplatePlan(halving.name, halving.chunks_per_rank, halving_moves(forth, back, halving))
         schedule = fitted(Demand(topology, Kind.ALLREDUCE, float(num_bytes)), plan)
         assert judge_schedule(schedule) == ()
         assert schedule.makespan_us <= 1.02 * halving.end_us

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taccl_py.synthesis.hierarchy.cluster import Cluster
-from taccl_py.synthesis.hierarchy.outline import Load, Outline, Peer, inside_steps, timeline, ways_to_hear
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
+from taccl_py.synthesis.hierarchy.outline import Outline, Peer, RankLoad, inside_steps, timeline, ways_to_hear
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 
 
@@ -54,7 +54,7 @@ def test_what_has_the_longest_way_to_go_starts_first():
 
 
 def ndv4(nodes):
-    return Cluster.of(Site(load_topology("ndv4", nodes), 65536.0))
+    return LaneCluster.of(TemplateSite(load_topology("ndv4", nodes), 65536.0))
 
 
 def test_two_nodes_cross_once_and_double_inside():
@@ -84,15 +84,15 @@ def test_pieces_overlap():
 
 def test_chunks_that_lie_apart_are_packed_up_to_a_limit():
     cluster = ndv4(2)
-    small, large = Load(1000.0, 100, False), Load(1e6, 2, False)
+    small, large = RankLoad(1000.0, 100, False), RankLoad(1e6, 2, False)
     assert inside_steps(cluster, DIRECT, small, 1)[0] == pytest.approx(
         2 * 0.3 + 0.1 / 0.3
     )  # 71 chunks go together at most
     assert inside_steps(cluster, DIRECT, large, 1)[0] == pytest.approx(2 * 0.3 + 2 / 0.3)
-    assert inside_steps(cluster, DIRECT, Load(1e6, 2, True), 1)[0] == pytest.approx(0.3 + 2 / 0.3)
+    assert inside_steps(cluster, DIRECT, RankLoad(1e6, 2, True), 1)[0] == pytest.approx(0.3 + 2 / 0.3)
 
 
 def test_links_of_a_full_mesh_work_at_the_same_time():
-    cluster = Cluster.of(Site(load_topology("mi300x", 2), 1e5))
-    steps = inside_steps(cluster, DIRECT, Load(1e5, 1, True), 1)
+    cluster = LaneCluster.of(TemplateSite(load_topology("mi300x", 2), 1e5))
+    steps = inside_steps(cluster, DIRECT, RankLoad(1e5, 1, True), 1)
     assert sum(steps) == pytest.approx(cluster.node_us(1e5))

@@ -8,13 +8,13 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.outline import insides
 from taccl_py.synthesis.hierarchy.shares import share_moves
-from taccl_py.synthesis.templates.moves import Plan, end_of
+from taccl_py.synthesis.templates.moves import TemplatePlan, end_of
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import nodes_with_nics
@@ -23,7 +23,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def cluster_of(topology, size_bytes=MIB):
-    return Cluster.of(Site(topology, size_bytes))
+    return LaneCluster.of(TemplateSite(topology, size_bytes))
 
 
 @given(st.integers(2, 14), st.integers(2, 4), st.data())
@@ -58,7 +58,7 @@ def test_few_messages_between_nodes_follow_each_other(nodes, crossings):
 def test_planned_times_are_those_of_the_schedule(inside, root):
     demand = Demand(load_topology("hpn:8"), Kind.BROADCAST, 64 * KIB, root)
     moves = share_moves(cluster_of(demand.topology, demand.size_bytes), inside, root, demand.size_bytes)
-    schedule = fitted(demand, Plan("shares", 8, moves))
+    schedule = fitted(demand, TemplatePlan("shares", 8, moves))
     assert schedule.makespan_us == pytest.approx(end_of(moves))
     assert judge_schedule(schedule) == ()
 

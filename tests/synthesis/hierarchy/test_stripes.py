@@ -11,11 +11,11 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
-from taccl_py.synthesis.templates.moves import Plan
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.moves import TemplatePlan
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import nodes_with_nics, two_nodes
@@ -24,7 +24,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def cluster_of(topology, size_bytes=MIB):
-    return Cluster.of(Site(topology, size_bytes))
+    return LaneCluster.of(TemplateSite(topology, size_bytes))
 
 
 @given(st.integers(2, 6), st.integers(2, 4), st.data())
@@ -71,7 +71,7 @@ def test_planned_times_are_those_of_the_schedule():
     demand = Demand(load_topology("mi300x", 2), Kind.BROADCAST, GIB)
     cluster = cluster_of(demand.topology, GIB)
     pipeline = stripes_pipeline(cluster, striped(cluster)[1], 0, GIB).best(None)
-    schedule = fitted(demand, Plan("stripes", pipeline.num_chunks, pipeline.moves()))
+    schedule = fitted(demand, TemplatePlan("stripes", pipeline.num_chunks, pipeline.moves()))
     assert schedule.makespan_us == pytest.approx(pipeline.end_us)
     assert judge_schedule(schedule) == ()
 

@@ -4,12 +4,12 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.taper import taper_moves, tapers
-from taccl_py.synthesis.templates.moves import Plan, turned
+from taccl_py.synthesis.templates.moves import TemplatePlan, turned
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.verify.schedule import judge_schedule
@@ -24,7 +24,7 @@ def small_cluster(nodes, ranks, machine="ndv4"):
 
 
 def found_on(topology, insides=(DIRECT,), counts=COUNTS):
-    cluster = Cluster.of(Site(topology, SHARE))
+    cluster = LaneCluster.of(TemplateSite(topology, SHARE))
     return cluster, list(tapers(cluster, insides, SHARE, counts))
 
 
@@ -39,7 +39,7 @@ def test_everyone_gets_everything_in_the_estimated_time(nodes, ranks, machine, k
     assert found
     for taper in found:
         moves = taper_moves(cluster, taper, SHARE)
-        plan = Plan(taper.name, taper.chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
+        plan = TemplatePlan(taper.name, taper.chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
         schedule = fitted(Demand(topology, kind, SHARE * nodes * ranks), plan)
         assert judge_schedule(schedule) == ()
         assert schedule.makespan_us <= taper.end_us * (1 + 1e-6)

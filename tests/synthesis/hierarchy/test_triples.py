@@ -5,13 +5,13 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.hierarchy.cluster import Cluster
+from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.gather import by_share
 from taccl_py.synthesis.hierarchy.triples import Triples, triple_moves
-from taccl_py.synthesis.templates.moves import Plan, turned
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.moves import TemplatePlan, turned
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.template import instantiate
@@ -25,7 +25,7 @@ def rails(lanes, nodes):
 
 
 def cluster_of(topology):
-    return Cluster.of(Site(topology, SHARE))
+    return LaneCluster.of(TemplateSite(topology, SHARE))
 
 
 @pytest.mark.parametrize(("lanes", "nodes"), [(2, 4), (2, 6), (4, 9), (4, 20), (8, 23)])
@@ -37,7 +37,7 @@ def test_everyone_gets_everything_in_the_estimated_time(lanes, nodes, kind):
     cluster = cluster_of(topology.reversed() if reduce else topology)
     triples = Triples.of(cluster, SHARE)
     moves = triple_moves(cluster, triples, SHARE, by_share((1,)))
-    schedule = fitted(demand, Plan(triples.name, 1, turned(moves, reduce=True) if reduce else moves))
+    schedule = fitted(demand, TemplatePlan(triples.name, 1, turned(moves, reduce=True) if reduce else moves))
     assert judge_schedule(schedule) == ()
     assert len(schedule.messages) == len(moves), (
         "what goes together lies together, or is copied together where it may be"
@@ -78,7 +78,7 @@ def test_with_so_many_shares_in_a_message_more_comes_in_the_third_round():
     assert limited.third.size > free.third.size
     moves = triple_moves(cluster_of(topology), limited, SHARE, by_share((1,)))
     assert max(len(move.chunks) for move in moves) <= 71
-    schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), Plan(limited.name, 1, moves))
+    schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), TemplatePlan(limited.name, 1, moves))
     assert judge_schedule(schedule) == ()
     assert schedule.makespan_us <= limited.end_us * (1 + 1e-6)
 

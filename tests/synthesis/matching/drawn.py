@@ -5,7 +5,7 @@ import random
 from taccl_py.collective import Collective
 from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.flood import Choice, Rule, flood
+from taccl_py.synthesis.matching.flood import ChunkPriority, FloodRule, flood
 from taccl_py.topology.model import Link, Port, Topology
 
 
@@ -37,4 +37,8 @@ def matched(topology, kind, *, chunks=1, chunk_bytes=1e5, seed=0):
     fabric = Fabric.of(topology, chunk_bytes)
     if kind == "alltoall":
         return fabric, collective, exchange(fabric, chunks, range(topology.num_ranks))
-    return fabric, collective, flood(fabric, collective.source, Rule(Choice.RAREST, True, seed), lambda: False)
+    return (
+        fabric,
+        collective,
+        flood(fabric, collective.source, FloodRule(ChunkPriority.RAREST, True, seed), lambda: False),
+    )

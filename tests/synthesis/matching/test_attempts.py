@@ -8,13 +8,13 @@ from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Deadline, Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching import attempts
-from taccl_py.synthesis.matching.attempts import Attempt, Attempts, carry_out
+from taccl_py.synthesis.matching.attempts import Attempts, MatchingVariant, carry_out
 from taccl_py.synthesis.matching.engine import synthesize_greedy
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.machines import formula_topology
 
-TRIES = [Attempt(2, seed, seed % 2 == 0, 1000) for seed in range(4)]
+TRIES = [MatchingVariant(2, seed, seed % 2 == 0, 1000) for seed in range(4)]
 
 
 def broken():

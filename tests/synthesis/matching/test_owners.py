@@ -10,10 +10,10 @@ from taccl_py.schedule.ir import Message
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.matching.dispatch import Barrier, Job, dispatch
+from taccl_py.synthesis.matching.dispatch import Barrier, QueuedMessage, dispatch
 from taccl_py.synthesis.matching.engine import synthesize_greedy
 from taccl_py.synthesis.matching.owners import owner_schedule
-from taccl_py.synthesis.matching.shares import Shares, gate_rates, in_proportion
+from taccl_py.synthesis.matching.shares import OwnerShards, gate_rates, in_proportion
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, SlowPort, degraded
 from taccl_py.topology.machines import formula_topology
@@ -36,14 +36,14 @@ def broken(nodes, *patterns, slow=None):
 
 def test_a_slower_node_owns_what_makes_all_be_done_at_the_same_time():
     """Rates 1, 1, 1 and 0.8 of 4 nodes: T = 6 / 3.8, and owned is (T B - 1) / 2, so 22, 22, 22 and 10 of 76."""
-    shares = Shares.of(single_ranks(1.0, 1.0, 1.0, 0.8), 76)
+    shares = OwnerShards.of(single_ranks(1.0, 1.0, 1.0, 0.8), 76)
     assert shares.owned.tolist() == [22, 22, 22, 10]
     assert (shares.gate_of == np.arange(4)[:, None]).all()
 
 
 def test_a_node_that_needs_all_its_time_for_its_own_data_owns_nothing():
     """At half the rate it takes 2 to send its data once; the others are done after 1 + 2/3."""
-    shares = Shares.of(single_ranks(1.0, 1.0, 1.0, 0.5), 30)
+    shares = OwnerShards.of(single_ranks(1.0, 1.0, 1.0, 0.5), 30)
     assert shares.owned.tolist() == [10, 10, 10, 0]
     assert shares.rails == ((0, 1, 2),)
 
@@ -63,7 +63,7 @@ def test_ranks_behind_one_nic_share_its_bandwidth():
 
 def test_the_others_of_a_node_stand_in_for_a_failed_nic_and_share_its_work():
     machine = broken(4, "node 1 ib3 *")
-    shares = Shares.of(machine, 32 * 64)
+    shares = OwnerShards.of(machine, 32 * 64)
     assert shares.owned[11] == 0
     weights = np.bincount(shares.gate_of[1][shares.owned > 0], weights=shares.owned[shares.owned > 0], minlength=32)
     assert weights[11] == 0
@@ -78,8 +78,8 @@ def test_messages_share_ports_in_order_and_wait_for_barriers():
     machine = single_ranks(1.0, 1.0, 1.0)
     link = {(k.src, k.dst): n for n, k in enumerate(machine.links)}
     both = Barrier(missing=2)
-    one, two = (Job(link[src, 2], (0,), True, 1.0, float(src), both) for src in (0, 1))
-    Job(link[2, 0], (0,), False, 1.0, 0.0).wait(both)
+    one, two = (QueuedMessage(link[src, 2], (0,), True, 1.0, float(src), both) for src in (0, 1))
+    QueuedMessage(link[2, 0], (0,), False, 1.0, 0.0).wait(both)
     assert sorted(dispatch(machine, [one, two], []), key=lambda m: m.start_us) == [
         Message(link[0, 2], (0,), 0.0, 1.0, True),
         Message(link[1, 2], (0,), 1.0, 2.0, True),
@@ -91,9 +91,9 @@ def test_a_message_that_cannot_go_does_not_hold_up_the_next_one():
     machine = single_ranks(1.0, 1.0, 1.0)
     link = {(k.src, k.dst): n for n, k in enumerate(machine.links)}
     jobs = [
-        Job(link[0, 2], (0, 1), False, 2.0, 0.0),
-        Job(link[1, 2], (0,), False, 1.0, 1.0),
-        Job(link[1, 0], (0,), False, 1.0, 2.0),
+        QueuedMessage(link[0, 2], (0, 1), False, 2.0, 0.0),
+        QueuedMessage(link[1, 2], (0,), False, 1.0, 1.0),
+        QueuedMessage(link[1, 0], (0,), False, 1.0, 2.0),
     ]
     starts = {(m.link): m.start_us for m in dispatch(machine, jobs, [])}
     assert starts == {link[0, 2]: 0.0, link[1, 0]: 0.0, link[1, 2]: 2.0}
@@ -105,8 +105,10 @@ def test_a_port_that_another_queue_holds_is_looked_at_again():
     links = (Link(0, 1, 0.0, 0.1, 0.0, (0,)), Link(1, 2, 0.0, 0.1, 0.0, (1, 0)))
     machine = Topology("row", "", (0, 0, 0), ports, links)
     late = Barrier(missing=1)
-    Job(0, (1,), False, 1.0, 3.0).wait(late)
-    found = dispatch(machine, [Job(1, (0,), False, 2.0, 0.0, late), Job(0, (0,), False, 1.0, 1.0)], [])
+    QueuedMessage(0, (1,), False, 1.0, 3.0).wait(late)
+    found = dispatch(
+        machine, [QueuedMessage(1, (0,), False, 2.0, 0.0, late), QueuedMessage(0, (0,), False, 1.0, 1.0)], []
+    )
     assert [(m.link, m.chunks, m.start_us) for m in found] == [(1, (0,), 0.0), (0, (0,), 2.0), (0, (1,), 3.0)]
 
 

@@ -8,7 +8,7 @@ from taccl_py.collective import Kind
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.synthesis.matching import regrow
 from taccl_py.synthesis.matching.least import least_us
-from taccl_py.synthesis.matching.regrow import Task, affordable_tries, regrown
+from taccl_py.synthesis.matching.regrow import RegrowTask, affordable_tries, regrown
 from taccl_py.topology.machines import formula_topology
 from taccl_py.verify.schedule import judge_schedule
 from tests.synthesis.matching.drawn import matched, torn, with_ports
@@ -40,7 +40,7 @@ def schedule(fabric, collective, hops, chunk_bytes=1e5):
 def test_what_matching_leaves_behind_is_made_good(machine, kind):
     fabric, collective, hops = matched(machine, kind)
     assert end_us(hops) > 1.05 * least_us(fabric, collective)
-    assert end_us(regrown(fabric, Task.of(fabric, collective), hops, 0, never)) == pytest.approx(
+    assert end_us(regrown(fabric, RegrowTask.of(fabric, collective), hops, 0, never)) == pytest.approx(
         least_us(fabric, collective)
     )
 
@@ -50,7 +50,7 @@ def test_an_alltoall_of_a_mesh_is_at_the_bound_of_the_links_through_its_middle()
     fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
     least = 16 * fabric.sorts[0].message_us
     assert end_us(hops) == pytest.approx(17 * fabric.sorts[0].message_us)
-    assert end_us(regrown(fabric, Task.of(fabric, collective), hops, 0, never)) == pytest.approx(least)
+    assert end_us(regrown(fabric, RegrowTask.of(fabric, collective), hops, 0, never)) == pytest.approx(least)
 
 
 @settings(max_examples=30)
@@ -58,7 +58,7 @@ def test_an_alltoall_of_a_mesh_is_at_the_bound_of_the_links_through_its_middle()
 def test_it_is_never_slower_and_the_judge_agrees(seed, ranks, kind, has_ports):
     machine = with_ports(torn(seed, ranks), seed) if has_ports else torn(seed, ranks)
     fabric, collective, hops = matched(machine, kind, chunks=2, seed=seed)
-    better = regrown(fabric, Task.of(fabric, collective), hops, seed, never)
+    better = regrown(fabric, RegrowTask.of(fabric, collective), hops, seed, never)
     assert least_us(fabric, collective) * (1 - 1e-9) <= end_us(better) <= end_us(hops) * (1 + 1e-9)
     assert judge_schedule(schedule(fabric, collective, better)) == ()
 
@@ -66,7 +66,7 @@ def test_it_is_never_slower_and_the_judge_agrees(seed, ranks, kind, has_ports):
 def test_the_same_seed_gives_the_same_and_an_interrupt_ends_it(monkeypatch):
     monkeypatch.setattr(regrow, "_MOST_TRIES", 100)
     fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
-    given = (fabric, Task.of(fabric, collective), hops)
+    given = (fabric, RegrowTask.of(fabric, collective), hops)
     assert regrown(*given, 1, never) == regrown(*given, 1, never)
     assert regrown(*given, 1, never) != regrown(*given, 2, never)
     assert end_us(regrown(*given, 1, never, effort=3)) <= end_us(regrown(*given, 1, never))
@@ -85,4 +85,4 @@ def test_the_larger_the_schedule_the_fewer_the_tries_and_large_ones_are_left_alo
     assert affordable_tries(100, 100_000) == 0
     monkeypatch.setattr(regrow, "_WORK", 1000)
     fabric, collective, hops = matched(formula_topology("mesh:4x4"), Kind.ALLTOALL)
-    assert regrown(fabric, Task.of(fabric, collective), hops, 0, never) is hops
+    assert regrown(fabric, RegrowTask.of(fabric, collective), hops, 0, never) is hops

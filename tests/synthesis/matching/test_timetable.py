@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.synthesis.matching.fabric import Fabric
-from taccl_py.synthesis.matching.growth import Hop
-from taccl_py.synthesis.matching.timetable import Delivery, Ride, Timetable
+from taccl_py.synthesis.matching.growth import GrownMessage
+from taccl_py.synthesis.matching.timetable import Delivery, EnteredLink, Timetable
 from taccl_py.topology.model import Link, Port, Topology
 
 # Messages of 1 MB take 10 us on each link of this line; links 0 and 2 share a port that is occupied for 5 us.
@@ -15,7 +15,9 @@ LINE = Topology("line", "", (0, 0, 0), (Port("shared", 0, 5),), LINKS)
 
 
 def table(*hops):
-    return Timetable(Fabric.of(LINE, 1e6), (0, 0, 0), [Hop(link, at, at + 10, (chunk,)) for link, at, chunk in hops])
+    return Timetable(
+        Fabric.of(LINE, 1e6), (0, 0, 0), [GrownMessage(link, at, at + 10, (chunk,)) for link, at, chunk in hops]
+    )
 
 
 def test_there_is_room_before_between_and_after():
@@ -34,7 +36,7 @@ def test_a_port_and_a_link_have_to_be_free_at_the_same_time():
 
 def test_what_is_taken_out_leaves_no_trace():
     one, two = table((0, 0, 0), (0, 10, 1)), table((0, 0, 0))
-    assert one.take(Delivery(1, 1)) == Ride(0, 10)
+    assert one.take(Delivery(1, 1)) == EnteredLink(0, 10)
     assert one.hops() == two.hops()
     assert one.earliest_us(0, 0) == two.earliest_us(0, 0) == 10
 
@@ -57,8 +59,8 @@ def test_closing_up_keeps_the_order_and_leaves_no_gap():
 
 def test_what_begins_together_at_a_port_that_costs_nothing_can_be_taken_out_one_by_one():
     line = replace(LINE, ports=(Port("free", 0, 0),))
-    busy = Timetable(Fabric.of(line, 1e6), (1, 0), [Hop(0, 0, 10, (1,)), Hop(2, 0, 10, (0,))])
+    busy = Timetable(Fabric.of(line, 1e6), (1, 0), [GrownMessage(0, 0, 10, (1,)), GrownMessage(2, 0, 10, (0,))])
     busy.close_up()
-    assert busy.take(Delivery(0, 2)) == Ride(2, 0)
-    assert busy.take(Delivery(1, 1)) == Ride(0, 0)
+    assert busy.take(Delivery(0, 2)) == EnteredLink(2, 0)
+    assert busy.take(Delivery(1, 1)) == EnteredLink(0, 0)
     assert busy.hops() == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.models.cp_sums import Step, exchange_sums
+from taccl_py.synthesis.models.cp_sums import SumStep, exchange_sums
 
 LIMITS = Limits(seconds=60)
 
@@ -64,7 +64,7 @@ def test_a_rank_is_not_told_and_added_to_at_once():
     plan = exchange_sums(grid(2, 3), 4, 2, LIMITS)
     told = {(step.round, step.dst) for step in plan.steps if not step.adds}
     assert all(
-        step == Step(step.round, step.src, step.dst, False) for step in plan.steps if (step.round, step.dst) in told
+        step == SumStep(step.round, step.src, step.dst, False) for step in plan.steps if (step.round, step.dst) in told
     )
 
 

@@ -4,7 +4,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.linear_contiguity import solve_contiguity
-from taccl_py.synthesis.plan import Batch, lift, plan_end
+from taccl_py.synthesis.plan import OrbitMessage, lift, plan_end
 from taccl_py.topology.model import Link, Port
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import Instance, chain, machine, quiet_pulp, relay_between_nodes, small_messages
@@ -84,7 +84,7 @@ def test_a_message_that_passes_a_fast_port_frees_it_early():
 def test_the_order_of_the_given_plan_is_kept():
     search = search_for(buffer_of(3, 0.5, 10.0))
     arcs = [batch.arcs[0] for batch in search.best_plan]
-    turned = tuple(Batch((arc,), float(i), float(i + 1)) for i, arc in enumerate(reversed(arcs)))
+    turned = tuple(OrbitMessage((arc,), float(i), float(i + 1)) for i, arc in enumerate(reversed(arcs)))
     plan, outcome = contiguous(search, order=turned)
     assert outcome.status is Status.OPTIMAL
     assert [batch.arcs for batch in sorted(plan, key=lambda b: b.start)] == [(arc,) for arc in reversed(arcs)]

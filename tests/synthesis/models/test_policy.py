@@ -7,7 +7,7 @@ from taccl_py.sketch.model import Policy, Sketch, Strategy, SwitchGroup
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.neighbourhood import serve_policy
-from taccl_py.synthesis.plan import Batch
+from taccl_py.synthesis.plan import OrbitMessage
 from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import judge_schedule
 from tests.instances import Instance, full, machine, two_nodes
@@ -63,7 +63,7 @@ def test_the_value_of_a_load_strategy_is_the_busiest_or_the_idlest_link():
         one_chunk = task.grid.alpha[0] + task.grid.beta[0]
         load = extreme(load_inside_nodes(search.best).values())
         assert terms.value(task, search.best_plan) == sign * load * one_chunk
-        empty = (Batch((0,), 0.0, 1.0),)
+        empty = (OrbitMessage((0,), 0.0, 1.0),)
         assert terms.value(task, empty) == sign * (one_chunk if extreme is max else 0)
 
 

@@ -6,13 +6,13 @@ from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.library import template_schedules
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.verify.schedule import judge_schedule
 
 
 def delegates(name):
-    return Delegates.of(Site(load_topology(name), 32.0))
+    return Delegates.of(TemplateSite(load_topology(name), 32.0))
 
 
 def test_every_node_meets_every_other_in_each_group():
@@ -36,7 +36,7 @@ def test_ways_go_inside_across_and_inside():
 @pytest.mark.parametrize("name", ["ndv4", "ndv4-x3", "full:8"])
 def test_one_node_or_three_have_none(name):
     topology = load_topology(name, 1) if "-" not in name and ":" not in name else load_topology(name)
-    assert Delegates.of(Site(topology, 32.0)) is None
+    assert Delegates.of(TemplateSite(topology, 32.0)) is None
 
 
 # Three doublings of 0.3 us in a node, 2.6 across, two doublings in a group of four. Two ranks of a DGX-2 share a NIC: one of

@@ -3,7 +3,7 @@
 import pytest
 
 from taccl_py.collective import Kind
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.templates.engine import synthesize_templates
@@ -14,7 +14,7 @@ HALF = MOST_PACKED_BYTES / 2
 
 
 def parts(chunks, chunk_bytes):
-    return [(part.chunks, part.packed) for part in packed_parts(Draft(0, chunks, 0.0, 1.0), chunk_bytes)]
+    return [(part.chunks, part.packed) for part in packed_parts(UntimedMessage(0, chunks, 0.0, 1.0), chunk_bytes)]
 
 
 @pytest.mark.parametrize(

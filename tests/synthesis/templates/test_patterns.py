@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.synthesis.templates.grids import grids, walks
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING, PATTERNS, RING, axis, spread
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from tests.instances import MB
 from tests.synthesis.templates.machines import load
 
@@ -25,7 +25,7 @@ def got(moves, held):
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 8])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_brings_everything_to_everyone_once(name, size):
-    site = Site(load(f"full:{size}"), MB)
+    site = TemplateSite(load(f"full:{size}"), MB)
     held = {rank: (rank,) for rank in range(size)}
     moves = spread((axis(site, name, (tuple(range(size)),)),), held)
     assert all(chunks == set(range(size)) for chunks in got(moves, held).values())
@@ -35,13 +35,13 @@ def test_a_pattern_brings_everything_to_everyone_once(name, size):
     ("name", "size", "steps"), [(DIRECT, 6, 1), (DOUBLING, 8, 3), (DOUBLING, 6, 3), (RING, 8, 4), (RING, 7, 3)]
 )
 def test_a_pattern_takes_as_few_steps_as_it_promises(name, size, steps):
-    site = Site(load(f"full:{size}"), MB)
+    site = TemplateSite(load(f"full:{size}"), MB)
     assert len(axis(site, name, (tuple(range(size)),)).steps) == steps
 
 
 @pytest.mark.parametrize(("name", "possible"), [(DIRECT, False), (DOUBLING, False), (RING, True)])
 def test_a_pattern_needs_its_links(name, possible):
-    found = axis(Site(load("ring:6"), MB), name, (tuple(range(6)),))
+    found = axis(TemplateSite(load("ring:6"), MB), name, (tuple(range(6)),))
     assert (found is not None) is possible
 
 
@@ -49,7 +49,7 @@ def test_a_pattern_needs_its_links(name, possible):
 def test_all_walks_over_a_machine_bring_everything_to_everyone_once(name):
     topology = load(name)
     held = {rank: (2 * rank, 2 * rank + 1) for rank in range(topology.num_ranks)}
-    found = list(walks(Site(topology, MB)))
+    found = list(walks(TemplateSite(topology, MB)))
     assert found
     for walk in found:
         assert all(len(chunks) == 2 * topology.num_ranks for chunks in got(spread(walk.axes, held), held).values())

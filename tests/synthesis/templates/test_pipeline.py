@@ -11,7 +11,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.synthesis.templates.pipeline import Pipeline
 from taccl_py.synthesis.templates.roots import inner_tree
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from tests.instances import full, ring
 
@@ -49,7 +49,7 @@ def test_on_a_mesh_everyone_passes_on_what_it_gets_with_few_messages_more():
 def test_two_trees_take_chunks_by_twos():
     trees = [inner_tree(4, 0, 2, tree) for tree in range(2)]
     assert trees == [{0: [1], 1: [2, 3], 2: []}, {0: [3], 3: [1, 2]}]
-    pipeline = Pipeline(Site(load_topology("full:4"), GIB), 0, GIB, (trees,))
+    pipeline = Pipeline(TemplateSite(load_topology("full:4"), GIB), 0, GIB, (trees,))
     assert pipeline.best(8).pieces == 4
     assert pipeline.best(7) is None
 
@@ -60,7 +60,9 @@ def test_no_piece_is_passed_on_before_it_has_come_whatever_its_size(size_bytes):
     for machine in ("nvl72:1", "full:8"):
         trees = [inner_tree(load_topology(machine).num_ranks, 0, 3, tree) for tree in range(3)]
         held = {}
-        for move in Pipeline(Site(load_topology(machine), size_bytes), 0, size_bytes, (trees,)).best(12).moves():
+        for move in (
+            Pipeline(TemplateSite(load_topology(machine), size_bytes), 0, size_bytes, (trees,)).best(12).moves()
+        ):
             assert move.src == 0 or held[move.src, move.chunks] <= move.start
             held[move.dst, move.chunks] = move.end
 

@@ -5,7 +5,7 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.library import template_schedules
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.synthesis.templates.spreading import camps, ring_sets
 from tests.instances import MB
 from tests.synthesis.templates.machines import load
@@ -46,12 +46,12 @@ def test_small_sizes_take_little_more_than_their_alphas(name, kind, alphas_us):
 @pytest.mark.parametrize(("name", "num_rings"), [("dgx1", 6), ("ring:8", 2), ("full:5", 4), ("switch:6", 1)])
 def test_rings_are_as_many_as_links_and_ports_feed(name, num_rings):
     topology = load(name)
-    assert max(len(rings) for rings in ring_sets(Site(topology, MB))) == num_rings
+    assert max(len(rings) for rings in ring_sets(TemplateSite(topology, MB))) == num_rings
 
 
 def test_rings_over_nodes_use_every_nic():
     topology = load("ndv4-x2")
-    rings = max(ring_sets(Site(topology, MB)), key=len)
+    rings = max(ring_sets(TemplateSite(topology, MB)), key=len)
     leaving = {
         ring[i - 1] for ring in rings for i in range(16) if topology.node_of[ring[i - 1]] != topology.node_of[ring[i]]
     }
@@ -77,6 +77,6 @@ def test_one_leader_speaks_for_a_node_with_one_nic():
 
 
 def test_leaders_that_are_alike_are_tried_once():
-    names = [camp.name for camp in camps(Site(load("dgx2-x2"), MB))]
+    names = [camp.name for camp in camps(TemplateSite(load("dgx2-x2"), MB))]
     assert names == [f"leaders 0 of {width}" for width in (2, 4, 8, 16)]
-    assert list(camps(Site(load("dgx2"), MB))) == []
+    assert list(camps(TemplateSite(load("dgx2"), MB))) == []

@@ -5,13 +5,13 @@ import itertools
 import pytest
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.schedule.layout import Draft
+from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.sums import adds_up
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.synthesis.templates.patterns import DIRECT, exchange
-from taccl_py.synthesis.templates.site import Site
+from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Link, Port
 from tests.instances import MB, full, machine
 from tests.synthesis.templates.machines import load
@@ -20,7 +20,7 @@ from tests.synthesis.templates.machines import load
 def everyone_to_everyone(topology):
     """AllReduce in one step, as far as ports let it be one."""
     num_ranks = topology.num_ranks
-    drafts = [Draft(link, tuple(range(num_ranks)), 0, 1, reduce=True) for link in range(len(topology.links))]
+    drafts = [UntimedMessage(link, tuple(range(num_ranks)), 0, 1, reduce=True) for link in range(len(topology.links))]
     return build_schedule(topology, Collective(Kind.ALLREDUCE, num_ranks), MB, drafts)
 
 
@@ -37,7 +37,7 @@ def test_a_port_that_makes_senders_take_turns_spoils_the_exchange():
 
 def test_a_sum_that_lacks_somebody_does_not_add_up():
     topology = full(3)
-    drafts = [Draft(0, (0, 1, 2), 0, 1, reduce=True)]
+    drafts = [UntimedMessage(0, (0, 1, 2), 0, 1, reduce=True)]
     assert not adds_up(build_schedule(topology, Collective(Kind.ALLREDUCE, 3), MB, drafts))
 
 
@@ -45,7 +45,7 @@ def through_one_port(latency_us):
     """Three ranks, each with a port for both of its links out, which a message holds for 11 us and leaves so much later."""
     ports = [Port(f"out {rank}", 1.0, 10.0) for rank in range(3)]
     links = [Link(link.src, link.dst, 1.0, 10.0, latency_us, (link.src,)) for link in full(3).links]
-    return Site(machine(3, links, ports), MB)
+    return TemplateSite(machine(3, links, ports), MB)
 
 
 @pytest.mark.parametrize("latency_us", [0.0, 21.0])
@@ -63,7 +63,7 @@ def test_messages_as_small_as_their_latency_may_be_exchanged():
     for latency_us, possible in ((0.9, False), (1.1, True)):
         ports = [Port(f"out {rank}", 1.0, 10.0) for rank in range(4)]
         links = [Link(link.src, link.dst, 1.0, 10.0, latency_us, (link.src,)) for link in full(4).links]
-        moves = exchange(Site(machine(4, links, ports), 0.0), ((0, 1, 2, 3),), DIRECT, (0,))
+        moves = exchange(TemplateSite(machine(4, links, ports), 0.0), ((0, 1, 2, 3),), DIRECT, (0,))
         assert (moves is not None) == possible
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from taccl_py.collective import Kind
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.disjoint import disjoint_trees, least_whole_load_us, shares_only_links
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.packing import Tree, pack_trees
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.packing import SpanningTree, pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
@@ -61,7 +61,7 @@ def test_trees_of_one_root_load_links_as_evenly_as_cuts_allow(topology, parts, e
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5), st.integers(1, 4))
 @settings(max_examples=60)
 def test_forests_are_whole_and_between_the_packing_and_the_rounded_one(drawn, parts):
-    network = Network.of(Problem.build(drawn.topology, drawn.collective, None, MB).without_symmetry())
+    network = CapacityNetwork.of(Problem.build(drawn.topology, drawn.collective, None, MB).without_symmetry())
     assume(shares_only_links(network))
     forest = disjoint_trees(network, parts, never)
     assert [tree.root for tree in forest.trees] == [r for r in range(len(network.roots)) for _ in range(parts)]
@@ -87,7 +87,7 @@ def all_trees(network):
     """Every spanning tree of the only root."""
     (root,) = network.roots
     into = [[-1] if rank == root else np.flatnonzero(network.dst == rank).tolist() for rank in range(network.num_ranks)]
-    drawn = [Tree(0, np.array(links)) for links in product(*into)]
+    drawn = [SpanningTree(0, np.array(links)) for links in product(*into)]
     return [tree for tree in drawn if spans(network, tree)]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.trees.grove import Grove, GroveFinder, Wish, groves, unequal_cuts
+from taccl_py.synthesis.trees.grove import SharedTreeSet, SharedTreeSetFinder, Wish, groves, unequal_cuts
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.shallow import varied_trees
 from taccl_py.topology.catalog import load_topology
@@ -16,7 +16,7 @@ def finder(topology, limits=None):
     network = network_of(topology)
     packing = pack_trees(network, never)
     known = varied_trees(network, 1.0, never)
-    return network, packing, GroveFinder(network, packing, known, limits or Limits())
+    return network, packing, SharedTreeSetFinder(network, packing, known, limits or Limits())
 
 
 @pytest.mark.parametrize("name", ["mi250x", "dgx1", "torus:4x4"])
@@ -63,4 +63,4 @@ def test_nothing_is_looked_for_when_no_time_is_left_or_the_user_said_stop():
 
 
 def test_cuts_are_in_proportion_and_every_tree_has_one():
-    assert unequal_cuts(Grove((), (0.6, 0.3, 0.08, 0.02)), 10) == (6, 3, 1, 1)
+    assert unequal_cuts(SharedTreeSet((), (0.6, 0.3, 0.08, 0.02)), 10) == (6, 3, 1, 1)

@@ -15,8 +15,8 @@ from taccl_py.synthesis.trees.engine import synthesize_trees
 from taccl_py.synthesis.trees.hub import both_ways, hub_of, shared_out
 from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
 from taccl_py.synthesis.trees.lift import lifted
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.topology.catalog import load_topology
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 def from_hub(topology):
     collective = Collective(Kind.BROADCAST, topology.num_ranks, root=hub_of(network_of(topology)))
-    return Network.of(Problem.build(topology, collective, None, MB).without_symmetry())
+    return CapacityNetwork.of(Problem.build(topology, collective, None, MB).without_symmetry())
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def through_hub(topology, parts, cuts, size_bytes):
     packed = both_ways(network)
     forest = round_packing(packed, pack_trees(packed, never), parts, never)
     jobs = tuple(gather_jobs(network, forest, cuts, reduce_jobs(network, backward, forest, cuts)))
-    costs = Costs.of(network, size_bytes / (parts * cuts), (1,) * (parts * cuts))
-    choice = Choice(jobs, costs, parts * cuts, Rule(), list_schedule(jobs, costs, Rule()))
+    costs = PieceCosts.of(network, size_bytes / (parts * cuts), (1,) * (parts * cuts))
+    choice = OrderChoice(jobs, costs, parts * cuts, DispatchRule(), list_schedule(jobs, costs, DispatchRule()))
     demand = Demand(topology, Kind.ALLREDUCE, size_bytes)
     return network, demand, shared_out(demand, choice)
 

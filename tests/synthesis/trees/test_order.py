@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from taccl_py.collective import Kind
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.jobs import gather_jobs, reduce_jobs
-from taccl_py.synthesis.trees.network import Network
-from taccl_py.synthesis.trees.order import Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.synthesis.trees.order import DispatchRule, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.topology.catalog import load_topology
@@ -19,20 +19,20 @@ from tests.synthesis.trees.test_packing import network_of, never
 
 RULES = [
     *(
-        Rule(patience, backwards=back, seed=seed)
+        DispatchRule(patience, backwards=back, seed=seed)
         for patience in (0.0, 0.5)
         for back in (False, True)
         for seed in (0, 3)
     ),
-    Rule(paced=True),
-    Rule(paced=True, backwards=True),
+    DispatchRule(paced=True),
+    DispatchRule(paced=True, backwards=True),
 ]
 
 
 def work(topology, parts, cuts, kind=Kind.ALLGATHER, piece_bytes=MB):
     network = network_of(topology, kind)
     forest = round_packing(network, pack_trees(network, never), parts, never)
-    return network, gather_jobs(network, forest, cuts), Costs.of(network, piece_bytes, (1,) * (parts * cuts))
+    return network, gather_jobs(network, forest, cuts), PieceCosts.of(network, piece_bytes, (1,) * (parts * cuts))
 
 
 def check(jobs, costs, plan):
@@ -64,9 +64,9 @@ def check(jobs, costs, plan):
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5), st.integers(1, 3), st.sampled_from(RULES))
 @settings(max_examples=60)
 def test_plans_keep_causality_and_share_nothing(drawn, cuts, rule):
-    network = Network.of(Problem.build(drawn.topology, drawn.collective, None, MB))
+    network = CapacityNetwork.of(Problem.build(drawn.topology, drawn.collective, None, MB))
     forest = round_packing(network, pack_trees(network, never), 2, never)
-    jobs, costs = gather_jobs(network, forest, cuts), Costs.of(network, MB / cuts, (1,) * (2 * cuts))
+    jobs, costs = gather_jobs(network, forest, cuts), PieceCosts.of(network, MB / cuts, (1,) * (2 * cuts))
     check(jobs, costs, list_schedule(jobs, costs, rule))
 
 
@@ -77,46 +77,46 @@ def test_sums_come_before_what_is_made_of_them(in_turn, rule):
     network, backward = network_of(topology), network_of(topology.reversed())
     forests = [round_packing(n, pack_trees(n, never), 2, never) for n in (network, backward)]
     sums = reduce_jobs(network, backward, forests[1], 2)
-    jobs, costs = gather_jobs(network, forests[0], 2, sums), Costs.of(network, MB, (1,) * 4)
+    jobs, costs = gather_jobs(network, forests[0], 2, sums), PieceCosts.of(network, MB, (1,) * 4)
     assert all(job.reduce for job in jobs[: len(sums)])
     assert len(sums) == len(jobs) / 2
-    plan = list_schedule(jobs, costs, Rule(rule.patience, rule.backwards, in_turn, rule.seed))
+    plan = list_schedule(jobs, costs, DispatchRule(rule.patience, rule.backwards, in_turn, rule.seed))
     check(jobs, costs, plan)
 
 
 def test_pieces_follow_each_other_down_a_chain():
     _, jobs, costs = work(chain(4, alpha_us=1.0, beta_us_per_mb=10.0), 1, 4, Kind.BROADCAST)
     # Three hops for the first piece, and the other three right behind it.
-    assert list_schedule(jobs, costs, Rule()).end_us <= (3 + 3) * 11.0 + 1e-6
+    assert list_schedule(jobs, costs, DispatchRule()).end_us <= (3 + 3) * 11.0 + 1e-6
 
 
 def test_neighbours_that_are_ready_together_share_alpha_where_nobody_waits():
     _, jobs, costs = work(chain(2, alpha_us=100.0, beta_us_per_mb=1.0), 1, 4, Kind.BROADCAST)
-    plan = list_schedule(jobs, costs, Rule())
+    plan = list_schedule(jobs, costs, DispatchRule())
     assert plan.end_us == pytest.approx(100.0 + 4.0)
 
 
 def test_patience_saves_alphas_while_there_is_enough_to_do():
     _, jobs, costs = work(boxes(4), 1, 16, piece_bytes=2 * MB)
-    hasty, patient = (list_schedule(jobs, costs, Rule(patience)) for patience in (0.0, 0.5))
+    hasty, patient = (list_schedule(jobs, costs, DispatchRule(patience)) for patience in (0.0, 0.5))
     assert len(patient.batches) < len(hasty.batches)
     assert patient.end_us < hasty.end_us
 
 
 def test_a_ring_is_busy_from_the_beginning_to_the_end():
     _, jobs, costs = work(ring(8), 1, 1)
-    assert list_schedule(jobs, costs, Rule()).end_us == pytest.approx(7 * 11.0)
+    assert list_schedule(jobs, costs, DispatchRule()).end_us == pytest.approx(7 * 11.0)
 
 
 def test_pieces_that_have_their_turns_keep_links_far_from_the_root_busy():
     # 24 trees that fill every link into the ranks: 7158 us. Whatever has the longest way to go first, 11375 us.
     _, jobs, costs = work(load_topology("dgx1"), 24, 11, Kind.BROADCAST, piece_bytes=(1 << 30) / (24 * 11))
-    longest_first, in_turns = (list_schedule(jobs, costs, Rule(paced=paced)).end_us for paced in (False, True))
+    longest_first, in_turns = (list_schedule(jobs, costs, DispatchRule(paced=paced)).end_us for paced in (False, True))
     assert in_turns < 8050 < 11000 < longest_first
 
 
 def test_a_seed_changes_the_order_in_the_same_way_every_time():
     _, jobs, costs = work(load_topology("mi250x"), 3, 1)
-    one, other = (list_schedule(jobs, costs, Rule(seed=5)) for _ in range(2))
+    one, other = (list_schedule(jobs, costs, DispatchRule(seed=5)) for _ in range(2))
     assert one == other
-    assert one != list_schedule(jobs, costs, Rule())
+    assert one != list_schedule(jobs, costs, DispatchRule())

@@ -9,7 +9,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.trees.hub import both_ways
-from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.oriented import HubTrees
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.topology.catalog import load_topology
@@ -99,7 +99,7 @@ def test_other_seeds_give_other_trees_of_the_same_load_and_every_seed_always_the
 
 def test_links_that_take_no_time_carry_all_trees():
     links = [Link(a, b, 1.0, beta) for a, b, beta in [(0, 1, 0.0), (1, 0, 0.0), (1, 2, 4.0), (2, 1, 4.0)]]
-    network = Network.of(Problem.build(machine(3, links), Collective(Kind.BROADCAST, 3, root=1), None, MB))
+    network = CapacityNetwork.of(Problem.build(machine(3, links), Collective(Kind.BROADCAST, 3, root=1), None, MB))
     trees = HubTrees(network, Limits(), never)
     assert trees.grown(3).load_us == pytest.approx(4.0)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import TreeFinder, dive, pack_trees
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
@@ -20,7 +20,7 @@ def never():
 
 def network_of(topology, kind=Kind.ALLGATHER, *, symmetric=True):
     problem = Problem.build(topology, Collective(kind, topology.num_ranks), None, MB)
-    return Network.of(problem if symmetric else problem.without_symmetry())
+    return CapacityNetwork.of(problem if symmetric else problem.without_symmetry())
 
 
 def spans(network, tree):
@@ -70,7 +70,7 @@ def test_symmetry_changes_nothing_but_the_work(name):
 @settings(max_examples=40)
 def test_amounts_add_up_and_loads_are_what_the_trees_load(drawn):
     problem = Problem.build(drawn.topology, drawn.collective, None, MB)
-    network = Network.of(problem)
+    network = CapacityNetwork.of(problem)
     packing = pack_trees(network, never)
     for root in range(len(network.roots)):
         own = [amount for tree, amount in zip(packing.trees, packing.amounts, strict=True) if tree.root == root]

@@ -7,9 +7,9 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.trees.disjoint import disjoint_trees
-from taccl_py.synthesis.trees.packing import Tree
+from taccl_py.synthesis.trees.packing import SpanningTree
 from taccl_py.synthesis.trees.pipeline import promise_of
-from taccl_py.synthesis.trees.rounding import Forest
+from taccl_py.synthesis.trees.rounding import TreeSet
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
 from tests.instances import chain, machine
@@ -19,7 +19,7 @@ from tests.synthesis.trees.test_packing import network_of, never
 def test_a_chain_is_as_fast_as_equal_pieces_can_be_but_for_the_first_hop():
     """100 MB in k pieces over five links: the last link takes k (1 + 1000 / k) us, the first piece as much on every link as it is large."""
     network = network_of(chain(6, alpha_us=1.0, beta_us_per_mb=10.0), Kind.BROADCAST)
-    forest = Forest((Tree(0, np.array([-1, 0, 1, 2, 3, 4])),), 1, 10.0)
+    forest = TreeSet((SpanningTree(0, np.array([-1, 0, 1, 2, 3, 4])),), 1, 10.0)
     promise = promise_of(network, forest, 100.0, math.inf, both_ways=False)
     assert promise.pieces == pytest.approx(math.sqrt(5 * 1000))
     assert promise.time_us == pytest.approx(1000 + 5 + 2 * promise.pieces)
@@ -29,7 +29,7 @@ def test_a_chain_is_as_fast_as_equal_pieces_can_be_but_for_the_first_hop():
 def test_sums_go_the_same_ways_before_and_load_the_links_back():
     links = [Link(a, b, 1.0, 10.0) for a, b in [(0, 1), (1, 0), (1, 2), (2, 1)]]
     network = network_of(machine(3, links), Kind.BROADCAST)
-    forest = Forest((Tree(0, np.array([-1, 0, 2])),), 1, 10.0)
+    forest = TreeSet((SpanningTree(0, np.array([-1, 0, 2])),), 1, 10.0)
     one, both = (promise_of(network, forest, 1.0, 10, both_ways=ways) for ways in (False, True))
     # 10 us on the fullest link; two hops one way, four both ways, of 1 us and of 10 us divided by the number of pieces.
     assert one.time_us == pytest.approx(10 + 2 + 2 * math.sqrt(20))
@@ -38,7 +38,7 @@ def test_sums_go_the_same_ways_before_and_load_the_links_back():
 
 def test_alphas_of_zero_let_pieces_be_as_small_as_may_be():
     network = network_of(chain(3, alpha_us=0.0, beta_us_per_mb=10.0), Kind.BROADCAST)
-    forest = Forest((Tree(0, np.array([-1, 0, 1])),), 1, 10.0)
+    forest = TreeSet((SpanningTree(0, np.array([-1, 0, 1])),), 1, 10.0)
     assert promise_of(network, forest, 1.0, 100, both_ways=False).time_us == pytest.approx(10 + 20 / 100)
 
 

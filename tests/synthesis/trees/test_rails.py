@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.synthesis.trees.jobs import Job
-from taccl_py.synthesis.trees.order import Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.jobs import PieceMessage
+from taccl_py.synthesis.trees.order import DispatchRule, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
-from taccl_py.synthesis.trees.rails import Rails, RailSearch, cut_messages
+from taccl_py.synthesis.trees.rails import RailSearch, TreeRails, cut_messages
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded, parse_link
 from tests.instances import MB, ring
@@ -21,7 +21,7 @@ COUNTS = [1 << bit for bit in range(11)]
 
 
 def search(topology):
-    rails = Rails.of(network_of(topology))
+    rails = TreeRails.of(network_of(topology))
     return RailSearch(rails, lambda count: SHARE_BYTES / count, COUNTS, never)
 
 
@@ -53,7 +53,7 @@ def test_messages_take_every_chunk_to_every_node_once_and_fit_a_step(rounds, cou
 
 def test_rails_join_places_and_repeat_the_links_of_a_node():
     network = network_of(boxes(3))
-    rails = Rails.of(network)
+    rails = TreeRails.of(network)
     (root,) = network.roots
     assert [int(network.dst[link]) for link in rails.straight[0]] == [root + PER_BOX, root + 2 * PER_BOX]
     for step, links in enumerate(rails.inside):
@@ -75,7 +75,7 @@ def test_rails_join_places_and_repeat_the_links_of_a_node():
     ids=["no nodes", "one node", "a place out of reach", "a link less", "a smaller node"],
 )
 def test_there_are_no_rails_where_nodes_differ_or_places_are_out_of_reach(topology):
-    assert Rails.of(network_of(topology)) is None
+    assert TreeRails.of(network_of(topology)) is None
 
 
 @pytest.mark.parametrize("topology", [boxes(2), boxes(4), load_topology("ndv2", 2)], ids=lambda each: each.name)
@@ -101,19 +101,24 @@ def test_the_plan_is_near_to_the_time_of_the_nics():
 
 def test_early_turns_go_first_and_jobs_of_different_turns_do_not_share_a_message():
     network = network_of(ring(2))
-    jobs = [Job(0, 2, 0, reduce=False, after=(), span=2), Job(0, 0, 0, reduce=False, after=(), turn=1)]
-    jobs += [Job(0, 1, 0, reduce=False, after=(), turn=2)]
-    costs = Costs.of(network, MB, (1, 1, 1, 1))
-    plan = list_schedule(jobs, costs, Rule(patience=1.0))
+    jobs = [
+        PieceMessage(0, 2, 0, reduce=False, after=(), span=2),
+        PieceMessage(0, 0, 0, reduce=False, after=(), turn=1),
+    ]
+    jobs += [PieceMessage(0, 1, 0, reduce=False, after=(), turn=2)]
+    costs = PieceCosts.of(network, MB, (1, 1, 1, 1))
+    plan = list_schedule(jobs, costs, DispatchRule(patience=1.0))
     assert [batch.jobs for batch in plan.batches] == [(0,), (1,), (2,)]
     check(jobs, costs, plan)
 
 
 def test_neighbours_of_several_pieces_share_a_message_in_both_directions():
     network = network_of(ring(2))
-    jobs = [Job(0, first, 0, reduce=False, after=(), span=span) for first, span in ((2, 3), (0, 2), (5, 1), (7, 1))]
-    costs = Costs.of(network, MB, (1,) * 8)
-    plan = list_schedule(jobs, costs, Rule(least=1e9))
+    jobs = [
+        PieceMessage(0, first, 0, reduce=False, after=(), span=span) for first, span in ((2, 3), (0, 2), (5, 1), (7, 1))
+    ]
+    costs = PieceCosts.of(network, MB, (1,) * 8)
+    plan = list_schedule(jobs, costs, DispatchRule(least=1e9))
     assert sorted(batch.jobs for batch in plan.batches) == [(1, 0, 2), (3,)]
 
 
@@ -122,7 +127,7 @@ def test_a_machine_whose_nodes_are_nearly_full_too_is_served_within_three_per_ce
     network = network_of(load_topology("mi250x", 8))
     share = (1 << 30) / 128
     tries = iter(range(12))
-    rails = Rails.of(network)
+    rails = TreeRails.of(network)
     choice = RailSearch(rails, lambda count: share / count, COUNTS, lambda: next(tries, None) is None).best()
     bound_us = 7 * share / MB * 1000 / 16
     assert bound_us < choice.plan.end_us < 1.03 * bound_us

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
 from taccl_py.synthesis.problem import Problem
-from taccl_py.synthesis.trees.network import Network
+from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import least_load_us, round_packing
 from taccl_py.topology.catalog import load_topology
@@ -37,7 +37,7 @@ def hops(network, tree):
 @given(problems(kinds=(Kind.ALLGATHER, Kind.BROADCAST), most_ranks=5), st.integers(1, 4))
 @settings(max_examples=40)
 def test_there_is_a_tree_for_every_part_and_the_load_is_theirs(drawn, parts):
-    network = Network.of(Problem.build(drawn.topology, drawn.collective, None, MB))
+    network = CapacityNetwork.of(Problem.build(drawn.topology, drawn.collective, None, MB))
     packing = pack_trees(network, never)
     forest = round_packing(network, packing, parts, never)
     assert [tree.root for tree in forest.trees] == [r for r in range(len(network.roots)) for _ in range(parts)]

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.synthesis.trees.grove import Grove
-from taccl_py.synthesis.trees.jobs import Job, Piece, number_pieces, piece_jobs
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
-from taccl_py.synthesis.trees.packing import Tree, pack_trees
+from taccl_py.synthesis.trees.grove import SharedTreeSet
+from taccl_py.synthesis.trees.jobs import PieceMessage, TreePiece, number_pieces, piece_jobs
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
+from taccl_py.synthesis.trees.packing import SpanningTree, pack_trees
 from taccl_py.synthesis.trees.resize import resized
-from taccl_py.synthesis.trees.shallow import Ground, shallow_grounds
+from taccl_py.synthesis.trees.shallow import PackedMachine, shallow_grounds
 from taccl_py.synthesis.trees.taper import TaperSearch, even_stands, uneven_stand
 from tests.instances import MB, ring
 from tests.synthesis.trees.boxes import boxes
@@ -20,7 +20,7 @@ COUNTS = [1 << bit for bit in range(11)]
 
 def search(topology):
     network = network_of(topology)
-    ground = Ground(network, pack_trees(network, never))
+    ground = PackedMachine(network, pack_trees(network, never))
     return [
         TaperSearch(network, stand, lambda count: SHARE_BYTES / count, COUNTS, never)
         for stand in even_stands(ground, never)
@@ -28,11 +28,11 @@ def search(topology):
 
 
 def test_first_cuts_of_all_parts_come_first_or_those_of_a_tree_together():
-    trees = [Tree(0, np.array([-1, 0])), Tree(0, np.array([-1, 0])), Tree(1, np.array([-1, 0]))]
+    trees = [SpanningTree(0, np.array([-1, 0])), SpanningTree(0, np.array([-1, 0])), SpanningTree(1, np.array([-1, 0]))]
     (mixed, other), (apart, _) = (number_pieces(trees, (3, 1, 2), apart=apart) for apart in (False, True))
-    assert mixed == [Piece(0, 0), Piece(0, 1), Piece(1, 0), Piece(0, 2)]
-    assert apart == [Piece(0, 0), Piece(0, 1), Piece(0, 2), Piece(1, 0)]
-    assert other == [Piece(2, 0), Piece(2, 1)]
+    assert mixed == [TreePiece(0, 0), TreePiece(0, 1), TreePiece(1, 0), TreePiece(0, 2)]
+    assert apart == [TreePiece(0, 0), TreePiece(0, 1), TreePiece(0, 2), TreePiece(1, 0)]
+    assert other == [TreePiece(2, 0), TreePiece(2, 1)]
 
 
 @pytest.mark.parametrize("topology", [ring(4), boxes(2)], ids=["ring", "boxes"])
@@ -49,14 +49,14 @@ def test_no_setting_nearby_is_better_than_the_best_plan():
     (first, *_) = search(boxes(2))
     choice = first.best()
     for taper in (0.0, choice.rule.taper):
-        plan = list_schedule(choice.jobs, choice.costs, Rule(taper=taper))
+        plan = list_schedule(choice.jobs, choice.costs, DispatchRule(taper=taper))
         assert plan.end_us >= choice.plan.end_us * (1 - 1e-9) or taper == 0.0
 
 
 def test_trees_that_carry_more_have_more_pieces_and_all_pieces_have_chunks():
     network = network_of(boxes(2))
     (tree, *_) = pack_trees(network, never).trees
-    stand = uneven_stand(Grove((tree, tree, tree), (0.7, 0.299, 0.001)))
+    stand = uneven_stand(SharedTreeSet((tree, tree, tree), (0.7, 0.299, 0.001)))
     choice = TaperSearch(network, stand, lambda count: SHARE_BYTES / count, COUNTS, never).best()
     (sizes,) = choice.costs.chunks
     cuts = next(cuts for cuts in stand.cuts if sum(cuts) == len(sizes))
@@ -73,7 +73,7 @@ def test_a_root_that_stays_sends_all_to_one_receiver_before_the_next():
     (tree, *_) = shallow_grounds(network, pack_trees(network, never), 1.0, never)[0].packing.trees
     numbered = number_pieces([tree], (2,), apart=True)
     jobs = piece_jobs(network, [tree], numbered)
-    costs = Costs.of(network, MB, (1, 1))
+    costs = PieceCosts.of(network, MB, (1, 1))
     crossing = [i for i, job in enumerate(jobs) if network.src[job.link] // 8 != network.dst[job.link] // 8]
 
     def receivers(rule):
@@ -84,15 +84,15 @@ def test_a_root_that_stays_sends_all_to_one_receiver_before_the_next():
         )
         return [int(receiver) for _, receiver in sent]
 
-    one, other, *_ = receivers(Rule())
+    one, other, *_ = receivers(DispatchRule())
     assert one != other
-    first, second, third, fourth = receivers(Rule(stay=True))
+    first, second, third, fourth = receivers(DispatchRule(stay=True))
     assert first == second != third == fourth
 
 
 def test_what_one_step_cannot_carry_pays_alpha_again():
     network = network_of(ring(2, alpha_us=1.0, beta_us_per_mb=10.0))
-    costs = Costs.of(network, MB / 100, (71, 29))
+    costs = PieceCosts.of(network, MB / 100, (71, 29))
     assert costs.of_message(0, 71).time_us == pytest.approx(1.0 + 7.1)
     assert costs.of_message(0, 72).time_us == pytest.approx(2.0 + 7.2)
 
@@ -104,10 +104,10 @@ def test_faster_links_get_larger_pieces():
         next(i for i, link in enumerate(network.problem.topology.links) if (link.src, link.dst) == ends)
         for ends in ((0, 8), (0, 1))
     )
-    jobs = (Job(0, 0, slow, reduce=False, after=()), Job(0, 1, fast, reduce=False, after=()))
-    costs = Costs.of(network, SHARE_BYTES / 2, (1, 1))
-    rule = Rule()
-    choice = Choice(jobs, costs, 2, rule, list_schedule(jobs, costs, rule))
+    jobs = (PieceMessage(0, 0, slow, reduce=False, after=()), PieceMessage(0, 1, fast, reduce=False, after=()))
+    costs = PieceCosts.of(network, SHARE_BYTES / 2, (1, 1))
+    rule = DispatchRule()
+    choice = OrderChoice(jobs, costs, 2, rule, list_schedule(jobs, costs, rule))
     better = resized(choice, lambda count: SHARE_BYTES / count, COUNTS, Limits())
     # 25 and 300 GB/s: the fast link carries 12 of 13 parts, and both take 64 MB / 325 GB/s = 197 us.
     assert better.plan.end_us == pytest.approx(197 + 2.6, rel=0.05)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from taccl_py.collective import Collective, Kind
 from taccl_py.synthesis.trees.jobs import gather_jobs
 from taccl_py.synthesis.trees.lift import lifted
-from taccl_py.synthesis.trees.order import Choice, Costs, Rule, list_schedule
+from taccl_py.synthesis.trees.order import DispatchRule, OrderChoice, PieceCosts, list_schedule
 from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.turnaround import is_own_reverse, turned_around
@@ -25,8 +25,8 @@ def gathered(network, cuts, sizes=None):
     forest = round_packing(network, pack_trees(network, never), 1, never)
     sizes = sizes or (1,) * cuts
     jobs = tuple(gather_jobs(network, forest, cuts))
-    costs = Costs.of(network, SHARE_BYTES / sum(sizes), sizes)
-    return Choice(jobs, costs, sum(sizes), Rule(), list_schedule(jobs, costs, Rule()))
+    costs = PieceCosts.of(network, SHARE_BYTES / sum(sizes), sizes)
+    return OrderChoice(jobs, costs, sum(sizes), DispatchRule(), list_schedule(jobs, costs, DispatchRule()))
 
 
 def summed(topology, sums, rest):

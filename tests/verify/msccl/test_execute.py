@@ -11,13 +11,13 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.verify.msccl.execute import ends, find_circles, least_capacity
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.grammar import parse_algorithm
-from taccl_py.verify.msccl.operations import Plan, make_plan
+from taccl_py.verify.msccl.operations import KernelProgram, make_plan
 from taccl_py.verify.msccl.text import read_document
 from tests.verify.msccl.brute_force import BadRun, run_once
 from tests.verify.msccl.files import Attributes, File, add, direct_alltoall, make_file, ring_allgather, step
 
 
-def plan_of(file: File) -> Plan:
+def plan_of(file: File) -> KernelProgram:
     findings = Findings()
     algorithm = parse_algorithm(read_document(file.text(), findings), EXECUTOR, findings)
     assert algorithm is not None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taccl_py.collective import Buffer, Collective, Kind
-from taccl_py.verify.msccl.geometry import Placement, geometry_of, lay_out, operations_of, size_of_split
+from taccl_py.verify.msccl.geometry import BufferPlacement, geometry_of, lay_out, operations_of, size_of_split
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -30,7 +30,7 @@ def test_lengths_agree_with_the_collective(kind: Kind) -> None:
 def test_buffers_lie_apart_or_as_the_collective_has_it_in_place(kind: Kind, in_place: bool) -> None:
     n, rank, scratch = 3, 1, 2
     geometry = geometry_of(kind, n, 6, custom=False)
-    region = lay_out(geometry, Placement(in_place, rank), rank, scratch)
+    region = lay_out(geometry, BufferPlacement(in_place, rank), rank, scratch)
     cells = {
         buffer: range(region.base(buffer), region.base(buffer) + length)
         for buffer, length in (
@@ -61,7 +61,7 @@ def test_buffers_lie_apart_or_as_the_collective_has_it_in_place(kind: Kind, in_p
 def test_a_rank_that_is_not_the_root_may_lack_a_buffer(
     kind: Kind, in_place: bool, has_input: bool, has_output: bool
 ) -> None:
-    region = lay_out(geometry_of(kind, 3, 6, custom=False), Placement(in_place, 0), 2, 0)
+    region = lay_out(geometry_of(kind, 3, 6, custom=False), BufferPlacement(in_place, 0), 2, 0)
     assert (region.has_input, region.has_output) == (has_input, has_output)
 
 

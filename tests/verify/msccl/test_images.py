@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from taccl_py.collective import Address, Buffer, Kind
-from taccl_py.lowering.images import Images as Copies
+from taccl_py.lowering.images import RankImages as Copies
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.parts import join_ranks, lower_patterns, lower_ranks

@@ -11,8 +11,8 @@ from taccl_py.execute.one_sided import read_one_sided
 from taccl_py.execute.one_sided_local import run_one_sided
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.runs import Call, Conditions
-from taccl_py.lowering.buffers import Placement
-from taccl_py.lowering.mscclpp import PlanOptions, Rails, lower_plan
+from taccl_py.lowering.buffers import CallPlacement
+from taccl_py.lowering.mscclpp import NodeRails, PlanOptions, lower_plan
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.verify.mscclpp import judge_plan
 from tests.lowering.mscclpp.test_lower import SCHEDULES
@@ -27,7 +27,7 @@ def texts():
     return [
         lower_plan(make(), PlanOptions(placement)).text
         for make in SCHEDULES.values()
-        for placement in (Placement.IN_PLACE, Placement.OUT_OF_PLACE)
+        for placement in (CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE)
     ]
 
 
@@ -37,8 +37,8 @@ def texts_by_switch():
     return [
         text_of(schedule, placement=placement, rails=rails, pieces=pieces, owners=owners)
         for schedule in schedules
-        for placement in (Placement.IN_PLACE, Placement.OUT_OF_PLACE)
-        for rails, pieces, owners in ((Rails.DIRECT, 2, None), (Rails.RELAYED, 1, 1))
+        for placement in (CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE)
+        for rails, pieces, owners in ((NodeRails.DIRECT, 2, None), (NodeRails.RELAYED, 1, 1))
     ]
 
 
