@@ -1,4 +1,4 @@
-"""Algorithm files of any tool, made ready for a runtime and judged."""
+"""Algorithm files of any tool, made ready for a runtime and verified."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.lower import CallPlacement, LoweringOptions
 from taccl_py.lowering.program import Program, Protocol
-from taccl_py.pipeline import judged_where_safe, lower_and_judge
+from taccl_py.pipeline import lower_and_verify, verified_where_safe
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.teccl import is_teccl_schedule, read_teccl_schedule
 from taccl_py.verify.msccl import ProgramVerdict
 
-# Rules of the judge that a program which never ends breaks.
+# Rules of the verifier that a program which never ends breaks.
 _STOPS = ("fifo-deadlock", "deadlock")
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A file of any tool, made ready for a runtime, to which the judge does not object.
+    """A file of any tool, made ready for a runtime, that the verifier accepts.
 
     Attributes
     ----------
     program, text
         The program and its XML.
     verdict
-        What the judge found.
+        What the verifier found.
     notes
         What was changed, one clause each.
     """
@@ -39,7 +39,7 @@ class Conversion:
     notes: tuple[str, ...]
 
 
-def convert_and_judge(
+def convert_and_verify(
     text: str,
     path: str,
     runtime: Runtime,
@@ -71,10 +71,10 @@ def convert_and_judge(
     LoweringError
         If a limit of the runtime cannot be kept.
     InvalidArtifact
-        If the judge objects, whatever is tried.
+        If the verifier finds errors, whatever is tried.
     """
     if is_teccl_schedule(text):
-        lowered = lower_and_judge(
+        lowered = lower_and_verify(
             read_teccl_schedule(text, path), LoweringOptions(runtime, placement or CallPlacement.BOTH)
         )
         return Conversion(lowered.program, lowered.text, lowered.verdict, ("the schedule of TE-CCL was lowered",))
@@ -96,7 +96,7 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conv
     except InputError as error:
         raise InputError(error.what, path=path) from None
     max_bytes = program.max_bytes
-    program, text, verdict = judged_where_safe(program, options.runtime)
+    program, text, verdict = verified_where_safe(program, options.runtime)
     if program.max_bytes != max_bytes:
         notes.append(f"maxBytes is now {program.max_bytes}, above which the program would stop")
     if verdict.violations:

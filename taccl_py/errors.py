@@ -5,9 +5,9 @@
     TacclError                       1  (never raised itself)
     |-- InputError                   2  a file, an option or a field is wrong
     |-- SynthesisError               3  no schedule
-    |   |-- Infeasible                  the restrictions leave no way for some chunk
+    |   |-- Infeasible                  the restrictions leave no path for some chunk
     |   `-- LimitReached                stopped before the first schedule was found
-    |-- InvalidArtifact              4  the judge objects to a schedule or a program
+    |-- InvalidArtifact              4  the verifier rejects a schedule or a program
     |-- LoweringError                5  a limit of the target runtime cannot be kept
     |-- PackageMissing               6  an optional package is not installed
     `-- Interrupted                130  the user ended it before there was an answer
@@ -62,7 +62,7 @@ class SynthesisError(TacclError):
 
 
 class Infeasible(SynthesisError):
-    """The restrictions leave no way for some chunk.
+    """The restrictions leave no path for some chunk.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class LimitReached(SynthesisError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Violation:
-    """One objection of the judge.
+    """One error of the verifier.
 
     Attributes
     ----------
@@ -110,14 +110,14 @@ class Violation:
 
 
 class InvalidArtifact(TacclError):
-    """The judge objects to a schedule or a program.
+    """The verifier rejects a schedule or a program.
 
     Parameters
     ----------
     name
         The file, or what was being made.
     violations
-        All objections, sorted; the first one is in the message.
+        All errors, sorted; the first one is in the message.
     """
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""Plans that let switches multicast and add up: judged, replayed, and set beside what no algorithm can beat."""
+"""Plans that let switches multicast and add up: verified, replayed, and compared with lower bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.mscclpp import LoweredPlan, NodeRails, PlanOptions, lower_plan, needs_rails, serving_switches
 from taccl_py.lowering.plan import Plan
-from taccl_py.pipeline import lower_plan_and_judge
+from taccl_py.pipeline import lower_plan_and_verify
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.simulate.timeline import Timeline
@@ -28,7 +28,7 @@ _RELAYED = frozenset({Kind.ALLREDUCE, Kind.BROADCAST})
 
 @dataclass(frozen=True)
 class SwitchPlan:
-    """A plan to which the judge does not object.
+    """A plan that the verifier accepts.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class SwitchPlan:
     replay
         How long it takes at the schedule's size.
     bound
-        What no algorithm on that machine can beat, whatever its switches do.
+        Lower bound for any algorithm on that machine, with sums and multicast in its switches.
     """
 
     lowered: LoweredPlan
@@ -65,7 +65,7 @@ class SwitchPlan:
 
 
 def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
-    """Make, judge and replay the plan that does by switch what the messages of a schedule do.
+    """Make, verify and replay the plan that does by switch what the messages of a schedule do.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
     LoweringError
         If a limit of the runtime cannot be kept.
     InvalidArtifact
-        If the judge objects to the text.
+        If the verifier rejects the text.
     """
     collective, topology = schedule.collective, schedule.topology
     nodes = topology.node_ranks if needs_rails(schedule) else (tuple(range(topology.num_ranks)),)
@@ -82,7 +82,7 @@ def lower_by_switch(schedule: Schedule, options: PlanOptions) -> SwitchPlan:
         _require_links(topology, collective.kind, ranks)
     size_bytes = schedule.chunk_bytes * collective.chunks_per_size
     best = _fastest_cut(schedule, replace(options, switch=True), size_bytes)
-    lowered = lower_plan_and_judge(schedule, best)
+    lowered = lower_plan_and_verify(schedule, best)
     replay = replay_plan(lowered.plan, collective.kind, topology, size_bytes / lowered.plan.chunks_per_size)
     bounds = DemandBounds.by_switch(topology, collective.kind, collective.root)
     return SwitchPlan(lowered, best, replay, bounds.at(size_bytes))
@@ -153,13 +153,13 @@ class _CachedPlan:
 
 
 def _rails(schedule: Schedule) -> tuple[NodeRails, ...]:
-    """Ways between nodes that are worth trying: of two nodes none has to relay anything."""
+    """Paths between nodes that are worth trying: of two nodes none has to relay anything."""
     several = schedule.topology.num_nodes > 2 and schedule.collective.kind in _RELAYED and needs_rails(schedule)
     return tuple(NodeRails) if several else (NodeRails.DIRECT,)
 
 
 def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterator[_CachedPlan]]:
-    """Cuts for each way between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
+    """Cuts for each path between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
     failures: list[LoweringError] = []
     ways = _rails(schedule)
     for rails in ways:

@@ -1,6 +1,6 @@
 """The only module that knows the order of the stages: topology + sketch + collective -> schedule -> program -> text.
 
-Everything that leaves here has passed its judge; an objection is an error of ours and is raised as such.
+Everything that leaves here has passed its verifier; an error is an error of ours and is raised as such.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_CHUNKS_PER_RANK, format_ranks, parse_size, relative_gap
-from taccl_py.verify.any_size import judge_any
-from taccl_py.verify.group import judge_group
-from taccl_py.verify.msccl import ProgramVerdict, judge_program
-from taccl_py.verify.mscclpp import judge_plan
+from taccl_py.verify.any_size import verify_any
+from taccl_py.verify.group import verify_group
+from taccl_py.verify.msccl import ProgramVerdict, verify_program
+from taccl_py.verify.mscclpp import verify_plan
 
 DEFAULT_SIZE = "1MB"
 # Name of a sketch that is to be searched, and the longest that one sketch is solved for.
@@ -66,7 +66,7 @@ _MANY_MOVES, _MOST_MOVES = 20_000, 200_000
 _SOON_S = 2.0
 # A replay within this factor of the schedule's time keeps its promise.
 _KEPT_PROMISE = 1.01
-# Objections that ranks wait for each other, which none of them sees while it is lowered by itself.
+# Errors that ranks wait for each other, which none of them sees while it is lowered by itself.
 _NEVER_ENDS = frozenset({"deadlock", "fifo-deadlock"})
 # What to try then; sums conflict where they arrive, so ordering only the sends does not help them.
 _PORT_ORDERS = {False: (PortOrder.SENDS, PortOrder.BOTH), True: (PortOrder.BOTH,)}
@@ -118,14 +118,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program that its judge accepts.
+    """A program that its verifier accepts.
 
     Attributes
     ----------
     program, text
         The program and its XML.
     verdict
-        What the judge found.
+        What the verifier found.
     replay
         Replay of the program under the schedule's cost model.
     port_order
@@ -140,12 +140,12 @@ class Lowered:
 
 
 def synthesize(request: Request, events: Events) -> Synthesis:
-    """Find and judge a schedule.
+    """Find and verify a schedule.
 
     Raises
     ------
     TacclError
-        Input, synthesis and package errors; InvalidArtifact if the judge objects to what the engine made.
+        Input, synthesis and package errors; InvalidArtifact if the verifier rejects what the engine made.
     """
     sketch: Sketch | None
     if request.sketch == AUTO_SKETCH:
@@ -194,7 +194,7 @@ def suggest(request: Request, events: Events) -> list[Suggestion]:
 
 @dataclass(frozen=True)
 class GroupSynthesis:
-    """A group schedule to which the judge does not object.
+    """A group schedule that the verifier accepts.
 
     Attributes
     ----------
@@ -217,12 +217,12 @@ class GroupSynthesis:
 
 
 def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
-    """Solve one root, or one of each role, and replicate it, judged without ever writing down the whole.
+    """Solve one root, or one of each role, and replicate it, verified without ever writing down the whole.
 
     Raises
     ------
     TacclError
-        Input errors; LimitReached if the machine has no symmetry that takes all ranks to others; InvalidArtifact if the judge
+        Input errors; LimitReached if the machine has no symmetry that takes all ranks to others; InvalidArtifact if the verifier
         objects.
     """
     seconds: dict[str, float] = {}
@@ -244,7 +244,7 @@ def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
     origin = Origin("replicate", "none", "", request.options.limits.seed, status, bound.time_us, bound.reason)
     schedule = replace(schedule, origin=origin)
     with _timed(seconds, "judge", events):
-        violations = judge_group(schedule)
+        violations = verify_group(schedule)
     if violations:
         raise InvalidArtifact("group schedule", violations)
     return GroupSynthesis(schedule, bound, seconds)
@@ -285,7 +285,7 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     InputError
         If a name, a file or an option is wrong, or they contradict each other.
     Infeasible
-        If a process group has no ways between its ranks.
+        If a process group has no paths between its ranks.
     """
     machine = load_machine(request.topology, request.sketch, request.nodes)
     topology, sketch = machine.topology, machine.sketch
@@ -335,7 +335,7 @@ def _named(**options: str) -> Iterator[None]:
 
 
 def _require_ways(demand: Demand, ranks: Sequence[int]) -> None:
-    """Refuse a process group that has no ways between its ranks, by their numbers on the machine, which the user knows."""
+    """Refuse a process group that has no paths between its ranks, by their numbers on the machine, which the user knows."""
     try:
         require_ways(demand.topology, demand.kind, demand.root)
     except Infeasible as error:
@@ -347,16 +347,16 @@ def _require_ways(demand: Demand, ranks: Sequence[int]) -> None:
 
 
 def require_valid(schedule: Schedule, name: str = "schedule") -> None:
-    """Raise InvalidArtifact, which calls the schedule by this name, if the judge objects to it."""
-    violations = judge_any(schedule)
+    """Raise InvalidArtifact, which calls the schedule by this name, if the verifier rejects it."""
+    violations = verify_any(schedule)
     if violations:
         raise InvalidArtifact(name, violations)
 
 
-def lower_and_judge(
+def lower_and_verify(
     schedule: Schedule, options: LoweringOptions, stopped: Over = never, *, reorders: bool = True
 ) -> Lowered:
-    """Lower a schedule, judge the text, and replay it.
+    """Lower a schedule, verify the text, and replay it.
 
     Where ports would let messages pass in another order than planned, or what is forwarded as it arrives would hold up what comes
     behind it, programs that enforce the order, without fused steps, are tried: the order is worth up to a quarter of the time, and
@@ -370,7 +370,7 @@ def lower_and_judge(
     LoweringError
         If a limit of the runtime cannot be kept.
     InvalidArtifact
-        If the judge objects to the text, or it does not read back as the program.
+        If the verifier rejects the text, or it does not read back as the program.
     """
     moves = sum(len(message.chunks) for message in schedule.messages)
     if moves > _MANY_MOVES:
@@ -397,7 +397,7 @@ def lower_and_judge(
             break
         if replayed.makespan_us < timeline.makespan_us:
             program, timeline, kept = other, replayed, order
-    return judged(program, timeline, schedule.collective, replace(options, port_order=kept))
+    return verified(program, timeline, schedule.collective, replace(options, port_order=kept))
 
 
 def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) -> Lowered | None:
@@ -420,12 +420,12 @@ def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) ->
     return lowered if lowered.replay.makespan_us <= schedule.makespan_us * (1 + _REPLAY_TOLERANCE) else None
 
 
-def judged(program: Program, replay: Timeline, collective: Collective, options: LoweringOptions) -> Lowered:
-    """A program that was made with these options with its text, or InvalidArtifact if the judge objects to that."""
+def verified(program: Program, replay: Timeline, collective: Collective, options: LoweringOptions) -> Lowered:
+    """A program that was made with these options with its text, or InvalidArtifact if the verifier rejects that."""
     runtime = options.runtime
     text = emit_xml(program, runtime)
     root = collective.root if collective.kind in ROOTED else None
-    verdict = judge_program(text, runtime, kind=collective.kind, root=root)
+    verdict = verify_program(text, runtime, kind=collective.kind, root=root)
     if verdict.violations:
         raise InvalidArtifact("algorithm.xml", verdict.violations)
     if parse_xml(text, "algorithm.xml", runtime) != program:
@@ -433,22 +433,22 @@ def judged(program: Program, replay: Timeline, collective: Collective, options: 
     return Lowered(program, text, verdict, replay, options.port_order)
 
 
-def lower_group_and_judge(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
-    """Lower a group schedule rank by rank, or whole if it is small and roles do not fit together; judge the text, and replay it.
+def lower_group_and_verify(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
+    """Lower a group schedule rank by rank, or whole if it is small and roles do not fit together; verify the text, and replay it.
 
     Raises
     ------
     LoweringError
         If a limit of the runtime cannot be kept, or ranks that were lowered one by one would wait for each other for ever.
     InvalidArtifact
-        If the judge objects to the text for another reason.
+        If the verifier rejects the text for another reason.
     """
     try:
         return _lower_by_ranks(schedule, options, lower_patterns(schedule, options))
     except LoweringError:
         if len(schedule.roots) == 1 or schedule.num_messages > MOST_WHOLE:
             raise
-        return lower_and_judge(schedule.expanded(), options)
+        return lower_and_verify(schedule.expanded(), options)
 
 
 def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns: Patterns) -> Lowered:
@@ -461,7 +461,7 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns:
     joined = join_ranks(programs)
     require_limits(joined, options.runtime)
     # Up to which size ranks do not stop is seen of all of them only.
-    program, text, verdict = judged_where_safe(joined, options.runtime)
+    program, text, verdict = verified_where_safe(joined, options.runtime)
     made_for = 0 if schedule.topology.chunk_costs else schedule.chunk_bytes * joined.num_chunks_per_loop
     wanted = options.max_bytes or max(options.min_bytes, int(made_for / options.instances))
     rules = {violation.rule for violation in verdict.violations}
@@ -479,16 +479,16 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns:
     return Lowered(program, text, verdict, replay, patterns.options.port_order)
 
 
-def judged_where_safe(program: Program, runtime: Runtime) -> tuple[Program, str, ProgramVerdict]:
-    """The program for sizes at which it does not stop, if there are any, its text, and what the judge says of that."""
+def verified_where_safe(program: Program, runtime: Runtime) -> tuple[Program, str, ProgramVerdict]:
+    """The program for sizes at which it does not stop, if there are any, its text, and what the verifier says of that."""
     text = emit_xml(program, runtime)
-    verdict = judge_program(text, runtime, kind=program.kind)
+    verdict = verify_program(text, runtime, kind=program.kind)
     safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
     if {violation.rule for violation in verdict.violations} != {"max-bytes-unsafe"} or not safe:
         return program, text, verdict
     program = replace(program, max_bytes=safe)
     text = emit_xml(program, runtime)
-    return program, text, judge_program(text, runtime, kind=program.kind)
+    return program, text, verify_program(text, runtime, kind=program.kind)
 
 
 def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions) -> tuple[Program, str]:
@@ -499,11 +499,11 @@ def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions)
     LoweringError
         If a limit of the runtime cannot be kept, or the rank's peers would not agree with it on what they send together.
     InvalidArtifact
-        If the judge objects to the text of a schedule that may have to be lowered whole.
+        If the verifier rejects the text of a schedule that may have to be lowered whole.
     """
     if len(schedule.roots) > 1 and schedule.num_messages <= MOST_WHOLE:
         # Whether all ranks fit together is only seen by lowering all.
-        whole = lower_group_and_judge(schedule, options).program
+        whole = lower_group_and_verify(schedule, options).program
         program = alone(whole, whole.gpus[rank])
         return program, emit_xml(program, options.runtime)
     patterns = lower_patterns(schedule, options)
@@ -514,20 +514,20 @@ def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions)
     return program, emit_xml(program, options.runtime)
 
 
-def lower_plan_and_judge(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
-    """Lower a schedule to a one-sided plan for MSCCL++ and judge its text.
+def lower_plan_and_verify(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
+    """Lower a schedule to a one-sided plan for MSCCL++ and verify its text.
 
     Raises
     ------
     LoweringError
         If a limit of the runtime cannot be kept.
     InvalidArtifact
-        If the judge objects to the text.
+        If the verifier rejects the text.
     """
     lowered = lower_plan(schedule, options)
     collective = schedule.collective
     root = collective.root if collective.kind in ROOTED else None
-    verdict = judge_plan(lowered.text, "plan.json", kind=collective.kind, root=root)
+    verdict = verify_plan(lowered.text, "plan.json", kind=collective.kind, root=root)
     if verdict.violations:
         raise InvalidArtifact("plan.json", verdict.violations)
     return lowered
@@ -551,7 +551,7 @@ def lower_best(
             break
         with suppress(LoweringError, Interrupted):
             require_valid(schedule)
-            candidate = lower_and_judge(schedule, options, stopped)
+            candidate = lower_and_verify(schedule, options, stopped)
             if candidate.replay.makespan_us < lowered.replay.makespan_us:
                 best, lowered = chosen_instead(synthesis, schedule), candidate
     return bounded if best is synthesis else bounded_by_messages(best, MAX_COUNT, over), lowered
@@ -563,12 +563,12 @@ def _first_lowered(
     """The answer, or the first of its runners-up that keeps the limits of the runtime, its program, and the runners-up after it."""
     runners_up = synthesis.runners_up
     try:
-        return synthesis, lower_and_judge(synthesis.schedule, options, stopped), runners_up
+        return synthesis, lower_and_verify(synthesis.schedule, options, stopped), runners_up
     except LoweringError:
         for place, schedule in enumerate(runners_up):
             with suppress(LoweringError):
                 require_valid(schedule)
-                lowered = lower_and_judge(schedule, options, stopped)
+                lowered = lower_and_verify(schedule, options, stopped)
                 return chosen_instead(synthesis, schedule), lowered, runners_up[place + 1 :]
         raise
 

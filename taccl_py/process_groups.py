@@ -1,4 +1,4 @@
-"""Stages for several process groups at once: each group's schedule, all of them together, the judge, the bound."""
+"""Stages for several process groups at once: each group's schedule, all of them together, the verifier, the bound."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.together import GroupMember, makespan_us, orders, together_bound
 from taccl_py.topology.model import Topology
 from taccl_py.units import format_ranks, relative_gap
-from taccl_py.verify.together import TimedGroup, judge_together
+from taccl_py.verify.together import TimedGroup, verify_together
 
 
 @dataclass(frozen=True)
 class GroupsSynthesis:
-    """Schedules of several groups, to which the judge does not object.
+    """Schedules of several groups, that the verifier accepts.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def synthesize_groups(request: Request, groups: Sequence[tuple[int, ...]], event
     Raises
     ------
     TacclError
-        Input, synthesis and package errors; InvalidArtifact if the judge objects to everything that was found.
+        Input, synthesis and package errors; InvalidArtifact if the verifier rejects everything that was found.
     """
     _require_apart(request, groups)
     machine = make_demand(replace(request, ranks=None, chunks_per_rank=None), expanded=False).topology
@@ -81,7 +81,7 @@ def synthesize_groups(request: Request, groups: Sequence[tuple[int, ...]], event
         else:
             members.append(GroupMember(ranks, synthesize(replace(request, ranks=ranks), events).schedule))
     events.stage("together")
-    return _judged(machine, members, demands, bound)
+    return _verified(machine, members, demands, bound)
 
 
 def _demand(request: Request, ranks: tuple[int, ...]) -> Demand:
@@ -93,20 +93,20 @@ def _demand(request: Request, ranks: tuple[int, ...]) -> Demand:
         raise InputError(error.what, path=error.path, field="--group") from None
 
 
-def _judged(
+def _verified(
     machine: Topology, members: Sequence[GroupMember], demands: Sequence[Demand], bound: Bound
 ) -> GroupsSynthesis:
-    """The best order to which the judge does not object."""
+    """The best order that the verifier accepts."""
     groups = tuple(member.ranks for member in members)
     violations = None
     for schedules in orders(machine, members):
         parts = [TimedGroup(ranks, schedule) for ranks, schedule in zip(groups, schedules, strict=True)]
-        objections = judge_together(machine, parts)
-        if not objections:
+        violations = verify_together(machine, parts)
+        if not violations:
             schedules = tuple(_named(schedule, bound) for schedule in schedules)
             alone_us = tuple(member.schedule.makespan_us for member in members)
             return GroupsSynthesis(groups, schedules, alone_us, bound)
-        violations = violations or objections
+        violations = violations or violations
     raise InvalidArtifact(f"schedules of {len(demands)} groups", violations or ())
 
 

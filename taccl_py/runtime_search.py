@@ -22,7 +22,7 @@ from taccl_py.synthesis.bounds.runtime import ProtocolView, likely_views
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Engine, Events, Options, Synthesis
 from taccl_py.topology.model import Topology
-from taccl_py.verify.any_size import judge_any
+from taccl_py.verify.any_size import verify_any
 
 # The engine that also searches on the machine as protocols see it, and its part of the time for the machine itself.
 _VIEWED_ENGINE, _OWN_SHARE = "auto", 0.6
@@ -89,6 +89,6 @@ def retimed(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
     drafts = drafts_of(schedule)
     for timing in (time_messages, dispatch_messages):
         moved = replace(schedule, topology=topology, messages=timing(topology, schedule.chunk_bytes, drafts))
-        if not judge_any(moved):
+        if not verify_any(moved):
             yield moved
             break

@@ -4,7 +4,7 @@ Read from the sources of microsoft/msccl b23e9cd (``legacy``, NCCL 2.12), Azure/
 NCCL 2.23) and ROCm/rccl 0cbce2a (``rccl``, NCCL 2.21): ``src/include/msccl/msccl_struct.h``, ``msccl_parser.cc`` (or
 ``src/graph/topo.cc``), ``msccl_kernel*.h``, ``devcomm.h`` and ``init.cc`` of each. MSCCL++, which loads execution plans (JSON)
 instead of XML: microsoft/mscclpp 1f5f065, ``src/core/executor`` and ``python/mscclpp/language``. The lowering keeps these limits
-and the judge tests them; neither takes the other's word for it.
+and the verifier tests them; neither takes the other's word for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_DEPENDENCY_THREADBLOCK = 127  # depid is an int8
 MAX_REDUCE_CHAIN = 15  # MSCCL_MAX_REDUCE_FUSION 16; a chain of 16 drops its destination in Simple
 MAX_PEERS_PER_CHANNEL = 32  # MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL
 MAX_OFFSET = 32767  # int16
-V100_THREADBLOCKS = 80  # its SMs; the runtimes for NVIDIA's GPUs are judged by the 108 of an A100
+V100_THREADBLOCKS = 80  # its SMs; the runtimes for NVIDIA's GPUs are verified by the 108 of an A100
 CUSTOM = "custom"  # spelling of a collective that the runtime knows nothing of
 PLAN_FOLDER = "default"  # where MSCCL++ keeps plans, in its cache directory MSCCLPP_CACHE_DIR
 LEGACY_CONFIG = "msccl-config.xml"  # what we call the file that tells the legacy runtime which files to load

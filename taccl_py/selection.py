@@ -19,7 +19,7 @@ from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringEr
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import possible_protocols
-from taccl_py.pipeline import Lowered, chosen_instead, lower_and_judge, require_valid
+from taccl_py.pipeline import Lowered, chosen_instead, lower_and_verify, require_valid
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
@@ -29,7 +29,7 @@ from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Synthesis
 from taccl_py.synthesis.messages import bounded_by_messages
-from taccl_py.verify.any_size import judge_any
+from taccl_py.verify.any_size import verify_any
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
         if schedule.chunk_bytes / number < PARAMS.least_piece_bytes or not few:
             return
         cut = in_pieces(schedule, number)
-        if not judge_any(cut):
+        if not verify_any(cut):
             yield replace(cut, origin=schedule.origin)
 
 
@@ -301,7 +301,7 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
     plain = replace(options, instances=1, max_threadblocks=_most_threadblocks(options, profile))
 
     def tried(arranged: LoweringOptions) -> Trial:
-        lowered = lower_and_judge(schedule, arranged, stopped, reorders=False)
+        lowered = lower_and_verify(schedule, arranged, stopped, reorders=False)
         return Trial(schedule, lowered, arranged, profile, _joined(schedule, lowered, arranged, stopped))
 
     return in_some_arrangement(tried, plain)
@@ -343,7 +343,7 @@ def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stop
             continue
         with suppress(LoweringError):
             wanted = replace(options, instances=number)
-            found[number] = lower_and_judge(schedule, wanted, stopped, reorders=False)
+            found[number] = lower_and_verify(schedule, wanted, stopped, reorders=False)
     return found
 
 
@@ -430,7 +430,7 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
     if lowered is None:
         wanted = replace(trial.options, protocol=setting.protocol, instances=setting.instances)
         lowered = in_some_arrangement(
-            lambda each: lower_and_judge(trial.schedule, each, stopped, reorders=False), wanted
+            lambda each: lower_and_verify(trial.schedule, each, stopped, reorders=False), wanted
         )
     require_chosen(lowered, options)
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)

@@ -91,7 +91,7 @@ def loaded_by(package, parts):
     return done.stdout.split()
 
 
-def test_the_judges_load_nothing_of_what_they_judge():
+def test_the_verifiers_load_nothing_of_what_they_verifier():
     assert loaded_by("verify", ["synthesis", "solvers", "sketch", "lowering", "simulate"]) == []
 
 
@@ -102,12 +102,12 @@ def test_the_simulator_loads_only_what_a_program_is():
     assert loaded_by("simulate", ["lowering"]) == ["taccl_py.lowering", *records]
 
 
-def test_what_runs_programs_loads_nothing_that_made_or_judged_them():
+def test_what_runs_programs_loads_nothing_that_made_or_verified_them():
     others = ["synthesis", "solvers", "sketch", "topology", "schedule", "lowering", "verify", "simulate"]
     assert loaded_by("execute", others) == []
 
 
-def test_engines_load_neither_lowering_nor_judges():
+def test_engines_load_neither_lowering_nor_verifiers():
     assert loaded_by("synthesis", ["lowering", "verify", "simulate", "pipeline", "cli"]) == []
 
 

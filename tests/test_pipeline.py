@@ -1,4 +1,4 @@
-"""From a request to a judged schedule, and from a schedule to a program that keeps its promise."""
+"""From a request to a verified schedule, and from a schedule to a program that keeps its promise."""
 
 from dataclasses import replace
 
@@ -8,14 +8,14 @@ from taccl_py import pipeline, runtime_search
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
-from taccl_py.pipeline import Request, lower_and_judge, lower_best, make_demand, synthesize
+from taccl_py.pipeline import Request, lower_and_verify, lower_best, make_demand, synthesize
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.ir import Origin
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Events, Options, Proof, Synthesis
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import quiet_pulp, write_taccl
 from tests.lowering import cases
 from tests.lowering.cases import MB, shared_nic
@@ -28,10 +28,10 @@ SHORT = Options(limits=Limits(seconds=0.5, workers=1, seed=7))
 # Requests
 
 
-def test_a_wrongbecomes_a_judged_schedule_that_says_where_it_comes_from():
+def test_a_wrongbecomes_a_verified_schedule_that_says_where_it_comes_from():
     synthesis = synthesize(Request("ring:4", Kind.ALLGATHER, size_bytes=4 * MB, options=SHORT), Events())
     schedule = synthesis.schedule
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert (schedule.topology.num_ranks, schedule.chunk_bytes) == (4, MB)
     origin = schedule.origin
     assert (origin.engine, origin.solver, origin.sketch, origin.seed) == ("milp", "cp-sat", "", 7)
@@ -152,7 +152,7 @@ def lowered_orders(monkeypatch):
 )
 @pytest.mark.parametrize("runtime", [EXECUTOR, RCCL, LEGACY], ids=lambda runtime: runtime.name)
 def test_messages_take_turns_only_as_far_as_the_schedule_s_time_needs_it(schedule, tried, runtime, lowered_orders):
-    lowered = lower_and_judge(schedule, LoweringOptions(runtime))
+    lowered = lower_and_verify(schedule, LoweringOptions(runtime))
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
     assert lowered_orders == tried
     assert lowered.verdict.violations == ()
@@ -164,16 +164,16 @@ def test_forwards_that_hold_up_what_comes_behind_them_are_not_fused():
     schedule = synthesize(
         Request("dgx1", Kind.SCATTER, size_bytes=1 << 30, engine="flow", options=Options(limits=limits)), Events()
     ).schedule
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us, rel=0.003)
     assert lowered.port_order is not PortOrder.FREE
 
 
 def test_turns_that_another_size_needed_are_taken_at_once(lowered_orders):
-    lowered = lower_and_judge(cases.urgent_arrival(), LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(cases.urgent_arrival(), LoweringOptions(EXECUTOR))
     assert lowered.port_order is PortOrder.BOTH
     lowered_orders.clear()
-    again = lower_and_judge(cases.urgent_arrival(), LoweringOptions(EXECUTOR, port_order=lowered.port_order))
+    again = lower_and_verify(cases.urgent_arrival(), LoweringOptions(EXECUTOR, port_order=lowered.port_order))
     assert lowered_orders == [PortOrder.BOTH]
     assert again.text == lowered.text
 
@@ -203,7 +203,7 @@ def test_where_turns_cannot_be_taken_the_program_without_them_is_the_answer(monk
         return program(self, port_order)
 
     monkeypatch.setattr(Lowering, "program", cramped)
-    lowered = lower_and_judge(cases.urgent_relay(), LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(cases.urgent_relay(), LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us == pytest.approx(30.0)
 
 
@@ -211,7 +211,7 @@ def test_what_the_lowering_gets_wrong_does_not_leave_the_pipeline(monkeypatch):
     emit = pipeline.emit_xml
     monkeypatch.setattr(pipeline, "emit_xml", lambda *given: emit(*given).replace('srcoff="0"', 'srcoff="1"'))
     with pytest.raises(InvalidArtifact) as caught:
-        lower_and_judge(cases.ring_allgather(4), LoweringOptions(EXECUTOR))
+        lower_and_verify(cases.ring_allgather(4), LoweringOptions(EXECUTOR))
     assert caught.value.violations
 
 
@@ -219,12 +219,13 @@ def test_a_text_that_says_something_else_than_the_program_does_not_leave_the_pip
     emit = pipeline.emit_xml
     monkeypatch.setattr(pipeline, "emit_xml", lambda *given: emit(*given).replace("allgather-test", "another-name"))
     with pytest.raises(ValueError, match="does not read back"):
-        lower_and_judge(cases.ring_allgather(4), LoweringOptions(EXECUTOR))
+        lower_and_verify(cases.ring_allgather(4), LoweringOptions(EXECUTOR))
 
 
 def test_an_instance_carries_its_part_of_every_chunk():
     one, two = (
-        lower_and_judge(cases.ring_allgather(4), LoweringOptions(EXECUTOR, instances=instances)) for instances in (1, 2)
+        lower_and_verify(cases.ring_allgather(4), LoweringOptions(EXECUTOR, instances=instances))
+        for instances in (1, 2)
     )
     assert {move.size_bytes for move in one.replay.transfers} == {MB}
     assert {move.size_bytes for move in two.replay.transfers} == {MB / 2}
@@ -237,7 +238,7 @@ def test_an_instance_carries_its_part_of_every_chunk():
 def test_the_runner_up_whose_xml_keeps_its_promise_wins_and_nothing_is_proven_of_it():
     best, runner_up = shared_nic(direct=False), shared_nic(direct=True)
     assert (best.makespan_us, runner_up.makespan_us) == (30.0, 32.0)
-    assert lower_and_judge(best, LoweringOptions(EXECUTOR)).replay.makespan_us == 40.0
+    assert lower_and_verify(best, LoweringOptions(EXECUTOR)).replay.makespan_us == 40.0
     synthesis, lowered = lower_best(answer(best, runner_up), LoweringOptions(EXECUTOR))
     assert synthesis.schedule.messages == runner_up.messages
     assert lowered.replay.makespan_us == 32.0
@@ -267,8 +268,8 @@ def test_a_runner_up_of_a_race_is_told_from_its_winner(monkeypatch):
 def test_no_runner_up_is_tried_when_the_best_keeps_its_promise(monkeypatch):
     best, runner_up = shared_nic(direct=True), shared_nic(direct=True, detour_us=33.0)
     tried = []
-    judge = pipeline.lower_and_judge
-    monkeypatch.setattr(pipeline, "lower_and_judge", lambda s, *rest: tried.append(s) or judge(s, *rest))
+    verify = pipeline.lower_and_verify
+    monkeypatch.setattr(pipeline, "lower_and_verify", lambda s, *rest: tried.append(s) or verify(s, *rest))
     found = answer(best, runner_up)
     assert lower_best(found, LoweringOptions(EXECUTOR))[0] is found
     assert tried == [best]
@@ -288,7 +289,7 @@ def test_a_runner_up_that_is_no_faster_in_the_end_changes_nothing():
     assert lowered.replay.makespan_us == 40.0
 
 
-def test_a_runner_up_that_the_judge_objects_to_is_an_error_of_ours():
+def test_a_runner_up_that_the_verifier_rejects_is_an_error_of_ours():
     runner_up = shared_nic(direct=True)
     found = answer(shared_nic(direct=False), replace(runner_up, messages=runner_up.messages[1:]))
     with pytest.raises(InvalidArtifact):
@@ -334,8 +335,8 @@ def test_choosing_among_runners_up_never_makes_the_xml_slower():
     options = LoweringOptions(EXECUTOR)
     found = synthesize(Request("dgx2", Kind.REDUCESCATTER, nodes=2, size_bytes=32 * MB, options=SHORT), Events())
     synthesis, lowered = lower_best(found, options)
-    assert lowered.replay.makespan_us <= lower_and_judge(found.schedule, options).replay.makespan_us
-    assert judge_schedule(synthesis.schedule) == ()
+    assert lowered.replay.makespan_us <= lower_and_verify(found.schedule, options).replay.makespan_us
+    assert verify_schedule(synthesis.schedule) == ()
     assert synthesis.schedule is found.schedule or synthesis.proof is Proof.FEASIBLE
 
 
@@ -349,11 +350,11 @@ def symmetric():
 
 def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
     schedule = symmetric()
-    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
     monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
     monkeypatch.setattr(pipeline, "Lowering", lambda *_: pytest.fail("all ranks at once"))
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.verdict.violations == ()
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
     assert lowered.program.num_channels == whole.program.num_channels
@@ -362,10 +363,10 @@ def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
 def test_what_images_would_tear_apart_is_lowered_all_at_once_unless_it_is_very_large(monkeypatch):
     """Chunks of several nodes lie together at most ranks, and not at those where these are the last and the first nodes."""
     schedule = symmetric()
-    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
     monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
-    assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text
+    assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
 
 @pytest.mark.parametrize(
@@ -380,18 +381,18 @@ def test_ranks_that_do_not_fit_together_are_lowered_all_at_once(monkeypatch, pro
         raise problem
 
     schedule = symmetric()
-    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
     monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
     monkeypatch.setattr(pipeline, "_lower_by_ranks", refuse)
-    assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text
+    assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
 
 def test_what_takes_longer_rank_by_rank_is_lowered_all_at_once(monkeypatch):
     schedule = symmetric()
-    whole = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     slow = replace(whole, replay=replace(whole.replay, makespan_us=schedule.makespan_us * 1.01), text="slow")
     monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
     monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
     monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: slow)
-    assert lower_and_judge(schedule, LoweringOptions(EXECUTOR)).text == whole.text
+    assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text

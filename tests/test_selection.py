@@ -7,7 +7,7 @@ import pytest
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Op, Protocol
-from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.pipeline import Request, lower_and_verify, synthesize
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.model import ProtocolCosts
 from taccl_py.runtimes import RUNTIMES
@@ -19,7 +19,7 @@ from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.any_size import judge_any
+from taccl_py.verify.any_size import verify_any
 from tests.instances import MB, full
 
 MI300X = load_profile("rccl-mi300x")
@@ -113,7 +113,7 @@ def test_pieces_follow_each_other_and_are_valid():
     drafts = [UntimedMessage(links[0, 1][0], (0,), 0, 1), UntimedMessage(links[1, 2][0], (0,), 1, 2)]
     schedule = build_schedule(topology, collective, MB, drafts)
     cut = in_pieces(schedule, 2)
-    assert not judge_any(cut)
+    assert not verify_any(cut)
     assert cut.collective.chunks_per_rank == 2
     assert cut.chunk_bytes == MB / 2
     assert len(cut.messages) == 4
@@ -147,7 +147,7 @@ def _ring(size_bytes):
 def test_spread_and_gathered_sums_are_right_and_fused():
     schedule = exchange(Kind.ALLREDUCE, 1 << 16)
     options = replace(RCCL, instances=4, spread_local=True, gather_sums=True)
-    program = lower_and_judge(schedule, options).program
+    program = lower_and_verify(schedule, options).program
     for gpu in program.gpus:
         chains = [[s for s in tb.steps if s.op is Op.REDUCE] for tb in gpu.threadblocks]
         chains = [chain for chain in chains if chain]

@@ -38,7 +38,7 @@ from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology
 from taccl_py.units import SizeRange, relative_gap
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 
 # More chunks, which its users also try, take long; instances cut them as well.
 _TACCL_EFFORT = Effort(chunk_counts=(1,), seeds=(0, 1, 2))
@@ -240,7 +240,7 @@ class OwnFile:
     Attributes
     ----------
     program
-        A program to which the judge does not object.
+        A program that the verifier accepts.
     name
         Engine that found it, or name of the file.
     runtime
@@ -317,7 +317,7 @@ def compare_sizes(
     Raises
     ------
     TacclError
-        Input and synthesis errors; Interrupted before there is anything to compare with; InvalidArtifact if the judge objects to a
+        Input and synthesis errors; Interrupted before there is anything to compare with; InvalidArtifact if the verifier rejects a
         baseline, which is an error of ours.
     """
     if given.with_taccl:
@@ -468,7 +468,7 @@ def _beside(log: Log, subject: str, machine: NcclMachine, replays: _Replays, kin
 
 
 def _timed(demand: Demand, sizes: SizeRange, limits: Limits) -> tuple[list[_TimedVariant], bool]:
-    """Judged variants of baselines with their times, and whether there was time for all; Interrupted if the user wants an end."""
+    """Verified variants of baselines with their times, and whether there was time for all; Interrupted if the user wants an end."""
     # An order that suits small messages need not suit large ones, so baselines are planned for both and for between.
     planned = {sizes.low_bytes, round(math.sqrt(sizes.low_bytes * sizes.high_bytes)), sizes.high_bytes}
     made = (baselines_of(demand.topology, demand.kind, demand.root, size) for size in sorted(planned))
@@ -522,7 +522,7 @@ def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[i
         if attempts:
             best = min(attempts, key=lambda each: each.replayed_us)
             text = emit_xml(best.program, LEGACY)
-            verdict = judge_program(text, LEGACY, kind=demand.kind)
+            verdict = verify_program(text, LEGACY, kind=demand.kind)
             if verdict.violations:
                 raise InvalidArtifact(f"baseline TACCL ({best.name})", verdict.violations)
             found[size] = (BaselineTime(Family.TACCL, best.name, best.replayed_us),)

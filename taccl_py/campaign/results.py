@@ -14,7 +14,7 @@ from taccl_py.report.items import Item
 from taccl_py.report.progress import read_progress
 from taccl_py.schedule.files import read_schedule
 from taccl_py.units import SizeRange
-from taccl_py.verify.any_size import judge_any
+from taccl_py.verify.any_size import verify_any
 
 _SCHEDULE, _PROGRAM, _PROGRESS = "schedule.json", "algorithm.xml", "progress.json"
 _PORTFOLIO = "taccl"
@@ -30,7 +30,7 @@ def read_results(path: Path) -> Iterator[Item]:
     InputError
         If there is nothing of that kind, or a file is wrong.
     InvalidArtifact
-        If the judge objects to a schedule.
+        If the verifier rejects a schedule.
     """
     if not path.is_dir():
         yield _item(path.stem if path.name != _SCHEDULE else path.parent.name or path.stem, path, None)
@@ -56,7 +56,7 @@ def read_results(path: Path) -> Iterator[Item]:
 
 def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | None = None) -> Item:
     found = read_schedule(read_text(schedule), str(schedule))
-    violations = judge_any(found)
+    violations = verify_any(found)
     if violations:
         raise InvalidArtifact(str(schedule), violations)
     has_program = program is not None and program.is_file()

@@ -1,6 +1,6 @@
 """Ask for it: the command line. Options become pipeline calls, results become tables or JSON.
 
-Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a runtime's limit, 6 a package is missing,
+Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the verifier finds errors, 5 a runtime's limit, 6 a package is missing,
 130 interrupted before there was an answer (`taccl_py.errors`), 141 the reader of the output has gone away. Data goes to stdout,
 progress and errors to stderr.
 """
@@ -40,9 +40,9 @@ _COMMANDS = {
         "taccl_py.cli.replicate:replicate",
         "Solve one root of a symmetric machine and replicate it, for thousands of ranks.",
     ),
-    "bound": ("taccl_py.cli.bound:bound", "Print the time that no algorithm can beat."),
+    "bound": ("taccl_py.cli.bound:bound", "Print lower bounds on the time of any algorithm."),
     "compare": ("taccl_py.cli.compare:compare", "Compare our algorithms with NCCL's, for every size."),
-    "check": ("taccl_py.cli.check:check", "Judge schedules, MSCCL XML files and MSCCL++ plans."),
+    "check": ("taccl_py.cli.check:check", "Verify schedules, MSCCL XML files and MSCCL++ plans."),
     "lower": ("taccl_py.cli.lower:lower_command", "Lower a schedule to MSCCL XML or an MSCCL++ plan."),
     "convert": ("taccl_py.cli.convert:convert_command", "Make MSCCL XML of any tool ready for a runtime."),
     "install": ("taccl_py.cli.install:install", "Put algorithm files where a runtime loads them."),
@@ -104,13 +104,13 @@ def cli(debug: bool) -> None:
       taccl synth ndv2 allgather --nodes 2 --sketch sk-1 --size 16MB -o out/
       taccl check out/schedule.json out/algorithm.xml
 
-    Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the judge objects, 5 a limit of the runtime, 6 a package is missing,
+    Exit codes: 0 good, 2 bad input, 3 no schedule, 4 the verifier finds errors, 5 a limit of the runtime, 6 a package is missing,
     130 interrupted (Ctrl-C, SIGTERM, SIGHUP) before there was an answer, 141 the reader of the output has gone away.
     """
 
 
 def collect_rarely() -> None:
-    """Let Python look less often for garbage in circles, which it does in vain among the millions of records of a large program."""
+    """Let Python look less often for garbage in cycles, which it does in vain among the millions of records of a large program."""
     gc.set_threshold(100_000, 20, 50)
 
 

@@ -1,4 +1,4 @@
-"""``taccl bound``: the time that no algorithm can beat."""
+"""``taccl bound``: lower bounds on the time of any algorithm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _STEP = 4.0
 
 
-@click.command(short_help="Print the time that no algorithm can beat.")
+@click.command(short_help="Print lower bounds on the time of any algorithm.")
 @click.argument("topology")
 @click.argument("collective", type=KIND)
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
@@ -51,7 +51,7 @@ _STEP = 4.0
 def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
     """Print lower bounds on the time of COLLECTIVE on TOPOLOGY, for every algorithm and however it cuts the data.
 
-    Latency is the quickest way between the ranks that are farthest apart; fan-out counts how many ranks can know something in
+    Latency is the quickest path between the ranks that are farthest apart; fan-out counts how many ranks can know something in
     so much time; crossing counts the few messages between nodes, before which data is gathered and behind which it is handed
     out, and for up to 32 ranks proves whether some choice of them serves everyone, which can take seconds; bandwidth is the
     worst cut through links and ports, or a flow over all of them. The largest binds.

@@ -1,4 +1,4 @@
-"""``taccl check``: the judge on files."""
+"""``taccl check``: the verifier on files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNREAD_TEXT = (
     "text-declaration", "text-nul", "unexpected-end", "unterminated-element", "value-length",
 )  # fmt: skip
 _UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
-# What only the comparison of several places tells, or the execution: one of the places is wrong, and may have been objected to.
+# What only the comparison of several places tells, or the execution: one of the places is wrong, and may have been rejected.
 _CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
 _RANK_OF_RULE = {
     **dict.fromkeys(_UNREAD_TEXT, -2),
@@ -41,7 +41,7 @@ _RANK_OF_RULE = {
 }
 
 
-@click.command(short_help="Judge schedules, MSCCL XML files and MSCCL++ plans.")
+@click.command(short_help="Verify schedules, MSCCL XML files and MSCCL++ plans.")
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--runtime",
@@ -57,23 +57,23 @@ _RANK_OF_RULE = {
     help='Collective that a file must be for; what a legacy file with coll="custom" is meant to do.',
 )
 @click.option("--root", type=click.IntRange(0), default=None, help="Root that a file must have.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every objection, not only the first of a file.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every error, not only the first of a file.")
 @json_option
 def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, **hints: Any) -> int:  # fmt: skip
-    """Judge FILES: schedules (JSON), algorithms (MSCCL XML, MSCCL++ plans), and directories that a runtime scans; one line for each.
+    """Verify FILES: schedules (JSON), algorithms (MSCCL XML, MSCCL++ plans), and directories that a runtime scans; one line for each.
 
     A schedule is tested for its post-condition with exact contributions, causality, links, and overlap on links and ports. An
     XML text is parsed as the runtime would, tested against every rule and limit of the runtime, executed symbolically for
     every placement that it declares with the runtime's queues and flags, and searched for deadlocks and races.
 
     An MSCCL++ plan is tested against the limits of its runtime and executed symbolically with its signals, semaphores and
-    proxies: waits that match no signal, circles, data that are read or overwritten too early, and results.
+    proxies: waits that match no signal, cycles, data that are read or overwritten too early, and results.
 
-    A directory is judged file by file and as a whole: files that would stop the runtime's scan or its initialisation, sizes for
+    A directory is verified file by file and as a whole: files that would stop the runtime's scan or its initialisation, sizes for
     which two good files compete, sizes and placements that they cover, and the memory that its connections take. A folder of
-    JSON files is one of MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are judged.
+    JSON files is one of MSCCL++ plans. Of a folder that taccl synth wrote, which no runtime scans, schedule.json and algorithm.xml are verified.
 
-    Exit code 0 if all are good, 4 if the judge objects to one, 2 if one cannot be read.
+    Exit code 0 if all are good, 4 if the verifier rejects one, 2 if one cannot be read.
 
     \b
     Examples:
@@ -85,9 +85,9 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     results: list[dict[str, Any]] = []
     for path in files:
         if os.path.isdir(path):  # where nobody may look, the file cannot be read
-            results += _judge_folder(path, RUNTIMES[runtime], **asked)
+            results += _verify_folder(path, RUNTIMES[runtime], **asked)
         else:
-            results.append(_judge(path, RUNTIMES[runtime], **asked))
+            results.append(_verify(path, RUNTIMES[runtime], **asked))
     if as_json:
         echo_json({"files": results, "good": all(result["good"] for result in results)})
     else:
@@ -97,14 +97,14 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     return InvalidArtifact.exit_code if InvalidArtifact.exit_code in codes else max(codes)
 
 
-def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> dict[str, Any]:
-    from taccl_py.verify.msccl import judge_program
+def _verify(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    from taccl_py.verify.msccl import verify_program
 
     try:
         text = read_text(path)
         if _is_json(path, text):
-            return _judge_json(path, text, kind, root)
-        verdict = judge_program(text, runtime, kind=kind, root=root)
+            return _verify_json(path, text, kind, root)
+        verdict = verify_program(text, runtime, kind=kind, root=root)
         facts = _describe(verdict.facts, runtime) if verdict.facts else ""
         if facts and not verdict.violations:
             facts += _describe_structure(path, text, runtime)
@@ -113,32 +113,32 @@ def _judge(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) ->
         return _unread(path, error)
 
 
-def _judge_json(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
-    from taccl_py.verify.any_size import judge_any
-    from taccl_py.verify.mscclpp import is_plan, judge_plan
+def _verify_json(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    from taccl_py.verify.any_size import verify_any
+    from taccl_py.verify.mscclpp import is_plan, verify_plan
 
     stated = format_of(text, str(path))
     if stated in INDEX_FORMATS:
-        return _result(path, (), "a summary, nothing to judge", ())
+        return _result(path, (), "a summary, nothing to verify", ())
     if stated == GROUP_FORMAT:
-        return _judge_group(path, text, kind, root)
+        return _verify_group(path, text, kind, root)
     if is_plan(parse_json(text, str(path))):
-        plan = judge_plan(text, str(path), kind=kind, root=root)
+        plan = verify_plan(text, str(path), kind=kind, root=root)
         return _result(path, plan.violations, _describe_plan(plan.facts), ())
     schedule = read_schedule(text, str(path))
     collective = schedule.collective
     facts = f"{collective.kind} schedule, {collective.num_ranks} ranks, {format_time(schedule.makespan_us)}"
     if schedule.topology.chunk_costs:
         facts = facts.replace(format_time(schedule.makespan_us), f"{schedule.makespan_us:.6g} of its unit")
-    return _result(path, judge_any(schedule, kind=kind, root=root), facts, ())
+    return _result(path, verify_any(schedule, kind=kind, root=root), facts, ())
 
 
-def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
+def _verify_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
     from taccl_py.schedule.group_files import read_group
-    from taccl_py.verify.group import judge_group
+    from taccl_py.verify.group import verify_group
 
     schedule = read_group(text, str(path))
-    violations = judge_group(schedule)
+    violations = verify_group(schedule)
     if kind is not None and kind is not schedule.kind:
         violations = (
             Violation("", "collective", f"the schedule is for {schedule.kind}, and {kind} was asked for"),
@@ -153,20 +153,20 @@ def _judge_group(path: Path, text: str, kind: Kind | None, root: int | None) -> 
     return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}", ())
 
 
-def _judge_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
+def _verify_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
     """Results of a folder as what it is."""
     answer = _answer_in(path)
     if answer:
-        return [_judge(file, runtime, kind, root) for file in answer]
+        return [_verify(file, runtime, kind, root) for file in answer]
     try:
         plans = _plans_in(path)
-        return _judge_plans(plans, kind, root) if plans else _judge_directory(path, runtime, kind, root)
+        return _verify_plans(plans, kind, root) if plans else _verify_directory(path, runtime, kind, root)
     except InputError as error:
         return [_unread(path, error)]
 
 
 def _answer_in(path: Path) -> list[Path]:
-    """Files to judge of a folder that taccl synth wrote, as its summary says; empty if it is something else."""
+    """Files to verify of a folder that taccl synth wrote, as its summary says; empty if it is something else."""
     summary = path / "summary.json"
     try:
         stated = format_of(read_text(summary), str(summary))
@@ -177,16 +177,16 @@ def _answer_in(path: Path) -> list[Path]:
     return [file for file in (path / "schedule.json", path / "algorithm.xml") if file.is_file()]
 
 
-def _judge_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
+def _verify_directory(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
     """Results of the files in a directory, and one of the directory."""
     from taccl_py.portfolio.directory import read_directory
     from taccl_py.report.directory import describe_directory
-    from taccl_py.verify.msccl import judge_directory
+    from taccl_py.verify.msccl import verify_directory
 
     contents = read_directory(path, runtime)
     if not contents.files and not contents.violations:
         raise InputError("holds no files for a runtime to load; name a directory that does", path=str(path))
-    verdict = judge_directory(contents.files, runtime, kind=kind, root=root)
+    verdict = verify_directory(contents.files, runtime, kind=kind, root=root)
     results = [
         _result(path / name, one.violations, _describe(one.facts, runtime) if one.facts else "", one.notes)
         for name, one in verdict.files.items()
@@ -205,8 +205,8 @@ def _plans_in(path: Path) -> list[Path]:
     return files if files and all(file.suffix == ".json" for file in files) else []
 
 
-def _judge_plans(files: list[Path], kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
-    from taccl_py.verify.mscclpp import judge_plan_folder
+def _verify_plans(files: list[Path], kind: Kind | None, root: int | None) -> list[dict[str, Any]]:
+    from taccl_py.verify.mscclpp import verify_plan_folder
 
     folder = files[0].parent
     texts: dict[str, str] = {}
@@ -216,7 +216,7 @@ def _judge_plans(files: list[Path], kind: Kind | None, root: int | None) -> list
             texts[file.name] = read_text(file)
         except InputError as error:
             unread.append(_unread(file, error))
-    verdict = judge_plan_folder(texts, kind=kind, root=root)
+    verdict = verify_plan_folder(texts, kind=kind, root=root)
     results = [
         _result(folder / name, one.violations, _describe_plan(one.facts), ()) for name, one in verdict.files.items()
     ]
@@ -311,16 +311,16 @@ def _print(result: dict[str, Any], verbose: bool) -> None:
         for note in result["notes"] if verbose else ():
             click.echo(f"  {note}")
         return
-    objections = [Violation(v["where"], v["rule"], v["what"]) for v in result["violations"]]
-    first = min(objections, key=_distance_from_cause)
-    others = Counter(violation.rule for violation in objections if violation is not first)
+    violations = [Violation(v["where"], v["rule"], v["what"]) for v in result["violations"]]
+    first = min(violations, key=_distance_from_cause)
+    others = Counter(violation.rule for violation in violations if violation is not first)
     more = ", ".join(rule if count == 1 else f"{count} x {rule}" for rule, count in sorted(others.items()))
     tail = f" (and {more}; see --verbose)" if others and not verbose else ""
     click.echo(f"{name}: {click.style('bad', fg='red')}: {first}{tail}")
     if verbose:
-        for objection in objections:
-            if objection is not first:
-                click.echo(f"  {objection}")
+        for violation in violations:
+            if violation is not first:
+                click.echo(f"  {violation}")
 
 
 def _distance_from_cause(violation: Violation) -> int:

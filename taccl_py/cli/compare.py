@@ -94,7 +94,7 @@ def compare(as_json: bool, **values: Any) -> None:
     """Compare our algorithms for COLLECTIVE on TOPOLOGY with NCCL's, for every size of a range.
 
     Baselines are rings, double binary trees, direct exchange, rings at two levels, and PAT, as schedules on the same machine
-    under the same costs, each in its fastest variant; the judge checks them as it checks ours. NCCL's choice follows its own
+    under the same costs, each in its fastest variant; the verifier checks them as it checks ours. NCCL's choice follows its own
     model of time. Our time is the replay of the program, which can be longer than its schedule, and so is TACCL's, with its own
     lowering. A speed-up is the time of the fastest baseline, or of the schedule of NCCL's choice, over ours.
 
@@ -200,7 +200,7 @@ def _log(word: str, kind: Kind) -> tuple[str, Log]:
 
 
 def _installed(directory: Path, runtime: Runtime) -> list[OwnFile]:
-    """Algorithm files of a directory, or one file, judged."""
+    """Algorithm files of a directory, or one file, verified."""
     from taccl_py.baselines.compare import OwnFile
     from taccl_py.portfolio.directory import read_offer, xml_files
 
@@ -218,5 +218,5 @@ def _without_taccl(result: dict[str, Any]) -> str:
         return ""
     return (
         f"note: TACCL has no answer at {missing} of {format_count(len(result['sizes']), 'size')}: its time was up, or no sketch "
-        "leaves every chunk a way; give more time with --time-limit, or another --sketch"
+        "leaves every chunk a path; give more time with --time-limit, or another --sketch"
     )

@@ -49,18 +49,18 @@ def convert_command(
 
     Attributes that are missing are filled in, copies that no runtime executes become steps, fused steps are taken apart where
     the runtime has none, waits are written as its parser wants them, and maxBytes is lowered where the program would stop. The
-    result is judged; nothing is written to which the judge objects.
+    result is verified; nothing is written that the verifier rejects.
 
     \b
     Examples:
       taccl convert old.xml --runtime executor -o new.xml
       taccl convert out/algorithm.xml --runtime rccl -o rccl.xml
     """
-    from taccl_py.conversion import convert_and_judge
+    from taccl_py.conversion import convert_and_verify
 
     require_room_for_json(output, as_json=as_json)
     wanted = None if placement == _DECLARED else CallPlacement(placement)
-    found = convert_and_judge(read_text(file), str(file), RUNTIMES[runtime], kind=collective, placement=wanted)
+    found = convert_and_verify(read_text(file), str(file), RUNTIMES[runtime], kind=collective, placement=wanted)
     if str(output) == "-":
         click.echo(found.text, nl=False)
         return

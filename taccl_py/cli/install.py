@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool, **values: Any) -> None:
     """Put SOURCES, MSCCL XML files of any tool or directories with some, into a directory as a runtime wants it.
 
-    Files are converted for the runtime and judged, one by one and together: only algorithm files, names that sort by size, and
+    Files are converted for the runtime and verified, one by one and together: only algorithm files, names that sort by size, and
     no two files for the same call; a file that is there already changes nothing. For the legacy runtime a configuration file is
     written too. The directory has all new files at once, or, if something goes wrong or it is killed, those it had. Stdout tells
     the environment variables to set; all ranks must see the same directory.
 
     NCCL runs its own algorithms at sizes for which no file is; taccl compare says where they are faster, and --leave cuts files there.
 
-    For mscclpp SOURCES are plans of taccl lower --to mscclpp-json. They are judged and go into the folder "default" of the
+    For mscclpp SOURCES are plans of taccl lower --to mscclpp-json. They are verified and go into the folder "default" of the
     directory, which is MSCCL++'s cache directory then; a program can also register them from there (ExecutionPlanRegistry).
 
     \b

@@ -80,7 +80,7 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
     A group schedule (of taccl replicate) is lowered rank by rank, and never written down as a whole. A file of one rank (--rank) has
     empty entries for the other ranks, which a runtime passes over; the rank's limits are tested, and that its peers agree with it.
 
-    The schedule is judged first, and what was written after it; nothing is written to which a judge objects.
+    The schedule is verified first, and what was written after it; nothing is written to which a verifier objects.
 
     A plan puts data straight into the memory of the receiver, through memory channels inside a node and port channels between
     nodes. It is for one placement (both means in place, but out of place for AllToAll), sums only, with protocol Simple.
@@ -125,9 +125,9 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
 
 
 def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> GroupSchedule:
-    """A group schedule to which the judge does not object, if it can be lowered as the options say."""
+    """A group schedule that the verifier accepts, if it can be lowered as the options say."""
     from taccl_py.schedule.group_files import read_group
-    from taccl_py.verify.group import judge_group
+    from taccl_py.verify.group import verify_group
 
     if target == _PLAN:
         raise InputError(
@@ -136,7 +136,7 @@ def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> G
             field="--to",
         )
     group = read_group(text, str(path))
-    violations = judge_group(group)
+    violations = verify_group(group)
     if violations:
         raise InvalidArtifact(str(path), violations)
     if values["rank"] is not None and values["rank"] >= group.topology.num_ranks:
@@ -149,24 +149,24 @@ def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> G
 
 
 def _lower_group(group: GroupSchedule, values: dict[str, Any]) -> _Written:
-    from taccl_py.pipeline import lower_group_and_judge, lower_one_rank
+    from taccl_py.pipeline import lower_group_and_verify, lower_one_rank
 
     options = replace(make_lowering_options(values, group.topology), name=values["name"])
     if values["rank"] is None:
-        return _written(lower_group_and_judge(group, options), group, options.runtime.name)
+        return _written(lower_group_and_verify(group, options), group, options.runtime.name)
     program, text = lower_one_rank(group, values["rank"], options)
     return _Written(text, _facts(program, options.runtime.name), _summary(program))
 
 
 def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
-    from taccl_py.pipeline import lower_and_judge
+    from taccl_py.pipeline import lower_and_verify
     from taccl_py.profiles.catalog import select_profile
     from taccl_py.selection import choose_for
 
     options = replace(make_lowering_options(values, subject.topology), name=values["name"])
     profile = select_profile(values["runtime_profile"], options.runtime.name, subject.topology).profile
     if profile.is_neutral:
-        return _written(lower_and_judge(subject, options), subject, options.runtime.name)
+        return _written(lower_and_verify(subject, options), subject, options.runtime.name)
     chosen = choose_for(subject, options, profile, values["instances"])
     written = _written(chosen.lowered, subject, options.runtime.name)
     facts = {"instances": chosen.setting.instances, "runtime_us": chosen.runtime_us, "runtime_profile": profile.name}
@@ -210,7 +210,7 @@ def _summary(program: Program) -> str:
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
     from taccl_py.in_network import lower_by_switch
     from taccl_py.lowering.mscclpp import PlanOptions
-    from taccl_py.pipeline import lower_plan_and_judge
+    from taccl_py.pipeline import lower_plan_and_verify
     from taccl_py.runtimes import MSCCLPP
 
     if click.get_current_context().get_parameter_source("runtime") is ParameterSource.COMMANDLINE:
@@ -240,7 +240,7 @@ def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
         if made.options.owners is not None and made.options.owners < most:
             summary += f", by {made.options.owners} of {most} ranks of a node"
         return _Written(made.lowered.text, facts | _switch_facts(made), f"{summary}\n{_against_bound(made)}")
-    lowered = lower_plan_and_judge(subject, options)
+    lowered = lower_plan_and_verify(subject, options)
     facts, summary = _plan_facts(lowered.plan)
     return _Written(lowered.text, facts, summary + _unused_size(subject, lowered.plan))
 

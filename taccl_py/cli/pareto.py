@@ -57,8 +57,8 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
     impossible. The walk ends where no algorithm can have a smaller R/C.
 
     AllReduce is ReduceScatter followed by AllGather of as many steps and rounds, as in SCCL, and "proved" is said of those only.
-    Others may be better: the steps and the R/C that every AllReduce has at least are printed too, taccl bound tells the time that
-    none can beat, and taccl synth looks for all sorts.
+    Others may be better: the steps and the R/C that every AllReduce has at least are printed too, taccl bound prints lower bounds
+    for all, and taccl synth looks for all sorts.
 
     \b
     Examples:

@@ -33,7 +33,7 @@ def replicate(as_json: bool, output: Path | None, rank: int | None, **values: An
     Where commuting symmetries take rank 0 to every rank (rings, tori, hypercubes, full meshes, switches, fat trees, clusters of
     equal nodes with a NIC for each rank) it is enough to find out what becomes of rank 0's data: everyone does the same with their own.
     Where they leave ranks with different roles (nodes whose ranks share NICs or have unequal links, dragonflies) one rank of each is
-    solved, all together. The file holds that and the symmetry; it is judged, and its time is exact, without the whole ever being
+    solved, all together. The file holds that and the symmetry; it is verified, and its time is exact, without the whole ever being
     written down.
 
     \b

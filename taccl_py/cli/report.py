@@ -39,7 +39,7 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
     """Make a report of RESULTS: schedule files, folders of taccl synth (also with --sizes), catalogues of taccl sweep.
 
     The HTML page is one file that needs no network: time, bandwidth and gap at every size, the machine with the load of its
-    links, a timeline to zoom into with the critical path, the way of every chunk, and tables. Pages need the extra "report"
+    links, a timeline to zoom into with the critical path, the path of every chunk, and tables. Pages need the extra "report"
     (pip install 'taccl-py[report]'), and so do pictures; Markdown does not.
 
     \b

@@ -109,7 +109,7 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
     """Execute FILE (a schedule.json, any MSCCL XML file or an MSCCL++ plan) on real data, and compare with what is promised.
 
     Threadblocks run as on a GPU: steps in order, connections with the slots of the runtime, large chunks in slices. The result
-    is compared with the collective's definition, computed on whole buffers. An XML file is not judged first; a schedule is
+    is compared with the collective's definition, computed on whole buffers. An XML file is not verified first; a schedule is
     lowered. The columns are those of nccl-tests; times are of this machine, the predicted ones of the topology.
 
     Exit code 0 if all is right, 4 if an element is wrong or the program comes to a stop.
@@ -300,7 +300,7 @@ def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _Subject:
 def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> _Subject:
     from taccl_py.execute.reader import read_plan
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline import lower_and_judge, replay_at, require_valid
+    from taccl_py.pipeline import lower_and_verify, replay_at, require_valid
     from taccl_py.schedule.files import read_schedule
 
     for name in ("root", "collective", "topology", "nodes"):
@@ -312,7 +312,7 @@ def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runti
             )
     schedule = read_schedule(text, str(file))
     require_valid(schedule, str(file))
-    lowered = lower_and_judge(schedule, LoweringOptions(runtime))
+    lowered = lower_and_verify(schedule, LoweringOptions(runtime))
     collective = schedule.collective
     plan = read_plan(lowered.text, str(file), kind=collective.kind, root=collective.root)
     if schedule.topology.chunk_costs:

@@ -47,7 +47,7 @@ def show(file: Path, as_json: bool, **values: Any) -> None:
     from taccl_py.report.tables import print_table
     from taccl_py.report.view import critical_line, timeline_lines, view_tables
 
-    subject = load_subject(file, values, judged=True, needs_machine=False)
+    subject = load_subject(file, values, verified=True, needs_machine=False)
     record = _record(subject, file, values["size"])
     if as_json:
         echo_json({"file": str(file), **record})
@@ -116,7 +116,7 @@ def trace(file: Path, output: Path, as_json: bool, **values: Any) -> None:
     from taccl_py.profiles.model import NEUTRAL
     from taccl_py.report.trace import chrome_trace
 
-    subject = load_subject(file, values, judged=True)
+    subject = load_subject(file, values, verified=True)
     if values["size"] is not None and not subject.sized:
         raise InputError("the machine's costs are per chunk of one size; leave --size out", path=str(file))
     if subject.replay is None or subject.topology is None:

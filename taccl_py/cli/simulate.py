@@ -44,12 +44,12 @@ class _RuntimeTime:
 @machine_options
 @runtime_profile_option
 @click.option("--curve", is_flag=True, help="Print the time of a schedule as a piecewise-linear function of size.")
-@click.option("--no-check", is_flag=True, help="Replay the file without asking the judge whether it is right.")
+@click.option("--no-check", is_flag=True, help="Replay the file without asking the verifier whether it is right.")
 @json_option
 def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: Any) -> None:  # fmt: skip
     """Replay FILE, a schedule.json, an MSCCL XML file or an MSCCL++ plan, event by event under the alpha-beta and port model.
 
-    Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file or a plan needs --topology. The file is judged
+    Bandwidths are counted as nccl-tests does. A schedule carries its topology; an XML file or a plan needs --topology. The file is verified
     first, for the time of a wrong algorithm says little.
 
     The threadblocks of an XML file or a plan are also replayed under a runtime profile, which says what launch, protocols and
@@ -66,7 +66,7 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
         raise InputError(
             "the curve is for a range of sizes; write --sizes instead", path="command line", field="--size"
         )
-    subject = load_subject(file, values, judged=not no_check)
+    subject = load_subject(file, values, verified=not no_check)
     _require_threadblocks(subject, file, values["runtime_profile"])
     sizes: SizeRange | None = values["sizes"]
     wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]

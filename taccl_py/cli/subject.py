@@ -80,8 +80,8 @@ def machine_options(command: F) -> F:
     return command
 
 
-def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_machine: bool = True) -> GivenFile:
-    """Read and judge a file.
+def load_subject(file: Path, values: dict[str, Any], *, verified: bool, needs_machine: bool = True) -> GivenFile:
+    """Read and verify a file.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_mach
         A schedule or an MSCCL XML file.
     values
         What was given for `machine_options`.
-    judged
-        Whether the judge is asked.
+    verified
+        Whether the verifier is asked.
     needs_machine
         Whether an XML file without a topology is refused.
 
@@ -99,24 +99,24 @@ def load_subject(file: Path, values: dict[str, Any], *, judged: bool, needs_mach
     InputError
         If the file or an option is wrong.
     InvalidArtifact
-        If the judge objects.
+        If the verifier finds errors.
     """
     from taccl_py.verify.mscclpp import is_plan
 
     text = read_text(file)
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
         if format_of(text, str(file)) is None and is_plan(parse_json(text, str(file))):
-            return _load_plan(file, text, values, judged=judged, needs_machine=needs_machine)
-        return _load_schedule(file, text, judged=judged)
+            return _load_plan(file, text, values, verified=verified, needs_machine=needs_machine)
+        return _load_schedule(file, text, verified=verified)
     if needs_machine and not values["topology"]:
         raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
-    return _load_program(file, text, values, judged=judged)
+    return _load_program(file, text, values, verified=verified)
 
 
-def _load_schedule(file: Path, text: str, *, judged: bool) -> GivenFile:
+def _load_schedule(file: Path, text: str, *, verified: bool) -> GivenFile:
     from taccl_py.schedule.files import read_schedule
     from taccl_py.simulate.schedule_replay import replay_schedule
-    from taccl_py.verify.any_size import judge_any
+    from taccl_py.verify.any_size import verify_any
 
     context = click.get_current_context()
     for name in _MACHINE_OPTIONS:
@@ -127,8 +127,8 @@ def _load_schedule(file: Path, text: str, *, judged: bool) -> GivenFile:
                 field=f"--{name}",
             )
     schedule = read_schedule(text, str(file))
-    if judged:
-        _require_good(file, judge_any(schedule))
+    if verified:
+        _require_good(file, verify_any(schedule))
 
     def replay(size: int | None) -> Timeline:
         chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
@@ -137,11 +137,11 @@ def _load_schedule(file: Path, text: str, *, judged: bool) -> GivenFile:
     return GivenFile(replay, schedule, None, schedule.topology, sized=not schedule.topology.chunk_costs)
 
 
-def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, needs_machine: bool) -> GivenFile:
+def _load_plan(file: Path, text: str, values: dict[str, Any], *, verified: bool, needs_machine: bool) -> GivenFile:
     from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
     from taccl_py.simulate.plan_replay import replay_plan
     from taccl_py.sketch.machine import load_machine
-    from taccl_py.verify.mscclpp import judge_plan
+    from taccl_py.verify.mscclpp import verify_plan
 
     context = click.get_current_context()
     for name in ("runtime", "instances"):
@@ -153,8 +153,8 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
             )
     if needs_machine and not values["topology"]:
         raise InputError("a plan does not say on which machine it runs; add --topology", path=str(file))
-    if judged:
-        _require_good(file, judge_plan(text, str(file)).violations)
+    if verified:
+        _require_good(file, verify_plan(text, str(file)).violations)
     plan = parse_plan(text, str(file))
     kind = kind_of_plan(plan, str(file))
     if not values["topology"]:
@@ -174,12 +174,12 @@ def _load_plan(file: Path, text: str, values: dict[str, Any], *, judged: bool, n
     )
 
 
-def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool) -> GivenFile:
+def _load_program(file: Path, text: str, values: dict[str, Any], *, verified: bool) -> GivenFile:
     from taccl_py.lowering.msccl_xml import parse_xml
     from taccl_py.lowering.program import chunks_of_size
     from taccl_py.simulate.program_replay import replay_program
     from taccl_py.sketch.machine import load_machine
-    from taccl_py.verify.msccl import judge_program
+    from taccl_py.verify.msccl import verify_program
 
     topology = None
     if values["topology"]:
@@ -192,8 +192,8 @@ def _load_program(file: Path, text: str, values: dict[str, Any], *, judged: bool
             path="command line",
             field="--instances",
         )
-    if judged:
-        _require_good(file, judge_program(text, runtime, kind=program.kind).violations)
+    if verified:
+        _require_good(file, verify_program(text, runtime, kind=program.kind).violations)
     if topology is None:
         return GivenFile(None, None, program, None, sized=False, runtime=runtime.name)
     whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]

@@ -115,7 +115,7 @@ _UNLOWERED = "unlowered.json"
     help=f"Seconds for the search; the best answer so far comes out with its gap. Default on up to {_RANKS} ranks: "
     f"{_DEFAULT_RACE_LIMIT_S:g}, {_DEFAULT_TIME_LIMIT_S:g} with another engine than auto, {_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto; "
     f"with --sizes {_DEFAULT_RANGE_LIMIT_S:g} on up to {_RANGE_RANKS}; in proportion on more ranks, up to {_MOST_LIMIT_S:g}. What "
-    "was found is then lowered and judged; of schedules that are nearly as fast the best one to lower is looked for until a quarter more (at least 2 s) is over.",
+    "was found is then lowered and verified; of schedules that are nearly as fast the best one to lower is looked for until a quarter more (at least 2 s) is over.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -151,7 +151,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     TOPOLOGY is a shipped name (taccl topo list), a formula (ring:8, torus:4x4) or a file, ours or TACCL's. COLLECTIVE is
     allgather, reducescatter, allreduce, alltoall, broadcast, reduce, gather or scatter.
 
-    The schedule is judged, lowered to MSCCL XML for the runtime, judged again as text, and replayed. Ctrl-C (or
+    The schedule is verified, lowered to MSCCL XML for the runtime, verified again as text, and replayed. Ctrl-C (or
     SIGTERM) ends the search with the best schedule so far; a second one, or one before there is an answer, ends the program. One
     that comes while the schedule is lowered leaves it in the directory of -o, as unlowered.json.
 
@@ -388,7 +388,7 @@ def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int, *, cut_
 
 
 def _warnings(lowered: Lowered, runtime: Runtime) -> list[str]:
-    """Notes for people about what the judge cannot object to, as it depends on the caller, on the GPU, or on luck."""
+    """Notes for people about what the verifier cannot reject, as it depends on the caller, on the GPU, or on luck."""
     facts = lowered.verdict.facts
     found = []
     if lowered.program.kind in runtime.uncalled:

@@ -3,7 +3,7 @@
 * GPU links (NVLink, xGMI) become links; where they lead to a switch, a switch.
 * GPUs that GPU links do not join, over whatever other GPUs, reach each other through PCIe and the CPUs: links that share a
   port for each wire on their way. Where GPU links join them, PCIe ways between them are left out, as NCCL does.
-* A GPU uses the NICs that the widest way leads to, and of those the nearest, as NCCL does (``ncclTopoGetLocal``). Equal NICs
+* A GPU uses the NICs that the widest path leads to, and of those the nearest, as NCCL does (``ncclTopoGetLocal``). Equal NICs
   are dealt out among the GPUs that are equally near; where there are more GPUs than NICs, they share. What lies between is a
   port.
 * A port that cannot bind, because another one is shared by the same and is as slow, is left out.
@@ -212,7 +212,7 @@ class _DevicePath:
 
 
 def _ways_from(box: Box, gpu: str) -> dict[str, _DevicePath]:
-    """Shortest way from a GPU to every device, through switches and CPUs only."""
+    """Shortest path from a GPU to every device, through switches and CPUs only."""
     beside: dict[str, list[tuple[str, DeviceLink, Side]]] = {}
     for wire in box.wires:
         beside.setdefault(wire.low, []).append((wire.high, wire, Side.OUT))

@@ -63,7 +63,7 @@ class _DirectedGraph:
         return topology
 
     def _ways(self, start: str, beside: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
-        """Shortest way to every rank that can be reached over switches only."""
+        """Shortest path to every rank that can be reached over switches only."""
         ways: dict[str, tuple[str, ...]] = {start: (start,)}
         waiting = deque([start])
         while waiting:

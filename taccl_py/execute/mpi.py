@@ -399,7 +399,7 @@ class MpiSession:
         """
         if self.rank == 0:
             reports = self._collect(report, timeout_seconds)
-            verdict = _RankVerdict(tuple(_judge(reports, self.num_ranks, timeout_seconds)))
+            verdict = _RankVerdict(tuple(_verify(reports, self.num_ranks, timeout_seconds)))
             answering = [one.rank for one in reports if one.rank]
             self._requests += [self._control.isend(verdict, dest=rank, tag=_VERDICT_TAG) for rank in answering]
         else:
@@ -459,7 +459,7 @@ def _with_comparison(report: _RankReport, comparison: ResultCheck) -> _RankRepor
     )
 
 
-def _judge(reports: list[_RankReport], num_ranks: int, timeout_seconds: float) -> list[Violation]:
+def _verify(reports: list[_RankReport], num_ranks: int, timeout_seconds: float) -> list[Violation]:
     """Why the run did not come to its end: what ranks did wrong, ranks that are lost, who waits, what was not taken."""
     found = [violation for report in reports for violation in report.violations]
     missing = sorted(set(range(num_ranks)) - {report.rank for report in reports})

@@ -49,7 +49,7 @@ class BlockedThreadblock:
 
 
 def explain_deadlock(waits: Sequence[BlockedThreadblock]) -> list[Violation]:
-    """Sentences about threadblocks that all wait: first a circle, or where a chain of them ends, then each of the others."""
+    """Sentences about threadblocks that all wait: first a cycle, or where a chain of them ends, then each of the others."""
     by_block = {wait.block: wait for wait in sorted(waits, key=lambda wait: wait.block)}
     chain = _chain(by_block)
     links = [f"waits for {chain[0].what}"]
@@ -72,7 +72,7 @@ def explain_deadlock(waits: Sequence[BlockedThreadblock]) -> list[Violation]:
 
 
 def _chain(by_block: dict[BlockName, BlockedThreadblock]) -> list[BlockedThreadblock]:
-    """Threadblocks of which each waits for the next one: a whole circle, or a way to the one for whom nobody is left."""
+    """Threadblocks of which each waits for the next one: a whole cycle, or a way to the one for whom nobody is left."""
     seen: list[BlockedThreadblock] = []
     wait = next(iter(by_block.values()))
     while wait not in seen:
@@ -84,6 +84,6 @@ def _chain(by_block: dict[BlockName, BlockedThreadblock]) -> list[BlockedThreadb
 
 
 def explain_left_over(src: int, dst: int, channel: int) -> Violation:
-    """Objection to messages that nobody took."""
+    """Error to messages that nobody took."""
     what = f"rank {src} sends more on channel {channel} than rank {dst} takes"
     return Violation(f"gpu {src}", "left-over", what)

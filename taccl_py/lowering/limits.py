@@ -50,7 +50,7 @@ def require_sizes(program: Program, runtime: Runtime) -> None:
 
 
 def no_call(min_bytes: int, max_bytes: int, whole: int, runtime: Runtime) -> LoweringError:
-    """Return the objection that no size of a range is a multiple of so many bytes, one for each chunk of a program."""
+    """Return the error that no size of a range is a multiple of so many bytes, one for each chunk of a program."""
     return LoweringError(
         f"none of the sizes from {min_bytes} to {max_bytes} bytes is a multiple of the program's {whole} "
         f"chunks, so {runtime.title} would never select it; ask for a wider range, or for fewer chunks or instances",

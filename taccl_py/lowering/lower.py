@@ -154,7 +154,7 @@ def lower(schedule: Schedule, options: LoweringOptions) -> Program:
     Parameters
     ----------
     schedule
-        A schedule to which the judge does not object.
+        A schedule that the verifier accepts.
     options
         The runtime and the user's wishes.
 

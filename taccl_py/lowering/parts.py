@@ -57,7 +57,7 @@ def lower_patterns(schedule: GroupSchedule, options: LoweringOptions, seams: fro
     Parameters
     ----------
     schedule
-        A group schedule to which the judge does not object.
+        A group schedule that the verifier accepts.
     options
         The runtime and the user's wishes.
     seams

@@ -1,4 +1,4 @@
-"""The JSON of an execution plan -> records, for those who replay or show it; whether it is right is for the judge."""
+"""The JSON of an execution plan -> records, for those who replay or show it; whether it is right is for the verifier."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from taccl_py.measure.runtime_programs import (
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, RCCL, Runtime
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.model import Topology
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 
 _RING_CHANNELS = 8
 # Ranks up to which threadblocks have the steps for all pairs and for a ring, and the size for which links of a ring are compared.
@@ -117,10 +117,10 @@ def _limited(program: Program, runtime: Runtime) -> Program:
     """The program for the sizes that are measured and at which it is safe."""
     first = _first_bytes(program)
     program = replace(program, max_bytes=_largest(first, _LAST_BYTES))
-    facts = judge_program(emit_xml(program, runtime), runtime, kind=program.kind).facts
+    facts = verify_program(emit_xml(program, runtime), runtime, kind=program.kind).facts
     if facts is not None and facts.safe_max_bytes:
         program = replace(program, max_bytes=_largest(first, min(_LAST_BYTES, facts.safe_max_bytes)))
-    verdict = judge_program(emit_xml(program, runtime), runtime, kind=program.kind)
+    verdict = verify_program(emit_xml(program, runtime), runtime, kind=program.kind)
     if verdict.violations:
         raise InvalidArtifact(program.name, verdict.violations)
     return program

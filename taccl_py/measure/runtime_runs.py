@@ -14,7 +14,7 @@ from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.measure.nccl_tests import Log, LogRow, read_log, read_times
 from taccl_py.runtimes import Runtime
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 
 # Rows of one file that are used; of more, as many that are spread evenly.
 _MOST_ROWS = 16
@@ -65,7 +65,7 @@ def read_runs(
     InputError
         If a file cannot be read, logs and files do not go together, or no row is of a size that its file was run for.
     InvalidArtifact
-        If the verifier objects to a file.
+        If the verifier rejects a file.
     """
     programs = {path: _read_program(path, runtime) for path in files}
     tables = [path for path in logs if path.suffix == ".csv"]
@@ -116,11 +116,11 @@ def _named_for(log: Path, files: Sequence[Path]) -> Path | None:
 def _read_program(path: Path, runtime: Runtime) -> Program:
     text = read_text(path)
     program = parse_xml(text, str(path), runtime)
-    objections = [
-        one for one in judge_program(text, runtime, kind=program.kind).violations if one.rule not in _OF_SIZES
+    violations = [
+        one for one in verify_program(text, runtime, kind=program.kind).violations if one.rule not in _OF_SIZES
     ]
-    if objections:
-        raise InvalidArtifact(str(path), objections)
+    if violations:
+        raise InvalidArtifact(str(path), violations)
     return program
 
 

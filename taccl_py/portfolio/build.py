@@ -1,4 +1,4 @@
-"""Portfolio of a machine and a collective: probe, race, envelope, and one judged program for every span of sizes."""
+"""Portfolio of a machine and a collective: probe, race, envelope, and one verified program for every span of sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
-from taccl_py.pipeline import Lowered, Request, judged, lower_and_judge, make_demand, replay_at
+from taccl_py.pipeline import Lowered, Request, lower_and_verify, make_demand, replay_at, verified
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
@@ -66,7 +66,7 @@ class PortfolioFile:
     schedule
         The algorithm's schedule at the largest size of its range.
     lowered
-        The judged program.
+        The verified program.
     min_bytes, max_bytes
         Sizes for which it is used, as nccl-tests counts them, both included.
     instances
@@ -470,7 +470,7 @@ def _lower_with(
     high = min(high, safe)
     program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
     require_sizes(program, options.runtime)
-    lowered = judged(program, known.replay, schedule.collective, replace(options, port_order=known.port_order))
+    lowered = verified(program, known.replay, schedule.collective, replace(options, port_order=known.port_order))
     return PortfolioFile(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 
 
@@ -484,7 +484,7 @@ def _lowered_anew(
     ):
         try:
             wishes = replace(options, port_order=port_order, max_bytes=max_bytes)
-            return lower_and_judge(schedule, wishes, stopped, reorders=reorders)
+            return lower_and_verify(schedule, wishes, stopped, reorders=reorders)
         except LoweringError as error:
             failure = error
     raise failure or ValueError("no way to lower was tried")

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from taccl_py.collective import Kind
-from taccl_py.conversion import convert_and_judge
+from taccl_py.conversion import convert_and_verify
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import emit_xml
@@ -18,7 +18,7 @@ from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.portfolio.precedence import share_out
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, MSCCLPP, RCCL, Runtime
 from taccl_py.units import Left
-from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, judge_directory
+from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, verify_directory
 
 _CONFIG_MARK = "<msccl_algos"
 _LOADED = re.compile(r'<load [^>]*\bpath="([^"]*)"')
@@ -26,7 +26,7 @@ _LOADED = re.compile(r'<load [^>]*\bpath="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class DirectoryContents:
-    """Files that a runtime would load from a directory, and objections to what is named there and not found."""
+    """Files that a runtime would load from a directory, and errors to what is named there and not found."""
 
     files: tuple[DirectoryFile, ...]
     violations: tuple[Violation, ...]
@@ -86,7 +86,7 @@ class Installation:
     texts
         Files by name.
     verdict
-        What the judge says of them together.
+        What the verifier says of them together.
     environment
         Variables that make the runtime load them.
     notes
@@ -155,7 +155,7 @@ def xml_files(sources: Sequence[Path]) -> list[Path]:
 
 
 def read_offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, held: bool = False) -> Offer:
-    """Algorithm file of any tool, made ready for a runtime and judged.
+    """Algorithm file of any tool, made ready for a runtime and verified.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def read_offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, h
         raise InputError(
             f"is JSON, and {runtime.title} loads XML; add --runtime {MSCCLPP.name} if it is a plan", path=str(path)
         )
-    return Offer(convert_and_judge(text, str(path), runtime, origin=origin).program, str(path), held)
+    return Offer(convert_and_verify(text, str(path), runtime, origin=origin).program, str(path), held)
 
 
 def leave_to_nccl(offers: Sequence[Offer], ranges: Sequence[Left], runtime: Runtime) -> tuple[list[Offer], list[str]]:
@@ -245,7 +245,7 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
     LoweringError
         If the runtime loads fewer files.
     InvalidArtifact
-        If the judge objects to the directory.
+        If the verifier rejects the directory.
     """
     if not offers:
         raise InputError("there is no algorithm to install; name MSCCL XML files or directories with some")
@@ -259,10 +259,10 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
         )
     files = [DirectoryFile(_name(program), emit_xml(program, runtime), program.kind) for program in programs]
     texts = {file.name: file.text or "" for file in files}
-    verdict = judge_directory(files, runtime)
-    objections = [Violation(name, v.rule, v.what) for name, one in verdict.files.items() for v in one.violations]
-    if objections or verdict.violations:
-        raise InvalidArtifact(place, [*verdict.violations, *objections])
+    verdict = verify_directory(files, runtime)
+    violations = [Violation(name, v.rule, v.what) for name, one in verdict.files.items() for v in one.violations]
+    if violations or verdict.violations:
+        raise InvalidArtifact(place, [*verdict.violations, *violations])
     if runtime.name == LEGACY.name:
         texts[LEGACY_CONFIG] = _config({_name(program): program for program in programs}, place)
     return Installation(texts, verdict, _environment(runtime, programs, place), tuple(notes))

@@ -11,7 +11,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import canonical_json, parse_json, read_text
 from taccl_py.portfolio.precedence import share_out
-from taccl_py.verify.mscclpp import is_plan, judge_plan
+from taccl_py.verify.mscclpp import is_plan, verify_plan
 
 _MOST_DIGITS = 20  # of 2^64 - 1
 
@@ -87,24 +87,24 @@ class PlanInstallation:
 
 
 def read_plan_offer(path: Path, *, held: bool = False) -> PlanOffer:
-    """Read and judge a plan; `held` says that the directory to install it in holds it already.
+    """Read and verify a plan; `held` says that the directory to install it in holds it already.
 
     Raises
     ------
     InputError
         If it is not one.
     InvalidArtifact
-        If the judge objects.
+        If the verifier finds errors.
     """
     text = read_text(path)
     if text.lstrip()[:1] != "{" or not is_plan(parse_json(text, str(path))):
         raise InputError("is no MSCCL++ plan; make one with taccl lower --to mscclpp-json", path=str(path))
-    verdict = judge_plan(text, str(path))
+    verdict = verify_plan(text, str(path))
     if verdict.violations:
         raise InvalidArtifact(str(path), verdict.violations)
     facts = verdict.facts
     if facts.kind is None:
-        raise ValueError("the judge accepted a plan for no collective")
+        raise ValueError("the verifier accepted a plan for no collective")
     value = parse_json(text, str(path))
     return PlanOffer(
         value=value,

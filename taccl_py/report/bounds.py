@@ -87,7 +87,7 @@ def bounds_table(result: dict[str, Any]) -> Table:
     """Table of a record."""
     claim = {
         None: "no algorithm is faster",
-        False: "no algorithm of messages is faster (--switch: of any)",
+        False: "for algorithms that only send messages (--switch: for any)",
         True: "no algorithm is faster, switches included",
     }[result["switch"]]
     title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks: {claim}"

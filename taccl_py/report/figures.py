@@ -89,7 +89,7 @@ class _FigurePlace:
 
 
 def _places(item: Item) -> list[_FigurePlace]:
-    """Ranks on a circle, those of a node together; nodes around a larger circle."""
+    """Ranks on a cycle, those of a node together; nodes around a larger cycle."""
     topology = item.schedule.topology
     nodes = topology.node_ranks
     largest = max(len(ranks) for ranks in nodes)
@@ -143,7 +143,7 @@ def topology_figure(item: Item) -> Any:
 
 
 def pair_load(item: Item) -> dict[tuple[int, int], float]:
-    """How long messages are on their way from rank to rank, in microseconds, parallel links together."""
+    """How long messages are on their path from rank to rank, in microseconds, parallel links together."""
     load: dict[tuple[int, int], float] = {}
     for move in item.timeline.transfers:
         load[move.src, move.dst] = load.get((move.src, move.dst), 0.0) + move.end_us - move.start_us

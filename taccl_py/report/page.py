@@ -55,7 +55,7 @@ _INTRODUCTION = (
     "Times are predictions of the alpha-beta model of the machine, not measurements: a message takes alpha, whatever its "
     "size, plus beta for every megabyte, and links and ports (NICs, switch ports) serve one message at a time. They are "
     "of links and ports alone (runtime profile neutral): launch, protocols and threadblocks are not in them. The "
-    "<em>lower bound</em> is a time that no algorithm can beat on this machine; the <em>gap</em> is how far an algorithm is "
+    "<em>lower bound</em> is a time that any algorithm needs at least on this machine; the <em>gap</em> is how far an algorithm is "
     "from it. <em>busbw</em> is the bus bandwidth as nccl-tests counts it."
 )
 

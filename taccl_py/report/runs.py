@@ -57,7 +57,7 @@ def run_record(plan: ExecutablePlan, row: RunRow) -> dict[str, Any]:
 
 
 def run_violation(plan: ExecutablePlan, outcome: CallOutcome) -> Violation | None:
-    """Objection to wrong results, or None."""
+    """Error to wrong results, or None."""
     if outcome.first_wrong is None:
         return None
     call = outcome.call

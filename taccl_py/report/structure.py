@@ -2,7 +2,7 @@
 
 A program is executed with symbols in place of data. What travels of one chunk of the input makes a tree: away from the rank that
 has it, or, while contributions are being added up, towards the rank where the sum becomes complete. Trees of a chunk that pass
-all ranks one after the other are chains; chains that close to one circle are a ring.
+all ranks one after the other are chains; chains that close to one cycle are a ring.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _counted(number: int, name: str) -> str:
 
 
 def find_phases(program: Program) -> tuple[Phase, ...]:
-    """Find the trees of a program to which the judge does not object; sums first."""
+    """Find the trees of a program that the verifier accepts; sums first."""
     tracer = _TreeTracer(program)
     tracer.run()
     found = []
@@ -154,7 +154,7 @@ def _far_end(edge: Edge, gathers: bool) -> int:
 
 
 def _tree(edges: list[Edge], gathers: bool) -> ChunkTree:
-    """Tree of the links of one chunk, in whatever order; where links are no tree the longest way counts."""
+    """Tree of the links of one chunk, in whatever order; where links are no tree the longest path counts."""
     away = [(dst, src) if gathers else (src, dst) for src, dst in edges]
     children: dict[int, list[int]] = {}
     for src, dst in away:
@@ -171,7 +171,7 @@ def _tree(edges: list[Edge], gathers: bool) -> ChunkTree:
 
 
 def _rings(trees: dict[ChunkTree, int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Circles on which all trees are chains through all ranks, each with several roots; empty if it is not so."""
+    """Cycles on which all trees are chains through all ranks, each with several roots; empty if it is not so."""
     roots: dict[tuple[int, ...], set[int]] = {}
     for tree in trees:
         following = dict(tree.edges)

@@ -1,4 +1,4 @@
-"""Schedule files: JSON that carries its own topology, so that a schedule can be judged and replayed years later.
+"""Schedule files: JSON that carries its own topology, so that a schedule can be verified and replayed years later.
 
 The form, version 1, with one line for each message::
 
@@ -18,7 +18,7 @@ The form, version 1, with one line for each message::
     }
 
 ``origin`` is null where it is not known, and has ``found_by`` where its engine is a race of several. Numbers are written so that they read back as the same numbers. Reading
-refuses what is not such a file; whether the messages make sense is for the judge to say.
+refuses what is not such a file; whether the messages make sense is for the verifier to say.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Schedules that TE-CCL wrote: AllGather of whole chunks, as what its solver of the model with copies prints.
 
-``7-Flows`` has a line for each chunk that crosses a link, or a way over switches, in an epoch; ``6-Demand_Met`` names the GPUs.
+``7-Flows`` has a line for each chunk that crosses a link, or a path over switches, in an epoch; ``6-Demand_Met`` names the GPUs.
 Sizes are not stated: times are in TE-CCL's epochs, one for a chunk on a link.
 """
 

@@ -51,7 +51,7 @@ def time_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[Untim
 def dispatch_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[UntimedMessage]) -> tuple[Message, ...]:
     """Times of messages that wait for the plan's deliveries in an order of their own.
 
-    Of the messages that could start first, the one with the longest way to go starts, counted to the end of what waits for it.
+    Of the messages that could start first, the one with the longest path to go starts, counted to the end of what waits for it.
     """
     clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
     return tuple(clock.message(i) for i in clock.dispatch())
@@ -172,7 +172,7 @@ class _ScheduleClock:
         return [UntimedMessage(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]
 
     def dispatch(self) -> list[int]:
-        """Send all, of those that could start first always the one with the longest way to go; in which order."""
+        """Send all, of those that could start first always the one with the longest path to go; in which order."""
         waiting = [set(deliveries) for deliveries in self.deliveries]
         users: list[list[int]] = [[] for _ in self.drafts]
         way_us = [lasting.message_us for lasting in self.lasting]

@@ -85,7 +85,7 @@ def _reordered(schedule: Schedule) -> Schedule:
 
 
 def dispatched(schedule: Schedule) -> Schedule:
-    """The same messages, sent in an order of their own if that is faster: of those that could go first, what has the longest way to go."""
+    """The same messages, sent in an order of their own if that is faster: of those that could go first, what has the longest path to go."""
     messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
     other = replace(schedule, messages=messages)
     return other if other.makespan_us < schedule.makespan_us else schedule

@@ -132,7 +132,7 @@ class Server(Protocol):
 
 
 class Arbiter:
-    """State of all links and ports of a topology, and ways over its ports, which are numbered after the links."""
+    """State of all links and ports of a topology, and paths over its ports, which are numbered after the links."""
 
     def __init__(self, topology: Topology, ways: Sequence[SwitchPath] = ()) -> None:
         self._topology = topology

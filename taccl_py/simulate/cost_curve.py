@@ -105,7 +105,7 @@ def cost_curve(schedule: Schedule, min_bytes: float, max_bytes: float) -> CostCu
     Parameters
     ----------
     schedule
-        A schedule to which the judge does not object.
+        A schedule that the verifier accepts.
     min_bytes, max_bytes
         The range, in bytes of the whole collective as nccl-tests counts them, both included.
 

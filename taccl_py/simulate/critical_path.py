@@ -16,7 +16,7 @@ def critical_path(schedule: Schedule) -> tuple[int, ...]:
     Parameters
     ----------
     schedule
-        A schedule to which the judge does not object.
+        A schedule that the verifier accepts.
     """
     chunk_mb = schedule.chunk_bytes / BYTES_PER_MB
     free_us = [0.0] * schedule.topology.num_resources

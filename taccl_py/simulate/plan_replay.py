@@ -74,7 +74,7 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
     Parameters
     ----------
     plan, kind
-        A plan to which the judge does not object, and its collective.
+        A plan that the verifier accepts, and its collective.
     topology
         Machine with the plan's ranks.
     chunk_bytes

@@ -42,7 +42,7 @@ def replay_program(
     Parameters
     ----------
     program
-        A program to which the judge does not object.
+        A program that the verifier accepts.
     topology
         Machine with the program's ranks.
     chunk_bytes

@@ -124,7 +124,7 @@ def replay_schedule(schedule: Schedule, chunk_bytes: float) -> Timeline:
     Parameters
     ----------
     schedule
-        A schedule to which the judge does not object.
+        A schedule that the verifier accepts.
     chunk_bytes
         Size of one chunk, whole or not.
 

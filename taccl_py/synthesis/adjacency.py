@@ -47,7 +47,7 @@ def predecessors(quotient: Quotient) -> dict[int, int]:
 
 
 def _without_circles(predecessor: dict[int, int]) -> dict[int, int]:
-    """Drop one entry of every circle, which the images of a chunk under a rotation form where its orbit wraps around."""
+    """Drop one entry of every cycle, which the images of a chunk under a rotation form where its orbit wraps around."""
     kept: dict[int, int] = {}
     # Some arc on the way to the first one of a chain: chains of many chunks would be long ways.
     ahead: dict[int, int] = {}

@@ -113,7 +113,7 @@ def _leaders(quotient: Quotient, arcs: Sequence[int]) -> set[int]:
 def chains(arcs: Sequence[int], joins: Mapping[int, int]) -> list[tuple[int, ...]]:
     """Split arcs of one link into runs in which every arc follows its predecessor.
 
-    A rotation can make arcs follow each other in a circle; it is cut before the first of them.
+    A rotation can make arcs follow each other in a cycle; it is cut before the first of them.
     """
     members = set(arcs)
     follower = {joins[arc]: arc for arc in arcs if joins.get(arc) in members}

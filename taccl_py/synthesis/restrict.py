@@ -250,7 +250,7 @@ def _require_reached(reach: RestrictionArrays, hops: Hops, restriction: Restrict
             chunk=chunk, source=int(reach.source[chunk]), rank=rank, restriction="topology",
         )  # fmt: skip
     raise Infeasible(
-        f"{name} cannot get from rank {reach.source[chunk]} to rank {rank}: the last way is taken by the sketch's field "
-        f"{restriction.field}, which {restriction.what}; allow a way there ({len(missing)} such chunks and ranks in all)",
+        f"{name} cannot get from rank {reach.source[chunk]} to rank {rank}: the last path is closed by the sketch's field "
+        f"{restriction.field}, which {restriction.what}; allow a path there ({len(missing)} such chunks and ranks in all)",
         chunk=chunk, source=int(reach.source[chunk]), rank=rank, restriction=restriction.field,
     )  # fmt: skip

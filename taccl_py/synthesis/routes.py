@@ -24,7 +24,7 @@ class Routes:
     hops
         Fewest arcs from a source, [state].
     remaining
-        Longest of the shortest ways from a state to a wanted state that is best reached through it, [state].
+        Longest of the shortest paths from a state to a wanted state that is best reached through it, [state].
     own_first_pairs
         (own, other) arcs of one link: if both are used, other starts no earlier than own.
     """

@@ -1,6 +1,6 @@
 """Switched fabrics and clusters by formula: dragonflies, fat trees, racks, rail-optimised nodes.
 
-Ranks sit behind a NIC of their own, and ways through switches are fixed: a link of the topology is one pair of ranks with the
+Ranks sit behind a NIC of their own, and paths through switches are fixed: a link of the topology is one pair of ranks with the
 ports that its way shares. A channel that can never be what holds its traffic up (because all of it goes on to one NIC that is
 as slow) is left out.
 

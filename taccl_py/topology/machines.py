@@ -73,7 +73,7 @@ SHAPES = (
     FormulaShape("mesh", "mesh:4x4", "a grid of any dimension whose sides are lines"),
     FormulaShape("hypercube", "hypercube:3", "2^d ranks, linked where their numbers differ in one bit"),
     FormulaShape(
-        "circulant", "circulant:16x1x6", "so many ranks in a circle, linked both ways at the distances that follow"
+        "circulant", "circulant:16x1x6", "so many ranks in a ring, linked both ways at the distances that follow"
     ),
     FormulaShape(
         "kautz", "kautz:12x2", "generalized Kautz graph: so many ranks with so many links out, few steps apart"
@@ -83,7 +83,7 @@ SHAPES = (
     FormulaShape(
         "dragonfly", "dragonfly:2", "balanced: groups of 2h routers with h ranks and h channels out each; h is 2 here"
     ),
-    FormulaShape("fattree", "fattree:4", "three levels of switches with so many ports, ways by the receiver's number"),
+    FormulaShape("fattree", "fattree:4", "three levels of switches with so many ports, paths by the receiver's number"),
     FormulaShape(
         "hpn",
         "hpn:2",

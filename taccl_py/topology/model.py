@@ -101,7 +101,7 @@ class Switch:
     reduce: bool
 
 
-def _cost_objection(costs: Sequence[float]) -> str:
+def _cost_error(costs: Sequence[float]) -> str:
     """What is wrong with some costs, if anything."""
     wrong = next((cost for cost in costs if cost != 0 and not MIN_COST_US <= cost <= MAX_COST_US), None)
     if wrong is None:
@@ -165,19 +165,19 @@ class Topology:
         if len({port.name for port in self.ports}) != len(self.ports):
             raise InputError(f"topology {self.name}: two ports have one name")
         for port in self.ports:
-            objection = _cost_objection((port.alpha_us, port.beta_us_per_mb))
-            if objection:
-                raise InputError(f"topology {self.name}: port {port.name}: {objection}")
+            violation = _cost_error((port.alpha_us, port.beta_us_per_mb))
+            if violation:
+                raise InputError(f"topology {self.name}: port {port.name}: {violation}")
         fine: set[tuple[float, ...]] = set()
         for link in self.links:
-            objection = self._link_objection(link, fine)
-            if objection:
-                raise InputError(f"topology {self.name}: link {link.src}->{link.dst}: {objection}")
+            violation = self._link_error(link, fine)
+            if violation:
+                raise InputError(f"topology {self.name}: link {link.src}->{link.dst}: {violation}")
         for switch in self.switches:
             if not switch.ranks or not 0 <= min(switch.ranks) <= max(switch.ranks) < self.num_ranks:
                 raise InputError(f"topology {self.name}: switch {switch.name} joins a rank that does not exist")
 
-    def _link_objection(self, link: Link, fine: set[tuple[float, ...]]) -> str:
+    def _link_error(self, link: Link, fine: set[tuple[float, ...]]) -> str:
         """What is wrong with a link, if anything; there may be a million, so that costs known to be fine are not looked at again."""
         ports = link.ports
         for rank in (link.src, link.dst):
@@ -194,10 +194,10 @@ class Topology:
             return ""
         if link.alpha_us == 0 and link.beta_us_per_mb == 0:
             return "alpha and beta are both 0; give the link a cost"
-        objection = _cost_objection(costs)
-        if not objection:
+        violation = _cost_error(costs)
+        if not violation:
             fine.add(costs)
-        return objection
+        return violation
 
     def __getstate__(self) -> dict[str, Any]:
         """Links as columns for other processes, as there may be a million, and nothing that can be found out again."""

@@ -1,1 +1,1 @@
-"""Is it right? The judge: it shares no code with the engines or the lowering that it judges."""
+"""Is it right? The verifier: it shares no code with the engines or the lowering that it verifiers."""

@@ -1,4 +1,4 @@
-"""Judge of group schedules: looks at the base and the symmetry, and never at the whole.
+"""Verify of group schedules: looks at the base and the symmetry, and never at the whole.
 
 Why that is enough. If the generators are symmetries of the machine, commute, and no combination of them keeps one rank in place and
 moves another, they generate a group with exactly one element for every pair of ranks that can be taken to each other. So every link
@@ -30,8 +30,8 @@ _ULPS = 16
 IntArray = NDArray[np.int64]
 
 
-def judge_group(schedule: GroupSchedule) -> tuple[Violation, ...]:
-    """Return all objections to a group schedule; none means that the whole schedule is correct.
+def verify_group(schedule: GroupSchedule) -> tuple[Violation, ...]:
+    """Return all errors to a group schedule; none means that the whole schedule is correct.
 
     Rules: ``collective``, ``chunk-size``, ``not-a-permutation``, ``not-a-symmetry``, ``not-commuting``, ``not-free``,
     ``no-such-link``, ``no-such-chunk``, ``not-packed``, ``bad-time``, ``wrong-duration``, ``overlap``, ``not-held``, ``redundant``,

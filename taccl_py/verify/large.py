@@ -1,10 +1,10 @@
-"""Judge of schedules with very many messages: all at once, as arrays, and nothing chunk by chunk.
+"""Verify of schedules with very many messages: all at once, as arrays, and nothing chunk by chunk.
 
 Chunks that only ever travel together (a *bundle*) have one fate, so one of each is looked at. Of sums it accepts those that
 are formed along a tree: of each chunk every rank but one sends what it has added up once, after all that it is sent has arrived. Then
 the one that does not send has the whole sum, as a rank whose sum goes astray would have had to send later than whoever it sent
 to. Copies spread from there: whoever sends one has had it before, and nobody gets two. A right schedule that sums in another way
-is objected to (``not-a-tree``); `taccl_py.verify.schedule` may judge it where there is time.
+is rejected (``not-a-tree``); `taccl_py.verify.schedule` may verify it where there is time.
 
 Nothing is taken from the code that makes schedules. Times are compared as in `taccl_py.verify.schedule`.
 """
@@ -30,7 +30,7 @@ _ULPS = 16
 LARGE = 6_000_000
 # Everyone wants everything in the output, where chunks lie in order.
 KINDS = (Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST)
-# Pairs of a message and a bundle that are looked at together, and objections that are named.
+# Pairs of a message and a bundle that are looked at together, and errors that are named.
 _BATCH = 4_000_000
 _MOST_NAMED = 20
 
@@ -40,14 +40,14 @@ BoolArray = NDArray[np.bool_]
 
 
 def is_for_large(schedule: Schedule) -> bool:
-    """Whether a schedule is so large that it has to be judged here, and of a sort that can be."""
+    """Whether a schedule is so large that it has to be verified here, and of a sort that can be."""
     if schedule.collective.kind not in KINDS or any(schedule.scratch):
         return False
     return sum(len(message.chunks) for message in schedule.messages) > LARGE
 
 
-def judge_large(schedule: Schedule) -> tuple[Violation, ...]:
-    """Return objections to a schedule, at most some of each sort; none means that it is correct.
+def verify_large(schedule: Schedule) -> tuple[Violation, ...]:
+    """Return errors to a schedule, at most some of each sort; none means that it is correct.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def judge_large(schedule: Schedule) -> tuple[Violation, ...]:
 def _check_frame(schedule: Schedule) -> Iterator[Violation]:
     collective, topology = schedule.collective, schedule.topology
     if collective.kind not in KINDS:
-        yield Violation("", "collective", f"{collective.kind} is not one that can be judged at this size")
+        yield Violation("", "collective", f"{collective.kind} is not one that can be verified at this size")
     if collective.num_ranks != topology.num_ranks:
         yield Violation("", "rank-count", "collective and topology differ in the number of ranks")
     if not (math.isfinite(schedule.chunk_bytes) and schedule.chunk_bytes > 0):
@@ -191,7 +191,7 @@ def _pairs(runs: Sequence[_Runs], bundle: IntArray) -> tuple[IntArray, IntArray]
 
 
 def _named(numbers: IntArray, rule: str, what: str) -> Iterator[Violation]:
-    """Objections to the first of some messages."""
+    """Errors to the first of some messages."""
     for number in islice(sorted(set(numbers.tolist())), _MOST_NAMED):
         yield Violation(f"message {number}", rule, what)
 

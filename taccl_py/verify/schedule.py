@@ -1,4 +1,4 @@
-"""Judge of schedules: decides from topology and collective alone whether a schedule's messages do the job.
+"""Verify of schedules: decides from topology and collective alone whether a schedule's messages do the job.
 
 Nothing that the schedule claims is believed: message times are computed again from the cost model, places in the
 buffers from the collective and the scratch lists, and what every rank holds from the messages that have arrived.
@@ -28,8 +28,8 @@ TOLERANCE = 1e-6
 _ULPS = 16
 
 
-def judge_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
-    """Return all objections to a schedule; none means that it is correct.
+def verify_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
+    """Return all errors to a schedule; none means that it is correct.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def judge_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | 
     kind, root
         Collective and root rank that it is meant for; compared where given.
 
-    Objections to the whole come first, then those to messages in their order, then what is missing at the end. The
-    first one is therefore the nearest to the cause. A message that another objection made unusable (a link that does
+    Errors to the whole come first, then those to messages in their order, then what is missing at the end. The
+    first one is therefore the nearest to the cause. A message that another error made unusable (a link that does
     not exist, say) is left out of the later checks; a message whose sender does not hold a chunk is taken to deliver
     it all the same, so that one mistake does not draw a tail of others.
 
@@ -48,8 +48,8 @@ def judge_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | 
     ``no-place``, ``not-contiguous``, ``not-held``, ``redundant``, ``nothing-to-reduce``, ``double-count``, ``missing``,
     ``incomplete-sum``.
     """
-    report = _Objections(schedule)
-    for violation in judge_purpose(schedule, kind, root):
+    report = _Violations(schedule)
+    for violation in verify_purpose(schedule, kind, root):
         report.whole(violation.rule, violation.what)
     _check_scratch(schedule, report)
     if _check_frame(schedule, report):
@@ -65,8 +65,8 @@ def judge_schedule(schedule: Schedule, *, kind: Kind | None = None, root: int | 
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Objection:
-    """One objection and its place in the order of all: 0 the whole, 1 a message, 2 a rank at the end."""
+class _PlacedViolation:
+    """One error and its place in the order of all: 0 the whole, 1 a message, 2 a rank at the end."""
 
     part: int
     number: int
@@ -74,21 +74,21 @@ class _Objection:
     what: str
 
 
-class _Objections:
-    """Collects objections; saying the same thing twice is saying it once."""
+class _Violations:
+    """Collects errors; saying the same thing twice is saying it once."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._found: set[_Objection] = set()
+        self._found: set[_PlacedViolation] = set()
 
     def whole(self, rule: str, what: str) -> None:
-        self._found.add(_Objection(0, 0, rule, what))
+        self._found.add(_PlacedViolation(0, 0, rule, what))
 
     def message(self, index: int, rule: str, what: str) -> None:
-        self._found.add(_Objection(1, index, rule, what))
+        self._found.add(_PlacedViolation(1, index, rule, what))
 
     def rank(self, rank: int, rule: str, what: str) -> None:
-        self._found.add(_Objection(2, rank, rule, what))
+        self._found.add(_PlacedViolation(2, rank, rule, what))
 
     def name(self, index: int) -> str:
         """Name of a message for people."""
@@ -101,14 +101,14 @@ class _Objections:
     def violations(self) -> tuple[Violation, ...]:
         return tuple(Violation(self._where(o), o.rule, o.what) for o in sorted(self._found))
 
-    def _where(self, objection: _Objection) -> str:
-        if objection.part == 0:
+    def _where(self, violation: _PlacedViolation) -> str:
+        if violation.part == 0:
             return ""
-        return self.name(objection.number) if objection.part == 1 else f"rank {objection.number}"
+        return self.name(violation.number) if violation.part == 1 else f"rank {violation.number}"
 
 
-def judge_purpose(schedule: Schedule, kind: Kind | None, root: int | None) -> tuple[Violation, ...]:
-    """Return objections if a schedule is not for the collective and the root that were asked for; None is any."""
+def verify_purpose(schedule: Schedule, kind: Kind | None, root: int | None) -> tuple[Violation, ...]:
+    """Return errors if a schedule is not for the collective and the root that were asked for; None is any."""
     collective = schedule.collective
     found = []
     if kind is not None and kind is not collective.kind:
@@ -120,7 +120,7 @@ def judge_purpose(schedule: Schedule, kind: Kind | None, root: int | None) -> tu
     return tuple(Violation("", rule, what) for rule, what in found)
 
 
-def _check_frame(schedule: Schedule, report: _Objections) -> bool:
+def _check_frame(schedule: Schedule, report: _Violations) -> bool:
     """Topology, collective, chunk size and scratch lists fit each other; False if nothing more can be checked."""
     collective, topology = schedule.collective, schedule.topology
     usable = True
@@ -149,7 +149,7 @@ def _check_frame(schedule: Schedule, report: _Objections) -> bool:
     return usable
 
 
-def _check_scratch(schedule: Schedule, report: _Objections) -> None:
+def _check_scratch(schedule: Schedule, report: _Violations) -> None:
     """Scratch lists name chunks that exist, each once."""
     num_chunks = schedule.collective.num_chunks
     for rank, chunks in enumerate(schedule.scratch):
@@ -162,7 +162,7 @@ def _check_scratch(schedule: Schedule, report: _Objections) -> None:
                 report.whole("scratch-twice", f"rank {rank} lists chunk {chunk} in scratch {times} times; list it once")
 
 
-def _usable_messages(schedule: Schedule, report: _Objections) -> tuple[int, ...]:
+def _usable_messages(schedule: Schedule, report: _Violations) -> tuple[int, ...]:
     """Indices of the messages that name existing links and chunks and have possible times."""
     num_links, num_chunks = len(schedule.topology.links), schedule.collective.num_chunks
     usable: list[int] = []
@@ -191,7 +191,7 @@ def _usable_messages(schedule: Schedule, report: _Objections) -> tuple[int, ...]
     return tuple(usable)
 
 
-def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
+def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """A message takes what the cost model says, no less and no more."""
     for index in usable:
         message = schedule.messages[index]
@@ -214,7 +214,7 @@ def _check_durations(schedule: Schedule, usable: tuple[int, ...], report: _Objec
             )
 
 
-def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
+def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """A link and a port serve one message at a time, each for its own occupancy from the start of the message."""
     topology = schedule.topology
     users: dict[int, list[int]] = {}
@@ -240,7 +240,7 @@ def _check_overlaps(schedule: Schedule, usable: tuple[int, ...], report: _Object
                 free_from_us = end_us - _slack_us(occupancy_us, end_us)
 
 
-def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
+def _check_places(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """Every chunk that arrives has a place to be stored; the chunks of a message are neighbours at both ends, or packed."""
     places = _ChunkPlaces(schedule)
     for index in usable:
@@ -317,7 +317,7 @@ def _arrival_us(message: Message) -> float:
     return max(message.end_us - slack_us, message.start_us)
 
 
-def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
+def _check_copies(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """Routed: a rank sends only what it holds, receives nothing twice, and ends with all that it wants."""
     collective = schedule.collective
     held: list[set[int]] = [set() for _ in range(collective.num_ranks)]
@@ -395,7 +395,7 @@ class _Contributions:
         return carried
 
 
-def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Objections) -> None:
+def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
     """Combining: no contribution is counted twice, and those who want a sum end with every contribution in it."""
     collective = schedule.collective
     sums = _Contributions(collective.num_ranks)

@@ -1,4 +1,4 @@
-"""Judge of several schedules that share a machine: each is right alone, and no link or port serves two messages at a time.
+"""Verify of several schedules that share a machine: each is right alone, and no link or port serves two messages at a time.
 
 Nothing is taken from the code that puts them together. Times are compared as in `taccl_py.verify.schedule`.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from taccl_py.errors import Violation
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.topology.model import Topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 TOLERANCE = 1e-6
 _ULPS = 16
@@ -43,8 +43,8 @@ class _MachineUse:
     where: str
 
 
-def judge_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Violation, ...]:
-    """Return all objections to schedules of several groups on one machine; none means that they are correct.
+def verify_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Violation, ...]:
+    """Return all errors to schedules of several groups on one machine; none means that they are correct.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ def judge_together(machine: Topology, parts: Sequence[TimedGroup]) -> tuple[Viol
     parts
         The groups.
 
-    Rules: ``common-rank``, ``no-such-rank``, ``other-machine``, ``overlap``, and those of `judge_schedule`.
+    Rules: ``common-rank``, ``no-such-rank``, ``other-machine``, ``overlap``, and those of `verify_schedule`.
     """
     found = list(_check_ranks(machine, parts))
     if found:
         return tuple(found)
     for number, part in enumerate(parts):
-        for violation in judge_schedule(part.schedule):
+        for violation in verify_schedule(part.schedule):
             found.append(replace(violation, where=f"group {number} {violation.where}".strip()))
         found += _check_links(machine, number, part)
     return tuple(found) or tuple(_check_overlaps(machine, parts))

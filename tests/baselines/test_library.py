@@ -8,7 +8,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.transform import resized
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, full, machine, ring, two_nodes
 
 MACHINES = {
@@ -34,14 +34,14 @@ def fastest_us(topology, kind, family, size_bytes, root=0):
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "ndv4-x2" else ()) for name in MACHINES]
 )
 @pytest.mark.parametrize("kind", Kind)
-def test_the_judge_accepts_every_baseline(name, kind):
+def test_the_verifier_accepts_every_baseline(name, kind):
     topology = MACHINES[name]
     root = 1 if kind in (Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER) else 0
     for family, variants in by_family(topology, kind, root).items():
         for variant in variants:
-            assert not judge_schedule(variant.schedule), (family, variant.name)
+            assert not verify_schedule(variant.schedule), (family, variant.name)
             small = resized(variant.schedule, variant.schedule.chunk_bytes / 1000)
-            assert not judge_schedule(small), (family, variant.name)
+            assert not verify_schedule(small), (family, variant.name)
 
 
 def test_which_baselines_there_are_depends_on_links_and_collective():

@@ -16,7 +16,7 @@ from taccl_py.sketch.model import FULLY_CONNECTED, Policy, Rotation, Sketch, Str
 from taccl_py.solvers.limits import Limits
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 from tests.instances import MB, full, machine, nodes_with_nics, two_nodes
 
 LIMITS = Limits(seconds=20, work=2)
@@ -159,12 +159,12 @@ def test_joined_threadblocks_send_and_receive_in_turn():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("instances", [1, 3])
-def test_the_judge_accepts_its_programs(kind, instances):
+def test_the_verifier_accepts_its_programs(kind, instances):
     topology = two_nodes(3, {0: (1,), 1: (0,)}, between=(5.0, 50.0))
     sketch = Sketch("pair", connections={0: (1,), 1: (0,)}, rotations=SWAP)
     effort = Effort(chunk_counts=(2,), seeds=(0,), instances=(instances,))
     (attempt,) = run_taccl(topology, kind, 12 * MB, [sketch], effort, LIMITS)
-    verdict = judge_program(emit_xml(attempt.program, LEGACY), LEGACY, kind=kind)
+    verdict = verify_program(emit_xml(attempt.program, LEGACY), LEGACY, kind=kind)
     assert not verdict.violations
     assert attempt.replayed_us > 0
 

@@ -16,7 +16,7 @@ from taccl_py.campaign.work import Force, carry_out, compute
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 
 CASES = tuple(
     Case(f"{kind} {size}", "ring:4", kind, "templates", size_bytes=size)
@@ -29,12 +29,12 @@ def run(cases, store=None, workers=1):
     return carry_out(cases, store, Force(workers), threading.Event(), lambda _: None)
 
 
-def test_results_are_judged_programs_in_the_order_of_the_cases():
+def test_results_are_verified_programs_in_the_order_of_the_cases():
     outcomes = run(CASES)
     assert [outcome.case for outcome in outcomes] == list(CASES)
     for outcome in outcomes:
         assert outcome.computed
-        assert not judge_program(outcome.kept.program, RUNTIMES["executor"], kind=outcome.case.kind).violations
+        assert not verify_program(outcome.kept.program, RUNTIMES["executor"], kind=outcome.case.kind).violations
         assert outcome.kept.record["size_bytes"] == outcome.case.size_bytes
         assert outcome.kept.record["xml_sha256"] == digest(outcome.kept.program)
 

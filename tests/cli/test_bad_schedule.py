@@ -1,4 +1,4 @@
-"""Broken schedule files: 2 where the file is wrong, 4 where the judge objects; every command that reads one says the same."""
+"""Broken schedule files: 2 where the file is wrong, 4 where the verifier finds errors; every command that reads one says the same."""
 
 import json
 
@@ -100,19 +100,19 @@ def test_check_names_the_rule_that_a_schedule_breaks(taccl, folder, made, name):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_lower_refuses_a_schedule_to_which_the_judge_objects(refuse, folder, made, name):
+def test_lower_refuses_a_schedule_that_the_verifier_rejects(refuse, folder, made, name):
     place, new, _ = REFUSED[name]
     write_json(folder / "bad.json", broken(made, place, new))
     refuse(4, [], "lower", "bad.json", "-o", "out.xml")
 
 
-def test_lower_names_the_file_to_which_the_judge_objects(refuse, folder, made):
+def test_lower_names_the_file_that_the_verifier_rejects(refuse, folder, made):
     write_json(folder / "bad.json", broken(made, "messages", []))
     refuse(4, ["bad.json"], "lower", "bad.json", "-o", "out.xml")
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_simulate_refuses_a_schedule_to_which_the_judge_objects(refuse, folder, made, name):
+def test_simulate_refuses_a_schedule_that_the_verifier_rejects(refuse, folder, made, name):
     place, new, _ = REFUSED[name]
     write_json(folder / "bad.json", broken(made, place, new))
     refuse(4, ["bad.json"], "simulate", "bad.json")

@@ -84,7 +84,7 @@ def test_a_sketch_that_leaves_no_way_ends_with_3_and_names_chunk_rank_and_restri
 ):
     machine = write_json(folder / "machine.json", NODE_FORM)
     sketch = write_json(folder / "sketch.json", changed(SKETCH, place, value))
-    sentence = refuse(3, [restriction, "allow a way"], "synth", machine, "allgather", "--nodes", 2, "--sketch", sketch,
+    sentence = refuse(3, [restriction, "allow a path"], "synth", machine, "allgather", "--nodes", 2, "--sketch", sketch,
                       "-o", "out")  # fmt: skip
     assert sentence.startswith("chunk 0 (of rank 0) cannot get from rank 0 to rank 2")
 

@@ -26,7 +26,7 @@ def test_check_ends_with_4_and_one_line_for_every_broken_rule(taccl, folder, cas
     assert case.rule in {violation["rule"] for violation in found}
 
 
-def test_check_names_every_objection_when_it_is_asked_to(taccl, folder):
+def test_check_names_every_error_when_it_is_asked_to(taccl, folder):
     file = ring_allgather()
     file.step(0, 0, 0)["cnt"] = 0
     file.step(1, 0, 0)["srcbuf"] = "q"

@@ -14,7 +14,7 @@ GOOD, BAD, UNREADABLE, MISSING = "good.xml", "bad.xml", "unreadable.json", "miss
 
 @pytest.fixture
 def some(files, made):
-    """A good file, one that the judge objects to, and one that cannot be read."""
+    """A good file, one that the verifier rejects, and one that cannot be read."""
     (files / GOOD).write_text(made["algorithm.xml"], encoding="utf-8")
     (files / BAD).write_text(made["algorithm.xml"].replace('cnt="1"', 'cnt="0"', 1), encoding="utf-8")
     (files / UNREADABLE).write_text("{", encoding="utf-8")
@@ -238,7 +238,7 @@ def test_a_root_that_is_expected_is_compared(taccl, folder):
     assert "root" in ended.out
 
 
-def test_a_custom_file_of_the_legacy_runtime_is_judged_by_what_it_is_meant_to_do(taccl):
+def test_a_custom_file_of_the_legacy_runtime_is_verified_by_what_it_is_meant_to_do(taccl):
     options = ("--runtime", "legacy", "-o", "out")
     assert taccl("synth", "full:3", "gather", *options).code == 0
     assert taccl("check", "out/algorithm.xml", "--runtime", "legacy", "--collective", "gather").code == 0
@@ -270,7 +270,7 @@ def test_the_root_of_a_schedule_is_compared(taccl):
     assert "is for root 1, and root 2 was asked for" in ended.out
 
 
-def test_a_summary_is_nothing_to_judge(taccl):
+def test_a_summary_is_nothing_to_verify(taccl):
     taccl("synth", "ring:4", "allgather", "-o", "out")
     ended = taccl("check", "out/schedule.json", "out/algorithm.xml", "out/summary.json")
     assert ended.code == 0
@@ -281,7 +281,7 @@ def test_a_summary_is_known_in_every_form_of_json(taccl, folder):
     taccl("synth", "ring:4", "allgather", "-o", "out")
     path = folder / "out" / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()), separators=(",", ":"), sort_keys=True))
-    assert taccl("check", "out/summary.json").out == "out/summary.json: good: a summary, nothing to judge\n"
+    assert taccl("check", "out/summary.json").out == "out/summary.json: good: a summary, nothing to verify\n"
     assert taccl("check", "out").code == 0
 
 
@@ -313,7 +313,7 @@ def test_check_changes_no_file(taccl, some):
     assert tree(some) == before
 
 
-def test_a_plan_for_mscclpp_is_recognised_and_judged(taccl, files):
+def test_a_plan_for_mscclpp_is_recognised_and_verified(taccl, files):
     assert taccl("lower", "schedule.json", "--to", "mscclpp-json", "-o", "plan.json").code == 0
     assert taccl("check", "plan.json", "--collective", "allgather").code == 0
     assert "collective" in taccl("check", "plan.json", "--collective", "reduce").out
@@ -327,7 +327,7 @@ def test_a_plan_for_mscclpp_is_recognised_and_judged(taccl, files):
     assert (ended.code, ended.out) == (2, "plan.json: bad: protocol: is missing; add it\n")
 
 
-def test_of_a_folder_of_synth_schedule_and_program_are_judged(taccl, folder, made):
+def test_of_a_folder_of_synth_schedule_and_program_are_verified(taccl, folder, made):
     assert taccl("synth", "ring:4", "allgather", "--engine", "templates", "-o", "out").code == 0
     (folder / "out" / "progress.json").write_text("{}", encoding="utf-8")  # of taccl synth --progress
     ended = taccl("check", "out")

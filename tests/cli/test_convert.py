@@ -45,7 +45,7 @@ def test_stdout_has_no_room_for_json_beside_the_file(refuse):
     refuse(2, ["--json", "leave one of the two out"], "convert", "old.xml", "-o", "-", "--json")
 
 
-def test_nothing_is_written_to_which_the_judge_objects(refuse, folder):
+def test_nothing_is_written_that_the_verifier_rejects(refuse, folder):
     file = ring_allgather()
     file.step(0, 1, 0)["dstoff"] = 2
     (folder / "bad.xml").write_text(file.text(), encoding="utf-8")

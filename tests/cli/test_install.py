@@ -288,7 +288,7 @@ def test_what_is_no_good_plan_is_not_installed(taccl, plans):
     assert not (plans / "cache").exists()
 
 
-def test_a_folder_of_plans_is_judged_as_a_whole(taccl, plans):
+def test_a_folder_of_plans_is_verified_as_a_whole(taccl, plans):
     assert taccl("install", "small.json", "-o", "cache", "--runtime", "mscclpp").code == 0
     for name in ("cache", "cache/default"):
         checked = taccl("check", name)

@@ -15,7 +15,7 @@ import pytest
 from taccl_py.cli import interrupt
 from taccl_py.errors import Interrupted
 from taccl_py.schedule.files import read_schedule
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.cli.running import environment, tree
 from tests.patience import HANGS_SECONDS, assert_took, ends_within
 
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_the_search_with_the_best_schedule_so_far(start, folde
     assert record["gap"] == 0
     assert sorted(os.listdir(folder / "out")) == ["algorithm.xml", "schedule.json", "summary.json"]
     text = (folder / "out/schedule.json").read_text(encoding="utf-8")
-    assert not judge_schedule(read_schedule(text, "schedule.json"))
+    assert not verify_schedule(read_schedule(text, "schedule.json"))
 
 
 def test_an_interrupt_that_comes_twice_at_once_is_one(start):
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_a_real_search_of_every_solver(start, folder, solver):
         out, err = process.communicate(timeout=HANGS_SECONDS)
         assert process.returncode == 0, err
     assert json.loads(out)["gap"] >= 0
-    assert not judge_schedule(
+    assert not verify_schedule(
         read_schedule((folder / "out/schedule.json").read_text(encoding="utf-8"), "schedule.json")
     )
 
@@ -388,14 +388,14 @@ def test_ctrl_c_ends_the_preparation_of_a_large_problem(start):
 def test_the_time_limit_is_kept(taccl, solver):
     with ends_within(6):
         record = taccl("synth", "mesh:4x4", "alltoall", "--solver", solver, "--time-limit", 1, "--json").json
-        # The search may take its second; reading, bounds, lowering, judging and replaying come on top.
+        # The search may take its second; reading, bounds, lowering, verifying and replaying come on top.
     assert_took(record["solver_seconds"], 2.5)
     assert record["status"] == "feasible"
 
 
 @pytest.mark.slow
 def test_a_large_machine_takes_little_more_than_the_time_limit(start):
-    # The limit is that of the search; 90 000 messages have to be built, judged and written too.
+    # The limit is that of the search; 90 000 messages have to be built, verified and written too.
     with ends_within(20):
         process = start("synth", "ring:300", "allgather", "--time-limit", "1", "-o", "ring.json")
         assert process.wait(timeout=HANGS_SECONDS) == 0
@@ -429,7 +429,7 @@ def test_ctrl_c_ends_the_race_for_a_range_with_files_for_all_sizes(start, folder
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_bounds_of_a_large_machine(start):
-    """Bounds of 512 ranks take seconds, and so does the choice of a way; then 6656 messages are written down and judged."""
+    """Bounds of 512 ranks take seconds, and so does the choice of a way; then 6656 messages are written down and verified."""
     arguments = ("synth", "hpn:64", "allgather", "--engine", "hierarchy", "--size", "1MiB", "--time-limit", "100")
     process = start(*arguments, "-o", "out.json", "--json", command=("-c", ANNOUNCED))
     wait_for(process, "engine begins")

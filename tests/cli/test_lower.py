@@ -8,7 +8,7 @@ import pytest
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.units import format_size
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 
 KEYS = {
     "files", "makespan_us", "replay_us", "runtime", "protocol", "threadblocks", "threadblock_steps", "channels",
@@ -54,12 +54,12 @@ def test_every_runtime_placement_and_number_of_instances(
     assert record["threadblocks"] == program.num_threadblocks
     assert record["replay_us"] > 0
     text = (folder / "a.xml").read_text(encoding="utf-8")
-    assert not judge_program(text, RUNTIMES[runtime], kind=program.kind).violations
+    assert not verify_program(text, RUNTIMES[runtime], kind=program.kind).violations
 
 
 @pytest.mark.parametrize("placement", ["in", "out", "both"])
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_a_plan_for_mscclpp_is_one_that_its_judge_accepts(taccl, folder, schedules, collective, placement):
+def test_a_plan_for_mscclpp_is_one_that_its_verifier_accepts(taccl, folder, schedules, collective, placement):
     (folder / "s.json").write_text(schedules[collective], encoding="utf-8")
     ended = taccl("lower", "s.json", "--to", "mscclpp-json", "--placement", placement, "-o", "plan.json", "--json")
     assert ended.code == 0, ended.err

@@ -3,7 +3,7 @@
 import pytest
 
 from taccl_py.schedule.files import read_schedule
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_schedules_are_written_and_good(taccl, front, folder):
     assert names == ["c2-s2-r3.json", "c6-s3-r7.json", "front.json"]
     for name in names[:2]:
         text = (folder / "points" / name).read_text()
-        assert judge_schedule(read_schedule(text, name)) == ()
+        assert verify_schedule(read_schedule(text, name)) == ()
 
 
 def test_a_file_as_output_is_refused(refuse, front):

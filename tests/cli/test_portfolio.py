@@ -12,7 +12,7 @@ from taccl_py.errors import LimitReached
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "15")
 
@@ -54,7 +54,7 @@ def test_schedules_are_stored_beside_the_files(made):
     for name, made_range in zip(record["files"], record["ranges"], strict=True):
         path = out / "taccl" / name.replace(".xml", ".json")
         schedule = read_schedule(path.read_text(), str(path))
-        assert judge_schedule(schedule) == ()
+        assert verify_schedule(schedule) == ()
         assert schedule.size_bytes == pytest.approx(made_range["max_bytes"])
         assert schedule.origin.bound_us <= schedule.makespan_us * (1 + 1e-9)
 

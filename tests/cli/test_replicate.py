@@ -5,7 +5,7 @@ import json
 import pytest
 
 
-def test_the_file_is_judged_and_the_figures_are_told(taccl):
+def test_the_file_is_verified_and_the_figures_are_told(taccl):
     ended = taccl("replicate", "torus:4x4", "allgather", "--size", "16MB", "--json", "-o", "group.json")
     assert ended.code == 0
     result = json.loads(ended.out)

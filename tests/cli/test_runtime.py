@@ -10,7 +10,7 @@ from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.files import read_profile
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 from tests.measure.calibration import MAKERS, log_text, truth, write_calibration
 
 ON = ("--topology", "mi300x", "--runtime", "rccl")
@@ -173,7 +173,7 @@ def test_a_plan_is_verified_and_its_script_runs(taccl, folder, machine, runtime,
         text = (folder / "plan" / name / f"{name}.xml").read_text()
         program = parse_xml(text, name, RUNTIMES[runtime])
         assert len(program.gpus) == ranks
-        assert not judge_program(text, RUNTIMES[runtime], kind=program.kind).violations
+        assert not verify_program(text, RUNTIMES[runtime], kind=program.kind).violations
     # A stand-in for the launcher, which says what it was asked for.
     launcher = folder / "launcher"
     launcher.write_text("#!/bin/sh\necho $MSCCL_ALGO_DIR$MSCCL_CONFIG $*\n")

@@ -126,7 +126,7 @@ def test_instances_are_for_profiles(refuse):
     refuse(2, ["--instances", "ring-4", "leave"], "simulate", *XML, "--instances", 2)
 
 
-def test_a_wrong_file_is_replayed_when_the_judge_is_not_asked(taccl, files, made):
+def test_a_wrong_file_is_replayed_when_the_verifier_is_not_asked(taccl, files, made):
     value = json.loads(made["schedule.json"])
     write_json(files / "bad.json", {**value, "messages": value["messages"][:-1]})
     assert taccl("simulate", "bad.json").code == 4

@@ -26,7 +26,7 @@ def suite(folder):
     return folder
 
 
-def test_a_catalogue_has_an_index_and_judged_files(taccl, suite):
+def test_a_catalogue_has_an_index_and_verified_files(taccl, suite):
     ended = taccl(*SWEEP, "--json")
     assert ended.code == 0, ended.err
     index = json.loads((suite / "catalogue/index.json").read_text())

@@ -13,8 +13,8 @@ from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
 from taccl_py.synthesis.catalog import ENGINE_NAMES
-from taccl_py.verify.msccl import judge_program
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.msccl import verify_program
+from taccl_py.verify.schedule import verify_schedule
 from tests.cli.inputs import PROFILE, TACCL_SKETCH, write_json
 
 # Other programs rely on these; a new one is added here, none is ever taken away or renamed.
@@ -130,7 +130,7 @@ def test_a_schedule_alone_is_not_lowered(taccl, folder):
     record = taccl("synth", "ring:4", "allgather", "-o", "ring.json", "--json").json
     assert set(record) == {*KEYS, "runtime_note"}
     assert record["files"] == ["ring.json"]
-    assert not judge_schedule(schedule_of(folder, "ring.json"))
+    assert not verify_schedule(schedule_of(folder, "ring.json"))
 
 
 def test_stdout_is_data_and_notes_go_to_stderr(taccl):
@@ -192,7 +192,7 @@ def test_a_root_is_kept_down_to_the_program(taccl, folder, collective):
     assert record["root"] == 2
     assert schedule_of(folder).collective.root == 2
     xml = (folder / "out/algorithm.xml").read_text(encoding="utf-8")
-    assert judge_program(xml, RUNTIMES["executor"]).facts.root == 2
+    assert verify_program(xml, RUNTIMES["executor"]).facts.root == 2
 
 
 def test_a_size_is_counted_as_nccl_tests_does(taccl):

@@ -13,7 +13,7 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
-from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.pipeline import Request, lower_and_verify, synthesize
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
@@ -396,7 +396,7 @@ def test_it_is_read_back_and_synthesized_on(imported, tmp_path, made):
     synthesis = synthesize(
         Request(str(path), Kind.ALLGATHER, size_bytes=1 << 20, engine="greedy", options=options), Events()
     )
-    assert lower_and_judge(synthesis.schedule, LoweringOptions(EXECUTOR)).verdict.violations == ()
+    assert lower_and_verify(synthesis.schedule, LoweringOptions(EXECUTOR)).verdict.violations == ()
 
 
 # SCCL

@@ -10,7 +10,7 @@ from taccl_py.discover.formats import DumpFormat
 from taccl_py.discover.importer import import_machine
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.pipeline import Request, lower_and_verify, synthesize
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
@@ -56,7 +56,7 @@ def rates(template):
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_every_machine_is_synthesized_on_and_judged(imported, tmp_path, name):
+def test_every_machine_is_synthesized_on_and_verified(imported, tmp_path, name):
     nodes = SERVERS[name][1]
     machine = imported(name, nodes=nodes if nodes > 1 else None)
     path = tmp_path / "machine.json"
@@ -64,8 +64,8 @@ def test_every_machine_is_synthesized_on_and_judged(imported, tmp_path, name):
     request = Request(
         str(path), Kind.ALLGATHER, size_bytes=1 << 20, engine="trees", options=Options(limits=Limits(seconds=1.0))
     )
-    synthesis = synthesize(request, Events())  # raises if the judge of schedules objects
-    lowered = lower_and_judge(synthesis.schedule, LoweringOptions(RUNTIMES["executor"]))  # and that of programs
+    synthesis = synthesize(request, Events())  # raises if the verifier of schedules objects
+    lowered = lower_and_verify(synthesis.schedule, LoweringOptions(RUNTIMES["executor"]))  # and that of programs
     assert lowered.verdict.violations == ()
     assert synthesis.schedule.topology.num_nodes == (2 if name == "networkx" else nodes)
     assert synthesis.schedule.makespan_us > 0

@@ -117,7 +117,7 @@ def _topology(shape, ports, links):
 
 @st.composite
 def sketches(draw, shape, *, alike):
-    """Sketch that does not contradict a machine of this shape; it may still leave no way for some chunk."""
+    """Sketch that does not contradict a machine of this shape; it may still leave no path for some chunk."""
     local = list(range(shape.ranks))
     strategy = draw(st.sampled_from(Strategy))
     if strategy is Strategy.SWITCH and shape.ranks < 2:

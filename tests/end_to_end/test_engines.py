@@ -5,7 +5,7 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.pipeline import Request, lower_and_verify, synthesize
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.solvers.limits import Limits
@@ -40,4 +40,4 @@ def test_every_engine_serves_the_smallest_machines_or_says_what_to_use_instead(e
         assert schedule.makespan_us >= least_us
         assert replay_schedule(schedule, schedule.chunk_bytes).makespan_us == pytest.approx(schedule.makespan_us)
         for runtime in (EXECUTOR, RCCL):
-            assert lower_and_judge(schedule, LoweringOptions(runtime)).replay.makespan_us >= least_us
+            assert lower_and_verify(schedule, LoweringOptions(runtime)).replay.makespan_us >= least_us

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from taccl_py.errors import Infeasible, InputError, LimitReached, LoweringError
 from taccl_py.lowering.lower import CallPlacement, LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.files import read_schedule, write_schedule
 from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES, load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.end_to_end.machines import Case, cases
 from tests.instances import quiet_pulp
 from tests.lowering.execute import execute
@@ -47,7 +47,7 @@ class Found:
 
 
 def found(case, engine, limits):
-    """The engine's answer; a drawn sketch may leave no way for some chunk, and not every engine serves everything."""
+    """The engine's answer; a drawn sketch may leave no path for some chunk, and not every engine serves everything."""
     chunks_per_rank = case.chunks_per_rank if engine == "milp" else None
     demand = Demand(case.topology, case.kind, case.size_bytes, case.root, case.sketch, chunks_per_rank)
     expected = (Infeasible,) if engine == "milp" else (Infeasible, InputError, LimitReached)
@@ -86,9 +86,9 @@ def wishes(draw):
 
 
 def require_sound(answer):
-    """The schedule survives its file, its judge and its replay."""
+    """The schedule survives its file, its verifier and its replay."""
     schedule = answer.schedule
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us >= answer.least_us
     assert read_schedule(write_schedule(schedule), "schedule.json") == schedule
     replay = replay_schedule(schedule, schedule.chunk_bytes)
@@ -96,9 +96,9 @@ def require_sound(answer):
 
 
 def require_good_xml(answer, options):
-    """The XML passes its judge (else lower_and_judge raises), runs rightly, and is not faster than what is possible."""
+    """The XML passes its verifier (else lower_and_verify raises), runs rightly, and is not faster than what is possible."""
     try:
-        lowered = lower_and_judge(answer.schedule, options)
+        lowered = lower_and_verify(answer.schedule, options)
     except LoweringError as error:
         event(f"refused for its {error.limit}")
         if error.limit not in LIMITS:

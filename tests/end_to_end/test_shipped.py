@@ -11,7 +11,7 @@ import pytest
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.lowering.lower import CallPlacement, LoweringOptions
-from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.pipeline import Request, lower_and_verify, synthesize
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.schedule.files import read_schedule, write_schedule
 from taccl_py.simulate.schedule_replay import replay_schedule
@@ -20,8 +20,8 @@ from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
 from taccl_py.topology.catalog import list_topologies
-from taccl_py.verify.msccl import judge_program
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.msccl import verify_program
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import quiet_pulp
 
 pytestmark = quiet_pulp
@@ -111,19 +111,19 @@ def require_all_good(case, ways):
     synthesis = synthesized(case)
     schedule = read_schedule(write_schedule(synthesis.schedule), "schedule.json")
     assert schedule == synthesis.schedule
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     least_us = synthesis.bound.time_us * (1 - 1e-9)
     assert schedule.makespan_us >= least_us
     assert replay_schedule(schedule, schedule.chunk_bytes).makespan_us == pytest.approx(schedule.makespan_us)
     for runtime, placement in ways:
-        lowered = lower_and_judge(schedule, LoweringOptions(runtime, placement))
+        lowered = lower_and_verify(schedule, LoweringOptions(runtime, placement))
         require_good_text(case, schedule, lowered.text, runtime, placement)
         assert lowered.replay.makespan_us >= least_us, (runtime.name, placement)
 
 
 def require_good_text(case, schedule, text, runtime, placement):
     """What ``taccl check`` says about the file alone: it is good, and it is what was asked for."""
-    verdict = judge_program(text, runtime)
+    verdict = verify_program(text, runtime)
     assert verdict.violations == (), (runtime.name, placement)
     facts = verdict.facts
     assert (facts.kind, facts.num_ranks) == (case.kind, schedule.topology.num_ranks)

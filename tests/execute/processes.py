@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, lower_and_judge, synthesize
+from taccl_py.pipeline import Request, lower_and_verify, synthesize
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
@@ -62,5 +62,5 @@ def write_samples(folder, num_ranks):
             request = Request(
                 topology=f"{shape}:{num_ranks}", kind=kind, size_bytes=1 << 16, options=Options(limits=limits)
             )
-            text = lower_and_judge(synthesize(request, Events()).schedule, LoweringOptions(EXECUTOR)).text
+            text = lower_and_verify(synthesize(request, Events()).schedule, LoweringOptions(EXECUTOR)).text
             (folder / f"{kind}-{shape}.xml").write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ def outcomes(plan, *, size=4096, types=(DataType.INT32,), operators=(Operator.SU
     return [run_local(plan, call, where) for call in calls]
 
 
-def objections(plan, **how):
+def violations(plan, **how):
     """Rules that a run breaks."""
     try:
         return ["wrong-result" for outcome in outcomes(plan, **how) if outcome.num_wrong]

@@ -11,7 +11,7 @@ from taccl_py.execute import runs
 from taccl_py.execute.plan import DataType, Operator, cut_size
 from taccl_py.execute.runs import Call, Conditions, run_local
 from taccl_py.runtimes import EXECUTOR, RCCL
-from tests.execute.running import objections, outcomes, plan_of
+from tests.execute.running import outcomes, plan_of, violations
 from tests.verify.msccl.files import (
     RIGHT_FILES,
     add,
@@ -56,7 +56,7 @@ def test_a_message_holds_as_many_chunks_as_its_payload(size, chunk, together):
 
 
 # Races can end well, and overlapping cells are copied as they were. The others here: what a nop does to the kernel's count is
-# for the judge alone, and what is read too early is overwritten later.
+# for the verifier alone, and what is read too early is overwritten later.
 HARMLESS = {"count_shifted_by_free_nop", "a_non_roots_cell_in_place"}
 FOUND = {"deadlock", "fifo-deadlock", "unwritten-read", "mixed-sum", "double-counting", "wrong-result", "null-buffer",
          "input-overwritten"}  # fmt: skip
@@ -65,11 +65,11 @@ CASES = [case for case in RUN_CASES if case.rule in FOUND and case.name not in H
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.rule}:{case.name}" for case in CASES])
-def test_what_the_judge_objects_to_goes_wrong_on_real_data(case):
+def test_what_the_verifier_rejects_goes_wrong_on_real_data(case):
     file = case.make()
     case.change(file)
     plan = plan_of(file)
-    assert SAME.get(case.rule, {"wrong-result", "null-buffer"}) & set(objections(plan))
+    assert SAME.get(case.rule, {"wrong-result", "null-buffer"}) & set(violations(plan))
 
 
 def test_a_sum_that_counts_twice_is_named_by_rank_chunk_and_offset():
@@ -94,7 +94,7 @@ def test_an_input_that_was_changed_is_wrong_even_when_the_result_is_right():
     file = ring_allgather()
     add(file, 1, -1, -1, [step("cpy", "o1", "i0", after=(1, 0))])
     file.step(1, 1, 0)["hasdep"] = 1
-    assert objections(plan_of(file)) == []
+    assert violations(plan_of(file)) == []
     add(file, 1, -1, -1, [step("cpy", "o0", "i0", after=(0, 1))])
     file.step(1, 0, 1)["hasdep"] = 1
     file.attributes["inplace"] = 0
@@ -166,8 +166,8 @@ def test_a_race_shows_when_threadblocks_take_turns_at_random():
         add(file, rank, -1, -1, [step("cpy", "i0", "o0")])
         add(file, rank, 1 - rank, 1 - rank, [step("s", "i0"), step("rrc", "i0", "o0")])
     plan = plan_of(file)
-    assert objections(plan) == []
-    found = [objections(plan, shuffled=True, seed=seed, size=64) for seed in range(20)]
+    assert violations(plan) == []
+    found = [violations(plan, shuffled=True, seed=seed, size=64) for seed in range(20)]
     assert [] in found
     assert ["wrong-result"] in found
 
@@ -175,15 +175,15 @@ def test_a_race_shows_when_threadblocks_take_turns_at_random():
 def test_a_program_is_stuck_only_at_sizes_where_its_messages_do_not_fit():
     """Four chunks in one step: one message while they fit, four above half of a Simple message, and two slots."""
     plan = plan_of(both_send_first(1, 4, proto="Simple"))
-    assert objections(plan, size=8 * MIB) == []
-    assert "deadlock" in objections(plan, size=8 * MIB + 8 * 4)
+    assert violations(plan, size=8 * MIB) == []
+    assert "deadlock" in violations(plan, size=8 * MIB + 8 * 4)
 
 
 def test_runtimes_differ_in_what_a_message_holds():
     """LL of RCCL carries half as much."""
     plan = plan_of(both_send_first(5, 2))
-    assert objections(plan, size=20 * 16384, runtime=EXECUTOR) == []
-    assert "deadlock" in objections(plan, size=20 * 16384, runtime=RCCL)
+    assert violations(plan, size=20 * 16384, runtime=EXECUTOR) == []
+    assert "deadlock" in violations(plan, size=20 * 16384, runtime=RCCL)
 
 
 def test_columns_are_those_of_nccl_tests():
@@ -232,13 +232,13 @@ def test_corrupting_any_one_message_is_noticed(monkeypatch):
             push(self, connection, message)
 
         monkeypatch.setattr(LocalQueues, "push", corrupted)
-        assert objections(plan) == []
+        assert violations(plan) == []
         for number in range(len(sent)):
             sent.clear()
             victim[0] = number
-            assert objections(plan) == ["wrong-result"]
+            assert violations(plan) == ["wrong-result"]
         monkeypatch.undo()
 
 
-def test_places_in_sentences_are_those_of_the_judge():
+def test_places_in_sentences_are_those_of_the_verifier():
     assert re.fullmatch(r"gpu \d+ tb \d+ step \d+", refusal(plan_of(both_send_first(3, proto="Simple")))[0].where)

@@ -33,8 +33,8 @@ from tests.verify.mscclpp.plans import (
     two_allgather_by_proxy,
     two_allreduce,
 )
-from tests.verify.mscclpp.test_judge import broadcast, circle, with_barrier
 from tests.verify.mscclpp.test_switch import three_allreduce
+from tests.verify.mscclpp.test_verifier import broadcast, cycle, with_barrier
 
 pytestmark = quiet_pulp
 
@@ -133,7 +133,7 @@ def test_what_a_flush_has_waited_for_may_be_overwritten(flushed):
     ("value", "says"),
     [
         (changed(two_allgather(), lambda v: ops_of(v).pop(6)), "gpu 1 tb 0 step 7: waits for a signal of gpu 0 on memory"),
-        (circle(), "gpu 0 tb 0 step 0: waits for semaphore 0"),
+        (cycle(), "gpu 0 tb 0 step 0: waits for semaphore 0"),
         (changed(with_barrier(), lambda v: ops_of(v, 0, 1).pop(1)), "gpu 0 tb 0 step 8: waits at barrier 0"),
         (changed(two_allgather(), lambda v: ops_of(v).pop(7)), "gpu 0: gpu 1 signals more on memory channel 0"),
         (
@@ -141,7 +141,7 @@ def test_what_a_flush_has_waited_for_may_be_overwritten(flushed):
             "gpu 0 tb 0 step 4: it uses chunks 5..5 of the output, which has 2",
         ),
     ],
-    ids=["no signal", "circle", "barrier", "left over", "outside"],
+    ids=["no signal", "cycle", "barrier", "left over", "outside"],
 )  # fmt: skip
 def test_a_plan_that_stops_or_does_what_cannot_be_done_is_told_where(value, says):
     with pytest.raises(InvalidArtifact) as caught:

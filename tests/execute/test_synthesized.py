@@ -8,7 +8,7 @@ from taccl_py.collective import COMBINING
 from taccl_py.errors import LoweringError
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.reader import read_plan
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from tests.end_to_end.machines import cases
 from tests.end_to_end.test_properties import LIMITS, greedy, wishes
 from tests.execute.running import outcomes
@@ -34,7 +34,7 @@ def require_right(text, collective, *, runtime, types, seed):
 def check(case, options, types, seed):
     schedule = greedy(case).schedule
     try:
-        lowered = lower_and_judge(schedule, options)
+        lowered = lower_and_verify(schedule, options)
     except LoweringError as error:
         event(f"refused for its {error.limit}")
         if error.limit not in LIMITS:

@@ -1,17 +1,17 @@
-"""Files of other tools, converted, pass the judge of the runtime and run to the right result."""
+"""Files of other tools, converted, pass the verifier of the runtime and run to the right result."""
 
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
-from taccl_py.conversion import convert_and_judge
+from taccl_py.conversion import convert_and_verify
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.execute.reader import read_plan
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.foreign import LocalCopy, read_foreign, runs_of
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, RUNTIMES
 from tests.execute.running import outcomes
 from tests.lowering.cases import random_schedule
@@ -30,7 +30,7 @@ every_runtime = pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=list(R
 
 def converted(text, runtime=EXECUTOR, **how):
     """What a file becomes, after it has run to the right result wherever it says that it is for."""
-    found = convert_and_judge(text, "old.xml", runtime, **how)
+    found = convert_and_verify(text, "old.xml", runtime, **how)
     plan = read_plan(found.text, "new.xml", kind=found.program.kind)
     for shuffled in (False, True):
         wrong = [
@@ -203,7 +203,7 @@ def test_what_cannot_be_guessed_is_named_with_its_line(missing):
 @given(seed=st.integers(0, 9999), kind=st.sampled_from(Kind), source=st.sampled_from([EXECUTOR, RCCL]), data=st.data())
 def test_what_we_make_for_one_runtime_can_be_converted_for_another(seed, kind, source, data):
     try:
-        lowered = lower_and_judge(random_schedule(seed, kind), LoweringOptions(source))
+        lowered = lower_and_verify(random_schedule(seed, kind), LoweringOptions(source))
         converted(lowered.text, data.draw(st.sampled_from(list(RUNTIMES.values()))), kind=kind)
     except LoweringError:
         reject()

@@ -11,10 +11,10 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.fold import folded
 from taccl_py.lowering.lower import LoweringOptions, lower
-from taccl_py.pipeline import lower_and_judge, replay_at
+from taccl_py.pipeline import lower_and_verify, replay_at
 from taccl_py.runtimes import EXECUTOR, MAX_COUNT
 from taccl_py.schedule.ir import Schedule
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.lowering import cases
 from tests.lowering.execute import execute
 
@@ -59,8 +59,8 @@ def test_what_is_folded_is_the_same_schedule_and_gives_the_right_result(seed, nu
 
 def test_a_message_of_many_chunks_takes_one_step_and_pays_once():
     schedule = in_parts(cases.recursive_doubling(4), 72)
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
-    assert judge_schedule(schedule) == ()
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
+    assert verify_schedule(schedule) == ()
     assert longest(schedule) == 4 * 72
     assert lowered.program.num_chunks_per_loop == 4 * 72 // 6
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)

@@ -11,11 +11,11 @@ from taccl_py.lowering.images import RankImages
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_patterns, lower_ranks
-from taccl_py.pipeline import Request, lower_group_and_judge, lower_one_rank, synthesize_group
+from taccl_py.pipeline import Request, lower_group_and_verify, lower_one_rank, synthesize_group
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.synthesis.engine import Events
-from taccl_py.verify.msccl import ProgramVerdict, judge_program
+from taccl_py.verify.msccl import ProgramVerdict, verify_program
 
 OPTIONS = LoweringOptions(EXECUTOR)
 
@@ -27,9 +27,9 @@ def group(machine, kind, size_bytes=1 << 20, chunks=1):
 
 @pytest.mark.parametrize("kind", GROUP_KINDS)
 @pytest.mark.parametrize("machine", ["ring:5", "torus:4x4", "hpn:3", pytest.param("ndv4-x2", marks=pytest.mark.slow)])
-def test_the_judge_accepts_what_was_lowered_rank_by_rank(machine, kind):
+def test_the_verifier_accepts_what_was_lowered_rank_by_rank(machine, kind):
     schedule = group(machine, kind) if "-x" not in machine else group_of_nodes("ndv4", 2, kind)
-    lowered = lower_group_and_judge(schedule, OPTIONS)
+    lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     assert len(lowered.program.gpus) == schedule.topology.num_ranks
 
@@ -38,7 +38,7 @@ def test_the_judge_accepts_what_was_lowered_rank_by_rank(machine, kind):
 @pytest.mark.parametrize(("machine", "size_bytes"), [("hpn:3", 1 << 26), ("switch:6", 1 << 20)])
 def test_where_ports_are_shared_the_xml_takes_as_long_as_the_schedule(machine, size_bytes, kind):
     schedule = group(machine, kind, size_bytes)
-    lowered = lower_group_and_judge(schedule, OPTIONS)
+    lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
     assert lowered.port_order is PortOrder.SENDS
 
@@ -48,7 +48,7 @@ def test_where_ports_are_shared_the_xml_takes_as_long_as_the_schedule(machine, s
 )
 def test_where_ranks_differ_those_of_a_role_do_the_same(machine, kind):
     schedule = group(machine, kind)
-    lowered = lower_group_and_judge(schedule, OPTIONS)
+    lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     for rank, gpu in enumerate(lowered.program.gpus):
         root = lowered.program.gpus[schedule.root_of(rank)]
@@ -58,42 +58,42 @@ def test_where_ranks_differ_those_of_a_role_do_the_same(machine, kind):
 def test_a_small_schedule_whose_roles_do_not_fit_together_is_lowered_as_a_whole(monkeypatch):
     schedule = group("dgx1", Kind.ALLGATHER)
     monkeypatch.setattr("taccl_py.pipeline.lower_ranks", _disagreeing)
-    assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
+    assert lower_group_and_verify(schedule, OPTIONS).verdict.violations == ()
     monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
     with pytest.raises(LoweringError, match="no agreement"):
-        lower_group_and_judge(schedule, OPTIONS)
+        lower_group_and_verify(schedule, OPTIONS)
 
 
 def test_up_to_which_size_ranks_do_not_stop_is_seen_of_all_of_them(monkeypatch):
     """Delegates in two nodes send to each other before they receive, and connections hold two operations of Simple."""
     schedule = group_of_nodes("dgx2", 2, Kind.ALLTOALL, 1 << 24)
-    monkeypatch.setattr("taccl_py.pipeline.lower_and_judge", lambda *_: pytest.fail("lowered as a whole"))
-    lowered = lower_group_and_judge(schedule, OPTIONS)
+    monkeypatch.setattr("taccl_py.pipeline.lower_and_verify", lambda *_: pytest.fail("lowered as a whole"))
+    lowered = lower_group_and_verify(schedule, OPTIONS)
     assert (lowered.program.max_bytes, lowered.verdict.violations) == (1 << 25, ())
     monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
     with pytest.raises(LoweringError, match="would wait for each other for ever; use taccl synth"):
-        lower_group_and_judge(schedule, replace(OPTIONS, max_bytes=1 << 26))
+        lower_group_and_verify(schedule, replace(OPTIONS, max_bytes=1 << 26))
 
 
 @pytest.mark.parametrize(("rule", "error"), [("race", InvalidArtifact), ("fifo-deadlock", LoweringError)])
-def test_an_objection_is_raised_unless_ranks_that_were_lowered_alone_wait_for_each_other(monkeypatch, rule, error):
+def test_an_error_is_raised_unless_ranks_that_were_lowered_alone_wait_for_each_other(monkeypatch, rule, error):
     schedule = group("dgx1", Kind.ALLGATHER)
     verdict = ProgramVerdict(None, (Violation("gpu 0", rule, "made up"),), ())
-    monkeypatch.setattr("taccl_py.pipeline.judge_program", lambda *_, **__: verdict)
+    monkeypatch.setattr("taccl_py.pipeline.verify_program", lambda *_, **__: verdict)
     whole = []
-    monkeypatch.setattr("taccl_py.pipeline.lower_and_judge", lambda *_: whole.append(1))
+    monkeypatch.setattr("taccl_py.pipeline.lower_and_verify", lambda *_: whole.append(1))
     if error is LoweringError:
-        assert (lower_group_and_judge(schedule, OPTIONS), whole) == (None, [1])
+        assert (lower_group_and_verify(schedule, OPTIONS), whole) == (None, [1])
         monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
     with pytest.raises(error):
-        lower_group_and_judge(schedule, OPTIONS)
+        lower_group_and_verify(schedule, OPTIONS)
 
 
 def test_a_rank_of_what_is_lowered_as_a_whole_is_a_part_of_that(monkeypatch):
     schedule = group("dgx1", Kind.ALLGATHER)
-    by_ranks = lower_group_and_judge(schedule, OPTIONS).program
+    by_ranks = lower_group_and_verify(schedule, OPTIONS).program
     monkeypatch.setattr("taccl_py.pipeline.lower_ranks", _disagreeing)
-    whole = lower_group_and_judge(schedule, OPTIONS).program
+    whole = lower_group_and_verify(schedule, OPTIONS).program
     assert whole != by_ranks
     program, _ = lower_one_rank(schedule, 3, OPTIONS)
     assert program.gpus[3] == whole.gpus[3]
@@ -107,7 +107,7 @@ def _disagreeing(*_):
 def test_links_that_are_images_of_each_other_get_as_many_channels():
     """24 chunks of 16 ranks are too many steps for one threadblock, first on one side of a connection, later on the other."""
     schedule = group("hpn:2", Kind.ALLGATHER, 1 << 24, chunks=24)
-    lowered = lower_group_and_judge(schedule, OPTIONS)
+    lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.program.num_channels > 1
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
 
@@ -115,7 +115,7 @@ def test_links_that_are_images_of_each_other_get_as_many_channels():
 def test_without_room_for_turns_messages_pass_ports_as_they_come(monkeypatch):
     schedule = group("hpn:2", Kind.ALLREDUCE)
     monkeypatch.setattr("taccl_py.lowering.parts._lower_one", _refuses_turns(parts._lower_one))
-    lowered = lower_group_and_judge(schedule, OPTIONS)
+    lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     assert lowered.port_order is PortOrder.FREE
 
@@ -136,7 +136,7 @@ def group_of_nodes(machine, nodes, kind, size_bytes=1 << 20):
 
 @pytest.mark.parametrize("runtime", [RCCL, LEGACY])
 def test_every_runtime_is_served(runtime):
-    assert lower_group_and_judge(group("torus:3x3", Kind.ALLREDUCE), LoweringOptions(runtime)).verdict.violations == ()
+    assert lower_group_and_verify(group("torus:3x3", Kind.ALLREDUCE), LoweringOptions(runtime)).verdict.violations == ()
 
 
 def test_rank_0_is_lowered_as_among_all_the_others():
@@ -169,7 +169,7 @@ def test_where_neighbours_would_be_torn_apart_every_rank_is_lowered_by_itself(mo
     (program,) = lower_ranks(schedule, lower_patterns(schedule, OPTIONS), [0])
     assert any(step.count > 1 for tb in program.gpus[0].threadblocks for step in tb.steps)
     assert not RankImages(schedule, [program.gpus[0]], 1).are_whole
-    assert lower_group_and_judge(schedule, OPTIONS).verdict.violations == ()
+    assert lower_group_and_verify(schedule, OPTIONS).verdict.violations == ()
 
 
 @pytest.mark.parametrize(("machine", "kind"), [("hpn:3", Kind.ALLTOALL), ("ring:6", Kind.ALLGATHER)])
@@ -184,7 +184,7 @@ def test_with_seams_no_step_is_torn_apart(monkeypatch, machine, kind):
         images.of(rank) for rank in range(schedule.topology.num_ranks)
     ]
     joined = join_ranks(programs)
-    assert judge_program(emit_xml(joined, EXECUTOR), EXECUTOR, kind=kind).violations == ()
+    assert verify_program(emit_xml(joined, EXECUTOR), EXECUTOR, kind=kind).violations == ()
 
 
 def test_seams_are_where_a_translation_parts_neighbours():
@@ -204,7 +204,7 @@ def test_where_neighbours_stay_together_other_ranks_are_images():
         step.count > 1 and step.src.buffer is Buffer.INPUT for tb in patterns[0].threadblocks for step in tb.steps
     )
     assert RankImages(schedule, patterns, 1).are_whole
-    lowered = lower_group_and_judge(schedule, OPTIONS)
+    lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
 

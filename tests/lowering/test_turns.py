@@ -11,7 +11,7 @@ from taccl_py.schedule.layout import UntimedMessage as Hop
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.topology.model import Link
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import chain
 from tests.lowering import cases
 from tests.lowering.cases import machine_with_ports
@@ -121,7 +121,7 @@ def replayed_us(schedule, order, runtime=EXECUTOR):
 )
 @pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=list(RUNTIMES))
 def test_turns_make_the_program_as_fast_as_its_schedule(schedule, times_us, runtime):
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == min(times_us.values())
     assert {order: replayed_us(schedule, order, runtime) for order in PortOrder} == times_us
 

@@ -7,7 +7,7 @@ from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Protocol
 from taccl_py.measure.runtime_programs import in_order, ring_allgather, ring_allreduce
 from taccl_py.runtimes import EXECUTOR, RCCL
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 3, 1, 2), (2, 0, 4, 1, 3), tuple(range(16)), tuple(range(22))])
@@ -21,7 +21,7 @@ def test_programs_around_a_ring_do_what_their_collective_says(order, runtime):
     ):
         program = in_order(made, order)
         text = emit_xml(program, runtime)
-        violations = judge_program(text, runtime, kind=program.kind).violations
+        violations = verify_program(text, runtime, kind=program.kind).violations
         assert {one.rule for one in violations} <= {"max-bytes-unsafe"}
         follows = {order[place]: order[(place + 1) % ranks] for place in range(ranks)}
         for rank, gpu in enumerate(program.gpus):

@@ -84,7 +84,7 @@ def test_more_files_than_the_runtime_loads_are_refused():
         plan_installation(offers, LEGACY, "/algos", trim=False)
 
 
-def test_what_the_judge_refuses_is_not_installed():
+def test_what_the_verifier_refuses_is_not_installed():
     file = ring_allgather()
     file.step(0, 1, 0)["dstoff"] = 2
     with pytest.raises(InvalidArtifact, match="wrong-result"):

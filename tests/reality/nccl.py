@@ -164,7 +164,7 @@ def factors(errors: Sequence[float]) -> str:
     return f"x{median:.2f} x{p90:.2f}"
 
 
-def judged(log: MeasuredLog) -> dict[str, list[float]]:
+def verified(log: MeasuredLog) -> dict[str, list[float]]:
     """Errors of a log: left out, after five rows of it, above 16 MiB with the machine's own fit, NCCL's tuner, links alone."""
     gpu = log.observations[0].machine.topology.gpu
     own = fit_scales(log.observations, profile_without(log.name, gpu)).profile

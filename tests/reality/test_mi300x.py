@@ -12,7 +12,7 @@ from taccl_py.measure.runtime_fit import fit_runtime, program_observations, prog
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.runtimes import RCCL
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 from tests.reality.mi300x import ONE_OF_EACH, all_observations, fitted_to, observations, program_of, programs, times
 
 
@@ -59,13 +59,13 @@ def test_the_model_chooses_nearly_the_best_of_the_given_files():
 @pytest.mark.parametrize(("name", "safe_mib"), [("ar_allpair_simple_x_1", 32), ("ar_allpair_simple_x_4", 128)])
 def test_simple_allreduce_is_safe_up_to_where_its_log_ends(name, safe_mib):
     program = program_of(name)
-    facts = judge_program(emit_xml(program, RCCL), RCCL, kind=program.kind).facts
+    facts = verify_program(emit_xml(program, RCCL), RCCL, kind=program.kind).facts
     assert facts.safe_max_bytes == safe_mib << 20
     assert max(size for size, _ in times()[name]) <= safe_mib << 20
     limited = replace(program, max_bytes=safe_mib << 20)
-    assert not judge_program(emit_xml(limited, RCCL), RCCL, kind=program.kind).violations
+    assert not verify_program(emit_xml(limited, RCCL), RCCL, kind=program.kind).violations
     beyond = replace(program, max_bytes=(safe_mib << 20) + 1)
-    assert judge_program(emit_xml(beyond, RCCL), RCCL, kind=program.kind).violations
+    assert verify_program(emit_xml(beyond, RCCL), RCCL, kind=program.kind).violations
 
 
 def test_a_fit_finds_the_profile_that_made_the_times():

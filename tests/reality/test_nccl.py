@@ -25,13 +25,13 @@ from tests.reality.nccl import (
     errors_after_five,
     errors_left_out,
     fitted_without,
-    judged,
     machine,
     median_and_p90,
     neutral_error,
     peak_gbps,
     read_logs,
     tuner_error,
+    verified,
 )
 
 NAMED = [log for log in read_logs() if log.named]
@@ -85,7 +85,7 @@ def test_five_rows_of_a_log_scale_the_profile_that_was_fitted_without_it() -> No
 
 @pytest.mark.slow
 def test_above_16_mib_a_machines_own_fit_is_closer() -> None:
-    errors = [one for log in NAMED for one in judged(log)["own_large"]]
+    errors = [one for log in NAMED for one in verified(log)["own_large"]]
     assert median_and_p90(errors)[0] <= 1.06
 
 

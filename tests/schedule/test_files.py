@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from taccl_py.errors import InputError
 from taccl_py.schedule.files import read_schedule, write_schedule
 from taccl_py.schedule.ir import Origin
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.simulate.cases import relayed_scatter, ring_allgather, ring_allreduce, schedules
 
 ORIGIN = Origin("milp", "highs", "", 7, "optimal", 1 / 3, "port 0 must carry 3 chunks")
@@ -121,12 +121,12 @@ def test_what_json_cannot_hold_is_not_written():
         write_schedule(replace(ring_allgather(3), chunk_bytes=math.inf))
 
 
-def test_a_wrong_schedule_can_be_read_so_that_the_judge_can_say_what_is_wrong():
+def test_a_wrong_schedule_can_be_read_so_that_the_verifier_can_say_what_is_wrong():
     schedule = ring_allreduce(3)
     wrong = replace(schedule, messages=(replace(schedule.messages[0], start_us=-1.0), *schedule.messages[2:]))
     again = read_schedule(write_schedule(wrong), "x.json")
     assert again == wrong
-    assert judge_schedule(again) == judge_schedule(wrong) != ()
+    assert verify_schedule(again) == verify_schedule(wrong) != ()
 
 
 def changed(place, value):
@@ -228,6 +228,6 @@ def test_a_file_with_any_field_changed_is_read_or_refused_and_never_worse(place,
         named = refused.path
     else:
         named = "x.json"
-        judge_schedule(schedule)
+        verify_schedule(schedule)
         assert read_schedule(write_schedule(schedule), "x.json") == schedule
     assert named == "x.json"

@@ -10,8 +10,8 @@ from taccl_py.schedule.group_files import read_group, write_group
 from taccl_py.schedule.ir import Message, Origin
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Topology
-from taccl_py.verify.group import judge_group
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.group import verify_group
+from taccl_py.verify.schedule import verify_schedule
 
 # 1 MB over a link of the formula takes 0.5 + 20 us.
 STEP = 20.5
@@ -58,11 +58,11 @@ def test_figures_of_the_whole_come_from_the_base(ring):
     assert ring.busbw_gbps == pytest.approx(4e6 / (2 * STEP) / 1000 * 3 / 4)
 
 
-def test_the_whole_is_a_schedule_to_which_the_judge_of_schedules_does_not_object(ring):
+def test_the_whole_is_a_schedule_to_which_the_verifier_of_schedules_accepts(ring):
     whole = ring.expanded()
-    assert judge_schedule(whole) == ()
+    assert verify_schedule(whole) == ()
     assert (len(whole.messages), whole.makespan_us) == (12, 2 * STEP)
-    assert judge_schedule(exchange().expanded()) == ()
+    assert verify_schedule(exchange().expanded()) == ()
     assert exchange().expanded().scratch == ((3 * 4 + 1,), (0 * 4 + 2,), (1 * 4 + 3,), (2 * 4 + 0,))
 
 
@@ -81,8 +81,8 @@ def together():
 
 def test_chunks_that_go_together_are_translated_together():
     schedule = together()
-    assert judge_group(schedule) == ()
-    assert judge_schedule(schedule.expanded()) == ()
+    assert verify_group(schedule) == ()
+    assert verify_schedule(schedule.expanded()) == ()
     # Rank 3 sends what it has for ranks 1 and 0 to rank 1, in that order.
     (sent,) = [m for m in schedule.sent_by(3) if m.packed]
     assert (schedule.topology.links[sent.link].dst, sent.chunks) == (1, (3 * 4 + 1, 3 * 4 + 0))
@@ -106,8 +106,8 @@ def test_one_rank_of_each_role_stands_for_the_others():
     schedule = two_roles()
     assert schedule.roots == (0, 1)
     assert (schedule.num_messages, schedule.makespan_us) == (12, 3 * STEP)
-    assert judge_group(schedule) == ()
-    assert judge_schedule(schedule.expanded()) == ()
+    assert verify_group(schedule) == ()
+    assert verify_schedule(schedule.expanded()) == ()
     # Rank 2 does for its node what rank 0 does for the other: its own chunk, 2, goes to ranks 3 and 0, and rank 3's to rank 0.
     sent = [(schedule.topology.links[m.link].dst, m.chunks, m.start_us) for m in schedule.sent_by(2)]
     assert sorted(sent) == [
@@ -120,8 +120,8 @@ def test_one_rank_of_each_role_stands_for_the_others():
 
 def test_pairs_of_roles_exchange_what_they_have():
     schedule = two_roles(Kind.ALLTOALL)
-    assert judge_group(schedule) == ()
-    assert judge_schedule(schedule.expanded()) == ()
+    assert verify_group(schedule) == ()
+    assert verify_schedule(schedule.expanded()) == ()
 
 
 def test_parts_of_all_ranks_are_the_whole(ring):

@@ -1,14 +1,14 @@
-"""Schedules in TE-CCL's words become schedules that gather everything, and programs to which the judge does not object."""
+"""Schedules in TE-CCL's words become schedules that gather everything, and programs that the verifier accepts."""
 
 import json
 
 import pytest
 
-from taccl_py.conversion import convert_and_judge
+from taccl_py.conversion import convert_and_verify
 from taccl_py.errors import InputError
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.teccl import read_teccl_schedule
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 
 def written(gpus=(0, 1, 2, 3), chunks=1, *, flows=None, demand=None):
@@ -31,14 +31,14 @@ def written(gpus=(0, 1, 2, 3), chunks=1, *, flows=None, demand=None):
 @pytest.mark.parametrize(("gpus", "chunks"), [((0, 1, 2, 3), 1), ((1, 2, 4, 8), 2), ((0, 16), 3)])
 def test_a_ring_gathers_everything_in_as_many_epochs(gpus, chunks):
     schedule = read_teccl_schedule(written(gpus, chunks), "s.json")
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.collective.num_ranks == len(gpus)
     assert schedule.makespan_us == pytest.approx(2.0 * (len(gpus) - 1) * chunks)
 
 
 @pytest.mark.parametrize("runtime", ["executor", "rccl", "legacy"])
 def test_it_is_converted_to_a_program(runtime):
-    found = convert_and_judge(written(chunks=2), "s.json", RUNTIMES[runtime])
+    found = convert_and_verify(written(chunks=2), "s.json", RUNTIMES[runtime])
     assert found.verdict.violations == ()
     assert found.text.startswith("<algo")
 

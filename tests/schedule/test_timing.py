@@ -8,7 +8,7 @@ from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_messages, find_deliveries, time_messages
 from taccl_py.schedule.transform import drafts_of, resized
 from taccl_py.topology.model import Link, Port
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, chain, machine, ring, star_in
 from tests.simulate.cases import schedules
 
@@ -100,7 +100,7 @@ def test_building_cuts_places_and_times():
     schedule = build_schedule(
         chain(3, 1.0, 10.0), collective, MB, [UntimedMessage(0, (1, 2), 0, 1), UntimedMessage(1, (2,), 1, 2)]
     )
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.scratch == ((), (1, 2), ())
     assert [(m.chunks, m.start_us, m.end_us) for m in schedule.messages] == [((1, 2), 0.0, 21.0), ((2,), 21.0, 32.0)]
 
@@ -111,7 +111,7 @@ def test_retiming_a_valid_schedule_keeps_it_valid_and_never_delays_it(schedule):
     """Its own messages as the plan: the order on every link and port stays, and idle time goes."""
     retimed = time_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
     again = replace(schedule, messages=retimed)
-    assert judge_schedule(again) == ()
+    assert verify_schedule(again) == ()
     assert again.makespan_us <= schedule.makespan_us * (1 + 1e-9)
     planned = sorted(schedule.messages, key=lambda m: m.start_us)
     assert [(m.link, m.chunks) for m in retimed] == [(m.link, m.chunks) for m in planned]
@@ -143,7 +143,7 @@ def test_the_longest_way_goes_first_through_a_port():
 @given(schedules(delays=True))
 def test_messages_in_an_order_of_their_own_are_valid(schedule):
     again = replace(schedule, messages=dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule)))
-    assert judge_schedule(again) == ()
+    assert verify_schedule(again) == ()
     assert sorted((m.link, m.chunks) for m in again.messages) == sorted((m.link, m.chunks) for m in schedule.messages)
 
 
@@ -153,7 +153,7 @@ def test_a_ring_is_timed_without_idle_time():
     ]
     schedule = build_schedule(ring(4), Collective(Kind.ALLGATHER, 4), MB, drafts)
     assert schedule.makespan_us == 33.0
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-12, 1e6])

@@ -1,4 +1,4 @@
-"""Sums from routed schedules: whatever the machine, what comes out must pass the judge."""
+"""Sums from routed schedules: whatever the machine, what comes out must pass the verifier."""
 
 import random
 from dataclasses import replace
@@ -13,7 +13,7 @@ from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import allreduce, backwards, combining, drafts_of, is_reversible, mirrored
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, chain, full, machine, ring, two_nodes
 from tests.simulate.cases import Planner, random_jobs, random_topology, ring_allgather
 
@@ -29,7 +29,7 @@ def routed(rng, topology, collective, chunk_bytes):
         link, reduce = jobs[chunk].pop(0)
         planner.send(link, chunk, reduce=reduce)
     schedule = planner.schedule()
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     return schedule
 
 
@@ -81,7 +81,7 @@ def test_parallel_links_keep_their_own_cost_backwards():
         [UntimedMessage(fast, (0,), 0.0, 1.0), UntimedMessage(slow, (1,), 0.0, 1.0)],
     )
     reduced = combining(schedule, topology)
-    assert judge_schedule(reduced) == ()
+    assert verify_schedule(reduced) == ()
     cost = {m.chunks: topology.links[m.link].beta_us_per_mb for m in reduced.messages}
     assert cost == {(0,): 10.0, (1,): 30.0}
 
@@ -96,7 +96,7 @@ def test_sums_made_backwards_are_right_on_any_machine(seed, kind):
     collective = Collective(kind, topology.num_ranks, rng.choice([1, 2, 3]), root)
     forwards = routed(rng, topology.reversed(), collective, rng.choice(SIZES))
     reduced = combining(forwards, topology)
-    assert judge_schedule(reduced) == ()
+    assert verify_schedule(reduced) == ()
     assert reduced.topology == topology
     assert reduced.collective.kind is (Kind.REDUCE if kind is Kind.BROADCAST else Kind.REDUCESCATTER)
     assert (reduced.collective.root, reduced.chunk_bytes) == (root, forwards.chunk_bytes)
@@ -159,7 +159,7 @@ def test_allreduce_is_right_on_any_machine(seed):
     gather = routed(rng, topology, collective, size)
     reversed_gather = routed(rng, topology.reversed(), collective, size)
     reduced = allreduce(gather, reversed_gather)
-    assert judge_schedule(reduced) == ()
+    assert verify_schedule(reduced) == ()
     assert reduced.collective == Collective(Kind.ALLREDUCE, topology.num_ranks, collective.chunks_per_rank)
     assert reduced.topology == topology
 
@@ -194,7 +194,7 @@ def test_a_sum_that_is_complete_starts_out_before_others_are():
         [UntimedMessage(to_one, (0,), 0.0, 40.0), UntimedMessage(to_zero, (1,), 0.0, 10.0)],
     )
     reduced = allreduce(gather, back)
-    assert judge_schedule(reduced) == ()
+    assert verify_schedule(reduced) == ()
     starts = {(m.chunks, m.reduce): m.start_us for m in reduced.messages}
     assert starts[(1,), True] == 0.0
     assert starts[(1,), False] == 40.0, "over the slow link, which the other chunk's part holds until then"
@@ -214,14 +214,14 @@ def test_on_a_machine_that_is_its_own_reverse_a_schedule_serves_both_ways(name, 
     gather = routed(rng, topology, collective, MB)
     turned = mirrored(gather)
     assert turned is not None
-    assert judge_schedule(turned) == ()
+    assert verify_schedule(turned) == ()
     assert turned.topology == topology.reversed()
     assert turned.makespan_us <= gather.makespan_us * (1 + 1e-9)
     ends = [(topology.links[m.link].src, topology.links[m.link].dst, m.chunks) for m in gather.messages]
     links = turned.topology.links
     assert sorted(ends) == sorted((links[m.link].src, links[m.link].dst, m.chunks) for m in turned.messages)
     reduced = allreduce(gather, turned)
-    assert judge_schedule(reduced) == ()
+    assert verify_schedule(reduced) == ()
     assert reduced.makespan_us <= 2 * gather.makespan_us * (1 + 1e-9)
 
 

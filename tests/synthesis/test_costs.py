@@ -10,15 +10,15 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Options, Proof, Synthesis
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, StopAt, quiet_pulp, write_taccl
-from tests.synthesis.judging import breaks_own_first
+from tests.synthesis.restrictions import breaks_own_first
 
 pytestmark = quiet_pulp
 
@@ -90,7 +90,7 @@ def solved(request, tmp_path_factory):
 
 def test_a_published_case_takes_no_longer_than_its_target(solved):
     case, schedule = solved.case, solved.synthesis.schedule
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= case.most * (1 + 1e-9)
     assert schedule.makespan_us >= solved.synthesis.bound.time_us * (1 - 1e-9)
     assert solved.own_first
@@ -98,7 +98,7 @@ def test_a_published_case_takes_no_longer_than_its_target(solved):
 
 def test_the_program_of_a_published_case_keeps_its_promise(solved):
     schedule = solved.synthesis.schedule
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= schedule.makespan_us * 1.01
 
 
@@ -118,9 +118,9 @@ def test_allreduce_takes_no_longer_than_two_allgathers_and_keeps_its_promise(tmp
     gather = synthesize(tmp_path, profile, sketch, Kind.ALLGATHER, most)
     reduce = synthesize(tmp_path, profile, sketch, Kind.ALLREDUCE, most)
     assert gather.schedule.makespan_us <= most
-    assert judge_schedule(reduce.schedule) == ()
+    assert verify_schedule(reduce.schedule) == ()
     assert reduce.schedule.makespan_us <= 2 * gather.schedule.makespan_us * (1 + 1e-6)
-    lowered = lower_and_judge(reduce.schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(reduce.schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= reduce.schedule.makespan_us * 1.01
 
 
@@ -141,9 +141,9 @@ def test_allreduce_takes_no_longer_than_two_allgathers_and_keeps_its_promise(tmp
 )
 def test_a_full_search_gets_below_the_target(tmp_path, profile, sketch, kind, most, engine):
     synthesis = synthesize(tmp_path, profile, sketch, kind, engine=engine)
-    assert judge_schedule(synthesis.schedule) == ()
+    assert verify_schedule(synthesis.schedule) == ()
     assert synthesis.schedule.makespan_us <= most
-    lowered = lower_and_judge(synthesis.schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(synthesis.schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= synthesis.schedule.makespan_us * 1.01
 
 
@@ -157,5 +157,5 @@ def test_linear_solvers_get_below_what_taccl_predicts(tmp_path, solver):
         ("DGX2_1MB", "dgx2-sk-2", 444.6),
     ):
         synthesis = synthesize(tmp_path, profile, sketch, Kind.ALLGATHER, most, solver=solver)
-        assert judge_schedule(synthesis.schedule) == ()
+        assert verify_schedule(synthesis.schedule) == ()
         assert synthesis.schedule.makespan_us <= most

@@ -12,7 +12,7 @@ from taccl_py.synthesis.plan import lift, plan_of
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, ring
 from tests.synthesis.drawn import problems
 
@@ -33,7 +33,7 @@ def test_it_goes_on_without_the_symmetry_and_is_never_slower_than_milp():
     demand = Demand(load_topology("ndv2"), Kind.ALLREDUCE, 1 * MB)
     found = synthesize_cp(demand, options(), Events())
     assert "without symmetry" in found.stage_seconds
-    assert judge_schedule(found.schedule) == ()
+    assert verify_schedule(found.schedule) == ()
     assert found.schedule.makespan_us <= synthesize_milp(demand, options(), Events()).schedule.makespan_us
 
 

@@ -11,7 +11,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Proof
 from taccl_py.synthesis.flow.engine import KINDS, synthesize_flow
 from taccl_py.synthesis.problem import Problem
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, ROUTED, ring
 from tests.synthesis.drawn import node_problems, problems
 
@@ -21,7 +21,7 @@ GB = 1e9
 def solve(demand, limits=None):
     synthesis = synthesize_flow(demand, Options(limits=limits or Limits(seconds=30.0)), Events())
     for schedule in (synthesis.schedule, *synthesis.runners_up):
-        assert not judge_schedule(schedule)
+        assert not verify_schedule(schedule)
     assert synthesis.schedule.makespan_us >= synthesis.bound.time_us * (1 - 1e-9)
     return synthesis
 

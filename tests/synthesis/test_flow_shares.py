@@ -56,7 +56,7 @@ def test_a_machine_without_shared_ports_stays_as_it_is():
 
 
 def test_a_port_that_all_need_is_not_given_to_one():
-    """Each leaf has no other way to rank 0 than through the port, which rank 0 owns."""
+    """Each leaf has no other path to rank 0 than through the port, which rank 0 owns."""
     assert with_port_owners(shares(star_in(3, Port("in", 0.0, 10.0)), Kind.GATHER)) is None
     links = [Link(a, b, 0.0, 1.0, ports=(0,)) for a in range(3) for b in range(3) if a != b]
     assert with_port_owners(shares(machine(3, links, [Port("bus", 0.0, 1.0)]))) is None

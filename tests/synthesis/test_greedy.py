@@ -16,10 +16,10 @@ from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.search import Search
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, ROUTED, one_way_ring, small_messages, two_nodes
 from tests.synthesis.drawn import node_problems, problems
-from tests.synthesis.judging import breaks_own_first
+from tests.synthesis.restrictions import breaks_own_first
 
 
 def search_of(drawn, symmetric=True):
@@ -45,7 +45,7 @@ rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_greedy_plan_is_a_valid_schedule_and_no_better_than_the_optimum(rule, instance):
     search = search_of(instance)
     schedule = lift(search.quotient, rule(search))
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us >= instance.optimum_us * (1 - 1e-9)
 
 
@@ -77,7 +77,7 @@ def test_greedy_plans_of_random_problems_are_valid_schedules_above_the_bound(dra
     if plan is None:
         return
     schedule = lift(search.quotient, plan)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us >= search.bound.time_us * (1 - 1e-9)
     permitted = search.quotient.problem.permitted
     assert all(permitted[chunk, message.link] for message in schedule.messages for chunk in message.chunks)

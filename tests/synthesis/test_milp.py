@@ -21,7 +21,7 @@ from taccl_py.synthesis.engine import Demand, Events, Options, Proof
 from taccl_py.synthesis.milp import synthesize_milp
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link, Port
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import (
     COMBINING,
     INSTANCES,
@@ -38,7 +38,7 @@ from tests.instances import (
 )
 from tests.synthesis.drawn import draw_nodes, node_problems, problems
 from tests.synthesis.exhaustive import least_time_us
-from tests.synthesis.judging import breaks_own_first, load_inside_nodes, pairs_inside_nodes
+from tests.synthesis.restrictions import breaks_own_first, load_inside_nodes, pairs_inside_nodes
 from tests.synthesis.tasks import search_for
 
 pytestmark = quiet_pulp
@@ -52,7 +52,7 @@ def solve(instance, solver="auto", seconds=30.0, seed=0, limits=None, events=Non
 
 def is_sound(synthesis):
     schedule = synthesis.schedule
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us >= synthesis.bound.time_us * (1 - 1e-9)
     assert (synthesis.proof is Proof.OPTIMAL) == (synthesis.gap <= 1e-9)
     return True
@@ -148,11 +148,11 @@ def faster(topology, collective, messages, scratch=None):
     """A schedule by hand, which must be right to say anything."""
     empty = ((),) * topology.num_ranks
     schedule = Schedule(topology, collective, MB, tuple(Message(*one) for one in messages), scratch or empty)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     return schedule.makespan_us
 
 
-# Chunks that lie apart in the input can be neighbours in scratch, at sender and receiver: a schedule that the judge accepts and
+# Chunks that lie apart in the input can be neighbours in scratch, at sender and receiver: a schedule that the verifier accepts and
 # that is faster than the one that is best with a chunk a message.
 def test_no_schedule_is_faster_than_one_that_is_optimal_in_its_class():
     topology = machine(3, [Link(1, 2, 10.0, 2.0), Link(2, 0, 1.0, 2.0)])
@@ -359,7 +359,7 @@ def test_an_interrupt_before_the_start_still_gives_a_schedule():
     begun = time.monotonic()
     synthesis = solve(hard(), limits=limits)
     assert time.monotonic() - begun < 10.0
-    assert judge_schedule(synthesis.schedule) == ()
+    assert verify_schedule(synthesis.schedule) == ()
     assert synthesis.proof is not Proof.OPTIMAL
 
 
@@ -417,4 +417,4 @@ def test_a_search_without_time_leaves_its_messages_in_no_bad_order():
     demand = Demand(load_topology("mi250x", 2), Kind.ALLTOALL, 1 << 20)
     found = synthesize_milp(demand, Options(limits=limits), Events()).schedule
     assert found.makespan_us < 250
-    assert not judge_schedule(found)
+    assert not verify_schedule(found)

@@ -6,7 +6,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.neighbourhood import improve, regroup
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import Instance, chain, one_way_ring, small_messages
 from tests.patience import ends_within
 from tests.synthesis.tasks import search_for
@@ -24,7 +24,7 @@ def test_rounds_never_make_a_schedule_slower_and_usually_faster():
     improve(search, 25)
     assert search.best.makespan_us < before
     assert search.best.makespan_us >= search.bound.time_us * (1 - 1e-9)
-    assert judge_schedule(search.best) == ()
+    assert verify_schedule(search.best) == ()
 
 
 def test_the_same_seed_improves_in_the_same_way():
@@ -43,7 +43,7 @@ def test_neighbours_are_joined_where_that_is_faster():
     assert search.best.makespan_us == 404.0
     regroup(search)
     assert search.best.makespan_us == 104.0
-    assert judge_schedule(search.best) == ()
+    assert verify_schedule(search.best) == ()
 
 
 def test_order_is_changed_where_only_that_lets_neighbours_be_joined():

@@ -13,7 +13,7 @@ from taccl_py.synthesis.pareto import AlgorithmShape, WalkLimits, pareto_front
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 
 def front_of(topology, kind, chunks, steps=8, extra=6, root=0):
@@ -51,7 +51,7 @@ def test_the_front_of_the_dgx1_is_that_of_sccl_and_proved(dgx1, kind):
     assert all(point.proved for point in front.points)
     assert front.least_rounds_per_chunk == least
     for point in front.points:
-        assert judge_schedule(point.schedule) == ()
+        assert verify_schedule(point.schedule) == ()
         assert point.schedule.collective.kind is kind
         assert point.schedule.collective.chunks_per_rank == point.shape.chunks
 
@@ -151,7 +151,7 @@ def test_a_sketch_of_one_way_links_holds_for_sums(kind):
     ring = Topology("ring", "", (0, 0, 0), (), tuple(Link(r, (r + 1) % 3, 1.0, 10.0) for r in range(3)))
     sketch = Sketch("all", links={r: ((r + 1) % 3,) for r in range(3)})
     front = pareto_front(Demand(ring, kind, 8e6, 0, sketch), WalkLimits(1, 4, 2), Limits(seconds=60.0), Events())
-    assert [judge_schedule(point.schedule) for point in front.points] == [()]
+    assert [verify_schedule(point.schedule) for point in front.points] == [()]
 
 
 def test_without_links_there_are_no_rounds():

@@ -6,7 +6,7 @@ from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.plan import OrbitMessage, chains, lift, on_grid, plan_end
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.quotient import Quotient
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, chain, ring, two_nodes
 
 
@@ -51,7 +51,7 @@ def test_a_plan_becomes_messages_at_their_earliest_times():
     schedule = lift(q, plan)
     assert lines(schedule) == [(0.0, 0, 1, (0,)), (11.0, 0, 1, (1,)), (22.0, 1, 2, (0, 1))]
     assert schedule.makespan_us == 22.0 + 21.0
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
 
 
 def test_every_member_of_an_orbit_is_sent():
@@ -61,7 +61,7 @@ def test_every_member_of_an_orbit_is_sent():
     assert lines(schedule) == [
         (hop * 11.0, rank, (rank + 1) % 4, ((rank - hop) % 4,)) for hop in range(3) for rank in range(4)
     ]
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
 
 
 def test_a_batch_is_cut_where_its_chunks_are_no_neighbours():
@@ -105,7 +105,7 @@ def test_on_the_grid_a_plan_is_as_long_as_its_schedule():
     ]  # fmt: skip
     joins = {own: relayed, arc_of(q, 1, 2, 3): arc_of(q, 0, 2, 3)}
     schedule = lift(q, plan)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == 11.0 + 120.0 + 21.0
     assert plan_end(on_grid(q, grid, joins, plan)) / grid.units_per_us == pytest.approx(152.0)
     alone = on_grid(q, grid, {}, plan)

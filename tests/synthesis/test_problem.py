@@ -146,10 +146,10 @@ def test_the_field_that_took_the_last_way_is_named():
 
 
 def test_the_rule_of_going_straight_is_named_where_it_closes_the_last_way():
-    """Nodes 0 -> 1 -> 2 -> 0 in a circle: a chunk that may not pass through a foreign node cannot get to the next but one."""
-    circle = machine(3, [Link(0, 1, 0, 1), Link(1, 2, 0, 1), Link(2, 0, 0, 1)], node_of=(0, 1, 2))
-    assert build(circle).allowed.any()
-    error = infeasible(circle, Sketch("mine", connections="fully-connected"))
+    """Nodes 0 -> 1 -> 2 -> 0 in a cycle: a chunk that may not pass through a foreign node cannot get to the next but one."""
+    cycle = machine(3, [Link(0, 1, 0, 1), Link(1, 2, 0, 1), Link(2, 0, 0, 1)], node_of=(0, 1, 2))
+    assert build(cycle).allowed.any()
+    error = infeasible(cycle, Sketch("mine", connections="fully-connected"))
     assert (error.chunk, error.rank, error.restriction) == (0, 2, "inter_node")
 
 

@@ -7,7 +7,7 @@ from taccl_py.synthesis.engine import Events
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
 from taccl_py.synthesis.plan import plan_end
 from taccl_py.synthesis.problem import Problem
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import one_way_ring, small_messages
 from tests.synthesis.tasks import empty_search, search_for
 
@@ -51,7 +51,7 @@ def test_the_better_plan_is_kept_and_reported():
             assert key[0] < key[1]
     assert heard.incumbents == sorted(heard.incumbents, reverse=True)
     assert heard.incumbents[-1] == search.best.makespan_us == pytest.approx(125.0)
-    assert judge_schedule(search.best) == ()
+    assert verify_schedule(search.best) == ()
 
 
 def test_nothing_and_the_same_again_are_not_better():

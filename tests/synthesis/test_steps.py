@@ -8,7 +8,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof
 from taccl_py.synthesis.steps import synthesize_steps
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, ring
 
 
@@ -23,7 +23,7 @@ def test_small_sizes_take_few_steps_and_large_ones_little_traffic(kind):
     topology = load_topology("dgx1")
     small, large = run(Demand(topology, kind, 1024.0)), run(Demand(topology, kind, 1024 * MB))
     for found in (small, large):
-        assert judge_schedule(found.schedule) == ()
+        assert verify_schedule(found.schedule) == ()
         assert found.schedule.makespan_us >= found.bound.time_us * (1 - 1e-9)
     assert small.schedule.collective.chunks_per_rank < large.schedule.collective.chunks_per_rank
     assert large.runners_up

@@ -16,7 +16,7 @@ TURN = (1, 2, 0)
 
 
 def with_ports(ports, used, permutation=TURN):
-    """Why a turn of three ranks in a circle is no automorphism when link r -> r+1 has the ports ``used[r]``."""
+    """Why a turn of three ranks in a cycle is no automorphism when link r -> r+1 has the ports ``used[r]``."""
     links = [Link(r, (r + 1) % 3, 1.0, 1.0, ports=used[r]) for r in range(3)]
     return image_of_links(
         machine(3, links, [Port(f"port {i}", 1.0, cost) for i, cost in enumerate(ports)]), permutation

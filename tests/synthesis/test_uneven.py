@@ -18,7 +18,7 @@ from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.synthesis.uneven import fit_to_size, recut, usable_counts
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.end_to_end.machines import cases
 from tests.instances import MB, chain, machine
 
@@ -42,7 +42,7 @@ def test_a_slower_link_carries_less():
     assert [len(message.chunks) for message in found.messages] == [3, 1]
     assert found.collective.chunks_per_rank == 4
     assert found.chunk_bytes == MB / 4
-    assert not judge_schedule(found)
+    assert not verify_schedule(found)
 
 
 def test_plans_of_very_many_messages_and_chunks_stay_as_they_are(monkeypatch):
@@ -115,7 +115,7 @@ def test_three_equal_pieces_become_four_chunks_or_more():
     schedule = replace(schedule, chunk_bytes=(1 << 20) / 3)
     found = fit_to_size(answer(schedule), demand, LIMITS)
     assert found.schedule.collective.chunks_per_rank in usable_counts(demand)
-    assert not judge_schedule(found.schedule)
+    assert not verify_schedule(found.schedule)
     stopped = Limits(seconds=30.0)
     stopped.stop.set()
     at_once = fit_to_size(answer(schedule), demand, stopped)
@@ -173,7 +173,7 @@ def test_other_sizes_of_chunks_leave_schedules_right_and_no_slower(case, chunks)
     for schedule in schedules:
         found = recut(schedule, (4, 8, 16, chunks * 16), LIMITS)
         if found is not None:
-            assert not judge_schedule(found)
+            assert not verify_schedule(found)
             least_us = demand_bound(case.topology, case.kind, case.root, case.size_bytes).time_us
             assert found.makespan_us >= least_us * (1 - 1e-9)
 

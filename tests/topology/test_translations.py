@@ -59,7 +59,7 @@ def test_ranks_that_no_translation_takes_to_each_other_have_roles() -> None:
 def test_what_keeps_one_rank_in_place_and_moves_another_is_not_free() -> None:
     assert Translations.of([(1, 0, 2, 3)], 4) is None
     assert Translations.of([(1, 0, 2, 3), (0, 1, 3, 2)], 4) is None, "four elements, of which two keep rank 0 in place"
-    assert Translations.of([(1, 2, 0, 4, 3)], 5) is None, "circles of three and of two"
+    assert Translations.of([(1, 2, 0, 4, 3)], 5) is None, "cycles of three and of two"
     # The first one alone is free, and the second one does to the second pair what two of the first pair would be needed for.
     assert Translations.of([(1, 0, 3, 2), (1, 0, 2, 3)], 4) is None
 

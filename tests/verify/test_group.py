@@ -1,4 +1,4 @@
-"""The judge of group schedules objects to everything that is wrong with the whole, and to nothing else."""
+"""The verifier of group schedules rejects everything that is wrong with the whole, and to nothing else."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from taccl_py.synthesis.matching.replicate import replicate
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.verify.group import judge_group
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.group import verify_group
+from taccl_py.verify.schedule import verify_schedule
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
 
@@ -26,7 +26,7 @@ def made(formula, kind, chunks=None):
 
 
 def rules(schedule):
-    return {violation.rule for violation in judge_group(schedule)}
+    return {violation.rule for violation in verify_group(schedule)}
 
 
 def changed(schedule, number, **fields):
@@ -52,33 +52,33 @@ def changed(schedule, number, **fields):
         pytest.param("dragonfly:1", marks=pytest.mark.slow),
     ],
 )
-def test_both_judges_agree_on_what_is_good(formula, kind):
+def test_both_verifiers_agree_on_what_is_good(formula, kind):
     schedule = made(formula, kind)
-    assert judge_group(schedule) == ()
-    assert judge_schedule(schedule.expanded()) == ()
+    assert verify_group(schedule) == ()
+    assert verify_schedule(schedule.expanded()) == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("formula", "chunks"), [("torus:3x3", 1), ("torus:3x3", 2), ("dgx1", 1)])
-def test_both_judges_object_to_a_message_left_out(kind, formula, chunks):
+def test_both_verifiers_reject_a_message_left_out(kind, formula, chunks):
     schedule = made(formula, kind, chunks)
     for number in range(len(schedule.base)):
         broken = replace(schedule, base=schedule.base[:number] + schedule.base[number + 1 :])
         assert rules(broken) & {"missing", "not-held", "incomplete-sum"}, number
-        assert judge_schedule(broken.expanded()), number
+        assert verify_schedule(broken.expanded()), number
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("formula", ["torus:3x3", "dgx1"])
-def test_both_judges_object_to_a_message_that_is_sent_too_early(kind, formula):
+def test_both_verifiers_reject_a_message_that_is_sent_too_early(kind, formula):
     schedule = made(formula, kind, 1)
     for number, message in enumerate(schedule.base):
         if message.start_us == 0:
             continue
         moved = changed(schedule, number, start_us=0.0, end_us=message.end_us - message.start_us)
-        assert bool(judge_group(moved)) == bool(judge_schedule(moved.expanded())), number
+        assert bool(verify_group(moved)) == bool(verify_schedule(moved.expanded())), number
         # On a torus, where all links are busy from the start, there is never room.
-        assert formula == "dgx1" or judge_group(moved), number
+        assert formula == "dgx1" or verify_group(moved), number
 
 
 def test_a_message_sent_twice_a_wrong_duration_and_a_wrong_kind_are_seen():
@@ -102,13 +102,13 @@ def test_a_message_sent_twice_a_wrong_duration_and_a_wrong_kind_are_seen():
         (24e3, 8, {"not-held"}),
     ],  # by rails; by delegates, who send on what did not come
 )
-def test_chunks_that_go_together_are_judged_one_by_one(size_bytes, roots, instead):
+def test_chunks_that_go_together_are_verified_one_by_one(size_bytes, roots, instead):
     demand = Demand(formula_topology("hpn:3"), Kind.ALLTOALL, size_bytes)
     schedule = replicate(demand, Limits(), Bound(0.0, ""))
     assert len(schedule.roots) == roots
     number, message = next((i, m) for i, m in enumerate(schedule.base) if len(m.chunks) > 1)
-    assert judge_group(schedule) == ()
-    assert judge_schedule(schedule.expanded()) == ()
+    assert verify_group(schedule) == ()
+    assert verify_schedule(schedule.expanded()) == ()
     assert rules(changed(schedule, number, packed=False)) == {"not-packed"}
     assert rules(changed(schedule, number, chunks=(*message.chunks[1:], message.chunks[1]))) == {"no-such-chunk"}
     assert rules(changed(schedule, number, chunks=message.chunks[:-1])) == {"wrong-duration"}
@@ -153,7 +153,7 @@ def test_a_port_that_symmetry_keeps_in_place_is_occupied_several_times_at_once()
     topology = Topology("pair", "invented", (0, 0), (Port("bus", 0.0, 10.0),), links)
     schedule = GroupSchedule(topology, Kind.ALLGATHER, 1, 1e6, ((1, 0),), (Message(0, (0,), 0.0, 20.5),))
     assert rules(schedule) == {"overlap"}
-    assert {v.rule for v in judge_schedule(schedule.expanded())} == {"overlap"}
+    assert {v.rule for v in verify_schedule(schedule.expanded())} == {"overlap"}
 
 
 def test_two_messages_on_one_orbit_at_once_are_seen():

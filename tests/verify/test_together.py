@@ -1,4 +1,4 @@
-"""The judge of several groups objects to what is wrong with one of them, and to ports that two of them use at once."""
+"""The verifier of several groups rejects what is wrong with one of them, and to ports that two of them use at once."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from taccl_py.synthesis.together import GroupMember, makespan_us, orders, togeth
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.verify.together import TimedGroup, judge_together
+from taccl_py.verify.together import TimedGroup, verify_together
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.ALLTOALL)
 
@@ -50,7 +50,7 @@ def test_groups_that_share_nics_take_no_longer_than_in_turn_and_are_right(kind):
     assert makespan_us(found[-1]) <= in_turn_us * 1.1, "an order in which ports wait for nothing"
     bound = together_bound(machine, NDV2_HALVES, kind, 4e6)
     for schedules in found:
-        assert judge_together(machine, parts_of(NDV2_HALVES, schedules)) == ()
+        assert verify_together(machine, parts_of(NDV2_HALVES, schedules)) == ()
         assert makespan_us(schedules) >= bound.time_us * (1 - 1e-9)
 
 
@@ -60,7 +60,7 @@ def test_groups_that_share_nothing_take_as_long_as_the_longest():
     members = members_of(machine, groups, Kind.ALLGATHER)
     best = orders(machine, members)[0]
     assert makespan_us(best) == pytest.approx(max(member.schedule.makespan_us for member in members))
-    assert judge_together(machine, parts_of(groups, best)) == ()
+    assert verify_together(machine, parts_of(groups, best)) == ()
 
 
 def test_a_shared_port_serves_both_groups_in_turn():
@@ -69,13 +69,13 @@ def test_a_shared_port_serves_both_groups_in_turn():
     members = members_of(machine, groups, Kind.ALLGATHER, 2e6)
     best = orders(machine, members)[0]
     assert makespan_us(best) == pytest.approx(8.0)
-    assert judge_together(machine, parts_of(groups, best)) == ()
+    assert verify_together(machine, parts_of(groups, best)) == ()
 
 
 def test_groups_on_one_port_at_the_same_time_are_objected_to():
     machine, groups = two_pairs(), ((0, 1), (2, 3))
     members = members_of(machine, groups, Kind.ALLGATHER, 2e6)
-    both = judge_together(machine, parts_of(groups, [member.schedule for member in members]))
+    both = verify_together(machine, parts_of(groups, [member.schedule for member in members]))
     assert {violation.rule for violation in both} == {"overlap"}
     assert "trunk" in both[0].what
 
@@ -84,7 +84,7 @@ def test_what_is_wrong_in_one_group_is_told_with_its_number():
     machine, groups = two_pairs(), ((0, 1), (2, 3))
     one, two = orders(machine, members_of(machine, groups, Kind.ALLGATHER, 2e6))[0]
     short = replace(two, messages=two.messages[:-1])
-    found = judge_together(machine, parts_of(groups, [one, short]))
+    found = verify_together(machine, parts_of(groups, [one, short]))
     assert {violation.rule for violation in found} == {"missing"}
     assert all(violation.where.startswith("group 1 ") for violation in found)
 
@@ -94,7 +94,7 @@ def test_groups_with_a_common_rank_or_of_another_machine_are_objected_to():
     good = orders(machine, members_of(machine, groups, Kind.ALLGATHER, 2e6))[0]
 
     def rules(on, ranks):
-        return {violation.rule for violation in judge_together(on, parts_of(ranks, good))}
+        return {violation.rule for violation in verify_together(on, parts_of(ranks, good))}
 
     assert rules(machine, ((0, 1), (1, 0))) == {"common-rank"}
     assert rules(machine, ((0, 1), (2, 9))) == {"no-such-rank"}

@@ -120,7 +120,7 @@ def _timed(plan: OrderedRouting, joined: frozenset[int]) -> HopTimes | None:
 
 
 def _longest_ways(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict[int, float] | None:
-    """When each message starts if it waits for the end of others, or None if there is a circle."""
+    """When each message starts if it waits for the end of others, or None if there is a cycle."""
     users: dict[int, list[int]] = defaultdict(list)
     for g, before in waits.items():
         for other in before:

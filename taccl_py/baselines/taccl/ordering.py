@@ -2,8 +2,8 @@
 
 A greedy rule places one hop after the other. Which rule is not the user's choice:
 
-* with switches: the hop with the longest way still to go; the order is that of stage 1's times, the rule breaks ties;
-* between nodes without switches: the hop that is ready first, of these the own node's, of these the longest way to go;
+* with switches: the hop with the longest path still to go; the order is that of stage 1's times, the rule breaks ties;
+* between nodes without switches: the hop that is ready first, of these the own node's, of these the longest path to go;
 * in one node without switches: from the end, the hop with the least way to go last;
 * sums: the hop behind which most is still to be added, wherever it is.
 """
@@ -24,10 +24,10 @@ from taccl_py.sketch.model import Strategy
 class OrderingRule(Enum):
     """How hops are chosen."""
 
-    LONGEST_WAY = "longest way first"
+    LONGEST_WAY = "longest path first"
     SOONEST = "soonest ready first"
     FROM_THE_END = "least way last"
-    SUMS = "longest way of sums first"
+    SUMS = "longest path of sums first"
 
 
 def rule_of(view: TacclView) -> OrderingRule:

@@ -76,7 +76,7 @@ class TacclView:
         Raises
         ------
         InputError, Infeasible
-            If the sketch contradicts the machine, or leaves some chunk no way.
+            If the sketch contradicts the machine, or leaves some chunk no path.
         """
         problem = Problem.build(topology, collective, sketch, chunk_bytes)
         allowed = problem.permitted & _on_shortest_ways(problem)

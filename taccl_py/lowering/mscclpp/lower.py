@@ -80,7 +80,7 @@ def lower_plan(schedule: Schedule, options: PlanOptions) -> LoweredPlan:
     Parameters
     ----------
     schedule
-        A schedule to which the judge does not object.
+        A schedule that the verifier accepts.
     options
         The user's wishes.
 

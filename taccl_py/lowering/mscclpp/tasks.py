@@ -129,7 +129,7 @@ def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> Ta
     Parameters
     ----------
     schedule
-        A schedule to which the judge does not object.
+        A schedule that the verifier accepts.
     places
         How the buffers lie.
     staged

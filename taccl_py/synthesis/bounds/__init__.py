@@ -1,4 +1,4 @@
-"""Lower bounds that no schedule can beat, each with its reason in words.
+"""Lower bounds on the time of any schedule, each with its reason in words.
 
 ``lower_bound`` and ``flow_bound`` are for a `Problem`: fixed, indivisible chunks and a sketch's restrictions.
 ``demand_bound`` is for a machine and a size: it holds for every algorithm, however it cuts its data. ``best_bound`` takes

@@ -151,7 +151,7 @@ class DemandBounds:
         InputError
             If the root does not exist or there is only one rank.
         Infeasible
-            If there is no way between ranks that need each other's data.
+            If there is no path between ranks that need each other's data.
         """
         _require_root(topology, kind, root)
         over = never if limits is None else limits.countdown(least_seconds=_LEAST_SECONDS)
@@ -227,7 +227,7 @@ def require_ways(topology: Topology, kind: Kind, root: int) -> None:
     Raises
     ------
     Infeasible
-        If there is no way between ranks that need each other's data.
+        If there is no path between ranks that need each other's data.
     """
     net = Net.of(topology)
     directions = [net] * (kind not in _TO_ROOT) + [net.reversed()] * (kind not in _FROM_ROOT)

@@ -2,7 +2,7 @@
 
 A schedule sends what source s has over links; that is a flow from s which leaves at every rank what it wants from s. The
 least possible largest load of a link or port is a linear program. Its dual gives weights y of the resources: with
-``sum of y_r * beta_r`` as the length of a link, all that has to move, times its shortest way, is a lower bound on the weighted
+``sum of y_r * beta_r`` as the length of a link, all that has to move, times its shortest path, is a lower bound on the weighted
 load of every flow, and hence (`taccl_py.synthesis.bounds.charge`) on the time. The program is solved by generating columns of shortest
 ways; each round's weights are a bound of their own, whatever the solver's tolerances are.
 
@@ -104,14 +104,14 @@ def flow_charge(traffic: FlowTraffic, limits: Limits) -> Charge:
 
 @dataclass(frozen=True)
 class _ShortestPaths:
-    """Shortest ways for some weights.
+    """Shortest paths for some weights.
 
     Attributes
     ----------
     weights
         Of every resource; they add up to 1.
     amount
-        All that has to move, times its shortest way (up to `_HOP`).
+        All that has to move, times its shortest path (up to `_HOP`).
     loads
         Load of every orbit of resources if the traffic of a source takes these ways, [source, orbit].
     """
@@ -144,14 +144,14 @@ class _Solving:
         return self.net.sum_over_links(weights * self.net.beta_us_per_mb)
 
     def amount(self, lengths: FloatArray) -> float:
-        """All that has to move, times its shortest way."""
+        """All that has to move, times its shortest path."""
         return self._amount(self.net.quickest(self.starts, lengths, self.traffic.usable))
 
     def _amount(self, distance: FloatArray) -> float:
         return float((np.where(self.wants > 0, distance, 0.0) * self.wants).sum(axis=1) @ self.members)
 
     def ways(self, weights: FloatArray) -> _ShortestPaths:
-        """Shortest ways of all traffic when links have the lengths that the weights give them."""
+        """Shortest paths of all traffic when links have the lengths that the weights give them."""
         lengths = self.lengths(weights)
         lengths += _HOP * float(lengths.max(initial=1e-30))
         distance = self.net.quickest(self.starts, lengths, self.traffic.usable)
@@ -165,7 +165,7 @@ class _Solving:
         return found
 
     def _even_flow(self, distance: FloatArray, lengths: FloatArray) -> FloatArray:
-        """Flow over every link when all shortest ways into a rank share what it needs, [source, link]."""
+        """Flow over every link when all shortest paths into a rank share what it needs, [source, link]."""
         net = self.net
         before, after = distance[:, net.src], distance[:, net.dst]
         tight = (before < after) & (before + lengths <= after * (1 + _TIGHT))

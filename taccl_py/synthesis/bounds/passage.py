@@ -29,7 +29,7 @@ class LatencyMachine:
     net
         The machine.
     inside_us
-        Quickest way from rank to rank that does not leave the node, infinite between nodes, [rank, rank].
+        Quickest path from rank to rank that does not leave the node, infinite between nodes, [rank, rank].
     crossing
         Links between nodes.
     """

@@ -21,7 +21,7 @@ def whole_shares(demand: Demand) -> Problem:
     Raises
     ------
     InputError, Infeasible
-        If the sketch contradicts the machine or leaves some chunk no way.
+        If the sketch contradicts the machine or leaves some chunk no path.
     """
     parts = demand.chunks_per_rank or 1
     share_bytes = demand.chunk_bytes(demand.collective(parts)) * parts

@@ -22,7 +22,7 @@ from taccl_py.topology.model import Topology
 def fitted(demand: Demand, plan: TemplatePlan, over: Over = never) -> Schedule | None:
     """The plan on the machine's links, or None if it does not fit them.
 
-    The order of the plan at links and ports is kept, or what has the longest way to go is sent first, whichever is faster; where time
+    The order of the plan at links and ports is kept, or what has the longest path to go is sent first, whichever is faster; where time
     is over, it is kept.
     """
     topology, collective = demand.topology, demand.collective(plan.chunks_per_rank)

@@ -50,7 +50,7 @@ class Stage:
 
 
 def schedule_stages(stages: Sequence[Stage]) -> float:
-    """Set the starts, those with the longest way to the end first wherever several could start; return the end in us."""
+    """Set the starts, those with the longest path to the end first wherever several could start; return the end in us."""
     users: list[list[int]] = [[] for _ in stages]
     for number, stage in enumerate(stages):
         for before in stage.after:
@@ -60,7 +60,7 @@ def schedule_stages(stages: Sequence[Stage]) -> float:
         rest = max((stages[user].rest_us for user in users[number]), default=0.0)
         stages[number].rest_us = rest + lasts_us[number]
     left = [len(set(stage.after)) for stage in stages]
-    # What can start at the earliest comes first; of several at that time, what has the longest way to go.
+    # What can start at the earliest comes first; of several at that time, what has the longest path to go.
     ready = [(0.0, -stages[number].rest_us, number) for number, count in enumerate(left) if not count]
     heapq.heapify(ready)
     free_us: dict[int, float] = {}

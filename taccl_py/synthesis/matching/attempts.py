@@ -57,7 +57,7 @@ class MatchingVariant:
     thrifty
         Whether a chunk goes into a node once.
     most_reordered
-        Messages up to which they are then put into the order of the longest way still to go, if that is faster.
+        Messages up to which they are then put into the order of the longest path still to go, if that is faster.
     improved
         Whether what is found is improved step by step.
     """
@@ -146,7 +146,7 @@ def carry_out(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]
 
 
 def reordered(schedule: Schedule) -> Schedule:
-    """The same deliveries in the order of the longest way still to go, if that is faster."""
+    """The same deliveries in the order of the longest path still to go, if that is faster."""
     messages = dispatch_messages(schedule.topology, schedule.chunk_bytes, drafts_of(schedule))
     other = replace(schedule, messages=messages)
     return other if other.makespan_us < schedule.makespan_us else schedule

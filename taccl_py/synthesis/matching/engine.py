@@ -5,7 +5,7 @@ Four ways, of which the best is taken:
 1. Where there are translations, one root (or one of each role) is solved and replicated (`replicate`).
 2. Otherwise, and where that leaves something to gain, all chunks are matched with links moment by moment (`flood`), or sent along
    balanced ways (`exchange`, for AllToAll), a number of times with other choices among equals. The fastest is improved: chunks that
-   hold up its end are taken out and find their ways anew (`regrow`), a limited number of times.
+   hold up its end are taken out and are routed anew (`regrow`), a limited number of times.
 3. On equal nodes with links between equal local numbers, blocks gather by `rails`, in few messages.
 4. An AllReduce between unequal nodes (failed NICs, slow nodes) is summed by `owners`, in proportion to what their NICs carry.
 

@@ -2,7 +2,7 @@
 
 With the orbits of a group the chunks of its roots are enough: every translation repeats what they do, so an orbit of links
 carries as much as the roots' chunks use of it. Chunks take ways that cost the machine least; of those, the ones that leave links
-and ports most evenly loaded. Then whatever has the longest way to go starts as soon as its link and ports are free.
+and ports most evenly loaded. Then whatever has the longest path to go starts as soon as its link and ports are free.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _add(fabric: Fabric, load: dict[int, float], link: int, times: float) -> Non
 
 
 def order_rides(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) -> tuple[GrownMessage, ...]:
-    """List schedule: at every moment what has the longest way still to go.
+    """List schedule: at every moment what has the longest path still to go.
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
     roots = symmetry.translations.roots
     if kind is Kind.ALLTOALL and len(roots) * topology.num_ranks * len(topology.links) > MOST_EXCHANGED:
         raise InputError(
-            f"{topology.name} has {topology.num_ranks} ranks and {len(topology.links)} links, too many to choose the ways of an "
+            f"{topology.name} has {topology.num_ranks} ranks and {len(topology.links)} links, too many to choose the paths of an "
             "AllToAll; use --engine templates"
         )
     found_first = [_by_rails(demand, symmetry), delegated(demand) if kind is Kind.ALLTOALL else None]

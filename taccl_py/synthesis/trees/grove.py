@@ -53,7 +53,7 @@ class Wish:
     end
         What the end counts for; the beginning counts 1.
     depth
-        What a full link on the longest way counts for.
+        What a full link on the longest path counts for.
     loss
         Throughput that may be given up.
     least

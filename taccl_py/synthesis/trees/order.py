@@ -222,7 +222,7 @@ class DispatchRule:
 
 
 def list_schedule(jobs: Sequence[PieceMessage], costs: PieceCosts, rule: DispatchRule) -> TreePlan:
-    """Plan in which whatever has the longest way still to go starts as soon as its link and ports are free."""
+    """Plan in which whatever has the longest path still to go starts as soon as its link and ports are free."""
     if rule.in_turn:
         return _in_turn(jobs, costs, rule)
     follows = followers(jobs)
@@ -276,7 +276,7 @@ def left_shifted(jobs: Sequence[PieceMessage], costs: PieceCosts, batches: Seque
     return TreePlan(tuple(result), max(arrival, default=0.0))
 
 
-# What goes first: jobs of early turns, then those with the longest way to go from when they should; piece and number of the job break ties.
+# What goes first: jobs of early turns, then those with the longest path to go from when they should; piece and number of the job break ties.
 _Rank = tuple[int, float, int, int]
 
 

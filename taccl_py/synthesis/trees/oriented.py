@@ -4,7 +4,7 @@ A tree then loads a link and the one back alike, so what counts is how many tree
 (see `disjoint`) once it is settled how many of them take each direction, and it can be settled whenever the trees exist at all
 (Frank, "On disjoint trees and arborescences", 1978): every set of ranks without the hub must be entered by as many links as there
 are trees. That is a submodular flow (Edmonds and Giles, 1977), a linear program whose corners are whole numbers; its rows are cuts,
-found by maximum flows as they are needed. Of all directions those are taken that lead away from the hub by the shortest ways.
+found by maximum flows as they are needed. Of all directions those are taken that lead away from the hub by the shortest paths.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _layered(network: CapacityNetwork, slack: float, piece_mb: float) -> Capacit
 def _ways(
     network: CapacityNetwork, permitted: NDArray[np.bool_], root: int, length: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Shortest way from a root to every rank."""
+    """Shortest path from a root to every rank."""
     way = np.full(network.num_ranks, np.inf)
     way[root] = 0.0
     allowed = np.flatnonzero(permitted)

@@ -1,10 +1,10 @@
-"""The judge of MSCCL XML: will a file load, run without hanging and races, and give the right answer.
+"""The verifier of MSCCL XML: will a file load, run without hanging and races, and give the right answer.
 
 It is trusted: it shares no code with what makes such files, reads the text itself, and executes it symbolically.
 """
 
-from taccl_py.verify.msccl.directory import Covered, DirectoryFile, DirectoryVerdict, judge_directory
-from taccl_py.verify.msccl.judge import ProgramFacts, ProgramVerdict, judge_program
+from taccl_py.verify.msccl.directory import Covered, DirectoryFile, DirectoryVerdict, verify_directory
+from taccl_py.verify.msccl.verifier import ProgramFacts, ProgramVerdict, verify_program
 
 __all__ = [
     "Covered",
@@ -12,6 +12,6 @@ __all__ = [
     "DirectoryVerdict",
     "ProgramFacts",
     "ProgramVerdict",
-    "judge_directory",
-    "judge_program",
+    "verify_directory",
+    "verify_program",
 ]

@@ -1,4 +1,4 @@
-"""The judge of a whole directory of algorithm files: what its runtime would load, and which file it would take when.
+"""The verifier of a whole directory of algorithm files: what its runtime would load, and which file it would take when.
 
 The modern runtimes scan all files of the directory, whatever their names (``src/misc/msccl/msccl_lifecycle.cc``): the executor in
 the order of their paths, RCCL in the order in which the file system gives them. The first file that fits a call is taken. A
@@ -16,11 +16,11 @@ from taccl_py.errors import Violation
 from taccl_py.runtimes import LEGACY, Runtime
 from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.grammar import parse_algorithm
-from taccl_py.verify.msccl.judge import ProgramFacts, ProgramVerdict, judge_program
 from taccl_py.verify.msccl.scan import find_scan_fault
 from taccl_py.verify.msccl.text import read_document
+from taccl_py.verify.msccl.verifier import ProgramFacts, ProgramVerdict, verify_program
 
-# What the modern runtimes' own parser objects to as well, in any file and always; it does not know the other rules, or not all of
+# What the modern runtimes' own parser rejects as well, in any file and always; it does not know the other rules, or not all of
 # what they say.
 REFUSED = frozenset({
     "attribute-quotes", "buffer-name", "closing-tag", "comment-start", "dependency-chain", "has-dependent", "missing-attribute",
@@ -52,14 +52,14 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryVerdict:
-    """What the judge says of a directory.
+    """What the verifier says of a directory.
 
     Attributes
     ----------
     files
         Verdict on every file by name, in the order in which they are loaded.
     violations
-        Objections to the directory as a whole.
+        Errors to the directory as a whole.
     covered
         What calls there are good files for, sorted; none where nothing of the directory is loaded.
     connections
@@ -75,10 +75,10 @@ class DirectoryVerdict:
     connection_bytes: int
 
 
-def judge_directory(
+def verify_directory(
     files: Sequence[DirectoryFile], runtime: Runtime, *, kind: Kind | None = None, root: int | None = None
 ) -> DirectoryVerdict:
-    """Judge all files of a directory, and what they are together; `kind` and `root` as for one file."""
+    """Verify all files of a directory, and what they are together; `kind` and `root` as for one file."""
     legacy = runtime.name == LEGACY.name
     findings = Findings()
     verdicts: dict[str, ProgramVerdict] = {}
@@ -88,7 +88,7 @@ def judge_directory(
             what = f"it is no algorithm file and {stops}; take it away"
             findings.violation(file.name, "stray-file", what, fatal=not legacy)
             continue
-        verdict = judge_program(file.text, runtime, kind=kind or file.kind, root=root)
+        verdict = verify_program(file.text, runtime, kind=kind or file.kind, root=root)
         verdicts[file.name] = verdict
         if not legacy:
             _check_loading(file.name, file.text, verdict, runtime, findings)
@@ -111,7 +111,7 @@ def judge_directory(
 
 
 def _check_loading(name: str, text: str, verdict: ProgramVerdict, runtime: Runtime, findings: Findings) -> None:
-    """Object to a file that keeps a modern runtime from loading the others too."""
+    """Report a file that keeps a modern runtime from loading the others too."""
     fault = find_scan_fault(text, runtime)
     if fault is not None:
         what = f"{runtime.title} ends its scan at it and sees no later file: {fault}"

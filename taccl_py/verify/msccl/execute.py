@@ -70,7 +70,7 @@ def find_circles(plan: KernelProgram, chunks_per_message: int, capacity: int | N
     machine.run()
     while capacity is None and not machine.ended and machine.lengthen_queues():
         machine.run()
-    return tuple(machine.circles())
+    return tuple(machine.cycles())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class ExecutionState:
             self._wake(block)
         return bool(waiting)
 
-    def circles(self) -> Iterator[DeadlockCycle]:
-        """Every circle of waiting threadblocks, and every threadblock that waits in vain, once each."""
+    def cycles(self) -> Iterator[DeadlockCycle]:
+        """Every cycle of waiting threadblocks, and every threadblock that waits in vain, once each."""
         seen: set[int] = set()
         for start in range(len(self._plan.blocks)):
             path: list[int] = []
@@ -132,9 +132,9 @@ class ExecutionState:
                 path.append(block)
                 block = self._obstacle(block).block
             if block in path:
-                circle = path[path.index(block) :]
-                first = circle.index(min(circle))
-                yield self._describe(circle[first:] + circle[:first], "each waits for the next one for ever")
+                cycle = path[path.index(block) :]
+                first = cycle.index(min(cycle))
+                yield self._describe(cycle[first:] + cycle[:first], "each waits for the next one for ever")
             elif path and (block is None or self._current(block) is None):
                 yield self._describe(path[-1:], "which never comes")
 
@@ -206,9 +206,9 @@ class ExecutionState:
             raise ValueError("a threadblock that can go on waits for nothing")
         return _Obstacle(f"for room towards gpu {self._plan.connections[outbound].dst}", self._plan.receivers[outbound])
 
-    def _describe(self, circle: list[int], ending: str) -> DeadlockCycle:
+    def _describe(self, cycle: list[int], ending: str) -> DeadlockCycle:
         parts = []
-        for position, block in enumerate(circle):
+        for position, block in enumerate(cycle):
             operation = self._current(block)
             if operation is None:
                 raise ValueError("a threadblock that has ended waits for nothing")

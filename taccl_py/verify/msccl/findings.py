@@ -1,4 +1,4 @@
-"""What the judge found: objections and remarks, gathered in any order and handed out sorted and without repetition."""
+"""What the verifier found: errors and remarks, gathered in any order and handed out sorted and without repetition."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _SHOWN_TEXT = 48
 
 
 class Findings:
-    """Objections and remarks about one file.
+    """Errors and remarks about one file.
 
     Attributes
     ----------
     broken
-        Whether some objection makes it pointless to execute the file.
+        Whether some error makes it pointless to execute the file.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Findings:
         self._notes: set[str] = set()
 
     def violation(self, where: str, rule: str, what: str, *, fatal: bool = False) -> None:
-        """Object to one place; `fatal` says that the file cannot be executed as it is."""
+        """Report one place; `fatal` says that the file cannot be executed as it is."""
         self._violations.add(Violation(where, rule, what))
         self.broken = self.broken or fatal
 
@@ -32,7 +32,7 @@ class Findings:
         self._notes.add(text)
 
     def violations(self) -> tuple[Violation, ...]:
-        """All objections in order."""
+        """All errors in order."""
         return tuple(sorted(self._violations))
 
     def notes(self) -> tuple[str, ...]:

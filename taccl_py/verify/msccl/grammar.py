@@ -203,7 +203,7 @@ def _plain_number(text: str, bits: int) -> int | None:
 
 
 class _ElementAttributes:
-    """Typed questions about one element's attributes; failures are objected to at `where`."""
+    """Typed questions about one element's attributes; failures are rejected at `where`."""
 
     def __init__(self, element: Element, where: str, findings: Findings) -> None:
         self.complete = True
@@ -221,7 +221,7 @@ class _ElementAttributes:
         return value
 
     def miss(self, name: str, *, fatal: bool) -> None:
-        """Object to a missing attribute."""
+        """Report a missing attribute."""
         what = f"attribute {name!r} is missing in <{self._element.name}> (line {self._element.line}); add it"
         self._findings.violation(self._where, "missing-attribute", what, fatal=fatal)
 
@@ -249,7 +249,7 @@ class _ElementAttributes:
         return value
 
     def optional_number(self, name: str, default: int, *, required: bool, bits: int = 32) -> int:
-        """Value of a number without which the rest can still be judged; `default` when it is missing."""
+        """Value of a number without which the rest can still be verified; `default` when it is missing."""
         if self.has(name):
             return self.number(name, bits)
         if required:

@@ -12,7 +12,7 @@ and its image have the same root (so the two sides of every connection agree). T
 * what rank q holds is the image of what its root holds: a message from q brings the image of what its root sends;
 * flags order the accesses of each rank as they order its root's.
 
-Nothing is assumed of who wrote the file, and where anything does not fit, or an objection is found, all ranks are judged.
+Nothing is assumed of who wrote the file, and where anything does not fit, or an error is found, all ranks are verified.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from taccl_py.verify.msccl.rules import find_geometry
 from taccl_py.verify.msccl.semantics import Contents, RunSetting
 from taccl_py.verify.msccl.text import read_document
 
-# Files of fewer ranks are judged rank by rank, which takes little time there.
+# Files of fewer ranks are verified rank by rank, which takes little time there.
 FEWEST_RANKS = 64
 # Most ranks that stand for all, and the part of all that they may be.
 _MOST_ROOTS, _PART = 64, 0.5
@@ -94,7 +94,7 @@ def find_images(text: str, runtime: Runtime, kind: Kind | None) -> FileImages | 
     text
         Any text.
     runtime, kind
-        As for the judge.
+        As for the verifier.
     """
     head, newline, body = text.partition("\n")
     if not (newline and head.startswith("<algo ") and body.endswith(_GPU_END + _END)):

@@ -149,7 +149,7 @@ def find_races(
     found: Sequence[Findings],
     promises: HappensBefore,
 ) -> AccessOrder:
-    """Object to accesses that nothing orders when every step is one message; tell from which size on there are more of them.
+    """Report accesses that nothing orders when every step is one message; tell from which size on there are more of them.
 
     Mostly flags alone order what threadblocks of a GPU do, which is soon seen GPU by GPU; only if they do not, messages count too,
     at first as if none carried more than one chunk.
@@ -159,7 +159,7 @@ def find_races(
     plan, order
         All operations, and an order of them that respects queues and flags.
     settings, found
-        Every way to run the program, and where its objections go.
+        Every way to run the program, and where its errors go.
     promises
         What orders operations.
     """
@@ -199,7 +199,7 @@ def _find_split(
 
 
 class _RaceTrial:
-    """Objections in every setting that are not yet anybody's."""
+    """Errors in every setting that are not yet anybody's."""
 
     def __init__(self, settings: Sequence[RunSetting]) -> None:
         self._settings = settings
@@ -207,7 +207,7 @@ class _RaceTrial:
         self._checks: list[RaceCheck] = []
 
     def checks(self, plan: KernelProgram) -> list[RaceCheck]:
-        """New checks, whose objections are kept here."""
+        """New checks, whose errors are kept here."""
         self._checks = [
             RaceCheck(plan, setting, found) for setting, found in zip(self._settings, self._found, strict=True)
         ]
@@ -223,7 +223,7 @@ class _RaceTrial:
         return f"{violation.where}: {violation.what}"
 
     def report(self, found: Sequence[Findings]) -> AccessOrder:
-        """Hand the objections over."""
+        """Hand the errors over."""
         for mine, theirs in zip(self._found, found, strict=True):
             for violation in mine.violations():
                 theirs.violation(violation.where, violation.rule, violation.what)

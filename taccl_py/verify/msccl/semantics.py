@@ -20,7 +20,7 @@ from taccl_py.verify.msccl.operations import KernelOperation, KernelProgram
 # Collectives after which all ranks hold the same.
 _ALIKE = frozenset({Kind.ALLGATHER, Kind.ALLREDUCE, Kind.BROADCAST})
 UNWRITTEN = -1  # nobody has written the cell
-WRONG = -2  # objected to before; whatever is made of it is not objected to again
+WRONG = -2  # rejected before; whatever is made of it is not rejected again
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def best_root(contents: Contents, asked: int | None) -> int:
 
 
 def check_contents(plan: KernelProgram, order: Sequence[int], contents: Contents, findings: Findings) -> None:
-    """Object to reads of nothing, wrong sums, touched buffers that may be NULL, and wrong results.
+    """Report reads of nothing, wrong sums, touched buffers that may be NULL, and wrong results.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def check_contents(plan: KernelProgram, order: Sequence[int], contents: Contents
     contents
         Fresh.
     findings
-        Where objections go, also those of `contents`.
+        Where errors go, also those of `contents`.
     """
     _check_touched_buffers(plan, contents.setting, findings)
     contents.run(plan, order)
@@ -152,7 +152,7 @@ class Contents:
         return values
 
     def read(self, gpu: int, address: Address, count: int, where: str) -> list[int]:
-        """Values of cells; objects to cells that nobody has written."""
+        """Values of cells; rejects cells that nobody has written."""
         start = self.setting.regions[gpu].base(address.buffer) + address.offset
         values = self.cells[gpu][start : start + count]
         if UNWRITTEN in values:
@@ -163,7 +163,7 @@ class Contents:
         return values
 
     def add(self, left: list[int], right: list[int], where: str) -> list[int]:
-        """Sums, cell by cell; objects to sums that are wrong."""
+        """Sums, cell by cell; rejects sums that are wrong."""
         if not self._checks_sums:
             return [WRONG if a < 0 or b < 0 else a for a, b in zip(left, right, strict=True)]
         return [self._sum(a, b, where) for a, b in zip(left, right, strict=True)]
@@ -254,7 +254,7 @@ def _wanted_value(contents: Contents, rank: int, offset: int) -> int:
 
 
 def check_results(contents: Contents, findings: Findings) -> None:
-    """Object to output cells that do not hold what the collective promises."""
+    """Report output cells that do not hold what the collective promises."""
     for rank, wanted in _wanted(contents):
         base = contents.setting.regions[rank].base(Buffer.OUTPUT)
         found = contents.cells[rank][base : base + len(wanted)]
@@ -270,7 +270,7 @@ def check_results(contents: Contents, findings: Findings) -> None:
 
 
 def _check_touched_buffers(plan: KernelProgram, setting: RunSetting, findings: Findings) -> None:
-    """Object to accesses to buffers that may be NULL, and to writes to the user's input out of place."""
+    """Report accesses to buffers that may be NULL, and to writes to the user's input out of place."""
     kind, root = setting.geometry.kind, setting.placement.root
     for operation in plan.operations:
         block = plan.blocks[operation.block]

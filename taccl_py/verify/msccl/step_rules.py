@@ -199,9 +199,9 @@ def _check_dependency(step: Step, where: str, lengths: dict[int, int], target: S
         what = f"depid={owner}: the last threadblock of the GPU is {max(lengths)}"
         findings.violation(where, "dependency-target", what, fatal=True)
     elif owner not in lengths:
-        return  # a gap in the ids, which is objected to by itself
+        return  # a gap in the ids, which is rejected by itself
     elif target is None and 0 <= number < lengths[owner]:
-        return  # steps are not numbered as they stand, and that is objected to by itself
+        return  # steps are not numbered as they stand, and that is rejected by itself
     elif target is None:
         what = f"deps={number}: threadblock {owner} has steps 0..{lengths[owner] - 1}"
         findings.violation(where, "dependency-target", what)

@@ -82,7 +82,7 @@ class _Unreadable(Exception):
 
 
 def read_document(text: str, findings: Findings) -> Document:
-    """Elements of a text; objections to the text itself go to `findings`, which is broken when reading had to stop."""
+    """Elements of a text; errors to the text itself go to `findings`, which is broken when reading had to stop."""
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         findings.violation(f"line {line}", "text-nul", "a zero byte ends every C string; remove it", fatal=True)
@@ -313,7 +313,7 @@ class _Tokenizer:
         return self._text[position] in " \t\n\r\v\f"
 
     def _blank_end(self, position: int) -> int:
-        """Position after the one blank before an attribute; line ends and TABs are objected to and skipped."""
+        """Position after the one blank before an attribute; line ends and TABs are rejected and skipped."""
         match = _TAG_BLANK.match(self._text, position)
         blanks = match.group() if match else ""
         if blanks.strip(" "):

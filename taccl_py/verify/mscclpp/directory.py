@@ -1,4 +1,4 @@
-"""Judge of a folder of plans: each by itself, and that no two are for the same call."""
+"""Verify of a folder of plans: each by itself, and that no two are for the same call."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from itertools import combinations
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, Violation
-from taccl_py.verify.mscclpp.judge import PlanVerdict, judge_plan
+from taccl_py.verify.mscclpp.verifier import PlanVerdict, verify_plan
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFolderVerdict:
-    """What the judge says.
+    """What the verifier says.
 
     Attributes
     ----------
     files
         Verdict on each plan, by name.
     violations
-        Objections to files that are no plans, and to plans for the same calls.
+        Errors to files that are no plans, and to plans for the same calls.
     """
 
     files: dict[str, PlanVerdict]
     violations: tuple[Violation, ...]
 
 
-def judge_plan_folder(
+def verify_plan_folder(
     texts: Mapping[str, str], *, kind: Kind | None = None, root: int | None = None
 ) -> PlanFolderVerdict:
-    """Judge the files of a folder, by name; `kind` and `root` as for one file."""
+    """Verify the files of a folder, by name; `kind` and `root` as for one file."""
     files: dict[str, PlanVerdict] = {}
     found: list[Violation] = []
     for name, text in sorted(texts.items()):
         try:
-            files[name] = judge_plan(text, name, kind=kind, root=root)
+            files[name] = verify_plan(text, name, kind=kind, root=root)
         except InputError as error:
             found.append(Violation(name, "stray-file", f"it is no plan ({error.what}); take it away"))
     for (one, first), (other, second) in combinations(files.items(), 2):

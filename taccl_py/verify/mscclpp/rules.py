@@ -56,7 +56,7 @@ FORMS = {
     "gstore": Form((SWITCH,), sources=1, targets=1),
 }
 # They exist, and nothing is known here of what they do to the order of things.
-UNJUDGED = frozenset({
+UNSUPPORTED = frozenset({
     "get", "res", "rre", "rres", "ppkt", "rppkt", "cpkt", "upkt", "repkt", "recpkt", "respkt", "recspkt",
     "gstorepkt", "pipeline",
 })  # fmt: skip
@@ -91,7 +91,7 @@ def find_geometry(plan: Plan, kind: Kind | None, findings: Findings) -> BufferLe
 def check_plan(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
     """Test the plan as a whole, and every GPU, threadblock and operation."""
     if plan.protocol != "Simple":
-        findings.violation("", "not-judged", "packets (LL) are not judged; use protocol Simple", fatal=True)
+        findings.violation("", "not-judged", "packets (LL) are not verified; use protocol Simple", fatal=True)
     if plan.alignment_bytes % runtime.alignment_bytes:
         what = f"buffer_alignment {plan.alignment_bytes} is no multiple of {runtime.alignment_bytes}; write such a multiple"
         findings.violation("", "alignment", what)
@@ -119,7 +119,7 @@ def size_unit_bytes(plan: Plan) -> int:
 
 
 def _check_sizes(plan: Plan, runtime: PlanRuntime, findings: Findings) -> None:
-    """Object to a range without a size, and to sizes for which offsets or scratch are too small; the largest may be left open."""
+    """Report a range without a size, and to sizes for which offsets or scratch are too small; the largest may be left open."""
     unit = size_unit_bytes(plan)
     largest = plan.max_bytes // unit * unit
     if largest < max(plan.min_bytes, 1):
@@ -255,9 +255,9 @@ def _check_operations(plan: Plan, gpu: Gpu, runtime: PlanRuntime, findings: Find
 
 
 def _object_to_name(operation: Operation, where: str, findings: Findings) -> None:
-    if operation.name in FORMS or operation.name in UNJUDGED:
+    if operation.name in FORMS or operation.name in UNSUPPORTED:
         detail = " by a group of threadblocks" if operation.grouped else ""
-        what = f"{operation.name}{detail} is not judged, so nothing can be said of this plan; use put, copy and re"
+        what = f"{operation.name}{detail} is not verified, so nothing can be said of this plan; use put, copy and re"
         findings.violation(where, "not-judged", what, fatal=True)
         return
     findings.violation(

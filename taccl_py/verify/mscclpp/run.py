@@ -83,7 +83,7 @@ class PlanExecution:
     contents
         Cells of all ranks.
     findings
-        What to object to.
+        What to reject.
     """
 
     def __init__(self, plan: Plan, network: ChannelNetwork, contents: Contents, findings: Findings) -> None:
@@ -214,7 +214,7 @@ class PlanExecution:
         worker.heard = worker.step
 
     def _require_asked(self, worker: _ExecutedThreadblock, name: str, place_in_list: int, channel: int) -> None:
-        """Object to what a thread asks of a proxy too soon: the first one asks it to put, the n-th one what is for the n-th channel."""
+        """Report what a thread asks of a proxy too soon: the first one asks it to put, the n-th one what is for the n-th channel."""
         column = self._network.request_column(worker.seat, channel)
         if place_in_list and self._asked.get(column, -1) > worker.met:
             what = f"another thread does the {name} than the put, and they have not met since, so it may come before the put"
@@ -322,7 +322,7 @@ class PlanExecution:
     def _check_overlap(
         self, worker: _ExecutedThreadblock, sources: list[tuple[Gpu, Address]], targets: list[tuple[Gpu, Address]], size: int
     ) -> None:  # fmt: skip
-        """Object to cells that are moved to others among them: threads read and write in any order."""
+        """Report cells that are moved to others among them: threads read and write in any order."""
         written = {(gpu.id, self._start(gpu, address)) for gpu, address in targets}
         for gpu, address in sources:
             start = self._start(gpu, address)
@@ -369,7 +369,7 @@ class PlanExecution:
     # The end
 
     def _check_ends(self) -> None:
-        """Object to what is not over when ranks leave, and to what is left for the next call."""
+        """Report what is not over when ranks leave, and to what is left for the next call."""
         leaving: dict[int, _Clock] = {gpu.id: np.zeros(self._network.width, dtype=np.int32) for gpu in self._plan.gpus}
         for worker in self._workers:
             clock = leaving[worker.gpu.id]
@@ -413,7 +413,7 @@ class PlanExecution:
         return ""
 
     def _explain(self, stuck: list[_ExecutedThreadblock]) -> None:
-        """Object to what keeps everybody waiting: waits for what nobody does first, else the circle."""
+        """Report what keeps everybody waiting: waits for what nobody does first, else the cycle."""
         found = False
         waiting = {worker.seat: worker for worker in stuck}
         for worker in stuck:

@@ -12,7 +12,7 @@ from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import PlanOptions, lower_plan
 from taccl_py.runtimes import MSCCLPP
-from taccl_py.verify.mscclpp import judge_plan
+from taccl_py.verify.mscclpp import verify_plan
 from tests.end_to_end.machines import cases
 from tests.end_to_end.test_properties import greedy
 from tests.instances import quiet_pulp
@@ -55,11 +55,11 @@ SCHEDULES = {
 
 
 def lowered(schedule, options):
-    """Text of the plan as a value; fails if the judge objects."""
+    """Text of the plan as a value; fails if the verifier finds errors."""
     text = lower_plan(schedule, options).text
     collective = schedule.collective
     root = collective.root if collective.kind in ROOTED else None
-    assert judge_plan(text, "plan.json", kind=collective.kind, root=root).violations == ()
+    assert verify_plan(text, "plan.json", kind=collective.kind, root=root).violations == ()
     return json.loads(text)
 
 
@@ -176,7 +176,7 @@ def test_every_schedule_becomes_a_plan_that_is_right(name, placement, instances)
 # Nothing stands in a plan that could be left out, but for a meeting of the threads after the last wait.
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("options", [IN, OUT], ids=["in", "out"])
-def test_whatever_is_left_out_of_a_plan_is_missed_by_the_judge(name, options):
+def test_whatever_is_left_out_of_a_plan_is_missed_by_the_verifier(name, options):
     value = lowered(SCHEDULES[name](), options)
     for rank in value["gpus"]:
         for tb in rank["threadblocks"]:
@@ -184,7 +184,7 @@ def test_whatever_is_left_out_of_a_plan_is_missed_by_the_judge(name, options):
                 if operation["name"] == "nop" and index == len(tb["ops"]) - 1:
                     continue
                 del tb["ops"][index]
-                assert judge_plan(json.dumps(value), "plan.json").violations, (rank["id"], tb["id"], index, operation)
+                assert verify_plan(json.dumps(value), "plan.json").violations, (rank["id"], tb["id"], index, operation)
                 tb["ops"].insert(index, operation)
 
 

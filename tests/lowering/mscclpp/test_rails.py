@@ -1,4 +1,4 @@
-"""Switches inside nodes and rails between them: what the threadblocks do, the judge, real data, times by hand, what is refused."""
+"""Switches inside nodes and rails between them: what the threadblocks do, the verifier, real data, times by hand, what is refused."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ from taccl_py.runtimes import EXECUTOR
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.mscclpp import judge_plan
+from taccl_py.verify.mscclpp import verify_plan
 from tests.lowering.cases import MB
 from tests.lowering.mscclpp.test_lower import names, ops
 
@@ -42,23 +42,23 @@ def text_of(schedule, **options):
     return lower_plan(schedule, PlanOptions(switch=True, **options)).text
 
 
-def judged(text, schedule):
+def verified(text, schedule):
     collective = schedule.collective
     root = collective.root if collective.kind in ROOTED else None
-    return judge_plan(text, "plan.json", kind=collective.kind, root=root).violations
+    return verify_plan(text, "plan.json", kind=collective.kind, root=root).violations
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rails", list(NodeRails))
 @pytest.mark.parametrize("placement", [CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE])
 @pytest.mark.parametrize(("num_nodes", "num_local"), [(2, 2), (2, 3), (3, 2), (4, 3)])
-def test_plans_are_right_in_the_eyes_of_the_judge_and_on_real_data(kind, rails, placement, num_nodes, num_local):
+def test_plans_are_right_in_the_eyes_of_the_verifier_and_on_real_data(kind, rails, placement, num_nodes, num_local):
     root = num_local + 1 if kind == "broadcast" else 0
     schedule = asked(boxes(num_nodes, num_local), kind, root)
     for instances, pieces, owners in ((1, 1, None), (2, 3, None), (1, 2, 1)):
         options = PlanOptions(placement, instances, switch=True, owners=owners, pieces=pieces, rails=rails)
         made = lower_plan(schedule, options)
-        assert judged(made.text, schedule) == ()
+        assert verified(made.text, schedule) == ()
         assert parse_plan(made.text, "plan.json") == made.plan
         plan = read_one_sided(made.text, "plan.json")
         assert plan.root == root
@@ -72,14 +72,14 @@ def test_plans_are_right_in_the_eyes_of_the_judge_and_on_real_data(kind, rails, 
 @pytest.mark.parametrize("placement", [CallPlacement.IN_PLACE, CallPlacement.OUT_OF_PLACE])
 @pytest.mark.parametrize("owners", [None, 1])
 def test_every_operation_but_the_last_meetings_is_needed(kind, rails, placement, owners):
-    """Whatever is left out, the judge objects: to a wait, a signal, a meeting, a flush or a sum that is missing."""
+    """Whatever is left out, the verifier finds errors: to a wait, a signal, a meeting, a flush or a sum that is missing."""
     schedule = asked(boxes(3, 2), kind)
     value = json.loads(text_of(schedule, placement=placement, rails=rails, owners=owners))
     for gpu, threadblock in ((0, 0), (1, -1), (5, -1)):
         for number, operation in enumerate(ops(value, gpu, threadblock)[:-1]):
             broken = copy.deepcopy(value)
             del ops(broken, gpu, threadblock)[number]
-            assert judged(json.dumps(broken), schedule) != (), (gpu, threadblock, number, operation)
+            assert verified(json.dumps(broken), schedule) != (), (gpu, threadblock, number, operation)
 
 
 def test_an_allreduce_of_two_nodes_exchanges_the_sums_of_nodes():

@@ -1,4 +1,4 @@
-"""Collectives by a switch: who hands out what, what the threadblocks do, what the judge and real data say, what is refused."""
+"""Collectives by a switch: who hands out what, what the threadblocks do, what the verifier and real data say, what is refused."""
 
 import json
 from dataclasses import replace

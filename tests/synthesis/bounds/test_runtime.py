@@ -10,7 +10,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import with_alphas_side_by_side
@@ -93,7 +93,7 @@ def test_physical_bound_runtime_bound_and_replay_come_in_this_order(topology, ki
     for protocol in (Protocol.LL, Protocol.LL128, Protocol.SIMPLE):
         options = LoweringOptions(RUNTIMES[profile.runtime], protocol=protocol, instances=instances)
         try:
-            program = lower_and_judge(schedule, options).program
+            program = lower_and_verify(schedule, options).program
         except LoweringError:
             continue
         assert under <= RuntimeReplay(program, topology, profile).time_us(size) * (1 + 1e-9)

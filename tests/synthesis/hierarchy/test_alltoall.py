@@ -10,7 +10,7 @@ from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.templates.moves import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 KIB = 1024.0
 
@@ -26,7 +26,7 @@ def shuttled(topology, shuttle, size_bytes):
 @pytest.mark.parametrize(("nodes", "behind", "together"), [(2, 0, 1), (2, 8, 1), (2, 4, 1), (3, 8, 2), (3, 16, 1)])
 def test_everything_arrives_whichever_way_it_goes(nodes, behind, together, doubling):
     schedule, _ = shuttled(load_topology("ndv4", nodes), Shuttle(behind, together, doubling), 64 * KIB)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
 
 
 def test_bit_by_bit_a_node_deals_out_in_three_messages():

@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -15,7 +15,7 @@ from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.templates.moves import TemplatePlan, turned
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import lines_of_three, quiet_pulp
 
 pytestmark = quiet_pulp
@@ -42,7 +42,7 @@ def bundled(topology, kind, size_bytes):
 def test_lines_of_three_are_told_in_two_hops_beside_the_network(kind):
     """What the ends bring is passed on by the middle one while the ends hand theirs in: 5 + 2 * 1."""
     schedule = bundled(lines_of_three(), kind, 1e-3)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(7.0)
 
 
@@ -50,7 +50,7 @@ def test_lines_of_three_are_told_in_two_hops_beside_the_network(kind):
 def test_two_mi250x_nodes_are_faster_than_one_chunk_at_a_time(size_bytes, at_most_us):
     """Engine greedy, which sends single chunks, takes 9.4, 13.2 and 28.6 us."""
     schedule = bundled(load_topology("mi250x", 2), Kind.ALLGATHER, size_bytes)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= at_most_us
 
 
@@ -58,7 +58,7 @@ def test_sums_in_bundles_take_no_longer_as_a_program():
     demand = Demand(load_topology("mi250x", 2), Kind.REDUCESCATTER, 1048576.0)
     schedule = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300)), Events()).schedule
     assert schedule.makespan_us <= 12.0
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= schedule.makespan_us * (1 + 1e-9)
 
 

@@ -19,7 +19,7 @@ from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.template import instantiate
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 PAIR = 128.0
 
@@ -52,7 +52,7 @@ def test_with_a_lane_for_each_other_node_everything_crosses_at_once():
     schedule, times = delegated(rails(8, 9), Delegation(8, 1, DOUBLING, DOUBLING))
     node_us, lane_us = (lambda chunks: 0.3 + chunks * PAIR / 300e3), (lambda chunks: 2.6 + chunks * PAIR / 25e3)
     by_hand_us = 3 * node_us(36) + lane_us(64) + 3 * node_us(32)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(times.end_us) == pytest.approx(by_hand_us)
     assert crossings(schedule)[0] == [(1, 64)]
     assert crossings(schedule)[7] == [(8, 64)]
@@ -96,7 +96,7 @@ def test_everything_arrives_about_when_it_should(lanes, nodes, together, size, i
         lanes = 4
     spread = data.draw(st.sampled_from([s for s in range(1, lanes + 1) if lanes % s == 0]))
     schedule, times = delegated(rails(lanes, nodes), Delegation(spread, together, *inside), size)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     if size == 8.0 and PATHS not in inside:
         assert schedule.makespan_us <= times.end_us * (1 + 1e-6)
 
@@ -106,7 +106,7 @@ def test_nodes_may_differ(left):
     topology = rails(4, 3).subset(list(left))
     for spread in spreads(LaneCluster.of(TemplateSite(topology, PAIR))):
         schedule, _ = delegated(topology, Delegation(spread, 1, DIRECT, DIRECT))
-        assert judge_schedule(schedule) == ()
+        assert verify_schedule(schedule) == ()
 
 
 @pytest.mark.parametrize(("machine", "nodes"), [("ndv2", 3), ("dgx2", 3), ("mi250x", 3), ("mi300x", 3)])
@@ -116,7 +116,7 @@ def test_shipped_nodes_can_be_served_in_every_way(machine, nodes):
     insides = [DIRECT, DOUBLING] if cluster.site.linked_inside_nodes else [PATHS]
     for spread, inside in product((1, cluster.width), insides):
         schedule, _ = delegated(topology, Delegation(spread, 1, inside, inside))
-        assert judge_schedule(schedule) == ()
+        assert verify_schedule(schedule) == ()
 
 
 @pytest.mark.parametrize(
@@ -126,5 +126,5 @@ def test_shipped_nodes_can_be_served_in_every_way(machine, nodes):
 def test_the_engine_is_faster_by_delegates(machine, nodes, size_bytes, before_us, now_us):
     demand = Demand(load_topology(machine, nodes), Kind.ALLTOALL, float(size_bytes))
     answer = synthesize_hierarchy(demand, Options(), Events())
-    assert judge_schedule(answer.schedule) == ()
+    assert verify_schedule(answer.schedule) == ()
     assert answer.bound.time_us <= answer.schedule.makespan_us <= now_us < before_us

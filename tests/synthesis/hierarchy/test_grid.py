@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -17,7 +17,7 @@ from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.template import instantiate
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 MIB = 1 << 20
 DOUBLING = (2, 2, 2)
@@ -45,7 +45,7 @@ def test_eight_nodes_meet_in_one_message_of_every_lane():
     """Sums of everything in three steps inside, one message to each of seven nodes, and three steps again."""
     schedule, end_us = written(rails(8, 8), LaneGrid((Leg(8, 8, False),), DOUBLING, False, (1,)), 4096)
     size_mb = 4096 / 1e6
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert end_us == pytest.approx(6 * (0.3 + 5 * size_mb) + 2.6 + 20 * size_mb)
     assert schedule.makespan_us == pytest.approx(end_us)
 
@@ -55,7 +55,7 @@ def test_a_scatter_halves_what_is_summed_up_three_times():
     schedule, _ = written(rails(8, 8), LaneGrid((Leg(8, 8, True),), DOUBLING, False, (1,)), MIB)
     eighth_mb = MIB / 8e6
     one_way_us = 3 * 0.3 + 7 * 5 * eighth_mb + 2.6 + 20 * eighth_mb
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(2 * one_way_us + 3 * (0.3 + 5 * eighth_mb))
 
 
@@ -66,7 +66,7 @@ def test_lanes_send_a_second_message_while_the_rest_is_summed_up():
     part_mb = MIB / 16e6
     one_way_us = 3 * 0.3 + 7 * 5 * part_mb + 2 * (2.6 + 20 * part_mb)
     assert leg.turns == 2
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(2 * one_way_us + 3 * (0.3 + 5 * part_mb))
 
 
@@ -80,7 +80,7 @@ def test_everything_is_summed_up_once_in_every_grid(lanes, nodes, pieces):
         schedule, end_us = written(topology, grid, 96 * 1024)
         assert schedule is not None or not grid.dealt, f"{grid.name}: what is dealt out never meets at different times"
         if schedule is not None:
-            assert judge_schedule(schedule) == (), grid.name
+            assert verify_schedule(schedule) == (), grid.name
             assert schedule.makespan_us <= 1.35 * end_us, f"{grid.name}: the estimate is worth something"
 
 
@@ -88,7 +88,7 @@ def test_messages_of_more_chunks_than_runtimes_carry_are_whole_where_neighbours_
     """128 ranks exchange sums of everything in two messages; nobody parts any chunks, so the program has half as many."""
     grid = LaneGrid((Leg(8, 8, False), Leg(2, 1, False)), DOUBLING, False, (1,))
     schedule, end_us = written(rails(8, 16), grid, 4096)
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert max(len(message.chunks) for message in schedule.messages) == 128
     assert schedule.makespan_us == pytest.approx(end_us)
     assert lowered.replay.makespan_us == pytest.approx(end_us)
@@ -99,7 +99,7 @@ def test_other_messages_have_no_more_chunks_than_runtimes_carry_together():
     """128 ranks with three chunks each; every lane ends with three."""
     grid = LaneGrid((Leg(8, 8, True), Leg(2, 1, True)), DOUBLING, True, (3,))
     schedule, _ = written(rails(8, 16), grid, 4096)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert max(len(message.chunks) for message in schedule.messages) == 64
 
 
@@ -129,7 +129,7 @@ def test_ranks_with_a_link_each_meet_all_at_once():
     topology = load_topology("mi300x", 4)
     grid = next(g for g in all_grids(topology) if g.fans == (8,) and g.legs == (Leg(4, 4, False),))
     schedule, _ = written(topology, grid, 4096)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us < 4 * 0.9 + 2.7
 
 
@@ -141,6 +141,6 @@ def test_the_engine_finds_them_and_the_runtime_keeps_their_times(lanes, nodes, s
     demand = Demand(rails(lanes, nodes), Kind.ALLREDUCE, size_bytes)
     found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300.0)), Events()).schedule
     assert found.makespan_us <= most_us
-    assert judge_schedule(found) == ()
-    lowered = lower_and_judge(found, LoweringOptions(EXECUTOR))
+    assert verify_schedule(found) == ()
+    lowered = lower_and_verify(found, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= found.makespan_us * (1 + 1e-6)

@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -18,7 +18,7 @@ from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 MB = 1_000_000
 COUNTS = (1, 2, 4, 8, 16)
@@ -47,7 +47,7 @@ def test_sums_are_right_and_as_fast_as_estimated(machine, nodes, ranks, num_byte
     for halving in found[::3]:
         plan = TemplatePlan(halving.name, halving.chunks_per_rank, halving_moves(forth, back, halving))
         schedule = fitted(Demand(topology, Kind.ALLREDUCE, float(num_bytes)), plan)
-        assert judge_schedule(schedule) == ()
+        assert verify_schedule(schedule) == ()
         assert schedule.makespan_us <= 1.02 * halving.end_us
 
 
@@ -105,7 +105,7 @@ def test_one_way_is_found_when_time_is_up():
 def test_programs_keep_what_schedules_promise():
     demand = Demand(small_cluster(4, 2), Kind.ALLREDUCE, float(16 << 20))
     schedule = synthesize_hierarchy(demand, Options(), Events()).schedule
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= 1.01 * schedule.makespan_us
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
@@ -13,7 +13,7 @@ from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.relays import Relays
 from taccl_py.synthesis.templates.moves import TemplatePlan, turned
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import lines_of_three, quiet_pulp
 
 pytestmark = quiet_pulp
@@ -30,7 +30,7 @@ def relayed(topology, kind, size_bytes=1e-3):
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL])
 def test_lines_of_three_are_told_in_two_hops_beside_the_network(kind):
     schedule = relayed(lines_of_three(), kind)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(5 + 2 * 1)
 
 
@@ -39,18 +39,18 @@ def test_lines_of_three_are_told_in_two_hops_beside_the_network(kind):
 )
 def test_two_mi250x_nodes_are_told_in_three_hops_beside_the_network(kind, bytes_us):
     schedule = relayed(load_topology("mi250x", 2), kind, 1024.0)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= 2.6 + 3 * 0.8 + bytes_us
     crossing = [m for m in schedule.messages if m.link in {i for i, k in enumerate(schedule.topology.links) if k.ports}]
     assert len(crossing) <= 2 * 16
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= schedule.makespan_us * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kind", [Kind.ALLGATHER, Kind.ALLTOALL])
 def test_a_nic_for_the_whole_node_sends_one_message(kind):
     schedule = relayed(load_topology("ndv2", 2), kind, 1024.0)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     node_of, links = schedule.topology.node_of, schedule.topology.links
     assert sum(node_of[links[m.link].src] != node_of[links[m.link].dst] for m in schedule.messages) == 2
 
@@ -62,7 +62,7 @@ def test_three_nics_tell_two_other_nodes(kind):
     topology = lines_of_three(num_nodes=3)
     assert Relays.of(topology, Limits()).end_us == pytest.approx(5 + 3 * 1)
     schedule = relayed(topology, kind)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(8)
 
 

@@ -7,7 +7,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.hierarchy.engine import synthesize_hierarchy
 from taccl_py.topology.machines import formula_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 pytestmark = pytest.mark.slow
 
@@ -24,5 +24,5 @@ HANDED = 3 * 0.3 + 7 * 50 * INSIDE
 def test_64_nodes_are_reached_in_three_rounds(kind, times):
     demand = Demand(formula_topology("hpn:64"), kind, float(1 << 20))
     schedule = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300, workers=1)), Events()).schedule
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= times * (GATHERED + SECOND + HANDED) * (1 + 1e-9)

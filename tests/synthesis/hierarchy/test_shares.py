@@ -16,7 +16,7 @@ from taccl_py.synthesis.templates.moves import TemplatePlan, end_of
 from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import nodes_with_nics
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -60,7 +60,7 @@ def test_planned_times_are_those_of_the_schedule(inside, root):
     moves = share_moves(cluster_of(demand.topology, demand.size_bytes), inside, root, demand.size_bytes)
     schedule = fitted(demand, TemplatePlan("shares", 8, moves))
     assert schedule.makespan_us == pytest.approx(end_of(moves))
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from taccl_py.synthesis.hierarchy.stripes import striped, stripes_pipeline
 from taccl_py.synthesis.templates.moves import TemplatePlan
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import nodes_with_nics, two_nodes
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -73,7 +73,7 @@ def test_planned_times_are_those_of_the_schedule():
     pipeline = stripes_pipeline(cluster, striped(cluster)[1], 0, GIB).best(None)
     schedule = fitted(demand, TemplatePlan("stripes", pipeline.num_chunks, pipeline.moves()))
     assert schedule.makespan_us == pytest.approx(pipeline.end_us)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
 
 
 @pytest.mark.parametrize(

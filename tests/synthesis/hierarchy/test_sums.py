@@ -2,7 +2,7 @@
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand
@@ -10,7 +10,7 @@ from taccl_py.synthesis.hierarchy.fitting import fitted
 from taccl_py.synthesis.hierarchy.sums import SumExchange
 from taccl_py.synthesis.templates.moves import TemplatePlan
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 
 def test_two_mi250x_nodes_add_up_in_three_hops_beside_the_network():
@@ -18,9 +18,9 @@ def test_two_mi250x_nodes_add_up_in_three_hops_beside_the_network():
     topology = load_topology("mi250x", 2)
     exchange = SumExchange.of(topology, Limits())
     schedule = fitted(Demand(topology, Kind.ALLREDUCE, 1024.0), TemplatePlan("sums", 1, exchange.moves(32)))
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= 2.6 + 3 * 0.8 + 1024 / 16e3 + 3 * 1024 / 50e3
-    lowered = lower_and_judge(schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us < 7.0
 
 

@@ -12,7 +12,7 @@ from taccl_py.synthesis.templates.patterns import DIRECT, DOUBLING
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 SHARE = 1_000_000.0
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -41,7 +41,7 @@ def test_everyone_gets_everything_in_the_estimated_time(nodes, ranks, machine, k
         moves = taper_moves(cluster, taper, SHARE)
         plan = TemplatePlan(taper.name, taper.chunks_per_rank, turned(moves, reduce=True) if reduce else moves)
         schedule = fitted(Demand(topology, kind, SHARE * nodes * ranks), plan)
-        assert judge_schedule(schedule) == ()
+        assert verify_schedule(schedule) == ()
         assert schedule.makespan_us <= taper.end_us * (1 + 1e-6)
 
 

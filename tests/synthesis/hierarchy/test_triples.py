@@ -15,7 +15,7 @@ from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.fabrics import rail_nodes
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.template import instantiate
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 SHARE = 2048.0
 
@@ -38,7 +38,7 @@ def test_everyone_gets_everything_in_the_estimated_time(lanes, nodes, kind):
     triples = Triples.of(cluster, SHARE)
     moves = triple_moves(cluster, triples, SHARE, by_share((1,)))
     schedule = fitted(demand, TemplatePlan(triples.name, 1, turned(moves, reduce=True) if reduce else moves))
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert len(schedule.messages) == len(moves), (
         "what goes together lies together, or is copied together where it may be"
     )
@@ -79,7 +79,7 @@ def test_with_so_many_shares_in_a_message_more_comes_in_the_third_round():
     moves = triple_moves(cluster_of(topology), limited, SHARE, by_share((1,)))
     assert max(len(move.chunks) for move in moves) <= 71
     schedule = fitted(Demand(topology, Kind.ALLGATHER, SHARE * 512), TemplatePlan(limited.name, 1, moves))
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= limited.end_us * (1 + 1e-6)
 
 
@@ -91,5 +91,5 @@ def test_a_limit_that_nothing_reaches_changes_nothing():
 def test_the_engine_takes_it_where_shares_are_small():
     demand = Demand(rails(4, 16), Kind.ALLGATHER, SHARE * 64)
     found = synthesize_hierarchy(demand, Options(limits=Limits(seconds=300, workers=1)), Events()).schedule
-    assert judge_schedule(found) == ()
+    assert verify_schedule(found) == ()
     assert found.makespan_us <= Triples.of(cluster_of(demand.topology), SHARE).end_us * (1 + 1e-9)

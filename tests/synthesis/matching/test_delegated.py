@@ -10,8 +10,8 @@ from taccl_py.synthesis.matching.delegated import delegated
 from taccl_py.synthesis.matching.replicate import replicate
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
-from taccl_py.verify.group import judge_group
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.group import verify_group
+from taccl_py.verify.schedule import verify_schedule
 
 
 def demand_of(topology, size_bytes, chunks=None):
@@ -23,10 +23,10 @@ def demand_of(topology, size_bytes, chunks=None):
 )
 def test_what_is_replicated_is_an_alltoall(machine, nodes):
     found = delegated(demand_of(load_topology(machine, nodes), 16 << 10))
-    assert judge_group(found) == ()
+    assert verify_group(found) == ()
     assert len(found.roots) == found.topology.num_ranks // found.topology.num_nodes
     whole = found.expanded()
-    assert judge_schedule(whole) == ()
+    assert verify_schedule(whole) == ()
     assert whole.makespan_us == found.makespan_us
 
 

@@ -14,7 +14,7 @@ from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.synthesis.matching.drawn import torn
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE, Kind.ALLTOALL)
@@ -51,7 +51,7 @@ def uneven_mesh(wide, high, across_gibps, down_gibps, alpha_us):
 def test_no_worse_than_tacos(formula, chunks, tacos_us):
     topology = formula_topology(f"{formula},{TACOS}")
     found = greedy(topology, Kind.ALLGATHER, SHARE * topology.num_ranks, chunks=chunks)
-    assert judge_schedule(found.schedule) == ()
+    assert verify_schedule(found.schedule) == ()
     assert found.bound.time_us <= found.schedule.makespan_us <= tacos_us * 1.0001
 
 
@@ -61,7 +61,7 @@ def test_no_worse_than_tacos(formula, chunks, tacos_us):
 )
 def test_better_than_what_is_left_of_tacos_on_uneven_meshes_once_data_is_sent_after_it_has_come(mesh, chunks, tacos_us):
     found = greedy(uneven_mesh(*mesh), Kind.ALLGATHER, 2**30, chunks=chunks)
-    assert judge_schedule(found.schedule) == ()
+    assert verify_schedule(found.schedule) == ()
     assert found.schedule.makespan_us < tacos_us
 
 
@@ -79,7 +79,7 @@ def test_every_collective_is_right_on_every_shape(name, kind):
     topology = load_topology(name)
     root = topology.num_ranks - 1 if kind in (Kind.BROADCAST, Kind.REDUCE) else 0
     found = greedy(topology, kind, root=root, chunks=2)
-    assert judge_schedule(found.schedule, kind=kind) == ()
+    assert verify_schedule(found.schedule, kind=kind) == ()
     assert found.schedule.makespan_us >= found.bound.time_us * (1 - 1e-9)
 
 
@@ -87,7 +87,7 @@ def test_every_collective_is_right_on_every_shape(name, kind):
 @given(st.integers(0, 10_000), st.integers(2, 7), st.sampled_from(KINDS), st.sampled_from((1, 3)))
 def test_torn_machines_are_served(seed, ranks, kind, chunks):
     found = greedy(torn(seed, ranks), kind, chunks=chunks, seed=seed)
-    assert judge_schedule(found.schedule) == ()
+    assert verify_schedule(found.schedule) == ()
 
 
 def test_an_alltoall_around_a_failed_nic_takes_no_more_messages_than_the_other_nics_need():
@@ -95,7 +95,7 @@ def test_an_alltoall_around_a_failed_nic_takes_no_more_messages_than_the_other_n
     topology = degraded(load_topology("ndv4", 2), Degradation(missing_ports=("node 1 ib3 *",)))
     found = greedy(topology, Kind.ALLTOALL, 2**20, chunks=1).schedule
     assert found.makespan_us == pytest.approx(10 * (2.6 + 40 * 0.065536))
-    assert judge_schedule(found) == ()
+    assert verify_schedule(found) == ()
 
 
 def test_the_answer_is_optimal_where_the_bound_is_reached():

@@ -18,7 +18,7 @@ from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.degrade import Degradation, SlowPort, degraded
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 
 def single_ranks(*rates):
@@ -118,7 +118,7 @@ def test_sums_around_failed_nics_and_slow_nodes_are_right(nodes, slow):
     machine = broken(nodes, "node 0 ib3 *", "node 1 ib0 *", slow=slow)
     for size_bytes in (1 << 20, 1 << 30):
         schedule = owner_schedule(machine, size_bytes, None)
-        assert judge_schedule(schedule) == ()
+        assert verify_schedule(schedule) == ()
 
 
 def test_in_a_slow_node_nothing_large_is_in_the_way():
@@ -137,7 +137,7 @@ def test_in_a_slow_node_nothing_large_is_in_the_way():
 
 def test_uneven_nodes_are_summed_right():
     machine = load_topology("ndv4", 3).subset([*range(8), *range(8, 13), *range(16, 23)])
-    assert judge_schedule(owner_schedule(machine, 1 << 28, 5)) == ()
+    assert verify_schedule(owner_schedule(machine, 1 << 28, 5)) == ()
 
 
 def test_machines_of_one_node_or_without_links_for_it_are_left_alone():
@@ -145,7 +145,7 @@ def test_machines_of_one_node_or_without_links_for_it_are_left_alone():
     assert owner_schedule(load_topology("dgx1", None), 1 << 20, None) is None
     rails_only = load_topology("hpn:2")
     gone = replace(rails_only, links=tuple(k for k in rails_only.links if {k.src, k.dst} != {0, 8}))
-    assert owner_schedule(gone, 1 << 20, None) is None or judge_schedule(owner_schedule(gone, 1 << 20, None)) == ()
+    assert owner_schedule(gone, 1 << 20, None) is None or verify_schedule(owner_schedule(gone, 1 << 20, None)) == ()
 
 
 def test_the_engine_sums_by_owners_within_a_fifth_of_the_bound():

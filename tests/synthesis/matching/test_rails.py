@@ -10,7 +10,7 @@ from taccl_py.synthesis.matching.rails import rail_schedule
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
 
@@ -19,7 +19,7 @@ KINDS = (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLREDUCE)
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5, 7])
 def test_every_number_of_nodes_is_served(nodes, kind):
     schedule = rail_schedule(formula_topology(f"hpn:{nodes}"), kind, 1024.0)
-    assert judge_schedule(schedule, kind=kind) == ()
+    assert verify_schedule(schedule, kind=kind) == ()
 
 
 def test_blocks_double_and_are_handed_out_as_they_come():
@@ -47,6 +47,6 @@ def test_machines_that_lack_links_or_have_uneven_nodes_are_left_to_others():
 def test_engine_takes_rails_where_messages_are_small():
     demand = Demand(load_topology("ndv5", 4), Kind.ALLGATHER, 32 << 10, chunks_per_rank=1)
     found = synthesize_greedy(demand, Options(limits=Limits(seconds=60)), Events())
-    assert judge_schedule(found.schedule) == ()
+    assert verify_schedule(found.schedule) == ()
     assert found.schedule.makespan_us <= rail_schedule(demand.topology, demand.kind, 1024.0).makespan_us
     assert max(len(message.chunks) for message in found.schedule.messages) > 1

@@ -10,7 +10,7 @@ from taccl_py.synthesis.matching import regrow
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.regrow import RegrowTask, affordable_tries, regrown
 from taccl_py.topology.machines import formula_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.synthesis.matching.drawn import matched, torn, with_ports
 
 ROUTED = (Kind.ALLGATHER, Kind.BROADCAST, Kind.ALLTOALL)
@@ -55,12 +55,12 @@ def test_an_alltoall_of_a_mesh_is_at_the_bound_of_the_links_through_its_middle()
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from(ROUTED), st.booleans())
-def test_it_is_never_slower_and_the_judge_agrees(seed, ranks, kind, has_ports):
+def test_it_is_never_slower_and_the_verifier_agrees(seed, ranks, kind, has_ports):
     machine = with_ports(torn(seed, ranks), seed) if has_ports else torn(seed, ranks)
     fabric, collective, hops = matched(machine, kind, chunks=2, seed=seed)
     better = regrown(fabric, RegrowTask.of(fabric, collective), hops, seed, never)
     assert least_us(fabric, collective) * (1 - 1e-9) <= end_us(better) <= end_us(hops) * (1 + 1e-9)
-    assert judge_schedule(schedule(fabric, collective, better)) == ()
+    assert verify_schedule(schedule(fabric, collective, better)) == ()
 
 
 def test_the_same_seed_gives_the_same_and_an_interrupt_ends_it(monkeypatch):

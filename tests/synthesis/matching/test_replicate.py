@@ -15,8 +15,8 @@ from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
-from taccl_py.verify.group import judge_group
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.group import verify_group
+from taccl_py.verify.schedule import verify_schedule
 
 NO_BOUND = Bound(0.0, "")
 # Costs of TACOS's machines: 50 GiB/s and 0.5 us.
@@ -77,7 +77,7 @@ def test_alltoall_spreads_equal_ways_over_both_directions():
     two = replicated(topology, Kind.ALLTOALL, chunks=2)
     assert one.makespan_us == pytest.approx(3 * topology.message_us(0, 1e6))
     assert two.makespan_us == pytest.approx(4 * topology.message_us(0, 0.5e6))
-    assert judge_schedule(two.expanded()) == ()
+    assert verify_schedule(two.expanded()) == ()
 
 
 def test_large_sizes_are_cut_finer_where_that_pays():
@@ -86,7 +86,7 @@ def test_large_sizes_are_cut_finer_where_that_pays():
     free = replicate(demand, Limits(), NO_BOUND)
     assert free.chunks_per_rank > 1
     assert free.makespan_us < 0.95 * replicated(topology, Kind.ALLGATHER, 2**30 / 32).makespan_us
-    assert judge_group(free) == ()
+    assert verify_group(free) == ()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_512_gpus_on_rails_are_near_the_bound(kind, gap):
     topology = formula_topology("hpn:64")
     bound = demand_bound(topology, kind, 0, 2**30)
     schedule = replicate(Demand(topology, kind, 2**30, chunks_per_rank=1), Limits(), bound)
-    assert judge_group(schedule) == ()
+    assert verify_group(schedule) == ()
     assert bound.time_us <= schedule.makespan_us <= bound.time_us * (1 + gap)
 
 
@@ -109,7 +109,7 @@ def test_what_512_gpus_have_for_a_node_goes_there_together():
     topology = formula_topology("hpn:64")
     bound = demand_bound(topology, Kind.ALLTOALL, 0, 2**30)
     schedule = replicate(Demand(topology, Kind.ALLTOALL, 2**30), Limits(), bound)
-    assert judge_group(schedule) == ()
+    assert verify_group(schedule) == ()
     assert max(len(message.chunks) for message in schedule.base) == 8
     sent_us = 63 * (2.6 + 8 * 2.097152 * 20)
     assert max(bound.time_us, sent_us) <= schedule.makespan_us <= 1.02 * bound.time_us
@@ -140,7 +140,7 @@ def test_where_ranks_differ_one_of_each_role_is_solved(machine, roles, kind):
     topology = load_topology(machine)
     schedule = replicated(topology, kind)
     assert len(schedule.roots) == roles
-    assert judge_group(schedule) == ()
+    assert verify_group(schedule) == ()
     assert schedule.makespan_us >= demand_bound(topology, kind, 0, 1e6 * topology.num_ranks).time_us
 
 
@@ -167,7 +167,7 @@ def test_roots_trees_and_ways_are_improved_together():
     topology = load_topology("ndv2", 4)
     bound = demand_bound(topology, Kind.ALLGATHER, 0, 2**24)
     schedule = replicate(Demand(topology, Kind.ALLGATHER, 2**24, chunks_per_rank=1), Limits(), bound)
-    assert judge_group(schedule) == ()
+    assert verify_group(schedule) == ()
     assert schedule.makespan_us < 1.15 * bound.time_us
     cube = load_topology("dgx1")
     # 16 MiB: 255.9 us with the ways that balance links alone.
@@ -192,7 +192,7 @@ def test_a_link_whose_orbit_serves_both_its_ends_is_left_alone():
         topology, links=tuple(k for k in ring if (k.src, k.dst) not in {(x.src, x.dst) for x in loose}) + tuple(loose)
     )
     schedule = replicated(free, Kind.ALLGATHER)
-    assert judge_group(schedule) == ()
+    assert verify_group(schedule) == ()
     assert not any(topology.ports and free.links[m.link].ports for m in schedule.base)
 
 

@@ -9,11 +9,11 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.cp_joint import Focus, solve_joint
 from taccl_py.synthesis.plan import lift, plan_end
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import ROUTED, Instance, small_messages, two_way_ring
 from tests.synthesis.drawn import problems
 from tests.synthesis.exhaustive import least_time_us
-from tests.synthesis.judging import breaks_own_first
+from tests.synthesis.restrictions import breaks_own_first
 from tests.synthesis.tasks import search_for
 
 ENOUGH = Limits(seconds=30.0)
@@ -26,7 +26,7 @@ def test_the_optimum_of_every_instance_is_found(instance, symmetric):
     plan, outcome = solve_joint(search.task(joins=True), ENOUGH, search.best_plan)
     assert outcome.status is Status.OPTIMAL
     schedule = lift(search.quotient, plan)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us == pytest.approx(instance.optimum_us)
     assert plan_end(plan) / search.grid.units_per_us == pytest.approx(instance.optimum_us)
 
@@ -62,7 +62,7 @@ def test_a_neighbourhood_changes_only_what_is_free():
     kept_after = {a for batch in plan for a in batch.arcs if heads[a] not in free}
     assert kept_after == kept_before
     assert plan_end(plan) <= plan_end(search.best_plan)
-    assert judge_schedule(lift(search.quotient, plan)) == ()
+    assert verify_schedule(lift(search.quotient, plan)) == ()
 
 
 def test_a_hint_that_is_optimal_is_kept():

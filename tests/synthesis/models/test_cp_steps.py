@@ -6,7 +6,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.cp_steps import fewest_steps, solve_steps
 from taccl_py.synthesis.models.linear_steps import solve_linear_steps
 from taccl_py.synthesis.plan import lift, plan_end
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import ROUTED, Instance, chain, full, one_way_ring, quiet_pulp, small_messages
 from tests.synthesis.tasks import search_for
 
@@ -38,7 +38,7 @@ def test_a_plan_in_steps_is_a_valid_schedule_that_takes_no_longer_than_its_steps
         return  # the incumbent, which bounds the sum of the steps, is shorter than whole steps can be
     assert outcome.status is Status.OPTIMAL
     schedule = lift(search.quotient, plan)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.num_steps <= fewest_steps(task) * max(1, instance.collective.num_chunks)
     latency_us = max(link.latency_us for link in instance.topology.links)
     if not latency_us and not instance.topology.ports:
@@ -75,4 +75,4 @@ def test_the_linear_model_of_steps_agrees(instance, solver):
         return
     assert linear.status is Status.OPTIMAL
     assert linear.objective == pytest.approx(outcome.objective, rel=1e-5)
-    assert judge_schedule(lift(search.quotient, plan)) == ()
+    assert verify_schedule(lift(search.quotient, plan)) == ()

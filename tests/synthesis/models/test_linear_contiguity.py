@@ -6,7 +6,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.models.linear_contiguity import solve_contiguity
 from taccl_py.synthesis.plan import OrbitMessage, lift, plan_end
 from taccl_py.topology.model import Link, Port
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import Instance, chain, machine, quiet_pulp, relay_between_nodes, small_messages
 from tests.synthesis.tasks import search_for
 
@@ -32,7 +32,7 @@ def test_neighbours_on_one_link_become_one_message(solver):
     plan, outcome = contiguous(search, solver)
     assert outcome.status is Status.OPTIMAL
     schedule = lift(search.quotient, plan)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert [message.chunks for message in schedule.messages] == [(0, 1, 2, 3)]
     assert schedule.makespan_us == 104.0
 
@@ -66,7 +66,7 @@ def test_joined_chunks_leave_and_arrive_together():
     relayed_last = sorted(search.best_plan, key=lambda batch: batch.start)
     plan, _ = contiguous(search, order=tuple(relayed_last))
     schedule = lift(q, plan)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= search.best.makespan_us
 
 

@@ -9,10 +9,10 @@ from taccl_py.synthesis.greedy import urgent_plan
 from taccl_py.synthesis.models.linear_routing import solve_routing
 from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.plan import lift
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import ROUTED, quiet_pulp, relay_between_nodes
 from tests.synthesis.drawn import problems
-from tests.synthesis.judging import breaks_own_first
+from tests.synthesis.restrictions import breaks_own_first
 from tests.synthesis.tasks import search_for
 
 pytestmark = quiet_pulp
@@ -35,7 +35,7 @@ def test_routes_reach_everybody_and_their_time_is_no_more_than_the_optimum_allow
     arcs, outcome = route(search, solver)
     assert outcome.status is Status.OPTIMAL
     plan = urgent_plan(search.quotient, search.grid, search.routes, arcs=arcs)
-    assert judge_schedule(lift(search.quotient, plan)) == ()
+    assert verify_schedule(lift(search.quotient, plan)) == ()
     heads = [int(search.quotient.head[arc]) for arc in arcs]
     assert len(set(heads)) == len(heads), "nothing is brought twice"
     if not any(search.grid.alpha):

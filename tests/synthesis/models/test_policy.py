@@ -9,9 +9,9 @@ from taccl_py.synthesis.models.policy import PolicyTerms
 from taccl_py.synthesis.neighbourhood import serve_policy
 from taccl_py.synthesis.plan import OrbitMessage
 from taccl_py.topology.model import Link
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import Instance, full, machine, two_nodes
-from tests.synthesis.judging import load_inside_nodes, pairs_inside_nodes
+from tests.synthesis.restrictions import load_inside_nodes, pairs_inside_nodes
 from tests.synthesis.tasks import search_for
 
 
@@ -76,7 +76,7 @@ def test_serving_a_policy_costs_no_time_and_never_serves_it_worse(strategy):
     serve_policy(search, terms, 8)
     assert search.best.makespan_us <= before.makespan_us * (1 + 1e-9)
     assert terms.value(search.task(joins=True), search.best_plan) <= value
-    assert judge_schedule(search.best) == ()
+    assert verify_schedule(search.best) == ()
 
 
 def test_a_policy_is_served_where_there_is_room():

@@ -8,7 +8,7 @@ from taccl_py.synthesis.templates.delegates import Delegates
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.synthesis.templates.site import TemplateSite
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 
 
 def delegates(name):
@@ -55,4 +55,4 @@ def test_four_nodes_take_one_message_across(name, kind, alphas_us):
     found = {each.name: each.schedule for each in template_schedules(Demand(load_topology(name), kind, 1024))}
     schedule = found["delegates"]
     assert alphas_us <= schedule.makespan_us <= 1.05 * alphas_us
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()

@@ -7,7 +7,7 @@ import pytest
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.sketch.model import Sketch
@@ -15,7 +15,7 @@ from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import chain, full, machine, one_way_ring, two_nodes
 from tests.synthesis.templates.machines import ONE_NODE, TWO_NODES, load
 
@@ -37,7 +37,7 @@ def test_every_template_does_its_job(name, size_bytes, kind):
     for each in found:
         assert each.schedule.collective.kind is kind
         assert each.schedule.size_bytes == pytest.approx(size_bytes)
-        assert judge_schedule(each.schedule) == (), each.name
+        assert verify_schedule(each.schedule) == (), each.name
 
 
 @pytest.mark.parametrize("kind", sorted(ROOTED))
@@ -46,7 +46,7 @@ def test_any_rank_can_be_the_root(kind, root):
     for name in ("dgx1", "ndv4"):
         for each in templates(load(name), kind, root=root):
             assert each.schedule.collective.root == root
-            assert judge_schedule(each.schedule) == (), each.name
+            assert verify_schedule(each.schedule) == (), each.name
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -55,7 +55,7 @@ def test_a_chunk_count_that_is_given_is_kept(kind):
     assert found
     for each in found:
         assert each.schedule.collective.chunks_per_rank == 3
-        assert judge_schedule(each.schedule) == (), each.name
+        assert verify_schedule(each.schedule) == (), each.name
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -63,7 +63,7 @@ def test_a_process_group_of_odd_size_is_served(kind):
     topology = load("ndv4-x2").subset([0, 1, 2, 3, 4, 8, 9])
     found = templates(topology, kind)
     assert found
-    assert all(judge_schedule(each.schedule) == () for each in found)
+    assert all(verify_schedule(each.schedule) == () for each in found)
 
 
 def test_templates_come_in_the_same_order_with_the_same_messages():
@@ -94,7 +94,7 @@ def test_links_that_go_one_way_are_enough(kind):
     topology = one_way_ring().topology
     found = templates(topology, kind)
     assert found
-    assert all(judge_schedule(each.schedule) == () for each in found)
+    assert all(verify_schedule(each.schedule) == () for each in found)
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -102,7 +102,7 @@ def test_nodes_whose_ranks_meet_only_through_other_nodes_are_served(kind):
     across = [link for link in full(4).links if (link.src < 2) != (link.dst < 2)]
     found = templates(machine(4, across, node_of=(0, 0, 1, 1)), kind)
     assert found
-    assert all(judge_schedule(each.schedule) == () for each in found)
+    assert all(verify_schedule(each.schedule) == () for each in found)
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -110,7 +110,7 @@ def test_nodes_without_regular_links_go_along_paths_inside(kind):
     found = templates(load("mi250x-x2"), kind)
     fastest_us = min(each.schedule.makespan_us for each in found)
     assert fastest_us < 25, "a message between nodes takes 2.6 us; 16 of them in a row would take more"
-    assert all(judge_schedule(each.schedule) == () for each in found)
+    assert all(verify_schedule(each.schedule) == () for each in found)
 
 
 def test_a_machine_that_falls_apart_has_no_template():
@@ -140,7 +140,7 @@ def test_a_sketch_is_kept():
     assert (best.name, best.schedule.makespan_us) == ("from rank 1 to rank 0 of 2", 13.0)
     permitted = Problem.build(demand.topology, Collective(Kind.ALLGATHER, 8), demand.sketch, 1.0).permitted
     for each in found:
-        assert judge_schedule(each.schedule) == ()
+        assert verify_schedule(each.schedule) == ()
         assert all(permitted[chunk, m.link] for m in each.schedule.messages for chunk in m.chunks), each.name
 
 
@@ -175,6 +175,6 @@ def test_costs_for_one_chunk_count_for_a_chunk_of_each_rank():
 def test_the_runtimes_take_the_fastest_templates_as_they_are(name, kind, runtime):
     found = sorted(templates(load(name), kind), key=lambda each: each.schedule.makespan_us)
     best = found[0]
-    lowered = lower_and_judge(best.schedule, LoweringOptions(RUNTIMES[runtime]))
+    lowered = lower_and_verify(best.schedule, LoweringOptions(RUNTIMES[runtime]))
     assert lowered.verdict.violations == (), best.name
     assert lowered.replay.makespan_us <= best.schedule.makespan_us * 1.02, best.name

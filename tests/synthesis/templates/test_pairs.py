@@ -7,7 +7,7 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.templates.library import template_schedules
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import nodes_with_nics
 from tests.synthesis.drawn import node_problems
 
@@ -16,7 +16,7 @@ from tests.synthesis.drawn import node_problems
 @settings(max_examples=60)
 def test_on_any_two_nodes_no_chunk_comes_back_to_where_it_was(drawn):
     for found in template_schedules(Demand(drawn.topology, Kind.ALLTOALL, 1000.0)):
-        assert judge_schedule(found.schedule) == (), found.name
+        assert verify_schedule(found.schedule) == (), found.name
 
 
 def test_leaders_of_four_nodes_pass_on_what_others_sent():
@@ -25,7 +25,7 @@ def test_leaders_of_four_nodes_pass_on_what_others_sent():
     best = min(found, key=lambda each: each.schedule.makespan_us)
     assert best.name == "leaders 0 of 4, doubling"
     assert best.schedule.makespan_us == 3 + 2 * 10 + 3
-    assert judge_schedule(best.schedule) == ()
+    assert verify_schedule(best.schedule) == ()
 
 
 @cache
@@ -44,7 +44,7 @@ def test_a_node_is_served_while_what_is_for_the_next_one_is_gathered():
     # A rank of two steps has 8 chunks for a node, and there are at most 32 on the way in one message.
     assert 3 * crossing_us + 4 * 0.3 < schedule.makespan_us < 3 * crossing_us + 4 * 0.3 + 4 * 32 * 32 * 46e-6
     assert schedule.makespan_us < 0.94 * found["leaders 0 of 8"].makespan_us
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
 
 
 def test_no_packed_message_is_too_long_for_a_step():

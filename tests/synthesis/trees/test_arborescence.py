@@ -23,7 +23,7 @@ def solved(size, arcs, root):
 
 
 def way_up(parent, vertex):
-    """Where as many steps to the parent as there are vertices end: at the root in an arborescence, and in no circle."""
+    """Where as many steps to the parent as there are vertices end: at the root in an arborescence, and in no cycle."""
     for _ in parent:
         vertex = parent[vertex]
     return vertex

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.solvers.limits import Limits
@@ -15,10 +15,10 @@ from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof
 from taccl_py.synthesis.trees.engine import synthesize_trees
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, chain, ring
 from tests.synthesis.drawn import node_problems, problems
-from tests.synthesis.judging import breaks_own_first
+from tests.synthesis.restrictions import breaks_own_first
 from tests.synthesis.trees.boxes import boxes
 
 GIB = 1 << 30
@@ -30,13 +30,13 @@ def run(demand, **limits):
 
 
 def check(found):
-    assert judge_schedule(found.schedule) == ()
+    assert verify_schedule(found.schedule) == ()
     assert found.schedule.makespan_us >= found.bound.time_us * (1 - 1e-6)
 
 
 @given(problems(kinds=KINDS, most_ranks=5))
 @settings(max_examples=8)
-def test_the_judge_accepts_every_collective_on_any_machine(drawn):
+def test_the_verifier_accepts_every_collective_on_any_machine(drawn):
     collective = drawn.collective
     found = run(Demand(drawn.topology, collective.kind, 8 * MB, collective.root))
     check(found)
@@ -142,7 +142,7 @@ def test_no_rank_sends_and_receives_more_than_runtimes_read():
     links = found.schedule.topology.links
     ends = Counter(rank for m in found.schedule.messages for rank in (links[m.link].src, links[m.link].dst))
     assert max(ends.values()) <= 4095 - 16
-    lower_and_judge(found.schedule, LoweringOptions(EXECUTOR))
+    lower_and_verify(found.schedule, LoweringOptions(EXECUTOR))
 
 
 @pytest.mark.parametrize("kind", [Kind.REDUCESCATTER, Kind.ALLREDUCE])
@@ -215,7 +215,7 @@ def test_more_data_never_lowers_the_bandwidth_much():
 )
 def test_the_program_keeps_the_promise(name, kind):
     found = run(Demand(load_topology(name), kind, 256 * MB))
-    lowered = lower_and_judge(found.schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(found.schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= found.schedule.makespan_us * 1.03
 
 

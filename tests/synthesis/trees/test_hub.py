@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_judge
+from taccl_py.pipeline import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.problem import Problem
@@ -21,7 +21,7 @@ from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.topology.catalog import load_topology
 from taccl_py.topology.model import Link
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, machine, ring
 from tests.synthesis.trees.test_packing import network_of, never
 
@@ -57,10 +57,10 @@ def test_corners_of_a_mesh_need_not_get_and_give_as_much_as_all_ranks():
     """256 MiB: 7 links carry 5 times that both ways, 3835 us; all but a sixth twice through the two links of a corner took 4474."""
     demand = Demand(load_topology("mesh:2x3"), Kind.ALLREDUCE, 256 * MIB)
     found = synthesize_trees(demand, Options(), Events())
-    assert judge_schedule(found.schedule) == ()
+    assert verify_schedule(found.schedule) == ()
     assert found.bound.time_us == pytest.approx(256 * MIB / MB * 20 * 5 / 7, rel=0.001)
     assert found.schedule.makespan_us <= 1.1 * found.bound.time_us
-    lowered = lower_and_judge(found.schedule, LoweringOptions(EXECUTOR))
+    lowered = lower_and_verify(found.schedule, LoweringOptions(EXECUTOR))
     assert lowered.replay.makespan_us <= 1.01 * found.schedule.makespan_us
 
 
@@ -94,12 +94,12 @@ def linked_both_ways(draw):
 
 @given(linked_both_ways(), st.integers(1, 3), st.integers(1, 4), st.sampled_from([7 * MIB, 16 * MIB, 12_345_679]))
 @settings(max_examples=30)
-def test_the_judge_accepts_plans_through_hubs_of_any_machine(topology, parts, cuts, size_bytes):
+def test_the_verifier_accepts_plans_through_hubs_of_any_machine(topology, parts, cuts, size_bytes):
     network, demand, choice = through_hub(topology, parts, cuts, size_bytes)
     collective = demand.collective(choice.num_chunks)
     assert sum(choice.costs.chunks[0]) == collective.num_chunks
     schedule = lifted(network, choice, collective, demand.chunk_bytes(collective))
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= choice.plan.end_us * (1 + 1e-9)
 
 

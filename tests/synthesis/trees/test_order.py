@@ -109,7 +109,7 @@ def test_a_ring_is_busy_from_the_beginning_to_the_end():
 
 
 def test_pieces_that_have_their_turns_keep_links_far_from_the_root_busy():
-    # 24 trees that fill every link into the ranks: 7158 us. Whatever has the longest way to go first, 11375 us.
+    # 24 trees that fill every link into the ranks: 7158 us. Whatever has the longest path to go first, 11375 us.
     _, jobs, costs = work(load_topology("dgx1"), 24, 11, Kind.BROADCAST, piece_bytes=(1 << 30) / (24 * 11))
     longest_first, in_turns = (list_schedule(jobs, costs, DispatchRule(paced=paced)).end_us for paced in (False, True))
     assert in_turns < 8050 < 11000 < longest_first

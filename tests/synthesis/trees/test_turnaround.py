@@ -12,7 +12,7 @@ from taccl_py.synthesis.trees.packing import pack_trees
 from taccl_py.synthesis.trees.rounding import round_packing
 from taccl_py.synthesis.trees.turnaround import is_own_reverse, turned_around
 from taccl_py.topology.catalog import load_topology
-from taccl_py.verify.schedule import judge_schedule
+from taccl_py.verify.schedule import verify_schedule
 from tests.instances import MB, ring
 from tests.synthesis.drawn import problems
 from tests.synthesis.trees.test_packing import network_of, never
@@ -42,21 +42,21 @@ def test_sums_come_to_their_roots_and_results_go_out_from_them():
     """Two ranks, each with 12 MB: one message of sums, and one of results."""
     topology = ring(2, alpha_us=1.0, beta_us_per_mb=10.0)
     found, schedule = summed(topology, {"cuts": 3}, {"cuts": 3})
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert found.plan.end_us == pytest.approx(2 * (1 + 120))
 
 
 def test_sums_along_a_ring_are_what_is_sent_out_backwards():
     """Three ranks: one message of all 3 pieces, as nobody waits for them at the end of a ring, and 3 of one; results likewise."""
     found, schedule = summed(ring(3, alpha_us=1.0, beta_us_per_mb=10.0), {"cuts": 3}, {"cuts": 3})
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert found.plan.end_us == pytest.approx(2 * (1 + 120 + 3 * (1 + 40)))
 
 
 def test_plans_in_different_pieces_are_cut_where_either_is():
     """Sums of 6 + 4 + 2 chunks, and results of 1 + 3 quarters."""
     found, schedule = summed(ring(2), {"cuts": 3, "sizes": (6, 4, 2)}, {"cuts": 2, "sizes": (1, 3)})
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert found.num_chunks == 12
     assert found.costs.chunks == ((3, 3, 4, 2),)
     small, large = (job for job in found.jobs if not job.reduce)
@@ -66,20 +66,20 @@ def test_plans_in_different_pieces_are_cut_where_either_is():
 
 def test_pieces_without_chunks_are_left_out():
     found, schedule = summed(ring(3), {"cuts": 3, "sizes": (2, 0, 2)}, {"cuts": 2, "sizes": (4, 0)})
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert all(job.span > 0 for job in found.jobs)
 
 
 @given(problems(kinds=(Kind.ALLGATHER,), most_ranks=5), st.data())
 @settings(max_examples=25)
-def test_the_judge_accepts_any_two_plans(drawn, data):
+def test_the_verifier_accepts_any_two_plans(drawn, data):
     plans = [
         {"cuts": cuts, "sizes": tuple(data.draw(st.lists(st.integers(1, 3), min_size=cuts, max_size=cuts)))}
         for cuts in data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     ]
     topology = replace(drawn.topology, symmetry=())
     found, schedule = summed(topology, *plans)
-    assert judge_schedule(schedule) == ()
+    assert verify_schedule(schedule) == ()
     assert schedule.makespan_us <= found.plan.end_us * (1 + 1e-9)
 
 

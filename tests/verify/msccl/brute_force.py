@@ -1,6 +1,6 @@
 """A second, naive opinion: run a `File` many times in random interleavings on lists of contributions.
 
-It shares nothing with the judge. Each primitive reads its operands in one move and stores in another, so that other
+It shares nothing with the verifier. Each primitive reads its operands in one move and stores in another, so that other
 threadblocks can come between, and between two primitives of a step; a nop blocks where it stands; nothing is fused. A run is bad when it gets stuck, leaves
 messages behind, or ends with a wrong output.
 """

@@ -1,4 +1,4 @@
-"""One small broken file for every rule: the judge names the rule, and the same file unbroken passes."""
+"""One small broken file for every rule: the verifier names the rule, and the same file unbroken passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import taccl_py.verify.msccl
 from taccl_py.collective import Kind
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, Runtime
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 from tests.verify.msccl.files import (
     Block,
     File,
@@ -380,7 +380,7 @@ CASES = [*TEXT_CASES, *ALGO_CASES, *GPU_CASES, *STEP_CASES, *RUN_CASES]
 def test_every_mistake_is_named(case: Case) -> None:
     file = case.make()
     case.change(file)
-    verdict = judge_program(case.edit(file.text()), case.runtime, **case.wanted)
+    verdict = verify_program(case.edit(file.text()), case.runtime, **case.wanted)
     found = [violation for violation in verdict.violations if violation.rule == case.rule]
     assert found, [str(violation) for violation in verdict.violations]
     if case.where is not None:
@@ -392,7 +392,7 @@ def test_a_negative_size_is_objected_to_for_what_it_is_and_nothing_else(runtime:
     for name in ("minBytes", "maxBytes"):
         file = direct_alltoall()
         file.attributes[name] = -3
-        (found,) = judge_program(file.text(), runtime).violations
+        (found,) = verify_program(file.text(), runtime).violations
         assert found.what.startswith(f"{name}=-3 is negative, which legacy MSCCL refuses and other runtimes take")
 
 
@@ -403,8 +403,8 @@ def test_an_operation_of_the_legacy_runtime_may_wait_for_as_many_steps_as_it_has
     """Its own dependency and another one are those of the sum; Simple has a warp more than nthreads."""
     for nthreads in (32, 64):
         file = many_waits(waits, proto=protocol, nthreads=nthreads)
-        assert judge_program(file.text(), LEGACY).violations == ()
-    assert judge_program(many_waits(waits, proto=protocol).text(), LEGACY).violations == ()
+        assert verify_program(file.text(), LEGACY).violations == ()
+    assert verify_program(many_waits(waits, proto=protocol).text(), LEGACY).violations == ()
 
 
 @pytest.mark.parametrize("nthreads", [32, 256, 512, 544])
@@ -412,23 +412,23 @@ def test_copying_threads_of_the_legacy_runtime_divide_a_slot(nthreads: int) -> N
     """What is more than 512 is not used."""
     file = ring_allgather()
     file.attributes.update(proto="Simple", nthreads=nthreads)
-    assert judge_program(file.text(), LEGACY).violations == ()
+    assert verify_program(file.text(), LEGACY).violations == ()
 
 
 def test_the_legacy_runtime_counts_up_to_the_largest_int() -> None:
     file = ring_allgather()
     file.attributes["maxBytes"] = 1 << 31
-    assert judge_program(file.text(), LEGACY).violations == ()
+    assert verify_program(file.text(), LEGACY).violations == ()
     file.attributes["maxBytes"] = (1 << 31) + 1
-    (found,) = judge_program(file.text(), LEGACY).violations
+    (found,) = verify_program(file.text(), LEGACY).violations
     assert found.what.endswith("which ends at 2147483647; write at most 2147483648")
 
 
-def test_a_chunk_limit_of_the_judge_itself_is_an_objection() -> None:
+def test_a_chunk_limit_of_the_verifier_itself_is_an_error() -> None:
     file = make_file("allreduce", 260, 16384, (16384, 16384, 0))
     for rank in range(260):
         add(file, rank, -1, -1, [step("cpy", "i0", "o0")])
-    assert [violation.rule for violation in judge_program(file.text(), EXECUTOR).violations] == ["not-judged"]
+    assert [violation.rule for violation in verify_program(file.text(), EXECUTOR).violations] == ["not-judged"]
 
 
 def test_every_rule_has_a_broken_file() -> None:

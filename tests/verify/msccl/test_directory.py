@@ -4,7 +4,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
-from taccl_py.verify.msccl import Covered, DirectoryFile, judge_directory
+from taccl_py.verify.msccl import Covered, DirectoryFile, verify_directory
 from taccl_py.verify.msccl.directory import REFUSED
 from tests.verify.msccl.files import direct_alltoall, ring_allgather, ring_allreduce
 from tests.verify.msccl.test_broken_files import CASES
@@ -18,8 +18,8 @@ def ranged(low, high, make=ring_allreduce, **changes):
     return file.text()
 
 
-def judge(runtime=EXECUTOR, **texts):
-    return judge_directory([DirectoryFile(name, text) for name, text in texts.items()], runtime)
+def verify(runtime=EXECUTOR, **texts):
+    return verify_directory([DirectoryFile(name, text) for name, text in texts.items()], runtime)
 
 
 def found(verdict):
@@ -27,14 +27,14 @@ def found(verdict):
 
 
 def test_files_for_sizes_that_follow_each_other_are_good_and_cover_all_of_them():
-    verdict = judge(b=ranged(1025, 4096), a=ranged(64, 1024))
+    verdict = verify(b=ranged(1025, 4096), a=ranged(64, 1024))
     assert list(verdict.files) == ["a", "b"]
     assert found(verdict) == []
     assert verdict.covered == tuple(Covered(Kind.ALLREDUCE, 4, place, 64, 4096) for place in (False, True))
 
 
 def test_gaps_show_in_what_is_covered():
-    verdict = judge(a=ranged(64, 1024), b=ranged(2048, 0))
+    verdict = verify(a=ranged(64, 1024), b=ranged(2048, 0))
     assert [(one.low_bytes, one.high_bytes) for one in verdict.covered if one.in_place] == [(64, 1024), (2048, None)]
 
 
@@ -43,7 +43,7 @@ def test_gaps_show_in_what_is_covered():
     [(ranged(1024, 4096), "from 1024 bytes to 1024"), (ranged(0, 0), "from 64 bytes to 1024"), (ranged(80, 96), "from 80 bytes to 96")],
 )  # fmt: skip
 def test_two_files_for_the_same_call_compete(second, sizes):
-    verdict = judge(a=ranged(64, 1024), b=second)
+    verdict = verify(a=ranged(64, 1024), b=second)
     assert found(verdict) == [("b", "overlap")]
     assert f"{sizes} a is taken before it" in verdict.violations[0].what
 
@@ -51,7 +51,7 @@ def test_two_files_for_the_same_call_compete(second, sizes):
 def test_in_rccl_the_file_system_decides_between_them():
     assert (
         "as their file systems order them"
-        in judge(RCCL, a=ranged(0, 0, direct_alltoall), b=ranged(0, 0, direct_alltoall)).violations[0].what
+        in verify(RCCL, a=ranged(0, 0, direct_alltoall), b=ranged(0, 0, direct_alltoall)).violations[0].what
     )
 
 
@@ -65,12 +65,12 @@ def test_in_rccl_the_file_system_decides_between_them():
     ids=["another collective", "other ranks", "another placement"],
 )
 def test_files_for_other_calls_do_not_compete(second):
-    assert found(judge(a=ranged(64, 1024, outofplace=0), b=second)) == []
+    assert found(verify(a=ranged(64, 1024, outofplace=0), b=second)) == []
 
 
 @pytest.mark.parametrize("text", ["", "hello", "<foo></foo>", None])
 def test_a_file_that_is_no_algorithm_stops_the_scan(text):
-    verdict = judge(a=ranged(64, 1024), README=text)
+    verdict = verify(a=ranged(64, 1024), README=text)
     assert found(verdict) == [("README", "stray-file")]
     assert "ends the scan" in verdict.violations[0].what
     assert list(verdict.files) == ["a"]
@@ -106,7 +106,7 @@ ENDING = {
 @pytest.mark.parametrize(("text", "words"), ENDING.values(), ids=list(ENDING))
 def test_a_file_whose_first_element_cannot_be_used_ends_the_scan(text, words, runtime, name):
     """Where later files are not seen, and earlier ones are no longer where they are looked for, nothing is covered."""
-    verdict = judge(runtime, b=ranged(64, 1024, direct_alltoall), **{name: text})
+    verdict = verify(runtime, b=ranged(64, 1024, direct_alltoall), **{name: text})
     assert found(verdict) == [(name, "scan-end")]
     assert f"{runtime.title} ends its scan at it and sees no later file: {words}" in verdict.violations[0].what
     assert verdict.files[name].violations
@@ -130,7 +130,7 @@ def test_a_file_whose_first_element_cannot_be_used_ends_the_scan(text, words, ru
 )
 def test_a_bad_file_after_whose_first_element_the_scan_goes_on_is_not_counted(text, rule):
     """What a rank refuses of its part is noticed when the communicator is made."""
-    verdict = judge(a=text, b=ranged(512, 4096))
+    verdict = verify(a=text, b=ranged(512, 4096))
     assert [one[1] for one in found(verdict)] == ([] if rule is None else [rule])
     assert all("so that none can be made; correct it" in one.what for one in verdict.violations)
     sizes = {(one.low_bytes, one.high_bytes) for one in verdict.covered}
@@ -142,7 +142,7 @@ def test_what_the_parser_refuses_is_called_by_names_of_rules():
 
 
 def test_the_legacy_runtime_scans_nothing():
-    verdict = judge(LEGACY, a=without("coll"), b=ranged(64, 1024, outofplace=0), c=edited("</algo>", "</plan>"))
+    verdict = verify(LEGACY, a=without("coll"), b=ranged(64, 1024, outofplace=0), c=edited("</algo>", "</plan>"))
     assert found(verdict) == []
     assert [bool(verdict.files[name].violations) for name in "abc"] == [True, False, True]
     assert [one.high_bytes for one in verdict.covered] == [1023]
@@ -150,14 +150,14 @@ def test_the_legacy_runtime_scans_nothing():
 
 def test_the_legacy_runtime_loads_four_files():
     texts = {f"f{k}": ranged(64 << k, 64 << (k + 1), outofplace=0) for k in range(5)}
-    assert [rule for _, rule in found(judge(LEGACY, **texts))] == ["too-many-files"]
+    assert [rule for _, rule in found(verify(LEGACY, **texts))] == ["too-many-files"]
     texts.pop("f4")
-    assert found(judge(LEGACY, **texts)) == []
+    assert found(verify(LEGACY, **texts)) == []
 
 
 def test_connections_of_all_files_for_a_number_of_ranks_count_once_each():
     """The ring on channel 0 is in both files; the other one of three adds two peers; four ranks are another communicator."""
-    verdict = judge(
+    verdict = verify(
         a=ranged(64, 1024, lambda: ring_allreduce(3)),
         b=ranged(1025, 4096, lambda: ring_allreduce(3)),
         c=ranged(64, 1024, direct_alltoall),
@@ -168,5 +168,5 @@ def test_connections_of_all_files_for_a_number_of_ranks_count_once_each():
 
 
 def test_an_empty_directory_covers_nothing():
-    verdict = judge()
+    verdict = verify()
     assert (found(verdict), verdict.covered, verdict.connections, verdict.connection_bytes) == ([], (), {}, 0)

@@ -76,9 +76,9 @@ def test_no_queue_is_long_enough_when_everybody_receives_first() -> None:
         gpu.blocks[0].steps.insert(0, gpu.blocks[0].steps.pop())
     plan = plan_of(file)
     assert least_capacity(plan, 1).capacity is None
-    (circle,) = find_circles(plan, 1, None)
-    assert circle.where == "gpu 0 tb 0 step 0"
-    assert circle.what == (
+    (cycle,) = find_circles(plan, 1, None)
+    assert cycle.where == "gpu 0 tb 0 step 0"
+    assert cycle.what == (
         "it waits for data from gpu 2, gpu 2 tb 0 step 0 waits for data from gpu 1,"
         " gpu 1 tb 0 step 0 waits for data from gpu 0; each waits for the next one for ever"
     )
@@ -87,8 +87,8 @@ def test_no_queue_is_long_enough_when_everybody_receives_first() -> None:
 def test_a_wait_for_a_flag_that_is_never_raised_is_told_as_such() -> None:
     file = direct_alltoall(2)
     file.step(0, 1, 0).update(depid=0, deps=0)
-    circles = find_circles(plan_of(file), 1, None)
-    assert [(circle.where, circle.what) for circle in circles] == [
+    cycles = find_circles(plan_of(file), 1, None)
+    assert [(cycle.where, cycle.what) for cycle in cycles] == [
         ("gpu 0 tb 1 step 0", "it waits for step 0 of tb 0, at or after which no flag is raised; which never comes"),
     ]
 
@@ -98,7 +98,7 @@ def test_two_separate_circles_are_both_told() -> None:
     for rank in range(4):
         peer = rank ^ 1
         add(file, rank, peer, peer, [step("r", dst=f"o{peer}"), step("s", f"i{peer}")])
-    assert [circle.where for circle in find_circles(plan_of(file), 1, None)] == [
+    assert [cycle.where for cycle in find_circles(plan_of(file), 1, None)] == [
         "gpu 0 tb 0 step 0",
         "gpu 2 tb 0 step 0",
     ]

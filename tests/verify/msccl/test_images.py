@@ -1,4 +1,4 @@
-"""Where one rank stands for all, the judge says what it says when it looks at all of them."""
+"""Where one rank stands for all, the verifier says what it says when it looks at all of them."""
 
 import random
 from dataclasses import replace
@@ -17,7 +17,7 @@ from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.synthesis.engine import Events
 from taccl_py.verify.msccl import images
 from taccl_py.verify.msccl.images import find_images
-from taccl_py.verify.msccl.judge import judge_program
+from taccl_py.verify.msccl.verifier import verify_program
 
 NEVER = 1 << 30
 
@@ -36,14 +36,14 @@ def with_pattern(schedule, program, pattern):
     return replace(program, gpus=tuple(copies.of(rank) for rank in range(len(program.gpus))))
 
 
-def judged_one_for_all(text, runtime, monkeypatch):
+def verified_one_for_all(text, runtime, monkeypatch):
     monkeypatch.setattr(images, "FEWEST_RANKS", 2)
-    return judge_program(text, runtime)
+    return verify_program(text, runtime)
 
 
-def judged_rank_by_rank(text, runtime, monkeypatch):
+def verified_rank_by_rank(text, runtime, monkeypatch):
     monkeypatch.setattr(images, "FEWEST_RANKS", NEVER)
-    return judge_program(text, runtime)
+    return verify_program(text, runtime)
 
 
 @pytest.mark.parametrize("runtime", [EXECUTOR, RCCL])
@@ -52,8 +52,8 @@ def judged_rank_by_rank(text, runtime, monkeypatch):
 def test_both_ways_find_the_same_facts(machine, kind, runtime, monkeypatch):
     _, program = lowered(machine, kind, chunks=1 if kind is Kind.ALLTOALL else 2, runtime=runtime)
     text = emit_xml(program, runtime)
-    found = judged_one_for_all(text, runtime, monkeypatch)
-    assert found == judged_rank_by_rank(text, runtime, monkeypatch)
+    found = verified_one_for_all(text, runtime, monkeypatch)
+    assert found == verified_rank_by_rank(text, runtime, monkeypatch)
     assert found.violations == ()
 
 
@@ -106,14 +106,14 @@ def changed(pattern, rng):
 def test_both_ways_object_to_the_same_when_all_ranks_are_wrong_alike(machine, kind, monkeypatch):
     schedule, program = lowered(machine, kind)
     rng = random.Random(7)
-    objections = 0
+    violations = 0
     for _ in range(12):
         pattern = changed(program.gpus[0], rng)
         text = emit_xml(with_pattern(schedule, program, pattern), EXECUTOR)
-        right = judged_rank_by_rank(text, EXECUTOR, monkeypatch)
-        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == right
-        objections += bool(right.violations)
-    assert objections >= 4
+        right = verified_rank_by_rank(text, EXECUTOR, monkeypatch)
+        assert verified_one_for_all(text, EXECUTOR, monkeypatch) == right
+        violations += bool(right.violations)
+    assert violations >= 4
 
 
 @cache
@@ -141,26 +141,26 @@ def test_one_rank_of_each_role_stands_for_those_of_other_nodes(monkeypatch):
     assert found.text.count("<gpu ") == 8
     # Rank 10 sends to rank 3 what is the image of what rank 2 sends to rank 27.
     assert found.wires.mirror[10][3] == 27
-    verdict = judged_one_for_all(text, EXECUTOR, monkeypatch)
+    verdict = verified_one_for_all(text, EXECUTOR, monkeypatch)
     assert verdict.violations == ()
-    assert verdict == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+    assert verdict == verified_rank_by_rank(text, EXECUTOR, monkeypatch)
 
 
 def test_both_ways_object_to_the_same_when_all_ranks_of_a_role_are_wrong_alike(monkeypatch):
     schedule, program = rotated(3)
     rng = random.Random(5)
-    objections = looked_at = 0
+    violations = looked_at = 0
     for _ in range(16):
         patterns = list(program.gpus[:8])
         wrong = rng.randrange(8)
         patterns[wrong] = changed(patterns[wrong], rng)
         copies = Copies(schedule, patterns, 1)
         text = emit_xml(replace(program, gpus=tuple(copies.of(rank) for rank in range(24))), EXECUTOR)
-        right = judged_rank_by_rank(text, EXECUTOR, monkeypatch)
-        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == right
+        right = verified_rank_by_rank(text, EXECUTOR, monkeypatch)
+        assert verified_one_for_all(text, EXECUTOR, monkeypatch) == right
         looked_at += find_images(text, EXECUTOR, None) is not None
-        objections += bool(right.violations)
-    assert objections >= 5
+        violations += bool(right.violations)
+    assert violations >= 5
     assert looked_at >= 5
 
 
@@ -172,7 +172,7 @@ def test_both_ways_object_to_the_same_when_one_rank_of_a_role_is_wrong(monkeypat
         gpus = list(program.gpus)
         gpus[wrong] = changed(gpus[wrong], rng)
         text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
-        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+        assert verified_one_for_all(text, EXECUTOR, monkeypatch) == verified_rank_by_rank(text, EXECUTOR, monkeypatch)
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -183,9 +183,9 @@ def test_numbers_may_be_as_large_as_they_like(rank, number, name, monkeypatch):
     text = emit_xml(program, EXECUTOR)
     at = text.index(f' {name}="1"', text.index(f'<gpu id="{rank}"'))
     odd = f'{text[:at]} {name}="{number}"{text[at + len(name) + 5 :]}'
-    found = judged_one_for_all(odd, EXECUTOR, monkeypatch)
+    found = verified_one_for_all(odd, EXECUTOR, monkeypatch)
     assert found.violations
-    assert found == judged_rank_by_rank(odd, EXECUTOR, monkeypatch)
+    assert found == verified_rank_by_rank(odd, EXECUTOR, monkeypatch)
 
 
 def test_shares_that_a_step_moves_together_must_be_neighbours_in_the_image(monkeypatch):
@@ -211,7 +211,7 @@ def test_shares_that_a_step_moves_together_must_be_neighbours_in_the_image(monke
         gpus[rank] = replace(gpus[rank], threadblocks=tuple(blocks))
     text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
     assert find_images(text, EXECUTOR, None) is None
-    assert judged_one_for_all(text, EXECUTOR, monkeypatch) == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+    assert verified_one_for_all(text, EXECUTOR, monkeypatch) == verified_rank_by_rank(text, EXECUTOR, monkeypatch)
 
 
 def test_both_ways_object_to_the_same_when_one_rank_is_wrong(monkeypatch):
@@ -222,7 +222,7 @@ def test_both_ways_object_to_the_same_when_one_rank_is_wrong(monkeypatch):
         gpus = list(program.gpus)
         gpus[wrong] = changed(gpus[wrong], rng)
         text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
-        assert judged_one_for_all(text, EXECUTOR, monkeypatch) == judged_rank_by_rank(text, EXECUTOR, monkeypatch)
+        assert verified_one_for_all(text, EXECUTOR, monkeypatch) == verified_rank_by_rank(text, EXECUTOR, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -238,12 +238,12 @@ def test_both_ways_object_to_the_same_when_one_rank_is_wrong(monkeypatch):
         ('send="', 'send="99999999999999999999999'),
     ],
 )
-def test_text_that_is_odd_in_one_place_is_judged_as_ever(old, new, monkeypatch):
+def test_text_that_is_odd_in_one_place_is_verified_as_ever(old, new, monkeypatch):
     _, program = lowered("torus:2x3", Kind.ALLGATHER)
     text = emit_xml(program, EXECUTOR)
     at = text.rindex(old)
     odd = text[:at] + new + text[at + len(old) :]
-    assert judged_one_for_all(odd, EXECUTOR, monkeypatch) == judged_rank_by_rank(odd, EXECUTOR, monkeypatch)
+    assert verified_one_for_all(odd, EXECUTOR, monkeypatch) == verified_rank_by_rank(odd, EXECUTOR, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -255,12 +255,12 @@ def test_rank_0_alone_may_name_what_does_not_exist(old, new, monkeypatch):
     text = emit_xml(program, EXECUTOR)
     odd = text.replace(old, new, 1)
     assert odd.index(new) < odd.index('<gpu id="1"')
-    found = judged_one_for_all(odd, EXECUTOR, monkeypatch)
+    found = verified_one_for_all(odd, EXECUTOR, monkeypatch)
     assert found.violations
-    assert found == judged_rank_by_rank(odd, EXECUTOR, monkeypatch)
+    assert found == verified_rank_by_rank(odd, EXECUTOR, monkeypatch)
 
 
-def test_ranks_whose_names_do_not_fit_together_are_judged_one_by_one(monkeypatch):
+def test_ranks_whose_names_do_not_fit_together_are_verified_one_by_one(monkeypatch):
     """Each rank's text is an image of rank 0's, but in the image that is rank 2's, ranks 0 and 1 have changed places."""
     monkeypatch.setattr(images, "FEWEST_RANKS", 2)
     _, program = lowered("ring:4", Kind.ALLGATHER)
@@ -279,7 +279,7 @@ def test_ranks_whose_names_do_not_fit_together_are_judged_one_by_one(monkeypatch
     gpus[2] = replace(gpu, rank=2, threadblocks=tuple(blocks))
     text = emit_xml(replace(program, gpus=tuple(gpus)), EXECUTOR)
     assert find_images(text, EXECUTOR, None) is None
-    assert judged_one_for_all(text, EXECUTOR, monkeypatch).violations
+    assert verified_one_for_all(text, EXECUTOR, monkeypatch).violations
 
 
 def moved(address, names):

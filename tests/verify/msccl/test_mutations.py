@@ -1,4 +1,4 @@
-"""Random damage to right files: the judge never fails, and objects whenever a naive runner sees something go wrong."""
+"""Random damage to right files: the verifier never fails, and objects whenever a naive runner sees something go wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 from tests.verify.msccl.brute_force import find_bad_run
 from tests.verify.msccl.files import RIGHT_FILES, Attributes, Block, File, add, make_file, step
 
@@ -110,11 +110,11 @@ MUTATIONS = [
 
 @OFTEN
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from(MUTATIONS), min_size=1, max_size=2), st.data())
-def test_the_judge_objects_to_every_file_that_can_go_wrong(name: str, mutations: list, data: st.DataObject) -> None:
+def test_the_verifier_rejects_every_file_that_can_go_wrong(name: str, mutations: list, data: st.DataObject) -> None:
     file = RIGHT_FILES[name]()
     for mutation in mutations:
         mutation(file, data)
-    verdict = judge_program(file.text(), EXECUTOR, root=known_root(name))
+    verdict = verify_program(file.text(), EXECUTOR, root=known_root(name))
     if not verdict.violations:
         assert find_bad_run(file, known_root(name), 4) is None
 
@@ -125,7 +125,7 @@ def test_damage_gives_the_same_verdict_twice_and_a_sorted_one(name: str, mutatio
     file = RIGHT_FILES[name]()
     mutation(file, data)  # type: ignore[operator]
     for runtime in (LEGACY, RCCL):
-        first, second = judge_program(file.text(), runtime), judge_program(file.text(), runtime)
+        first, second = verify_program(file.text(), runtime), verify_program(file.text(), runtime)
         assert first == second
         assert list(first.violations) == sorted(set(first.violations))
         assert list(first.notes) == sorted(set(first.notes))
@@ -141,13 +141,13 @@ def test_damage_gives_the_same_verdict_twice_and_a_sorted_one(name: str, mutatio
 @example("<algo></algo>")
 @example("<algo/>")
 @given(st.text(alphabet=" \t\n\r<>/=!-?\"'abcgoltu019\0\ufeffé\ud800", max_size=60))
-def test_no_text_breaks_the_judge(text: str) -> None:
-    assert judge_program(text, EXECUTOR).violations
+def test_no_text_breaks_the_verifier(text: str) -> None:
+    assert verify_program(text, EXECUTOR).violations
 
 
 @OFTEN
 @given(st.sampled_from(NAMES), st.data())
-def test_no_edit_of_a_file_breaks_the_judge(name: str, data: st.DataObject) -> None:
+def test_no_edit_of_a_file_breaks_the_verifier(name: str, data: st.DataObject) -> None:
     text = RIGHT_FILES[name]().text()
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(text)))
@@ -155,12 +155,12 @@ def test_no_edit_of_a_file_breaks_the_judge(name: str, data: st.DataObject) -> N
         new = data.draw(st.text(alphabet=' \t\n<>/="-0123456789xiosrcpenabg', max_size=6))
         text = text[:start] + new + text[start + length :]
     for runtime in (EXECUTOR, LEGACY):
-        judge_program(text, runtime)
+        verify_program(text, runtime)
 
 
 @OFTEN
 @given(st.sampled_from(NAMES), st.data())
-def test_no_number_breaks_the_judge(name: str, data: st.DataObject) -> None:
+def test_no_number_breaks_the_verifier(name: str, data: st.DataObject) -> None:
     file = RIGHT_FILES[name]()
     gpus, blocks = list(file.gpus), [block for gpu in file.gpus for block in gpu.blocks]
     parts = [file.attributes, *(gpu.attributes for gpu in gpus), *(block.attributes for block in blocks)]
@@ -169,7 +169,7 @@ def test_no_number_breaks_the_judge(name: str, data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(part)))
     numbers = [-(2**70), -(2**31), -2, -1, 0, 1, 2, 3, 71, 72, 127, 128, 1024, 32767, 32768, 2**31 - 1, 2**31, 2**70]
     part[key] = data.draw(st.sampled_from(numbers))
-    judge_program(file.text(), EXECUTOR)
+    verify_program(file.text(), EXECUTOR)
 
 
 @SELDOM
@@ -202,6 +202,6 @@ def test_random_relayed_allgathers_are_accepted(n: int, per: int, wait_by_nop: b
         add(file, rank, peer if way == "send" else -1, peer if way == "recv" else -1, chain)
     for rank in range(n):
         add(file, rank, -1, -1, [step("cpy", "i0", f"o{rank * per}", per)])
-    verdict = judge_program(file.text(), EXECUTOR)
+    verdict = verify_program(file.text(), EXECUTOR)
     assert verdict.violations == ()
     assert find_bad_run(file, None, 2) is None

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from taccl_py.runtimes import EXECUTOR
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 from tests.verify.msccl.brute_force import World, find_bad_run, outcome
 from tests.verify.msccl.files import Attributes, File, add, make_file, step
 
@@ -60,7 +60,7 @@ def random_program(chance: random.Random) -> File:
 @given(st.integers(0, 10**6))
 def test_an_outcome_that_varies_is_called_a_race(seed: int) -> None:
     file = random_program(random.Random(seed))
-    violations = judge_program(file.text(), EXECUTOR).violations
+    violations = verify_program(file.text(), EXECUTOR).violations
     assume("reduce-chain-count" not in {violation.rule for violation in violations})
     for in_place, other in ((False, "in place, "), (True, "out of place, ")):
         if file.attributes["inplace" if in_place else "outofplace"]:
@@ -82,7 +82,7 @@ def echoing_broadcast(onto: str, **changes: object) -> File:
 
 def test_a_message_that_large_sizes_split_orders_less() -> None:
     """What comes back of chunk 0 may lie on chunk 1 before that is sent: LL moves 32 KiB at once, so two chunks of more are two messages."""
-    (found,) = judge_program(echoing_broadcast("s1").text(), EXECUTOR, root=0).violations
+    (found,) = verify_program(echoing_broadcast("s1").text(), EXECUTOR, root=0).violations
     assert found.rule == "max-bytes-unsafe"
     assert "at most 32768" in found.what
     assert "it writes cells from s[1] on that step 1 of tb 0 reads" in found.what
@@ -90,7 +90,7 @@ def test_a_message_that_large_sizes_split_orders_less() -> None:
 
 
 def test_a_split_message_still_orders_its_own_chunks() -> None:
-    verdict = judge_program(echoing_broadcast("s0").text(), EXECUTOR, root=0)
+    verdict = verify_program(echoing_broadcast("s0").text(), EXECUTOR, root=0)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.safe_max_bytes is None
@@ -98,7 +98,7 @@ def test_a_split_message_still_orders_its_own_chunks() -> None:
 
 
 def test_a_file_for_sizes_whose_messages_are_whole_is_good() -> None:
-    verdict = judge_program(echoing_broadcast("s1", maxBytes=1 << 15).text(), EXECUTOR, root=0)
+    verdict = verify_program(echoing_broadcast("s1", maxBytes=1 << 15).text(), EXECUTOR, root=0)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.safe_max_bytes == 1 << 15

@@ -3,7 +3,7 @@
 import copy
 import json
 
-from taccl_py.verify.mscclpp import judge_plan
+from taccl_py.verify.mscclpp import verify_plan
 
 NOP = {"name": "nop"}
 
@@ -134,7 +134,7 @@ def ops_of(value, rank=0, number=0):
 
 
 def verdict(value, **asked):
-    return judge_plan(json.dumps(value), "plan.json", **asked)
+    return verify_plan(json.dumps(value), "plan.json", **asked)
 
 
 def rules(value, **asked):

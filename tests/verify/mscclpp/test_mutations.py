@@ -1,4 +1,4 @@
-"""Plans that something was changed in at random: what the judge lets pass runs right, in whatever order threadblocks take turns."""
+"""Plans that something was changed in at random: what the verifier lets pass runs right, in whatever order threadblocks take turns."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from taccl_py.execute.runs import Call, Conditions
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.mscclpp import NodeRails, PlanOptions, lower_plan
 from taccl_py.runtimes import EXECUTOR
-from taccl_py.verify.mscclpp import judge_plan
+from taccl_py.verify.mscclpp import verify_plan
 from tests.lowering.mscclpp.test_lower import SCHEDULES
 from tests.lowering.mscclpp.test_rails import KINDS, asked, boxes, text_of
 
@@ -78,32 +78,32 @@ def runs_right(text):
         return False
 
 
-def judge_and_run(texts, draw):
-    """Whether the judge lets a mutant pass, and whether it runs right; None if it cannot even be read."""
+def verify_and_run(texts, draw):
+    """Whether the verifier lets a mutant pass, and whether it runs right; None if it cannot even be read."""
     text = mutated(draw.choice(texts), draw)
     try:
-        return not judge_plan(text, "plan.json").violations, runs_right(text)
+        return not verify_plan(text, "plan.json").violations, runs_right(text)
     except InputError:
         return None
 
 
 def require_no_miss(texts, number):
     draw = random.Random(number)
-    seen = Counter(judge_and_run(texts, draw) for _ in range(number))
+    seen = Counter(verify_and_run(texts, draw) for _ in range(number))
     assert seen[True, False] == 0
     assert seen[True, True] > number // 10
     assert seen[False, False] > number // 10
 
 
-def test_what_the_judge_lets_pass_runs_right(texts):
+def test_what_the_verifier_lets_pass_runs_right(texts):
     require_no_miss(texts, 300)
 
 
-def test_what_the_judge_lets_pass_runs_right_with_switches(texts_by_switch):
+def test_what_the_verifier_lets_pass_runs_right_with_switches(texts_by_switch):
     require_no_miss(texts_by_switch, 300)
 
 
 @pytest.mark.slow
-def test_what_the_judge_lets_pass_runs_right_however_often_one_tries(texts, texts_by_switch):
+def test_what_the_verifier_lets_pass_runs_right_however_often_one_tries(texts, texts_by_switch):
     require_no_miss(texts, 1500)
     require_no_miss(texts_by_switch, 1500)

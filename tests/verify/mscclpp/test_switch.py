@@ -1,4 +1,4 @@
-"""Sums by a switch as the judge sees them: one plan that is right, and that plan broken in one place."""
+"""Sums by a switch as the verifier sees them: one plan that is right, and that plan broken in one place."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The whole judgement of one file, in order."""
+"""The whole verdict of one file, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from taccl_py.verify.msccl.semantics import Contents, RunSetting, check_contents
 from taccl_py.verify.msccl.step_rules import check_steps
 from taccl_py.verify.msccl.text import read_document
 
-MAX_CELLS = 1 << 23  # chunks of all buffers of all ranks that the judge is ready to follow
+MAX_CELLS = 1 << 23  # chunks of all buffers of all ranks that the verifier is ready to follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class ProgramFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict:
-    """What the judge says.
+    """What the verifier says.
 
     Attributes
     ----------
     facts
         What the file is, or None when its ``algo`` element cannot be read.
     violations
-        All objections, sorted; empty for a file that loads, ends and is right.
+        All errors, sorted; empty for a file that loads, ends and is right.
     notes
         Harmless observations, sorted.
     """
@@ -136,13 +136,13 @@ class _ExecutionFindings:
     flags_early: bool = False
 
 
-def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None) -> ProgramVerdict:
+def verify_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None) -> ProgramVerdict:
     """Decide whether a text is an MSCCL algorithm file that a runtime loads and runs without hanging and rightly.
 
     Parameters
     ----------
     text
-        The file. Any text is judged; nothing is raised.
+        The file. Any text is verified; nothing is raised.
     runtime
         Where it is to run.
     kind
@@ -156,20 +156,20 @@ def judge_program(text: str, runtime: Runtime, *, kind: Kind | None = None, root
         algorithm = parse_algorithm(read_document(images.text, findings), runtime, findings)
         if algorithm is not None:
             algorithm = replace(algorithm, num_elements=algorithm.num_ranks)
-            verdict = _judge(algorithm, runtime, _Asked(kind, root), findings, images)
+            verdict = _verify(algorithm, runtime, _Asked(kind, root), findings, images)
             if not verdict.violations and not (verdict.facts is not None and verdict.facts.flags_early):
                 return verdict
     findings = Findings()
     algorithm = parse_algorithm(read_document(text, findings), runtime, findings)
     if algorithm is None:
         return ProgramVerdict(None, findings.violations(), findings.notes())
-    return _judge(algorithm, runtime, _Asked(kind, root), findings, None)
+    return _verify(algorithm, runtime, _Asked(kind, root), findings, None)
 
 
-def _judge(
+def _verify(
     algorithm: AlgoElement, runtime: Runtime, asked: _Asked, findings: Findings, images: FileImages | None
 ) -> ProgramVerdict:
-    """Judge an algorithm; with `images` its GPUs stand for all, and whoever objects must look at all of them to tell why."""
+    """Verify an algorithm; with `images` its GPUs stand for all, and whoever objects must look at all of them to tell why."""
     kind, root = asked.kind, asked.root
     wires = ALL_RANKS if images is None else images.wires
     geometry = find_geometry(algorithm, runtime, kind, findings)
@@ -197,7 +197,9 @@ def _is_small_enough(algorithm: AlgoElement, geometry: BufferLengths, findings: 
     scratch = sum(gpu.scratch_chunks for gpu in algorithm.gpus)
     cells = len(algorithm.gpus) * (geometry.input_chunks + geometry.output_chunks) + scratch
     if cells > MAX_CELLS:
-        what = f"its buffers have {cells} chunks together; the judge follows at most {MAX_CELLS}, so use fewer chunks"
+        what = (
+            f"its buffers have {cells} chunks together; the verifier follows at most {MAX_CELLS}, so use fewer chunks"
+        )
         findings.violation("", "not-judged", what)
     return cells <= MAX_CELLS
 
@@ -206,17 +208,17 @@ def _execute(case: _ExecutedFile, root: int | None, findings: Findings) -> _Exec
     plan = case.plan
     whole = least_capacity(plan, MAX_COUNT)
     if whole.capacity is None:
-        for circle in find_circles(plan, MAX_COUNT, None):
-            findings.violation(circle.where, "deadlock", circle.what)
+        for cycle in find_circles(plan, MAX_COUNT, None):
+            findings.violation(cycle.where, "deadlock", cycle.what)
         return _ExecutionFindings()
     single = least_capacity(plan, 1) if is_split(plan, 1) else whole
     slots = case.runtime.fifo_slots[case.algorithm.protocol]
     safe_max_bytes: int | None = None
     if whole.capacity > slots:
         safe_max_bytes = 0
-        for circle in find_circles(plan, MAX_COUNT, slots):
-            what = f"{_slots_text(case)}, and the program needs {whole.capacity}: {circle.what}"
-            findings.violation(circle.where, "fifo-deadlock", what)
+        for cycle in find_circles(plan, MAX_COUNT, slots):
+            what = f"{_slots_text(case)}, and the program needs {whole.capacity}: {cycle.what}"
+            findings.violation(cycle.where, "fifo-deadlock", what)
     elif single.capacity is None or single.capacity > slots:
         safe_max_bytes = _check_largest_size(case, slots, findings)
     checked = _check_placements(case, whole, root, findings)
@@ -236,8 +238,8 @@ def _check_largest_size(case: _ExecutedFile, slots: int, findings: Findings) -> 
     chunks = _smallest_safe_split(case.plan, slots)
 
     def reason() -> str:
-        circle = find_circles(case.plan, chunks - 1, slots)[0]
-        return f"{_slots_text(case)}, and {circle.where}: {circle.what}"
+        cycle = find_circles(case.plan, chunks - 1, slots)[0]
+        return f"{_slots_text(case)}, and {cycle.where}: {cycle.what}"
 
     return _limit_size(case, chunks, reason, findings)
 

@@ -1,4 +1,4 @@
-"""A slow judge of schedules for cross-checks: compares messages by pairs and asks back in time what a rank holds."""
+"""A slow verifier of schedules for cross-checks: compares messages by pairs and asks back in time what a rank holds."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The judge of MSCCL++ plans: right plans pass, and every way to break one is named."""
+"""The verifier of MSCCL++ plans: right plans pass, and every way to break one is named."""
 
 import copy
 
@@ -6,7 +6,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
-from taccl_py.verify.mscclpp import is_plan, judge_plan
+from taccl_py.verify.mscclpp import is_plan, verify_plan
 from tests.verify.mscclpp.plans import (
     NOP,
     block,
@@ -111,7 +111,7 @@ BROKEN_ALLGATHER = {
     "a proxy's operation in memory": (replace(4, put(cells("o", 0), far(0, 0), name="pws", channels=[0])), "wrong-channel"),
     "a semaphore that is not there": (insert(0, on_semaphores("sem_release", 0)), "no-such-semaphore"),
     "an operation that does not exist": (replace(1, {"name": "noop"}), "unknown-operation"),
-    "an operation that is not judged": (replace(1, {"name": "gstorepkt"}), "not-judged"),
+    "an operation that is not verified": (replace(1, {"name": "gstorepkt"}), "not-judged"),
     "packets": (put_all("protocol", "LL"), "not-judged"),
     "no such collective": (put_all("collective", "allgrope"), "collective"),
     "a collective that only people read so": (put_all("collective", "AllGather"), "collective"),
@@ -292,7 +292,7 @@ def test_what_is_missing_is_named_with_its_place():
     assert "gpu 0 tb 0" in violation.what
 
 
-def circle():
+def cycle():
     """Two threadblocks of a GPU that wait for each other's semaphore."""
     value = two_allgather()
     for rank in range(2):
@@ -304,14 +304,14 @@ def circle():
 
 
 def test_a_circle_of_semaphores_is_a_deadlock_that_names_its_members():
-    (violation,) = verdict(circle()).violations
+    (violation,) = verdict(cycle()).violations
     assert violation.rule == "deadlock"
     assert "gpu 0 tb 0 step 0 waits for semaphore 0" in violation.what
     assert "gpu 0 tb 1 step 0 waits for semaphore 1" in violation.what
 
 
 def test_a_semaphore_may_start_with_tokens():
-    value = circle()
+    value = cycle()
     for rank in range(2):
         value["gpus"][rank]["semaphores"][0]["init_value"] = 1
     assert verdict(value).violations == ()
@@ -431,7 +431,7 @@ def test_what_is_no_plan_is_bad_input_that_names_the_field(change, field):
 
 def test_what_is_no_json_is_bad_input():
     with pytest.raises(InputError, match="not valid JSON"):
-        judge_plan("{", "plan.json")
+        verify_plan("{", "plan.json")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files that are right are accepted, and described truly; harmless oddities are remarked on and not objected to."""
+"""Files that are right are accepted, and described truly; harmless oddities are remarked on and not rejected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, RUNTIMES, Runtime
-from taccl_py.verify.msccl import judge_program
+from taccl_py.verify.msccl import verify_program
 from tests.verify.msccl.brute_force import find_bad_run
 from tests.verify.msccl.files import (
     RIGHT_FILES,
@@ -33,7 +33,7 @@ from tests.verify.msccl.test_broken_files import both_send_first, long_exchange,
 @pytest.mark.parametrize("name", RIGHT_FILES)
 def test_right_files_are_accepted_and_the_naive_runner_agrees(name: str) -> None:
     file = RIGHT_FILES[name]()
-    verdict = judge_program(file.text(), EXECUTOR)
+    verdict = verify_program(file.text(), EXECUTOR)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert find_bad_run(file, verdict.facts.root, 3) is None
@@ -42,11 +42,11 @@ def test_right_files_are_accepted_and_the_naive_runner_agrees(name: str) -> None
 @pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=RUNTIMES)
 @pytest.mark.parametrize("make", [pair_allreduce, pairs_allreduce, direct_alltoall])
 def test_a_file_without_fused_steps_is_right_everywhere(make: Callable[[], File], runtime: object) -> None:
-    assert judge_program(make().text(), runtime).violations == ()  # type: ignore[arg-type]
+    assert verify_program(make().text(), runtime).violations == ()  # type: ignore[arg-type]
 
 
 def test_facts_say_what_the_file_is() -> None:
-    facts = judge_program(pairs_allreduce(4).text(), EXECUTOR).facts
+    facts = verify_program(pairs_allreduce(4).text(), EXECUTOR).facts
     assert facts is not None
     assert (facts.name, facts.kind, facts.num_ranks, facts.num_chunks_per_loop) == ("test", Kind.ALLREDUCE, 4, 4)
     assert (facts.protocol, facts.num_channels, facts.in_place, facts.out_of_place) == ("LL", 2, True, False)
@@ -56,7 +56,7 @@ def test_facts_say_what_the_file_is() -> None:
 
 def test_the_largest_size_is_inclusive_in_the_facts_of_every_runtime() -> None:
     text = pairs_allreduce().text()
-    found = {runtime.name: judge_program(text, runtime).facts for runtime in RUNTIMES.values()}
+    found = {runtime.name: verify_program(text, runtime).facts for runtime in RUNTIMES.values()}
     assert {name: facts.max_bytes for name, facts in found.items() if facts} == {
         "executor": 1 << 20, "rccl": 1 << 20, "legacy": (1 << 20) - 1
     }  # fmt: skip
@@ -71,7 +71,7 @@ def test_the_root_is_found_for_every_placement(name: str, root: int) -> None:
     file = getattr(files, f"{shape}_{name}")(4, root)
     for in_place, out_of_place in ((1, 1), (1, 0), (0, 1)):
         file.attributes.update(inplace=in_place, outofplace=out_of_place)
-        verdict = judge_program(file.text(), EXECUTOR, root=root)
+        verdict = verify_program(file.text(), EXECUTOR, root=root)
         assert verdict.violations == ()
         assert verdict.facts is not None
         assert verdict.facts.root == root
@@ -82,7 +82,7 @@ def test_an_asked_root_wins_when_the_program_works_for_several(root: int) -> Non
     """An AllReduce in place is a Reduce to everybody."""
     file = pairs_allreduce(4)
     file.attributes["coll"] = "reduce"
-    verdict = judge_program(file.text(), EXECUTOR, root=root)
+    verdict = verify_program(file.text(), EXECUTOR, root=root)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.root == root
@@ -91,7 +91,7 @@ def test_an_asked_root_wins_when_the_program_works_for_several(root: int) -> Non
 def test_a_value_that_was_never_written_is_objected_to_once_however_far_it_goes() -> None:
     file = ring_allgather(4)
     file.step(0, 0, 0)["srcbuf"] = "o"
-    found = judge_program(file.text(), EXECUTOR).violations
+    found = verify_program(file.text(), EXECUTOR).violations
     assert [violation.where for violation in found if violation.rule == "unwritten-read"] == ["gpu 0 tb 0 step 0"]
     assert {violation.rule for violation in found} == {"unwritten-read", "wrong-result", "race"}
 
@@ -104,21 +104,23 @@ def test_32_senders_may_share_a_channel() -> None:
         for peer in range(1, num_peers + 1):
             add(file, 0, peer, -1, [step("s", f"i{peer}")])
             add(file, peer, -1, 0, [step("r")])
-        return {violation.rule for violation in judge_program(file.text(), EXECUTOR).violations}
+        return {violation.rule for violation in verify_program(file.text(), EXECUTOR).violations}
 
     assert rules(32) == set()
     assert rules(33) == {"peers-per-channel"}
 
 
 def test_a_known_queue_need_is_found() -> None:
-    depths = {messages: judge_program(both_send_first(messages).text(), EXECUTOR).facts for messages in (1, 2, 5, 8, 9)}
+    depths = {
+        messages: verify_program(both_send_first(messages).text(), EXECUTOR).facts for messages in (1, 2, 5, 8, 9)
+    }
     assert {messages: facts.fifo_depth for messages, facts in depths.items() if facts} == {1: 1, 2: 2, 5: 5, 8: 8, 9: 9}
 
 
 def test_the_safe_size_follows_from_the_chunks_that_must_fit_into_one_operation() -> None:
     """One message of 4 chunks each way, sent first: with 2 slots of Simple, 2 chunks must go into one operation."""
     file = both_send_first(1, 4, proto="Simple", maxBytes=8 * (2097152 // 2))
-    verdict = judge_program(file.text(), EXECUTOR)
+    verdict = verify_program(file.text(), EXECUTOR)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.safe_max_bytes == 8 * (2097152 // 2)
@@ -127,7 +129,7 @@ def test_the_safe_size_follows_from_the_chunks_that_must_fit_into_one_operation(
 
 @pytest.mark.parametrize("cnt", range(3, 13))
 def test_every_count_has_its_own_safe_size(cnt: int) -> None:
-    facts = judge_program(both_send_first(1, cnt, proto="Simple").text(), EXECUTOR).facts
+    facts = verify_program(both_send_first(1, cnt, proto="Simple").text(), EXECUTOR).facts
     assert facts is not None
     assert facts.safe_max_bytes == 2 * cnt * (2097152 // -(-cnt // 2))
 
@@ -138,7 +140,7 @@ def test_the_safe_size_depends_on_the_protocol_and_the_runtime() -> None:
     for proto in ("LL", "LL128"):
         file.attributes["proto"] = proto
         for runtime in (EXECUTOR, RCCL):
-            facts = judge_program(file.text(), runtime).facts
+            facts = verify_program(file.text(), runtime).facts
             assert facts is not None
             sizes[proto, runtime.name] = facts.safe_max_bytes
     assert sizes == {
@@ -148,12 +150,12 @@ def test_the_safe_size_depends_on_the_protocol_and_the_runtime() -> None:
 
 
 def test_an_out_of_place_file_need_not_be_right_in_place() -> None:
-    assert judge_program(split_alltoall().text(), EXECUTOR).violations == ()
+    assert verify_program(split_alltoall().text(), EXECUTOR).violations == ()
 
 
 def test_a_copy_of_cells_onto_themselves_disturbs_nobody() -> None:
     """In place the ring's local copy has one place as source and destination, while another threadblock sends it."""
-    assert judge_program(ring_allgather(3, 2).text(), EXECUTOR).violations == ()
+    assert verify_program(ring_allgather(3, 2).text(), EXECUTOR).violations == ()
 
 
 def test_an_in_place_file_may_leave_the_other_buffer_undeclared() -> None:
@@ -163,7 +165,7 @@ def test_an_in_place_file_may_leave_the_other_buffer_undeclared() -> None:
         gpu.attributes["i_chunks"] = 0
         gpu.blocks[0].steps[0].update(srcbuf="o", srcoff=rank)
         gpu.blocks[1].steps[0].update(srcbuf="o", srcoff=rank)
-    assert judge_program(file.text(), EXECUTOR).violations == ()
+    assert verify_program(file.text(), EXECUTOR).violations == ()
 
 
 def test_a_dependency_on_a_later_flag_is_as_good() -> None:
@@ -172,7 +174,7 @@ def test_a_dependency_on_a_later_flag_is_as_good() -> None:
     block = file.gpus[0].blocks[1]
     block.steps[1]["hasdep"] = 0
     block.steps.append(step("cpy", "i0", "o0", flag=1))
-    rules = {violation.rule for violation in judge_program(file.text(), EXECUTOR).violations}
+    rules = {violation.rule for violation in verify_program(file.text(), EXECUTOR).violations}
     assert rules == {"dependency-unflagged", "race"}  # the extra copy races, and nothing hangs
 
 
@@ -182,9 +184,9 @@ def test_messages_order_accesses_across_gpus() -> None:
     add(file, 0, 1, -1, [step("cpy", "i0", "s0"), step("s", "s0")])
     add(file, 0, -1, 1, [step("r", dst="s0"), step("cpy", "s0", "o1")])
     add(file, 1, 0, 0, [step("r", dst="o0"), step("s", "o1")])
-    assert judge_program(file.text(), EXECUTOR).violations == ()
+    assert verify_program(file.text(), EXECUTOR).violations == ()
     file.gpus[1].blocks[0].steps.reverse()
-    assert {violation.rule for violation in judge_program(file.text(), EXECUTOR).violations} == {"race"}
+    assert {violation.rule for violation in verify_program(file.text(), EXECUTOR).violations} == {"race"}
 
 
 def test_room_in_a_queue_orders_nothing() -> None:
@@ -199,7 +201,7 @@ def test_room_in_a_queue_orders_nothing() -> None:
     file.gpus[1].blocks[0].attributes["send"] = -1
     add(file, 1, 0, -1, [step("s")])
     add(file, 0, -1, 1, [step("r", dst="s0"), step("cpy", "s0", "o1")])
-    assert {violation.rule for violation in judge_program(file.text(), EXECUTOR).violations} == {"race"}
+    assert {violation.rule for violation in verify_program(file.text(), EXECUTOR).violations} == {"race"}
 
 
 def test_a_long_chain_of_reductions_is_fine_when_it_is_cut_in_time() -> None:
@@ -207,15 +209,15 @@ def test_a_long_chain_of_reductions_is_fine_when_it_is_cut_in_time() -> None:
     file = make_file("allreduce", 20, 20, (20, 0, 19), outofplace=0, nchannels=1)
     whole = pairs_allreduce(20)
     file.gpus = whole.gpus
-    assert {v.rule for v in judge_program(file.text(), EXECUTOR).violations} == {"reduce-chain-length"}
+    assert {v.rule for v in verify_program(file.text(), EXECUTOR).violations} == {"reduce-chain-length"}
     for gpu in file.gpus:
         reductions = [s for s in gpu.blocks[0].steps if s["type"] == "re"]
         reductions[9]["hasdep"] = 1
-    assert judge_program(file.text(), EXECUTOR).violations == ()
+    assert verify_program(file.text(), EXECUTOR).violations == ()
 
 
 def test_rccl_may_fuse_long_chains() -> None:
-    verdict = judge_program(pairs_allreduce(20).text(), RCCL)
+    verdict = verify_program(pairs_allreduce(20).text(), RCCL)
     assert verdict.violations == ()
     assert any("chain of 16 reductions" in note for note in verdict.notes)  # the sixteenth ends a chain
 
@@ -235,7 +237,7 @@ def overwriting_alltoall(**changes: object) -> File:
     [(RCCL, "LL", True), (RCCL, "LL128", False), (RCCL, "Simple", False), (EXECUTOR, "LL", False)],
 )
 def test_flags_of_ll_sends_come_early_in_rccl(runtime: Runtime, protocol: str, early: bool) -> None:
-    verdict = judge_program(overwriting_alltoall(proto=protocol).text(), runtime)
+    verdict = verify_program(overwriting_alltoall(proto=protocol).text(), runtime)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.flags_early is early
@@ -257,7 +259,7 @@ def test_early_flags_of_sends_are_seen_through_other_steps(copies_first: bool) -
     for block in (block for gpu in file.gpus for block in gpu.blocks):
         for number, each in enumerate(block.steps):
             each["s"] = number
-    verdict = judge_program(file.text(), RCCL)
+    verdict = verify_program(file.text(), RCCL)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.flags_early
@@ -269,7 +271,7 @@ def test_what_the_answer_to_a_send_overwrites_was_sent() -> None:
     add(file, 0, 1, -1, [step("s", "i0", "o0", flag=1)])
     add(file, 0, -1, 1, [step("r", "i0", "o0", after=(0, 0))])
     add(file, 1, 0, 0, [step("r", "i0", "s0"), step("re", "s0", "o0"), step("s", "o0", "o0")])
-    verdict = judge_program(file.text(), RCCL)
+    verdict = verify_program(file.text(), RCCL)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert not verdict.facts.flags_early
@@ -282,7 +284,7 @@ def test_waiting_for_a_later_step_is_no_waiting_for_a_send() -> None:
         send[0]["hasdep"] = 0
         send.append(step("cpy", "i0", "i0", flag=1))
         receive[0]["deps"] = 1
-    verdict = judge_program(file.text(), RCCL)
+    verdict = verify_program(file.text(), RCCL)
     assert verdict.facts is not None
     assert not verdict.facts.flags_early
 
@@ -292,15 +294,15 @@ def test_a_v100_has_fewer_threadblocks_than_an_a100() -> None:
     while len(file.gpus[0].blocks) < 81:
         block = {"id": len(file.gpus[0].blocks), "send": -1, "recv": -1, "chan": 0}
         file.gpus[0].blocks.append(Block(block, [step("cpy", "i0", "i0")]))
-    assert any("hang on a V100" in note for note in judge_program(file.text(), EXECUTOR).notes)
+    assert any("hang on a V100" in note for note in verify_program(file.text(), EXECUTOR).notes)
     del file.gpus[0].blocks[-1]
-    assert not any("V100" in note for note in judge_program(file.text(), EXECUTOR).notes)
+    assert not any("V100" in note for note in verify_program(file.text(), EXECUTOR).notes)
 
 
-def test_other_step_limits_can_be_judged() -> None:
+def test_other_step_limits_can_be_verified() -> None:
     file = long_exchange(120)
-    assert {v.rule for v in judge_program(file.text(), EXECUTOR).violations} == {"step-limit"}
-    assert judge_program(file.text(), replace(EXECUTOR, max_steps=256)).violations == ()
+    assert {v.rule for v in verify_program(file.text(), EXECUTOR).violations} == {"step-limit"}
+    assert verify_program(file.text(), replace(EXECUTOR, max_steps=256)).violations == ()
 
 
 @pytest.mark.parametrize("kind", [Kind.GATHER, Kind.SCATTER])
@@ -312,21 +314,23 @@ def test_a_legacy_custom_file_counts_the_longer_buffer(kind: Kind) -> None:
     file.attributes.update(coll="custom", nchunksperloop=6, inplace=0)
     for gpu in file.gpus:
         gpu.attributes.update(i_chunks=6, o_chunks=6)
-    assert judge_program(file.text(), LEGACY, kind=kind).violations == ()
+    assert verify_program(file.text(), LEGACY, kind=kind).violations == ()
     file.step(1, 0, 0).update(srcoff=4, dstoff=4)  # inside the declared length and beyond the true one
-    assert "buffer-bounds" in {violation.rule for violation in judge_program(file.text(), LEGACY, kind=kind).violations}
+    assert "buffer-bounds" in {
+        violation.rule for violation in verify_program(file.text(), LEGACY, kind=kind).violations
+    }
 
 
 def test_a_legacy_custom_file_of_an_unknown_collective_is_run_without_comparing_results() -> None:
     file = ring_allreduce()
     file.attributes.update(coll="custom", inplace=0)
-    verdict = judge_program(file.text(), LEGACY)
+    verdict = verify_program(file.text(), LEGACY)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.kind is None
     assert any("custom" in note for note in verdict.notes)
     file.step(0, 0, 0)["srcbuf"] = "o"
-    assert {violation.rule for violation in judge_program(file.text(), LEGACY).violations} == {"unwritten-read"}
+    assert {violation.rule for violation in verify_program(file.text(), LEGACY).violations} == {"unwritten-read"}
 
 
 def test_nothing_is_said_of_data_in_place_where_nobody_knows_the_collective() -> None:
@@ -335,8 +339,8 @@ def test_nothing_is_said_of_data_in_place_where_nobody_knows_the_collective() ->
     file.attributes.update(coll="custom", nchunksperloop=6, inplace=1)
     for gpu in file.gpus:
         gpu.attributes.update(i_chunks=6, o_chunks=6)
-    assert judge_program(file.text(), LEGACY, kind=Kind.GATHER).violations == ()
-    verdict = judge_program(file.text(), LEGACY)
+    assert verify_program(file.text(), LEGACY, kind=Kind.GATHER).violations == ()
+    verdict = verify_program(file.text(), LEGACY)
     assert verdict.violations == ()
     assert any("name the collective" in note for note in verdict.notes)
 
@@ -344,11 +348,11 @@ def test_nothing_is_said_of_data_in_place_where_nobody_knows_the_collective() ->
 def test_the_legacy_runtime_reads_one_placement_only() -> None:
     file = ring_reducescatter()
     file.attributes["coll"] = "reduce_scatter"
-    facts = judge_program(file.text(), LEGACY).facts
+    facts = verify_program(file.text(), LEGACY).facts
     assert facts is not None
     assert (facts.in_place, facts.out_of_place) == (True, False)
     file.attributes["inplace"] = 0
-    facts = judge_program(file.text(), LEGACY).facts
+    facts = verify_program(file.text(), LEGACY).facts
     assert facts is not None
     assert (facts.in_place, facts.out_of_place) == (False, True)
 
@@ -357,7 +361,7 @@ def test_the_legacy_runtime_has_defaults_for_sizes() -> None:
     file = ring_allgather()
     for name in ("minBytes", "maxBytes", "outofplace"):
         del file.attributes[name]
-    verdict = judge_program(file.text(), LEGACY)
+    verdict = verify_program(file.text(), LEGACY)
     assert verdict.violations == ()
     assert verdict.facts is not None
     assert verdict.facts.max_bytes == (1 << 27) - 1
@@ -390,7 +394,7 @@ def test_harmless_oddities_are_no_mistakes(name: str) -> None:
     text = pair_allreduce().text()
     changed = HARMLESS[name](text)
     assert changed != text
-    assert judge_program(changed, EXECUTOR).violations == ()
+    assert verify_program(changed, EXECUTOR).violations == ()
 
 
 @pytest.mark.parametrize(
@@ -404,15 +408,15 @@ def test_harmless_oddities_are_no_mistakes(name: str) -> None:
     ],
 )
 def test_harmless_oddities_are_remarked_on(name: str, word: str) -> None:
-    notes = judge_program(HARMLESS[name](pair_allreduce().text()), EXECUTOR).notes
+    notes = verify_program(HARMLESS[name](pair_allreduce().text()), EXECUTOR).notes
     assert any(word in note for note in notes), notes
 
 
-def test_objections_are_sorted_and_the_same_every_time() -> None:
+def test_errors_are_sorted_and_the_same_every_time() -> None:
     file = ring_allreduce()
     file.step(0, 0, 1)["srcoff"] = 0
     file.step(2, 0, 3)["dstoff"] = 1
-    verdicts = [judge_program(file.text(), RCCL) for _ in range(3)]
+    verdicts = [verify_program(file.text(), RCCL) for _ in range(3)]
     assert verdicts[0] == verdicts[1] == verdicts[2]
     assert list(verdicts[0].violations) == sorted(set(verdicts[0].violations))
     assert len(verdicts[0].violations) > 10
@@ -420,7 +424,7 @@ def test_objections_are_sorted_and_the_same_every_time() -> None:
 
 def test_a_deadlock_names_the_circle() -> None:
     file = both_send_first(3, proto="Simple")
-    (found,) = judge_program(file.text(), EXECUTOR).violations
+    (found,) = verify_program(file.text(), EXECUTOR).violations
     assert found.where == "gpu 0 tb 0 step 2"
     assert "gpu 1 tb 0 step 2 waits for room towards gpu 0" in found.what
     assert "it waits for room towards gpu 1" in found.what
@@ -429,7 +433,7 @@ def test_a_deadlock_names_the_circle() -> None:
 def test_what_is_wrong_in_one_placement_says_which() -> None:
     file = pairs_allreduce()
     file.attributes["outofplace"] = 1
-    found = judge_program(file.text(), EXECUTOR).violations
+    found = verify_program(file.text(), EXECUTOR).violations
     assert found
     assert all(violation.what.startswith("out of place, ") for violation in found)
 
@@ -438,7 +442,7 @@ def test_a_broken_broadcast_still_has_the_root_of_most_of_its_result() -> None:
     file = chain_broadcast(4, 2)
     file.step(1, 0, 0)["dstbuf"] = "s"
     file.gpus[1].attributes["s_chunks"] = 2
-    verdict = judge_program(file.text(), EXECUTOR)
+    verdict = verify_program(file.text(), EXECUTOR)
     assert {violation.rule for violation in verdict.violations} == {"wrong-result"}
     assert verdict.facts is not None
     assert verdict.facts.root == 2
@@ -447,10 +451,10 @@ def test_a_broken_broadcast_still_has_the_root_of_most_of_its_result() -> None:
 def test_a_gap_in_the_threadblocks_is_told_once_and_not_by_who_waits_for_what_is_missing() -> None:
     file = pair_allreduce()
     file.gpus[0].blocks[1].attributes["id"] = 3
-    found = judge_program(file.text(), EXECUTOR).violations
+    found = verify_program(file.text(), EXECUTOR).violations
     assert [(one.where, one.rule) for one in found] == [("gpu 0", "threadblock-ids")]
     file.step(0, 2, 2).update(depid=4)
-    found = judge_program(file.text(), EXECUTOR).violations
+    found = verify_program(file.text(), EXECUTOR).violations
     assert [one.what for one in found if one.rule == "dependency-target"] == [
         "depid=4: the last threadblock of the GPU is 3"
     ]
@@ -459,7 +463,7 @@ def test_a_gap_in_the_threadblocks_is_told_once_and_not_by_who_waits_for_what_is
 def test_steps_that_are_numbered_wrongly_are_told_and_not_who_waits_for_the_right_number() -> None:
     file = pair_allreduce()
     file.step(0, 1, 1)["s"] = 2
-    rules = {one.rule for one in judge_program(file.text(), EXECUTOR).violations}
+    rules = {one.rule for one in verify_program(file.text(), EXECUTOR).violations}
     assert "step-number" in rules
     assert "dependency-target" not in rules
 
@@ -467,4 +471,4 @@ def test_steps_that_are_numbered_wrongly_are_told_and_not_who_waits_for_the_righ
 @pytest.mark.parametrize(("runtime", "told"), [(EXECUTOR, True), (RCCL, False)])
 def test_what_no_call_of_the_library_selects_is_noted(runtime: Runtime, told: bool) -> None:
     file = make_file("gather", 2, 1, (1, 2, 0), inplace=0, outofplace=1)
-    assert any("has no call for gather" in note for note in judge_program(file.text(), runtime).notes) is told
+    assert any("has no call for gather" in note for note in verify_program(file.text(), runtime).notes) is told

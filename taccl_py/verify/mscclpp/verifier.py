@@ -1,4 +1,4 @@
-"""The whole judgement of one plan, in order."""
+"""The whole verdict of one plan, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taccl_py.verify.mscclpp.network import ChannelNetwork
 from taccl_py.verify.mscclpp.rules import check_plan, find_geometry, owners_of, size_unit_bytes
 from taccl_py.verify.mscclpp.run import PlanExecution
 
-MAX_CELLS = 1 << 21  # chunks of all buffers of all ranks that the judge is ready to follow
+MAX_CELLS = 1 << 21  # chunks of all buffers of all ranks that the verifier is ready to follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanVerdict:
-    """What the judge says: what the plan is, and all objections, sorted."""
+    """What the verifier says: what the plan is, and all errors, sorted."""
 
     facts: PlanFacts
     violations: tuple[Violation, ...]
 
 
-def judge_plan(text: str, path: str, *, kind: Kind | None = None, root: int | None = None) -> PlanVerdict:
+def verify_plan(text: str, path: str, *, kind: Kind | None = None, root: int | None = None) -> PlanVerdict:
     """Decide whether a text is a plan that MSCCL++ loads and runs without hanging and rightly.
 
     Parameters
@@ -101,7 +101,7 @@ def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
     try:
         kind = parse_kind(plan.collective)
     except InputError:
-        what = f"there is no collective {quoted(plan.collective)}, so the result cannot be judged; correct it"
+        what = f"there is no collective {quoted(plan.collective)}, so the result cannot be verified; correct it"
         findings.violation("", "collective", what)
         return None
     spelled = MSCCLPP.collectives[kind]
@@ -114,16 +114,16 @@ def _kind_of(plan: Plan, findings: Findings) -> Kind | None:
 def _is_small_enough(plan: Plan, findings: Findings) -> bool:
     cells = sum(gpu.input_chunks + gpu.output_chunks + gpu.scratch_chunks for gpu in plan.gpus)
     if cells > MAX_CELLS:
-        what = f"its buffers have {cells} chunks, and at most {MAX_CELLS} are judged; use fewer chunks"
+        what = f"its buffers have {cells} chunks, and at most {MAX_CELLS} are verified; use fewer chunks"
         findings.violation("", "not-judged", what)
     return cells <= MAX_CELLS
 
 
 def _execute(plan: Plan, geometry: BufferLengths, asked: int | None, findings: Findings) -> int | None:
-    """Execute the plan and object to what it does; the root that it works for."""
+    """Execute the plan and reject what it does; the root that it works for."""
     root = None
     if geometry.kind in ROOTED:
-        # Where the root matters for what buffers there are it is not known yet; so nothing is objected to here.
+        # Where the root matters for what buffers there are it is not known yet; so nothing is rejected here.
         contents = _contents(plan, geometry, None, Findings())
         if PlanExecution(plan, ChannelNetwork(plan), contents, Findings()).execute():
             root = best_root(contents, asked)
@@ -166,7 +166,7 @@ def _uses(plan: Plan) -> Iterator[_BufferUse]:
 
 
 def _check_buffers(plan: Plan, setting: RunSetting, findings: Findings) -> None:
-    """Object to buffers that may be NULL, to writes to the caller's input, and to remote buffers that lie elsewhere."""
+    """Report buffers that may be NULL, to writes to the caller's input, and to remote buffers that lie elsewhere."""
     for use in _uses(plan):
         region = setting.regions[use.owner]
         there = {Buffer.INPUT: region.has_input, Buffer.OUTPUT: region.has_output}.get(use.buffer, True)
