@@ -38,7 +38,7 @@ NOT_OUR_WORDS = {
     "Grove",
     "Woods",
 }
-NOT_OUR_WORDS |= {"Stand", "Ground", "Verify", "Circle", "Deed"}
+NOT_OUR_WORDS |= {"Stand", "Ground", "Judge", "Circle", "Deed"}
 OTHERS_WORDS = {"HopTimes": "TACCL's hops", "_HopDistances": "TACCL's hops"}
 
 
