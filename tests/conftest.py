@@ -1,11 +1,19 @@
-"""Shared by all tests: expected texts under ``tests/golden`` (accept new ones with ``--update-golden``)."""
+"""Shared by all tests: expected texts under ``tests/golden`` (accept new ones with ``--update-golden``), and which tests are slow.
 
+Tests that ``tests/long_tail.txt`` names have the marker ``slow``, beside those that have it in the code: they took longer than
+`LONG_SECONDS` on two idle cores. ``pytest -m '' --update-long-tail`` measures the tests that it runs, and writes them there.
+"""
+
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
+LONG_TAIL = TESTS / "long_tail.txt"
+LONG_SECONDS = 0.5
+UNKNOWN_NAMES = pytest.StashKey[list[str]]()
 
 # How long an example takes says something of the computer and of what else it does, and nothing about what is tested.
 settings.register_profile("taccl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -14,6 +22,45 @@ settings.load_profile("taccl")
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="write the texts that tests find to tests/golden")
+    parser.addoption("--update-long-tail", action="store_true", help="measure tests, and name the slow ones in a file")
+
+
+def long_tail():
+    """Names of tests that took long."""
+    return set(LONG_TAIL.read_text(encoding="utf-8").splitlines())
+
+
+def pytest_configure(config):
+    config.stash[UNKNOWN_NAMES] = []
+    if config.getoption("--update-long-tail") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark slow tests before those that are not asked for are left out."""
+    names = long_tail()
+    for item in items:
+        if item.nodeid in names:
+            item.add_marker(pytest.mark.slow)
+    # Only where all tests have been collected is it known that a name is that of none.
+    if config.args == config.getini("testpaths"):
+        config.stash[UNKNOWN_NAMES] += sorted(names - {item.nodeid for item in items})
+
+
+class Stopwatch:
+    """Measures the tests of this run, whichever process runs them."""
+
+    def __init__(self):
+        self._seconds = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report):
+        self._seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self):
+        names = long_tail() - set(self._seconds)
+        names |= {name for name, seconds in self._seconds.items() if seconds > LONG_SECONDS}
+        LONG_TAIL.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
 
 
 @pytest.fixture

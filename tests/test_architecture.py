@@ -6,17 +6,18 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import click
 import pytest
 
 from taccl_py.cli import cli
+from tests.conftest import UNKNOWN_NAMES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "taccl_py"
 MODULES = tuple(sorted(PACKAGE.rglob("*.py")))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 README = PAGES[ROOT / "README.md"]
@@ -43,6 +44,12 @@ FENCED = {
 
 # In no package index, so no extra can ask for it; the command that needs it says where it comes from.
 BUILT_FROM_SOURCE = {"mscclpp"}
+
+
+@cache
+def trees():
+    """Syntax trees of all modules, which only some tests take the time for."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 
 
 def name_of(path):
@@ -122,7 +129,7 @@ def imported(tree):
 
 @pytest.mark.parametrize("package", FENCED)
 def test_packages_of_others_stay_behind_their_fence(package):
-    users = [name_of(path) for path, tree in TREES.items() if package in imported(tree)]
+    users = [name_of(path) for path, tree in trees().items() if package in imported(tree)]
     assert users
     assert [name for name in users if not name.startswith(tuple(FENCED[package]))] == []
 
@@ -133,7 +140,7 @@ def package_name(requirement):
 
 def test_what_is_imported_is_what_is_installed_with_the_package():
     """Nothing is asked of the user that is not used, and nothing used that neither the package nor an extra asks for."""
-    used = {name for tree in TREES.values() for name in imported(tree)} - sys.stdlib_module_names - {"taccl_py"}
+    used = {name for tree in trees().values() for name in imported(tree)} - sys.stdlib_module_names - {"taccl_py"}
     project = PROJECT["project"]
     declared = set(map(package_name, project["dependencies"]))
     extras = {name for lines in project["optional-dependencies"].values() for name in map(package_name, lines)}
@@ -145,7 +152,7 @@ def test_what_is_imported_is_what_is_installed_with_the_package():
 
 
 def test_every_module_says_what_it_is():
-    assert [name_of(path) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [name_of(path) for path, tree in trees().items() if not ast.get_docstring(tree)] == []
     folders = {path.parent for path in MODULES}
     assert [folder.name for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
 
@@ -155,12 +162,14 @@ def test_no_module_is_too_long():
     assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
 
 
-FUNCTIONS = [
-    (f"{name_of(path)}:{node.name}", node)
-    for path, tree in TREES.items()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.FunctionDef)
-]
+def functions():
+    """All functions and methods, with their modules."""
+    return [
+        (f"{name_of(path)}:{node.name}", node)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    ]
 
 
 def code_lines(function):
@@ -170,7 +179,7 @@ def code_lines(function):
 
 
 def test_no_function_is_too_long():
-    assert {name: code_lines(node) for name, node in FUNCTIONS if code_lines(node) > MAX_FUNCTION_LINES} == {}
+    assert {name: code_lines(node) for name, node in functions() if code_lines(node) > MAX_FUNCTION_LINES} == {}
 
 
 def nesting(node):
@@ -184,7 +193,7 @@ def nesting(node):
 
 
 def test_no_function_is_nested_too_deeply():
-    assert {name: nesting(node) for name, node in FUNCTIONS if nesting(node) > MAX_NESTING} == {}
+    assert {name: nesting(node) for name, node in functions() if nesting(node) > MAX_NESTING} == {}
 
 
 # Manners
@@ -194,7 +203,7 @@ def test_nothing_is_asserted_and_nothing_below_the_command_line_asks_for_the_use
     """Input is refused with a sentence; files are those that the caller names."""
     surroundings = {"environ", "getenv", "getcwd", "cwd", "chdir", "argv"}
     found = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             asserts = isinstance(node, ast.Assert)
             asks = (
@@ -279,3 +288,8 @@ def test_the_top_level_has_what_a_newcomer_expects_and_nothing_else():
     assert {name for name in found if not name.startswith(".")} == {
         "LICENSE", "README.md", "docs", "pyproject.toml", "scripts", "sketches", "taccl_py", "tests", "topologies"
     }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_name_in_the_long_tail_is_that_of_a_test(request):
+    assert request.config.stash[UNKNOWN_NAMES] == []

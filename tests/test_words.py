@@ -2,15 +2,8 @@
 
 import ast
 from collections import defaultdict
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "taccl_py"
-CLASSES = [
-    (path.relative_to(PACKAGE).as_posix(), node.name)
-    for path in sorted(PACKAGE.rglob("*.py"))
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    if isinstance(node, ast.ClassDef)
-]
+from tests.test_architecture import name_of, trees
 
 # Verifier and executors share no code with the lowering, so they have the parts of a file format a second time.
 ONE_FORMAT_READ_APART = {
@@ -42,6 +35,16 @@ NOT_OUR_WORDS |= {"Stand", "Ground", "Judge", "Circle", "Deed"}
 OTHERS_WORDS = {"HopTimes": "TACCL's hops", "_HopDistances": "TACCL's hops"}
 
 
+def classes():
+    """Names of all classes, with their modules."""
+    return [
+        (name_of(path), node.name)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
 def words_of(name):
     """The words of a name like OneSidedPlan."""
     found = []
@@ -56,12 +59,12 @@ def words_of(name):
 def test_no_class_name_has_two_meanings():
     """Every engine has its `Params`; but for these, a name is that of one class, with an underscore or without."""
     places = defaultdict(list)
-    for place, name in CLASSES:
+    for place, name in classes():
         places[name.lstrip("_")].append(place)
     del places["Params"]
     assert {name: found for name, found in places.items() if len(found) > 1} == ONE_FORMAT_READ_APART
 
 
 def test_class_names_use_the_words_of_the_glossary():
-    wrong = {name for _, name in CLASSES if NOT_OUR_WORDS & set(words_of(name))}
+    wrong = {name for _, name in classes() if NOT_OUR_WORDS & set(words_of(name))}
     assert wrong == set(OTHERS_WORDS)
