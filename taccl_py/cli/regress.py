@@ -167,7 +167,7 @@ def _carry_out(chosen: _Chosen, values: dict[str, Any]) -> _Ran:
 
 def _print_changes(verdict: Verdict) -> None:
     from taccl_py.campaign.verdicts import COLUMNS, verdict_rows
-    from taccl_py.report.tables import plain_table, print_table
+    from taccl_py.report.tables import ON_WIRES, plain_table, print_table
 
     for rows in verdict_rows(verdict):
-        print_table(plain_table(rows.title, COLUMNS, rows.cells))
+        print_table(plain_table(f"{rows.title} ({ON_WIRES})", COLUMNS, rows.cells))

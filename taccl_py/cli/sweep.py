@@ -33,7 +33,7 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
     from taccl_py.campaign.index import write_index
     from taccl_py.campaign.store import Store
     from taccl_py.campaign.suite import read_suite
-    from taccl_py.report.tables import plain_table, print_table
+    from taccl_py.report.tables import ON_WIRES, plain_table, print_table
 
     cases = [case for case in read_suite(suite).cases if values["only"] in case.name]
     if not cases:
@@ -48,7 +48,9 @@ def sweep(suite: Path, output: Path, as_json: bool, **values: Any) -> int:
     else:
         rows = [_row(name, entry) for name, entry in index["results"].items()]
         print_table(
-            plain_table(str(output), ("instance", "time", "gap", "status", "steps", "threadblocks", "result"), rows)
+            plain_table(
+                f"{output}: {ON_WIRES}", ("instance", "time", "gap", "status", "steps", "threadblocks", "result"), rows
+            )
         )
         for name, error in index["failed"].items():
             click.echo(f"{name} has no result: {error}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import ON_WIRES, plain_table
 from taccl_py.schedule.ir import Message
 from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, format_time
 
@@ -53,7 +53,7 @@ def group_table(result: dict[str, Any]) -> Table:
         ("seconds", seconds),
     ]
     size = format_size(result["size_bytes"])
-    title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks, {size}"
+    title = f"{result['collective']} on {result['topology']}, {result['num_ranks']} ranks, {size}; {ON_WIRES}"
     return plain_table(
         title, ("", "one root of each role, replicated" if len(result["roots"]) > 1 else "one root, replicated"), rows
     )

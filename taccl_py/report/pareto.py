@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taccl_py.collective import Kind
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import ON_WIRES, plain_table
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.pareto import Front, Point
@@ -91,5 +91,5 @@ def front_tables(result: dict[str, Any]) -> list[Table]:
             [format_size(row["size_bytes"]), *map(format_time, row["times_us"]), names[row["winner"]]]
             for row in result["sizes"]
         ]
-        tables.append(plain_table("time of each on the machine", ("size", *names, "fastest"), rows))
+        tables.append(plain_table(f"time of each on the machine, {ON_WIRES}", ("size", *names, "fastest"), rows))
     return tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.report.tables import plain_table
+from taccl_py.report.tables import ON_WIRES, plain_table
 from taccl_py.units import format_gap, format_ranks, format_size, format_time
 
 if TYPE_CHECKING:
@@ -52,4 +52,5 @@ def groups_table(result: dict[str, Any]) -> Table:
         rows.append((f"group {number}", f"{times}  (ranks {format_ranks(group['ranks'])})"))
     size = result["groups"][0]["size_bytes"]
     title = f"{result['collective']} of {len(result['groups'])} groups at once"
-    return plain_table(title if size is None else f"{title}, {format_size(size)} each", ("", "together"), rows)
+    title += "" if size is None else f", {format_size(size)} each; {ON_WIRES}"
+    return plain_table(title, ("", "together"), rows)
