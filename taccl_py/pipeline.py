@@ -79,7 +79,7 @@ class Request:
     Attributes
     ----------
     topology, sketch
-        Shipped name, formula or file; the sketch may be empty.
+        Shipped name, formula or file; the topology may be given itself, the sketch may be empty.
     kind
         Collective.
     nodes
@@ -102,7 +102,7 @@ class Request:
         Runtime profile for which the answer is to be fast; None is links and ports alone.
     """
 
-    topology: str
+    topology: str | Topology
     kind: Kind
     sketch: str = ""
     nodes: int | None = None

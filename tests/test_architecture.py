@@ -37,6 +37,7 @@ FENCED = {
     "distributed": ["campaign/", "solvers/cluster"],
     "plotly": ["report/"],
     "matplotlib": ["report/"],
+    "networkx": ["discover/"],
     "mpi4py": ["execute/"],
     "torch": ["execute/"],
     "mscclpp": ["execute/"],

@@ -93,7 +93,7 @@ class NcclRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class NcclPrediction:
     """One line of NCCL's model."""
 
     algorithm: NcclAlgorithm
@@ -185,7 +185,7 @@ _TREE_CORRECTION = {
 _GATHERS = (Kind.ALLGATHER, Kind.REDUCESCATTER)
 
 
-def predictions(job: NcclRanks, kind: Kind) -> tuple[Prediction, ...]:
+def predictions(job: NcclRanks, kind: Kind) -> tuple[NcclPrediction, ...]:
     """What NCCL can choose among for a collective; nothing for those that it makes of single sends and receives."""
     found = []
     for algorithm, protocol in _possible(job, kind):
@@ -193,11 +193,11 @@ def predictions(job: NcclRanks, kind: Kind) -> tuple[Prediction, ...]:
         if bus_gbps > 0:
             bandwidth_gbps = bus_gbps * _share(job, kind, algorithm)
             latency_us = _latency_us(job, kind, algorithm, protocol)
-            found.append(Prediction(algorithm, protocol, latency_us, bandwidth_gbps))
+            found.append(NcclPrediction(algorithm, protocol, latency_us, bandwidth_gbps))
     return tuple(found)
 
 
-def expected_us(job: NcclRanks, kind: Kind, prediction: Prediction, size_bytes: float) -> float:
+def expected_us(job: NcclRanks, kind: Kind, prediction: NcclPrediction, size_bytes: float) -> float:
     """Time that NCCL expects of a line of its model at a size, with its corrections."""
     latency_us, bandwidth_gbps = prediction.latency_us, prediction.bandwidth_gbps
     if prediction.algorithm is NcclAlgorithm.TREE and kind is Kind.ALLREDUCE:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.api.policy import known_runtime
 from taccl_py.cli.options import (
     KIND,
     RANKS,
     SIZE,
     SIZE_RANGE,
-    chosen_runtime,
     degradation_options,
     echo_json,
     json_option,
@@ -23,10 +23,8 @@ from taccl_py.errors import InputError
 from taccl_py.runtimes import MSCCLPP
 
 if TYPE_CHECKING:
-    from taccl_py.synthesis.bounds.runtime import RuntimeBounds
+    from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.synthesis.engine import Demand
-
-_STEP = 4.0
 
 
 @click.command(short_help="Print lower bounds on the time of any algorithm.")
@@ -70,10 +68,10 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
       taccl bound ndv5 allreduce --nodes 2 --switch
       taccl bound dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
     """
+    from taccl_py.api.search import analyse, wanted_sizes
     from taccl_py.pipeline import Request, make_demand
     from taccl_py.report.bounds import bounds_record, bounds_table
     from taccl_py.report.tables import print_table
-    from taccl_py.synthesis.bounds import DemandBounds
 
     size, sizes = values["size"], values["sizes"]
     if size is not None and sizes is not None:
@@ -92,32 +90,27 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
             degradation=make_degradation(values),
         )
     )
-    wanted = [demand.size_bytes] if sizes is None else sizes.stepped(_STEP)
-    if demand.topology.chunk_costs:
-        collective = demand.collective(demand.chunks_per_rank or 1)
-        wanted = [demand.chunk_bytes(collective) * collective.chunks_per_size]
-    if by_switch:
-        bounds = DemandBounds.by_switch(demand.topology, demand.kind, demand.root)
-    else:
-        bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, relays_from=wanted[0])
-    result = bounds_record(
-        demand, bounds, wanted, by_switch=by_switch, runtime=None if by_switch else _runtime(demand, values)
+    wanted = wanted_sizes(demand, sizes)
+    analysis = analyse(
+        demand.topology,
+        demand.kind,
+        demand.root,
+        wanted,
+        _profile(demand, values, by_switch=by_switch),
+        by_switch=by_switch,
     )
+    result = bounds_record(demand, analysis.physical, wanted, by_switch=by_switch, runtime=analysis.runtime)
     if as_json:
         echo_json(result)
         return
     print_table(bounds_table(result))
 
 
-def _runtime(demand: Demand, values: dict[str, Any]) -> RuntimeBounds | None:
-    """Bounds under the runtime profile; None if that is neutral."""
-    from taccl_py.profiles.catalog import select_profile
-    from taccl_py.solvers.limits import Limits
-    from taccl_py.synthesis.bounds.runtime import RuntimeBounds
+def _profile(demand: Demand, values: dict[str, Any], *, by_switch: bool) -> RuntimeProfile:
+    """Runtime profile of the bound; bounds by switch are of links and ports alone."""
+    from taccl_py.profiles.catalog import neutral_profile, select_profile
 
-    asked = values["runtime"]
-    runtime = asked if asked == MSCCLPP.name else chosen_runtime(asked, demand.topology).name
-    profile = select_profile(values["runtime_profile"], runtime, demand.topology).profile
-    if profile.is_neutral:
-        return None
-    return RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, Limits())
+    if by_switch:
+        return neutral_profile()
+    name = known_runtime(values["runtime"], demand.topology)
+    return select_profile(values["runtime_profile"], name, demand.topology).profile

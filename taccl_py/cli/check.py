@@ -134,22 +134,12 @@ def _verify_json(path: Path, text: str, kind: Kind | None, root: int | None) -> 
 
 
 def _verify_group(path: Path, text: str, kind: Kind | None, root: int | None) -> dict[str, Any]:
+    from taccl_py.api.checking import group_violations
     from taccl_py.schedule.group_files import read_group
-    from taccl_py.verify.group import verify_group
 
     schedule = read_group(text, str(path))
-    violations = verify_group(schedule)
-    if kind is not None and kind is not schedule.kind:
-        violations = (
-            Violation("", "collective", f"the schedule is for {schedule.kind}, and {kind} was asked for"),
-            *violations,
-        )
-    if root is not None:
-        violations = (
-            Violation("", "wrong-root", f"{schedule.kind} has no root, and root {root} was asked for"),
-            *violations,
-        )
     ranks, time = schedule.topology.num_ranks, format_time(schedule.makespan_us)
+    violations = group_violations(schedule, kind, root)
     return _result(path, violations, f"{schedule.kind} group schedule, {ranks} ranks, {time}", ())
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.api.policy import AUTO, COMPARE_LIMIT_S, chosen_runtime
 from taccl_py.cli.options import (
     KIND,
     RANKS,
     SIZE_RANGE,
-    chosen_runtime,
     echo_json,
     gpu_option,
     json_option,
@@ -84,7 +84,7 @@ _SUBJECTS = ("nccl", "ours")
 @click.option(
     "--time-limit",
     type=click.FloatRange(0.1),
-    default=100.0,
+    default=COMPARE_LIMIT_S,
     show_default=True,
     help="Seconds for the search of ours, and at most for the baselines, of which those tried by then are compared.",
 )
@@ -184,7 +184,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         nodes=values["nodes"],
         ranks=values["ranks"],
         root=values["root"],
-        engine="auto",
+        engine=AUTO,
         options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
     )
 

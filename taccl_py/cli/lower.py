@@ -159,21 +159,20 @@ def _lower_group(group: GroupSchedule, values: dict[str, Any]) -> _Written:
 
 
 def _lower_xml(subject: Schedule, values: dict[str, Any]) -> _Written:
-    from taccl_py.pipeline import lower_and_verify
+    from taccl_py.api.lowering import lower_schedule
     from taccl_py.profiles.catalog import select_profile
-    from taccl_py.selection import choose_for
 
     options = replace(make_lowering_options(values, subject.topology), name=values["name"])
     profile = select_profile(values["runtime_profile"], options.runtime.name, subject.topology).profile
-    if profile.is_neutral:
-        return _written(lower_and_verify(subject, options), subject, options.runtime.name)
-    chosen = choose_for(subject, options, profile, values["instances"])
-    written = _written(chosen.lowered, subject, options.runtime.name)
-    facts = {"instances": chosen.setting.instances, "runtime_us": chosen.runtime_us, "runtime_profile": profile.name}
+    choice = lower_schedule(subject, options, profile, values["instances"])
+    written = _written(choice.lowered, subject, options.runtime.name)
+    if choice.runtime_us is None:
+        return written
+    facts = {"instances": choice.instances, "runtime_us": choice.runtime_us, "runtime_profile": profile.name}
     return replace(
         written,
         facts=written.facts | facts,
-        summary=f"{written.summary}, {format_time(chosen.runtime_us)} under runtime profile {profile.label}",
+        summary=f"{written.summary}, {format_time(choice.runtime_us)} under runtime profile {profile.label}",
     )
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
+from taccl_py.api.policy import chosen_runtime
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.discover.gpus import AUTO, GpuModel, gpu_names, parse_gpu
 from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.program import Protocol
-from taccl_py.runtimes import EXECUTOR, RCCL, RUNTIMES, Runtime
+from taccl_py.runtimes import RUNTIMES
 from taccl_py.topology.degrade import (
     Degradation,
     LinkChoice,
@@ -39,9 +40,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 T = TypeVar("T")
-
-# Names of AMD's GPUs begin so.
-_AMD = "mi"
 
 
 class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-ignore]
@@ -217,19 +215,12 @@ def lowering_options(command: F) -> F:
 
 
 def runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
-    """Option that names a runtime, of those for XML or of some more; see `chosen_runtime`."""
+    """Option that names a runtime, of those for XML or of some more; see `taccl_py.api.policy.chosen_runtime`."""
     words = (
         f"{purpose}: MSCCL executor for NCCL, RCCL, or legacy MSCCL; auto is RCCL on GPUs of AMD, else the executor."
     )
     choice = click.Choice([AUTO, *RUNTIMES, *more])
     return click.option("--runtime", type=choice, default=AUTO, show_default=True, help=words)
-
-
-def chosen_runtime(asked: str, topology: Topology | None) -> Runtime:
-    """Runtime that `runtime_option` names; ``auto`` is the one for the GPUs of the machine, if that is known."""
-    if asked != AUTO:
-        return RUNTIMES[asked]
-    return RCCL if topology is not None and topology.gpu.startswith(_AMD) else EXECUTOR
 
 
 def make_lowering_options(values: dict[str, Any], topology: Topology) -> LoweringOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -11,13 +10,14 @@ from typing import Any
 
 import click
 
+from taccl_py.api.search import build_portfolio
 from taccl_py.cli.options import echo_json
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, read_json, write_all
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Request
-from taccl_py.portfolio.build import Portfolio, PortfolioFile, synthesize_portfolio
+from taccl_py.portfolio.build import Portfolio, PortfolioFile
 from taccl_py.portfolio.directory import calls_name
 from taccl_py.portfolio.swap import NOTES
 from taccl_py.report.portfolio import portfolio_record, portfolio_tables
@@ -26,8 +26,6 @@ from taccl_py.schedule.files import write_schedule
 from taccl_py.units import SizeRange, format_ranks, format_size, format_time
 
 # Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
-# Engines run in as many processes as there are processors, up to this number, as each takes some hundred megabytes.
-_MOST_WORKERS = 4
 # Characters of a list of ranks in a file's name; of a longer one there is a digest.
 _LONGEST_RANKS = 40
 
@@ -46,8 +44,7 @@ def synth_portfolio(
     if output is not None and (output.suffix in (".json", ".xml") or output.is_file()):
         raise InputError("--sizes makes several files; name a directory with -o", path=str(output))
     with watched(request.options.limits.stop) as events:
-        workers = max(request.options.limits.workers, min(_MOST_WORKERS, os.cpu_count() or 1))
-        portfolio = synthesize_portfolio(request, sizes, options, workers, events, instances=instances)
+        portfolio = build_portfolio(request, sizes, options, instances, events)
         stem = _stem(portfolio, request, options)
         names = [_name(stem, member) for member in portfolio.members] if output is not None else []
         result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})

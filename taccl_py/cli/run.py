@@ -32,7 +32,7 @@ _PLACEMENTS = {"in": (True,), "out": (False,)}
 
 
 @dataclass(frozen=True)
-class _Subject:
+class _RunFile:
     """A plan, and what predicts its time for a size (None without a machine)."""
 
     plan: ExecutablePlan
@@ -175,13 +175,9 @@ class _Here:
 
     def run(self, plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
         """Make a call."""
-        from taccl_py.execute.one_sided import OneSidedPlan
-        from taccl_py.execute.one_sided_local import run_one_sided
-        from taccl_py.execute.runs import run_local
+        from taccl_py.execute.one_sided_local import run_any
 
-        if isinstance(plan, OneSidedPlan):
-            return run_one_sided(plan, call, conditions)
-        return run_local(plan, call, conditions)
+        return run_any(plan, call, conditions)
 
     def end_all_at_exit(self, exit_code: int) -> None:
         """There is nobody else."""
@@ -215,7 +211,7 @@ def _run(session: _Session, file: Path, values: dict[str, Any], *, as_json: bool
     """Make all calls; what there is to say is said by the first process."""
     from taccl_py.execute.runs import Conditions
 
-    prepared: list[_Subject] = []
+    prepared: list[_RunFile] = []
 
     def prepare() -> ExecutablePlan:
         prepared.append(_load(file, values))
@@ -264,7 +260,7 @@ def _calls(plan: ExecutablePlan, values: dict[str, Any]) -> list[Call]:
     ]
 
 
-def _load(file: Path, values: dict[str, Any]) -> _Subject:
+def _load(file: Path, values: dict[str, Any]) -> _RunFile:
     from taccl_py.execute.one_sided import is_one_sided
     from taccl_py.execute.reader import read_plan
 
@@ -275,10 +271,10 @@ def _load(file: Path, values: dict[str, Any]) -> _Subject:
     if file.suffix == ".json" or text.lstrip()[:1] == "{":
         return _load_schedule(file, text, values, runtime)
     plan = read_plan(text, str(file), kind=values["collective"], root=values["root"])
-    return _Subject(plan, _predictor(file, text, values, runtime))
+    return _RunFile(plan, _predictor(file, text, values, runtime))
 
 
-def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _Subject:
+def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _RunFile:
     from taccl_py.execute.one_sided import read_one_sided
 
     if values["collective"]:
@@ -294,10 +290,10 @@ def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _Subject:
             path="command line",
             field="--with",
         )
-    return _Subject(read_one_sided(text, str(file), root=values["root"]), _plan_predictor(file, text, values))
+    return _RunFile(read_one_sided(text, str(file), root=values["root"]), _plan_predictor(file, text, values))
 
 
-def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> _Subject:
+def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> _RunFile:
     from taccl_py.execute.reader import read_plan
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline import lower_and_verify, replay_at, require_valid
@@ -316,13 +312,13 @@ def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runti
     collective = schedule.collective
     plan = read_plan(lowered.text, str(file), kind=collective.kind, root=collective.root)
     if schedule.topology.chunk_costs:
-        return _Subject(plan, None)
+        return _RunFile(plan, None)
 
     def predict(size_bytes: int) -> float:
         sized = replace(schedule, chunk_bytes=collective.chunk_bytes(size_bytes))
         return replay_at(lowered.program, sized, runtime, 1).makespan_us
 
-    return _Subject(plan, predict)
+    return _RunFile(plan, predict)
 
 
 def _machine(values: dict[str, Any]) -> Topology | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import OUTPUT, chosen_runtime, echo_json, json_option, runtime_option
+from taccl_py.api.policy import chosen_runtime
+from taccl_py.cli.options import OUTPUT, echo_json, json_option, runtime_option
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, write_all, write_atomically
 from taccl_py.report.tables import plain_table, print_table

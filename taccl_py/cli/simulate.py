@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.api.subject import runtime_times
 from taccl_py.cli.options import (
     SIZE,
     SIZE_RANGE,
@@ -62,12 +63,15 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
       taccl simulate plan.json --topology full:2 --size 16MB --runtime-profile mscclpp-h100
       taccl simulate out/schedule.json --curve
     """
+    from taccl_py.api.prediction import require_threadblocks
+
     if curve and values["size"]:
         raise InputError(
             "the curve is for a range of sizes; write --sizes instead", path="command line", field="--size"
         )
     subject = load_subject(file, values, verified=not no_check)
-    _require_threadblocks(subject, file, values["runtime_profile"])
+    if subject.schedule is not None:
+        require_threadblocks(str(file), values["runtime_profile"])
     sizes: SizeRange | None = values["sizes"]
     wanted = [*values["size"], *(sizes.doubled() if sizes is not None else ())]
     if wanted and not subject.sized:
@@ -91,34 +95,13 @@ def simulate(file: Path, curve: bool, no_check: bool, as_json: bool, **values: A
     print_table(plain_table(_title(file, runtime), columns, rows))
 
 
-def _require_threadblocks(subject: GivenFile, file: Path, asked: str) -> None:
-    """Refuse the profile of a runtime for a schedule."""
-    from taccl_py.profiles.catalog import AUTO, load_profile
-
-    if subject.schedule is not None and asked != AUTO and not load_profile(asked).is_neutral:
-        raise InputError(
-            f"is for XML files and plans, but {file} is a schedule, which has no threadblocks; lower it first (taccl lower), or "
-            "leave --runtime-profile out",
-            path="command line", field="--runtime-profile",
-        )  # fmt: skip
-
-
 def _runtime(subject: GivenFile, values: dict[str, Any]) -> _RuntimeTime | None:
     """Times under the profile that is asked for; None for a schedule."""
-    from taccl_py.simulate.plan_replay import RuntimePlanReplay
-    from taccl_py.simulate.runtime_replay import RuntimeReplay
-
     topology = subject.topology
     if subject.schedule is not None or topology is None:
         return None
     profile = chosen_profile(values["runtime_profile"], subject.runtime, topology)
-    if profile.is_neutral:
-        return _RuntimeTime(profile, None)
-    if subject.plan is not None and subject.kind is not None:
-        return _RuntimeTime(profile, RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us)
-    if subject.program is not None:
-        return _RuntimeTime(profile, RuntimeReplay(subject.program, topology, profile).time_us)
-    raise ValueError("a file holds neither a schedule nor a program")
+    return _RuntimeTime(profile, runtime_times(subject, profile))
 
 
 def _title(file: Path, runtime: _RuntimeTime | None) -> str:

@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.api.policy import (
+    ENGINE_LIMIT_S,
+    LIMIT_RANKS,
+    MOST_LIMIT_S,
+    RACE_LIMIT_S,
+    RANGE_LIMIT_RANKS,
+    RANGE_LIMIT_S,
+)
 from taccl_py.cli.interrupt import interrupts_drop
 from taccl_py.cli.options import (
     KIND,
@@ -30,7 +38,7 @@ from taccl_py.cli.options import (
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.report.tables import OF_FIXED_CHUNKS, SUMMARY_FORMAT, print_table, record, summary_table, timed
+from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.runtimes import V100_THREADBLOCKS, Runtime
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
@@ -47,11 +55,6 @@ if TYPE_CHECKING:
     # Makes of an answer the one that is lowered, its program, and facts for the summary.
     _Lowering = Callable[[Synthesis], tuple[Synthesis, Lowered, dict[str, Any]]]
 
-# Engines whose solver can be chosen.
-_SOLVED = ("auto", "milp", "cp")
-_DEFAULT_TIME_LIMIT_S, _DEFAULT_RACE_LIMIT_S, _DEFAULT_RANGE_LIMIT_S = 7.0, 20.0, 60.0
-# Ranks up to which these are the defaults; on more, engines take longer in proportion.
-_RANKS, _RANGE_RANKS, _MOST_LIMIT_S = 64, 16, 600.0
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
 _NOT_LOWERED = "interrupted while the schedule was lowered; --only-schedule writes it as it is"
@@ -112,9 +115,9 @@ _UNLOWERED = "unlowered.json"
     "--time-limit",
     type=click.FloatRange(0.1),
     default=None,
-    help=f"Seconds for the search; the best answer so far comes out with its gap. Default on up to {_RANKS} ranks: "
-    f"{_DEFAULT_RACE_LIMIT_S:g}, {_DEFAULT_TIME_LIMIT_S:g} with another engine than auto, {_DEFAULT_RANGE_LIMIT_S:g} with --sketch auto; "
-    f"with --sizes {_DEFAULT_RANGE_LIMIT_S:g} on up to {_RANGE_RANKS}; in proportion on more ranks, up to {_MOST_LIMIT_S:g}. What "
+    help=f"Seconds for the search; the best answer so far comes out with its gap. Default on up to {LIMIT_RANKS} ranks: "
+    f"{RACE_LIMIT_S:g}, {ENGINE_LIMIT_S:g} with another engine than auto, {RANGE_LIMIT_S:g} with --sketch auto; "
+    f"with --sizes {RANGE_LIMIT_S:g} on up to {RANGE_LIMIT_RANKS}; in proportion on more ranks, up to {MOST_LIMIT_S:g}. What "
     "was found is then lowered and verified; of schedules that are nearly as fast the best one to lower is looked for until a quarter more (at least 2 s) is over.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
@@ -221,23 +224,10 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     InputError
         If one contradicts another.
     """
-    from taccl_py.pipeline import AUTO_SKETCH, Request, resolve_machine
+    from taccl_py.api.search import with_defaults
+    from taccl_py.pipeline import Request
 
-    ranged = values["sizes"] is not None
-    engine = values["engine"] or _default_engine(values)
-    default_s = _DEFAULT_RACE_LIMIT_S if engine == "auto" else _DEFAULT_TIME_LIMIT_S
-    if ranged or values["sketch"] == AUTO_SKETCH:
-        default_s = _DEFAULT_RANGE_LIMIT_S
-    limits = Limits(values["time_limit"] or default_s, seed=values["seed"], scheduler=values["scheduler"], stop=stop)
-    if values["scheduler"] and engine != "greedy":
-        raise InputError("only engine greedy takes it; add --engine greedy", path="command line", field="--scheduler")
-    if values["solver"] != "auto" and engine not in _SOLVED:
-        raise InputError(
-            f"engine {engine} does not choose its solver by it; leave it out, or add --engine milp",
-            path="command line", field="--solver",
-        )  # fmt: skip
-    if values["trees"] is not None and engine != "trees":
-        raise InputError("only engine trees takes it; add --engine trees", path="command line", field="--trees")
+    limits = Limits(seed=values["seed"], scheduler=values["scheduler"], stop=stop)
     request = Request(
         topology=values["topology"],
         kind=values["collective"],
@@ -247,21 +237,11 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         ranks=values["ranks"],
         root=values["root"],
         chunks_per_rank=values["chunks"],
-        engine=engine,
         options=Options(solver=values["solver"], limits=limits, trees=values["trees"]),
         degradation=make_degradation(values),
     )
-    if values["time_limit"] is not None:
-        return request
-    times = resolve_machine(request).num_ranks / (_RANGE_RANKS if ranged else _RANKS)
-    limits = replace(limits, seconds=min(_MOST_LIMIT_S, default_s * max(1.0, times)))
-    return replace(request, options=replace(request.options, limits=limits))
-
-
-def _default_engine(values: dict[str, Any]) -> str:
-    """Engine where none is named: a sketch and a solver are for one, and what is fastest is asked for otherwise."""
-    named = values["sketch"] or values["solver"] != "auto"
-    return "milp" if named and values["sizes"] is None else "auto"
+    ranged = values["sizes"] is not None
+    return with_defaults(request, engine=values["engine"], seconds=values["time_limit"], ranged=ranged)
 
 
 def _synth_range(
@@ -315,24 +295,20 @@ def _lowering(
     request: Request, options: LoweringOptions, instances: int | None, over: Over, stop: threading.Event
 ) -> _Lowering:
     """How an answer is lowered, and what is to be said of it: by the schedule's own costs, or by replay under a profile."""
-    from taccl_py.pipeline import lower_best
-    from taccl_py.selection import lower_under
+    from taccl_py.api.lowering import has_fixed_chunks, lower_synthesis
+    from taccl_py.profiles.catalog import neutral_profile
 
-    profile = request.profile
-    fixed_chunks = bool(request.sketch or request.chunks_per_rank or request.engine in OF_FIXED_CHUNKS)
+    profile = request.profile or neutral_profile()
+    fixed_chunks = has_fixed_chunks(request.sketch, request.chunks_per_rank, request.engine)
 
-    def plainly(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
-        return *lower_best(synthesis, options, over, stop.is_set), {}
-
-    def under_profile(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
-        if profile is None:
-            raise ValueError("there is no runtime profile")
-        synthesis, chosen = lower_under(
+    def lower(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
+        synthesis, choice = lower_synthesis(
             synthesis, options, profile, instances, fixed_chunks=fixed_chunks, over=over, stopped=stop.is_set
         )
-        return synthesis, chosen.lowered, {"instances": chosen.setting.instances, "runtime_us": chosen.runtime_us}
+        facts = {} if choice.runtime_us is None else {"instances": choice.instances, "runtime_us": choice.runtime_us}
+        return synthesis, choice.lowered, facts
 
-    return plainly if profile is None or profile.is_neutral else under_profile
+    return lower
 
 
 def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile, note: str) -> dict[str, Any]:

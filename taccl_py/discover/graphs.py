@@ -1,4 +1,4 @@
-"""Whole machines as graphs: node-link JSON of networkx with switches, and topologies of TE-CCL and SCCL.
+"""Whole machines as graphs with switches, and topologies of TE-CCL and SCCL; those of networkx are in `taccl_py.discover.node_link`.
 
 They become ranks, links and ports: what leads from one rank to another over switches only is a link that shares a port with
 all others for each edge on its way.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US
+from taccl_py.discover.rates import GPU_LINK_ALPHA_US
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields
 from taccl_py.topology.files import require_connected
@@ -20,12 +20,9 @@ from taccl_py.topology.model import Link, Topology
 from taccl_py.topology.template import MAX_LINKS, AlphaBeta, PortTable
 from taccl_py.units import MAX_COST_US, MAX_RANKS
 
-_SWITCH_WORDS = ("switch", "nvswitch", "spine", "leaf", "tor")
-_RATE_KEYS = ("beta_us_per_mb", "bandwidth_gbps")
-
 
 @dataclass
-class _DirectedGraph:
+class SwitchedGraph:
     """A directed graph; an edge is used by one message at a time, alpha is paid once for each edge."""
 
     name: str
@@ -102,65 +99,6 @@ class _DirectedGraph:
         return AlphaBeta(alpha_us, 1 / rate if rate else 0.0)
 
 
-def read_node_link(value: Any, path: str, name: str) -> Topology:
-    """Machine of a networkx graph as ``networkx.node_link_data`` writes it.
-
-    A vertex is a switch if its attribute ``type`` (or ``kind``) says so, or ``switch`` is true; all others are ranks, in the
-    order of the file; ``node`` is the number of its server (default 0). An edge needs ``bandwidth_gbps`` or
-    ``beta_us_per_mb``; ``alpha_us`` is NCCL's figure for a network where it is not given. Edges of an undirected graph are
-    full duplex.
-
-    Parameters
-    ----------
-    value
-        The JSON value.
-    path
-        File name for error messages.
-    name
-        Name of the machine.
-
-    Raises
-    ------
-    InputError
-        If a vertex or an edge is wrong, or some rank cannot reach another.
-    """
-    fields = Fields(value, path)
-    directed = fields.boolean("directed", False)
-    graph = _DirectedGraph(
-        name, f"the networkx graph {name}; edges without alpha_us have {NETWORK_ALPHA_US} us, not measured"
-    )
-    servers: dict[str, int] = {}
-    for item in fields.objects("nodes"):
-        key = str(item.raw("id"))
-        if key in graph.vertices:
-            item.fail("id", f"{key!r} stands twice; name a vertex once")
-        graph.vertices[key] = None
-        kind = item.text("type", "") or item.text("kind", "")
-        if kind.lower() not in _SWITCH_WORDS and not (item.has("switch") and item.boolean("switch")):
-            server = str(item.raw("node")) if item.has("node") else "0"
-            graph.node_of[key] = servers.setdefault(server, len(servers))
-    for item in fields.objects("edges" if fields.has("edges") else "links"):
-        ends = [str(item.raw("source")), str(item.raw("target"))]
-        for end, word in zip(ends, ("source", "target"), strict=True):
-            if end not in graph.vertices:
-                item.fail(word, f"{end!r} is no vertex of the graph; name one of nodes")
-        if ends[0] == ends[1]:
-            item.fail("target", f"{ends[0]!r} is the edge's own start; an edge joins two vertices")
-        cost = _edge_cost(item)
-        for a, b in [(ends[0], ends[1])] + ([] if directed else [(ends[1], ends[0])]):
-            graph.edges.setdefault((a, b), []).append(cost)
-    return graph.topology(path)
-
-
-def _edge_cost(item: Fields) -> AlphaBeta:
-    alpha_us = item.number("alpha_us", NETWORK_ALPHA_US, most=MAX_COST_US)
-    if not any(item.has(key) for key in _RATE_KEYS):
-        item.fail("bandwidth_gbps", "is missing, and so is beta_us_per_mb; add one of them to every edge")
-    if item.has("bandwidth_gbps"):
-        return AlphaBeta(alpha_us, 1000 / item.number("bandwidth_gbps", above=1e-6))
-    return AlphaBeta(alpha_us, item.number("beta_us_per_mb", above=0.0, most=MAX_COST_US))
-
-
 def is_teccl(value: Any) -> bool:
     """Whether a JSON value is an input of TE-CCL, or a topology of it in matrices."""
     return isinstance(value, dict) and ("TopologyParams" in value or "capacity" in value)
@@ -195,7 +133,7 @@ def read_teccl(value: Any, path: str, name: str) -> Topology:
     switches = set(fields.integers("switch_indices", [], least=0))
     per_chassis = fields.integer("node_per_chassis", len(rows), least=1)
     alphas = fields.items("alpha")
-    graph = _DirectedGraph(name, "the matrices of a TE-CCL topology; its alpha is latency that occupies nothing")
+    graph = SwitchedGraph(name, "the matrices of a TE-CCL topology; its alpha is latency that occupies nothing")
     graph.latency_is_free = True
     for index in range(len(rows)):
         graph.vertices[str(index)] = None

@@ -17,12 +17,19 @@ from taccl_py.execute.arithmetic import NumpyCells
 from taccl_py.execute.compare import compare_rank, total
 from taccl_py.execute.memory import RankMemory
 from taccl_py.execute.one_sided import Channel, OneSidedBlock, OneSidedOperation, OneSidedPlan, Place
-from taccl_py.execute.plan import Operator, SizeCut
+from taccl_py.execute.plan import ExecutablePlan, Operator, SizeCut
 from taccl_py.execute.promise import ExpectedOutputs, make_task
-from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome, require_memory
+from taccl_py.execute.runs import Call, CallOutcome, Conditions, Measured, fill, make_outcome, require_memory, run_local
 from taccl_py.execute.trouble import Trouble
 
 _ALL = slice(None)
+
+
+def run_any(plan: ExecutablePlan, call: Call, conditions: Conditions) -> CallOutcome:
+    """Make a call of a plan of either kind with all ranks in this process; see `run_one_sided` and `taccl_py.execute.runs.run_local`."""
+    if isinstance(plan, OneSidedPlan):
+        return run_one_sided(plan, call, conditions)
+    return run_local(plan, call, conditions)
 
 
 def run_one_sided(plan: OneSidedPlan, call: Call, conditions: Conditions) -> CallOutcome:

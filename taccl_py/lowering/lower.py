@@ -189,7 +189,7 @@ def lower_rank(part: Schedule, subject: LoweredRank, options: LoweringOptions) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _LoweredPlacement:
     """What is done, before it is decided which threadblock does it."""
 
     work: RankWork
@@ -229,7 +229,7 @@ class Lowering:
             choose_protocol(schedule, options.protocol, runtime),
             subject,
         )
-        self._placed: dict[frozenset[int], _Placed] = {}
+        self._placed: dict[frozenset[int], _LoweredPlacement] = {}
         self._enough = subject.decisions if subject is not None else Decisions()
 
     def program(self, port_order: PortOrder) -> Program:
@@ -288,7 +288,7 @@ class Lowering:
             limit="max_steps",
         )
 
-    def _place(self, staged: frozenset[int]) -> _Placed:
+    def _place(self, staged: frozenset[int]) -> _LoweredPlacement:
         """Actions on cells when these messages arrive in spare scratch."""
         if staged not in self._placed:
             if len(self._placed) == _MOST_PLACED:
@@ -319,7 +319,7 @@ def default_name(schedule: Schedule) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{schedule.collective.kind}-{schedule.topology.name}")[:MAX_NAME]
 
 
-def _placed(case: _LoweringCase, staged: frozenset[int]) -> _Placed:
+def _placed(case: _LoweringCase, staged: frozenset[int]) -> _LoweredPlacement:
     """Place the messages when some of them arrive in spare scratch."""
     options, geometry = case.options, case.geometry
     aliased = case.flags.in_place
@@ -330,10 +330,10 @@ def _placed(case: _LoweringCase, staged: frozenset[int]) -> _Placed:
     actions = place_messages(case.schedule, case.events, geometry, rules)
     work = cut_actions(actions, whole_transfers(case.schedule), options.instances)
     work = sequence_actions(work, CellHistory(work.actions, geometry, aliased=aliased))
-    return _Placed(work, trace_flow(work, case.schedule.makespan_us))
+    return _LoweredPlacement(work, trace_flow(work, case.schedule.makespan_us))
 
 
-def _drafted(case: _LoweringCase, decisions: Decisions, placed: _Placed) -> ProgramRevision:
+def _drafted(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacement) -> ProgramRevision:
     """Threadblocks without nops, on cells that nobody has packed yet."""
     runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
     orbits = subject.orbits if subject is not None else None

@@ -18,7 +18,7 @@ from taccl_py.measure.experiment import MeasuredFlow
 from taccl_py.measure.processes import (
     Arrival,
     Buffers,
-    Ended,
+    EndedProcesses,
     ExperimentPart,
     LaunchedProcesses,
     ProcessBench,
@@ -208,5 +208,5 @@ def _nap_seconds(busy_out: Sequence[_FlowProgress], busy_in: Sequence[_Receiving
     return min([*dues, _NAP_SECONDS if looking else _IDLE_SECONDS])
 
 
-def _ended(one: _Receiving) -> Ended:
-    return Ended(one.done_us, 0.0 if one.arrival is None else 1e6 * one.arrival.late_seconds)
+def _ended(one: _Receiving) -> EndedProcesses:
+    return EndedProcesses(one.done_us, 0.0 if one.arrival is None else 1e6 * one.arrival.late_seconds)

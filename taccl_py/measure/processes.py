@@ -97,7 +97,7 @@ class WorkOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedProcesses:
     """How a flow ended.
 
     Attributes
@@ -130,7 +130,7 @@ class ExperimentPart:
         How long its process waited for a processor that others had.
     """
 
-    ended: Mapping[int, Ended]
+    ended: Mapping[int, EndedProcesses]
     waited_us: float = 0.0
 
 
@@ -195,7 +195,7 @@ class ProcessBench(ABC):
         throttle = self._throttle
         if throttle is None:
             return self._run_undisturbed(experiment)
-        best: list[Ended] = []
+        best: list[EndedProcesses] = []
         for _ in range(_MOST_LATE_RUNS):
             throttle.clear()
             found = self._run_once(WorkOrder(experiment, time.monotonic() + _LEAD_SECONDS))
@@ -226,14 +226,14 @@ class ProcessBench(ABC):
                 break
         return min(runs)[1]
 
-    def _run_once(self, order: WorkOrder) -> dict[int, Ended]:
+    def _run_once(self, order: WorkOrder) -> dict[int, EndedProcesses]:
         self._give(order)
         parts = self._collect(self._take_part(order))
         found = {place: ended for part in parts for place, ended in part.ended.items()}
         if self._throttle is not None:
             return found
         waited_us = max(part.waited_us for part in parts)
-        return {place: Ended(one.done_us, waited_us) for place, one in found.items()}
+        return {place: EndedProcesses(one.done_us, waited_us) for place, one in found.items()}
 
     def finish(self) -> None:
         """Tell the other ranks that there is nothing more; for rank 0."""
@@ -312,7 +312,7 @@ class Arrival:
         return 0.0
 
 
-def _lateness(ended: Ended) -> float:
+def _lateness(ended: EndedProcesses) -> float:
     """How late a flow was, in times what it may be."""
     return ended.late_us / max(_LATE * ended.done_us, _LATE_US)
 

@@ -20,7 +20,7 @@ from taccl_py.measure.experiment import MeasuredFlow
 from taccl_py.measure.processes import (
     Arrival,
     Buffers,
-    Ended,
+    EndedProcesses,
     ExperimentPart,
     LaunchedProcesses,
     ProcessBench,
@@ -130,7 +130,7 @@ class TorchBench(ProcessBench):
         return ExperimentPart(self._exchange(order, flows))
 
     @abstractmethod
-    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, Ended]:
+    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, EndedProcesses]:
         """Carry out the flows, with their places, that begin or end here; times of those that end here."""
 
 
@@ -154,8 +154,8 @@ class GlooBench(TorchBench):
         """Name for people."""
         return f"gloo-{len(self.node_of)}" if self._throttle is None else self._throttle.topology.name
 
-    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, Ended]:
-        found: dict[int, Ended] = {}
+    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, EndedProcesses]:
+        found: dict[int, EndedProcesses] = {}
         failed: list[Exception] = []
         ready = threading.Barrier(len(flows) + 1)
 
@@ -189,7 +189,7 @@ class GlooBench(TorchBench):
             self._distributed.isend(data, flow.dst, tag=2 * place).wait()
             self._distributed.irecv(answer, flow.dst, tag=2 * place + 1).wait()
 
-    def _receive(self, order: WorkOrder, place: int, flow: MeasuredFlow, ready: threading.Barrier) -> Ended:
+    def _receive(self, order: WorkOrder, place: int, flow: MeasuredFlow, ready: threading.Barrier) -> EndedProcesses:
         experiment = order.experiment
         buffer = self._buffers.get("in", place, payload_bytes(experiment.size_bytes, self._throttle))
         ready.wait()
@@ -206,7 +206,7 @@ class GlooBench(TorchBench):
             works.append(self._distributed.isend(self._answer, flow.src, tag=2 * place + 1))
         for work in works:
             work.wait()
-        return Ended(1e6 * (end - begun), 0.0 if arrival is None else 1e6 * arrival.late_seconds)
+        return EndedProcesses(1e6 * (end - begun), 0.0 if arrival is None else 1e6 * arrival.late_seconds)
 
     def _wait_for_start(self, order: WorkOrder) -> float:
         if order.start_seconds is None:
@@ -241,7 +241,7 @@ class DeviceBench(TorchBench):
         """Name for people."""
         return f"{self._backend}-{len(self.node_of)}"
 
-    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, Ended]:
+    def _exchange(self, order: WorkOrder, flows: Sequence[tuple[int, MeasuredFlow]]) -> dict[int, EndedProcesses]:
         experiment = order.experiment
         lanes = []
         for place, flow in flows:
@@ -266,7 +266,7 @@ class DeviceBench(TorchBench):
             if flow.dst == self.rank:
                 events[place] = (begin, end)
         self._streams.synchronize()
-        return {place: Ended(1e3 * begin.elapsed_time(end)) for place, (begin, end) in events.items()}
+        return {place: EndedProcesses(1e3 * begin.elapsed_time(end)) for place, (begin, end) in events.items()}
 
     def _step(self, flow: MeasuredFlow, buffer: Any, group: Any) -> Any:
         if flow.src == self.rank:

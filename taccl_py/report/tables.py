@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from taccl_py.answer import OF_FIXED_CHUNKS
 from taccl_py.collective import busbw_factor, parse_kind
 from taccl_py.sketch.files import sketch_to_json
 from taccl_py.units import algbw_gbps, format_count, format_gap, format_rate, format_size, format_time
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 # What files say that they are that tell of schedules and are none: of one answer, of a range of sizes, of a front.
 SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfolio", "taccl-front"
-# Engines that say what is the best for a number of chunks, and under a sketch.
-OF_FIXED_CHUNKS = ("milp", "cp")
 # Chunks in all messages up to which steps are counted, for which each of them is looked at.
 _MOST_COUNTED = 20_000_000
 # Cells of more characters are texts, which may take several lines.

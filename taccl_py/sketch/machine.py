@@ -23,14 +23,18 @@ class SketchedMachine:
     sketch: Sketch | None
 
 
-def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> SketchedMachine:
+def load_machine(topology: str | Topology, sketch: str = "", nodes: int | None = None) -> SketchedMachine:
     """Topology and sketch by name or file; a TACCL profile takes nodes, connections and switches from its sketch.
+
+    A topology that is given itself is taken as it is.
 
     Raises
     ------
     InputError
         If one of them is wrong or they contradict each other.
     """
+    if isinstance(topology, Topology):
+        return _given_machine(topology, sketch, nodes)
     hints = load_sketch(sketch, topology) if sketch else None
     path = topology_file(topology)
     if path is not None and is_taccl_profile(read_json(path)):
@@ -47,6 +51,17 @@ def load_machine(topology: str, sketch: str = "", nodes: int | None = None) -> S
     if hints is not None:
         hints.check_fits(machine)
     return SketchedMachine(machine, hints)
+
+
+def _given_machine(topology: Topology, sketch: str, nodes: int | None) -> SketchedMachine:
+    if nodes is not None:
+        raise InputError("the machine is given with all its nodes; leave the number of nodes out", field="nodes")
+    hints = load_sketch(sketch, topology.name) if sketch else None
+    if hints is not None:
+        if topology.chunk_costs:  # made of a TACCL profile, which its sketch need not name
+            hints = replace(hints, topology="")
+        hints.check_fits(topology)
+    return SketchedMachine(topology, hints)
 
 
 def _profile_machine(path: Path, sketch: Sketch | None, nodes: int | None) -> SketchedMachine:

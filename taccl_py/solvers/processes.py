@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -13,7 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import ParamSpec, TypeVar
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
 
 from taccl_py.solvers.limits import INTERRUPTS
 
@@ -22,6 +24,8 @@ _Result = TypeVar("_Result")
 
 # In a process of a pool: set when all is to end.
 STOP = threading.Event()
+# One thread at a time starts a process.
+_STARTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,39 @@ def _kill_all() -> None:
         process.kill()
 
 
+class _UnnamedMain(ModuleType):
+    """The main module without its name and file, for which a new process looks to run it again; all else is as there."""
+
+    def __init__(self, main: ModuleType) -> None:
+        super().__init__(main.__name__)
+        self._main, self.__file__ = main, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._main, name)
+
+
+@contextmanager
+def _main_not_run_again() -> Iterator[None]:
+    """Start processes that do not run the program's main module: what they are sent is in modules of this package.
+
+    A script that calls this package at its top level, without a guard, would otherwise run again in each of them.
+    """
+    with _STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = _UnnamedMain(main)
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
 class _Process(SpawnProcess):
-    """A process that leaves signals to its parent, so that `terminate` has to be the one that nobody can ignore."""
+    """A process that does not run the main module, and leaves signals to its parent, so that only a kill ends it from outside."""
+
+    def start(self) -> None:
+        """Start it."""
+        with _main_not_run_again():
+            super().start()
 
     def terminate(self) -> None:
         """End it; a pool does this with the others when one of them has died."""

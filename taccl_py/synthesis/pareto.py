@@ -229,7 +229,7 @@ def _best_with(asking: _Asking, shapes: Iterator[AlgorithmShape], events: Events
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _ShapeAnswer:
     """A schedule of the shape that was asked for, or none, and whether there is none."""
 
     schedule: Schedule | None
@@ -265,31 +265,33 @@ class _Asking:
         """Whether time is up or the user said stop."""
         return self._deadline.left <= 0 or self._limits.stop.is_set()
 
-    def ask(self, shape: AlgorithmShape) -> _Answer:
+    def ask(self, shape: AlgorithmShape) -> _ShapeAnswer:
         """Whether there is an algorithm of this shape."""
         answer = self._ask_on(self.demand.topology, shape)
         if answer.schedule is None:
             return answer
         if self._wanted.kind is not Kind.ALLREDUCE:
             routed = self.demand.kind is self._wanted.kind
-            return answer if routed else _Answer(combining(answer.schedule, self._wanted.topology), impossible=False)
+            return (
+                answer if routed else _ShapeAnswer(combining(answer.schedule, self._wanted.topology), impossible=False)
+            )
         other = mirrored(answer.schedule)
         if other is None:
             reverse = self._ask_on(self.demand.topology.reversed(), shape)
             if reverse.schedule is None:
                 return reverse
             other = reverse.schedule
-        return _Answer(allreduce(answer.schedule, other), impossible=False)
+        return _ShapeAnswer(allreduce(answer.schedule, other), impossible=False)
 
-    def _ask_on(self, topology: Topology, shape: AlgorithmShape) -> _Answer:
+    def _ask_on(self, topology: Topology, shape: AlgorithmShape) -> _ShapeAnswer:
         problem = self._problem(shape.chunks, topology, shape.steps)
         for symmetric in dict.fromkeys((bool(problem.generators), False)):
             quotient = Quotient.of(problem if symmetric else problem.without_symmetry())
             task = RoundsTask(quotient, self._capacity_of(topology, quotient), shape.steps, shape.rounds)
             plan, outcome = solve_rounds(task, self._limits.within(self._deadline.left, _WORK))
             if plan is not None:
-                return _Answer(lift(quotient, plan), impossible=False)
-        return _Answer(None, outcome.status is Status.INFEASIBLE)
+                return _ShapeAnswer(lift(quotient, plan), impossible=False)
+        return _ShapeAnswer(None, outcome.status is Status.INFEASIBLE)
 
     def _problem(self, chunks: int, topology: Topology, most_hops: int) -> Problem:
         collective = self.demand.collective(chunks)

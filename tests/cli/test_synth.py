@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from taccl_py.api.policy import RACE_LIMIT_S
 from taccl_py.cli import main
-from taccl_py.cli.synth import _DEFAULT_RACE_LIMIT_S
 from taccl_py.collective import Kind
 from taccl_py.errors import LimitReached
 from taccl_py.jsonio import parse_json
@@ -410,7 +410,7 @@ def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypat
         raise LimitReached("enough")
 
     monkeypatch.setattr("taccl_py.pipeline.synthesize", give_up)
-    monkeypatch.setattr("taccl_py.cli.synth._DEFAULT_RACE_LIMIT_S", _DEFAULT_RACE_LIMIT_S)
+    monkeypatch.setattr("taccl_py.api.policy.RACE_LIMIT_S", RACE_LIMIT_S)
     milp = ("--engine", "milp")
     rows = [
         ("ring:64", *milp),

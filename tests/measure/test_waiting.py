@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taccl_py.measure.experiment import Experiment, MeasuredFlow
-from taccl_py.measure.processes import Ended, ExperimentPart, LaunchedProcesses, ProcessBench
+from taccl_py.measure.processes import EndedProcesses, ExperimentPart, LaunchedProcesses, ProcessBench
 
 ROOT = Path(__file__).parents[2]
 # A process and a child that keep the same processor busy, so that each has to wait for the other.
@@ -70,7 +70,7 @@ class ScriptedBench(ProcessBench):
 
     def _collect(self, own):  # noqa: ARG002
         done_us, *waited_us = next(self._runs)
-        return [ExperimentPart({}, waited_us[0]), ExperimentPart({0: Ended(done_us)}, waited_us[1])]
+        return [ExperimentPart({}, waited_us[0]), ExperimentPart({0: EndedProcesses(done_us)}, waited_us[1])]
 
 
 ONE = Experiment((MeasuredFlow(0, 1),), 8, 1)

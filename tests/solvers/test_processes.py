@@ -86,3 +86,32 @@ def test_processes_do_not_outlive_a_parent_that_is_killed(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=HANGS_SECONDS, check=False
     )
     assert (done.returncode, done.stdout) == (-9, "3\n")
+
+
+UNGUARDED = """
+import sys
+from pathlib import Path
+from time import sleep
+with Path(sys.argv[1]).open("a") as log:
+    log.write("ran\\n")
+from taccl_py.solvers.processes import start_workers
+from os import getpid
+class Mine:
+    pass
+with start_workers(2) as workers:
+    pids = {future.result() for future in [workers.submit(getpid) for _ in range(4)]}
+import pickle
+pickle.loads(pickle.dumps(Mine()))
+print(getpid() not in pids, sys.modules["__main__"].Mine is Mine, __file__ == sys.modules["__main__"].__file__)
+"""
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path):
+    """Its processes do not run it again, and it is the main module afterwards as before."""
+    script, log = tmp_path / "script.py", tmp_path / "log"
+    script.write_text(UNGUARDED, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script), str(log)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True True True\n", "")
+    assert log.read_text(encoding="utf-8") == "ran\n"

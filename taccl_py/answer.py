@@ -1,0 +1,138 @@
+"""Answer: a schedule with all that is known of it, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtimes import Runtime
+from taccl_py.schedule.ir import Schedule
+from taccl_py.synthesis.engine import Proof
+from taccl_py.units import relative_gap
+
+# Engines whose bound is that of the chunks, and of the sketch, that they are given; bounds of the others hold for any algorithm.
+OF_FIXED_CHUNKS = ("milp", "cp")
+
+
+class Scope(StrEnum):
+    """Algorithms for which a bound holds."""
+
+    PHYSICAL = "physical"  # any algorithm, on links and ports alone
+    RUNTIME = "runtime"  # any algorithm, under a runtime profile
+    RESTRICTED = "restricted"  # algorithms with a number of chunks or a sketch, on links and ports alone
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedBound:
+    """A proven lower bound on time, and the algorithms for which it holds.
+
+    Attributes
+    ----------
+    scope
+        See `Scope`.
+    time_us
+        None of these algorithms is faster; microseconds (the profile's own unit on a TACCL profile).
+    reason
+        The cause: a latency, a cut, a launch.
+    holds_for
+        The scope in words: ``any algorithm``, ``any algorithm under runtime profile rccl-mi300x``, ``1 chunk per rank, sketch ndv2-sk-1``.
+    """
+
+    scope: Scope
+    time_us: float
+    reason: str
+    holds_for: str
+
+
+class Ended(StrEnum):
+    """How a search ended."""
+
+    PROVED = "proved"  # nothing better exists, in the sense of the answer's proof
+    EFFORT = "effort"  # the work that it was given is done
+    TIME_LIMIT = "time limit"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Origin of an answer.
+
+    Attributes
+    ----------
+    engine
+        Engine that was asked.
+    found_by
+        Engine that found the schedule, where the one that was asked is a race.
+    solver
+        Solver that was used, or ``none``.
+    sketch
+        Name of the sketch; empty without one.
+    seed
+        Random seed.
+    version
+        Version of this package.
+    """
+
+    engine: str
+    found_by: str
+    solver: str
+    sketch: str
+    seed: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A verified schedule, and all that is known of it.
+
+    Attributes
+    ----------
+    schedule
+        The fastest schedule on links and ports.
+    bounds
+        Lower bounds, at most one of each scope; the physical one is always there.
+    proof
+        ``optimal``: as fast as a bound that holds for the chunks and the sketch asked for; ``optimal-in-class``: proved on a time grid,
+        among schedules with the same symmetry; ``feasible``: neither.
+    ended
+        How the search ended. None where that is not known: it ended before the time limit, but a part of it may have ended by time.
+    provenance
+        Engine, solver, sketch, seed and version.
+    runtime
+        Runtime for which the schedule was searched and is lowered.
+    profile
+        Runtime profile under which it was searched and is lowered; the neutral one is links and ports alone.
+    runners_up
+        Other schedules, of which lowering takes one where its program is faster.
+    stage_seconds
+        Wall-clock seconds of every stage of the search.
+    """
+
+    schedule: Schedule
+    bounds: tuple[ScopedBound, ...]
+    proof: Proof
+    ended: Ended | None
+    provenance: Provenance
+    runtime: Runtime
+    profile: RuntimeProfile
+    runners_up: tuple[Schedule, ...]
+    stage_seconds: Mapping[str, float]
+
+    @property
+    def time_us(self) -> float:
+        """Predicted time of the schedule on links and ports, in microseconds."""
+        return self.schedule.makespan_us
+
+    def bound(self, scope: Scope = Scope.PHYSICAL) -> ScopedBound | None:
+        """Bound of a scope, or None: a restricted one where chunks are free, one of a runtime under the neutral profile."""
+        return next((each for each in self.bounds if each.scope is scope), None)
+
+    def gap(self, scope: Scope = Scope.PHYSICAL) -> float | None:
+        """Distance of the schedule from a bound on links and ports, as a part of the bound (0.09 is 9 %).
+
+        None where there is no such bound, and for that of a runtime, which is on the time of a program and not of a schedule.
+        """
+        found = None if scope is Scope.RUNTIME else self.bound(scope)
+        return None if found is None else relative_gap(self.schedule.makespan_us, found.time_us)

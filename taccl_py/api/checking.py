@@ -1,0 +1,108 @@
+"""The independent verifiers on schedules and algorithm files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taccl_py.answer import Answer
+from taccl_py.api.arguments import kind_of, names_arguments, path_of
+from taccl_py.api.files import LoweredFile
+from taccl_py.api.policy import runtime_named
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError, Violation
+from taccl_py.jsonio import format_of, parse_json, read_text
+from taccl_py.runtimes import MSCCLPP, Runtime
+from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
+from taccl_py.schedule.group import GroupSchedule
+from taccl_py.schedule.group_files import read_group
+from taccl_py.schedule.ir import Schedule
+from taccl_py.verify.any_size import verify_any
+from taccl_py.verify.group import verify_group
+from taccl_py.verify.msccl import verify_program
+from taccl_py.verify.mscclpp import is_plan, verify_plan
+
+if TYPE_CHECKING:
+    from taccl_py.conversion import Conversion
+
+
+@names_arguments
+def check(
+    what: Answer | Schedule | GroupSchedule | LoweredFile | Conversion | str | Path,
+    *,
+    kind: Kind | str | None = None,
+    root: int | None = None,
+    runtime: str = "executor",
+) -> tuple[Violation, ...]:
+    """Verify a schedule or an algorithm file of any origin, as ``taccl check``.
+
+    A schedule is tested for its result, causality, links, and overlap on links and ports. A program is parsed as its runtime would,
+    executed symbolically, and searched for deadlocks and races.
+
+    Parameters
+    ----------
+    what
+        An answer, a schedule, what `taccl_py.lower` or `taccl_py.convert` made, or a file: a schedule, MSCCL XML or an MSCCL++ plan.
+    kind, root
+        Collective and root that it must be for, if that matters.
+    runtime
+        Runtime whose rules an XML file must keep: ``executor``, ``rccl`` or ``legacy``; what `lower` made knows its own.
+
+    Returns
+    -------
+    tuple of Violation
+        Errors, each with ``where``, ``rule`` and ``what``; empty if there are none.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read or an argument is wrong.
+    """
+    wanted = None if kind is None else kind_of(kind)
+    target = runtime_named(runtime, None)
+    if isinstance(what, Answer):
+        return verify_any(what.schedule, kind=wanted, root=root)
+    if isinstance(what, Schedule):
+        return verify_any(what, kind=wanted, root=root)
+    if isinstance(what, GroupSchedule):
+        return group_violations(what, wanted, root)
+    if isinstance(what, LoweredFile):
+        if what.runtime == MSCCLPP.name:
+            return verify_plan(what.text, "plan.json", kind=wanted, root=root).violations
+        return verify_program(what.text, runtime_named(what.runtime, None), kind=wanted, root=root).violations
+    if not isinstance(what, str | Path):
+        return _conversion_violations(what, target, wanted, root)
+    file = path_of(what)
+    text, name = read_text(file), str(file)
+    if file.suffix != ".json" and text.lstrip()[:1] != "{":
+        return verify_program(text, target, kind=wanted, root=root).violations
+    if format_of(text, name) == GROUP_FORMAT:
+        return group_violations(read_group(text, name), wanted, root)
+    if is_plan(parse_json(text, name)):
+        return verify_plan(text, name, kind=wanted, root=root).violations
+    return verify_any(read_schedule(text, name), kind=wanted, root=root)
+
+
+def _conversion_violations(
+    what: Conversion, runtime: Runtime, kind: Kind | None, root: int | None
+) -> tuple[Violation, ...]:
+    from taccl_py.conversion import Conversion
+
+    if isinstance(what, Conversion):
+        return verify_program(what.text, runtime, kind=kind, root=root).violations
+    raise InputError(
+        f"found {type(what).__name__}, an Answer, a Schedule, what lower made or a file is needed",
+        path="arguments", field="what",
+    )  # fmt: skip
+
+
+def group_violations(schedule: GroupSchedule, kind: Kind | None, root: int | None) -> tuple[Violation, ...]:
+    """Errors in a group schedule that must be for a collective and a root, if these are given."""
+    found = verify_group(schedule)
+    if kind is not None and kind is not schedule.kind:
+        what = f"the schedule is for {schedule.kind}, and {kind} was asked for"
+        found = (Violation("", "collective", what), *found)
+    if root is not None:
+        what = f"{schedule.kind} has no root, and root {root} was asked for"
+        found = (Violation("", "wrong-root", what), *found)
+    return found

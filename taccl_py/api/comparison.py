@@ -1,0 +1,76 @@
+"""Our algorithms beside those of NCCL."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from taccl_py.api.arguments import kind_of, names_arguments, range_of
+from taccl_py.api.policy import AUTO, COMPARE_LIMIT_S, runtime_named
+from taccl_py.baselines.compare import BaselineComparison, Given, Tuned, compare_sizes
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import Request, resolve_machine
+from taccl_py.profiles.catalog import select_profile
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.engine import Events, Options
+from taccl_py.topology.model import Topology
+
+
+@names_arguments
+def compare(  # noqa: PLR0913 - keywords with defaults, as the command's options
+    machine: Topology | str,
+    kind: Kind | str,
+    sizes: str | tuple[int | str, int | str] = "1KiB:4GiB",
+    *,
+    root: int = 0,
+    sketch: str = "",
+    time_limit: float = COMPARE_LIMIT_S,
+    seed: int = 0,
+    runtime: str = AUTO,
+    runtime_profile: str = AUTO,
+    with_taccl: bool = False,
+    events: Events | None = None,
+    stop: threading.Event | None = None,
+) -> BaselineComparison:
+    """Compare our algorithms with NCCL's for every size of a range, as ``taccl compare``.
+
+    Parameters
+    ----------
+    machine, kind, root, sketch, seed, runtime, runtime_profile, events, stop
+        As for `synthesize`.
+    sizes
+        Range such as ``1KiB:1GiB``, or the smallest and the largest size, both included.
+    time_limit
+        Seconds of the search for ours, and at most of that for the baselines.
+    with_taccl
+        Whether TACCL's method is tried too, which takes as long again.
+
+    Returns
+    -------
+    Comparison
+        ``rows``, one for each size, with predicted times in microseconds: ours, every baseline, what NCCL would choose, and the bound.
+
+    Raises
+    ------
+    InputError
+        If an argument or a file is wrong.
+    LimitReached
+        If no schedule was found in time.
+    Interrupted
+        If it was stopped before there was anything to compare.
+    """
+    if not time_limit > 0:
+        raise InputError(f"found {time_limit!r}, a number of seconds above 0 is needed", field="time_limit")
+    limits = Limits(seconds=time_limit, seed=seed, stop=stop or threading.Event())
+    request = Request(
+        topology=machine, kind=kind_of(kind), sketch=sketch, root=root, engine=AUTO, options=Options(limits=limits)
+    )  # fmt: skip
+    topology = resolve_machine(request)
+    target = runtime_named(runtime, topology)
+    profile = select_profile(runtime_profile, target.name, topology).profile
+    return compare_sizes(
+        replace(request, profile=profile), range_of(sizes), LoweringOptions(target), Tuned(), events or Events(),
+        Given(with_taccl),
+    )  # fmt: skip

@@ -1,0 +1,275 @@
+"""Programs of schedules, and files of other tools made ready for a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from taccl_py.answer import OF_FIXED_CHUNKS, Answer, Scope
+from taccl_py.api.arguments import kind_of, names_arguments, path_of
+from taccl_py.api.files import LoweredFile
+from taccl_py.api.policy import AUTO, known_runtime, placement_of, runtime_named
+from taccl_py.collective import Kind
+from taccl_py.conversion import Conversion, convert_and_verify
+from taccl_py.errors import InputError
+from taccl_py.jsonio import read_text
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.lowering.mscclpp import PlanOptions
+from taccl_py.lowering.program import Protocol
+from taccl_py.pipeline import Lowered, lower_and_verify, lower_best, lower_plan_and_verify, require_valid
+from taccl_py.profiles.catalog import select_profile
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtimes import MSCCLPP, RUNTIMES
+from taccl_py.schedule.ir import Schedule
+from taccl_py.selection import choose_for, lower_under
+from taccl_py.simulate.plan_replay import RuntimePlanReplay, replay_plan
+from taccl_py.solvers.limits import Over, never
+from taccl_py.synthesis.bounds import Bound
+from taccl_py.synthesis.engine import Synthesis
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A lowered schedule, and how its program was chosen.
+
+    Attributes
+    ----------
+    schedule, lowered
+        The schedule and its verified program.
+    instances
+        Parts of every chunk.
+    runtime_us
+        Time under the runtime profile in microseconds; None under the neutral one.
+    """
+
+    schedule: Schedule
+    lowered: Lowered
+    instances: int
+    runtime_us: float | None
+
+
+def lower_schedule(
+    schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, instances: int | None
+) -> Choice:
+    """Lower one schedule: as the options say under the neutral profile, else with the protocol and the instances that are fastest.
+
+    Parameters
+    ----------
+    schedule
+        A valid schedule.
+    options
+        Runtime, placement and sizes; protocol and instances if they are asked for.
+    profile
+        Runtime profile.
+    instances
+        Parts of every chunk that are asked for, or None.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    """
+    if profile.is_neutral:
+        return Choice(schedule, lower_and_verify(schedule, options), options.instances, None)
+    chosen = choose_for(schedule, options, profile, instances)
+    return Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
+
+
+def lower_synthesis(
+    synthesis: Synthesis,
+    options: LoweringOptions,
+    profile: RuntimeProfile,
+    instances: int | None,
+    *,
+    fixed_chunks: bool,
+    over: Over = never,
+    stopped: Callable[[], bool] = never,
+) -> tuple[Synthesis, Choice]:
+    """Lower the schedule, or a runner-up, whose program is fastest; it becomes the synthesis' schedule.
+
+    Parameters
+    ----------
+    synthesis
+        What was found.
+    options, profile, instances
+        As for `lower_schedule`.
+    fixed_chunks
+        Whether chunks are the user's, a sketch's or what the bound is for, and are not cut.
+    over, stopped
+        Whether time is up, and whether the user wants an end.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept by any schedule.
+    """
+    if profile.is_neutral:
+        best, lowered = lower_best(synthesis, options, over, stopped)
+        return best, Choice(best.schedule, lowered, options.instances, None)
+    best, chosen = lower_under(
+        synthesis, options, profile, instances, fixed_chunks=fixed_chunks, over=over, stopped=stopped
+    )
+    return best, Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
+
+
+@names_arguments
+def lower(
+    found: Answer | Schedule,
+    *,
+    runtime: str = AUTO,
+    runtime_profile: str = AUTO,
+    placement: str = "both",
+    protocol: str = AUTO,
+    instances: int | None = None,
+) -> LoweredFile:
+    """Lower a schedule to MSCCL XML or an MSCCL++ plan and verify the text.
+
+    Parameters
+    ----------
+    found
+        An answer, of whose schedules the one with the fastest program is taken, or a schedule.
+    runtime
+        ``executor``, ``rccl``, ``legacy``, or ``mscclpp`` for a plan; ``auto``: that of the answer, or the one for the machine's GPUs.
+    runtime_profile
+        Shipped name or file, or ``neutral`` for links and ports alone; ``auto``: that of the answer, or of the runtime on the machine's GPUs.
+    placement
+        ``in``, ``out`` or ``both``: how the user's buffers may lie. An MSCCL++ plan knows one; ``both`` is in place there, and out of place
+        for AllToAll.
+    protocol
+        ``Simple``, ``LL`` or ``LL128``; ``auto``: the fastest one.
+    instances
+        Parts of every chunk, with threadblocks of their own. None: what is fastest under the profile, and 1 without one.
+
+    Returns
+    -------
+    LoweredFile
+        The text, with times in microseconds.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InvalidArtifact
+        If the verifier reports errors in the schedule or in the text.
+    """
+    schedule = found.schedule if isinstance(found, Answer) else found
+    if not isinstance(schedule, Schedule):
+        raise InputError(
+            f"found {type(found).__name__}, an Answer or a Schedule is needed", path="arguments", field="found"
+        )
+    require_valid(schedule)
+    topology = schedule.topology
+    if runtime == AUTO and isinstance(found, Answer):
+        runtime = found.runtime.name
+    name = known_runtime(runtime, topology)
+    if runtime_profile == AUTO and isinstance(found, Answer) and found.profile.runtime in ("", name):
+        profile = found.profile
+    else:
+        profile = select_profile(runtime_profile, name, topology).profile
+    if name == MSCCLPP.name:
+        return _lower_plan(schedule, profile, placement, protocol, instances)
+    options = LoweringOptions(
+        RUNTIMES[name], placement_of(placement), _protocol(protocol), _instances(instances)
+    )  # fmt: skip
+    if isinstance(found, Answer):
+        _, choice = lower_synthesis(
+            _synthesis(found), options, profile, instances, fixed_chunks=found.bound(Scope.RESTRICTED) is not None
+        )
+    else:
+        choice = lower_schedule(schedule, options, profile, instances)
+    lowered = choice.lowered
+    return LoweredFile(
+        lowered.text, choice.schedule, lowered.program, name, profile, choice.instances, lowered.replay.makespan_us,
+        choice.runtime_us,
+    )  # fmt: skip
+
+
+def has_fixed_chunks(sketch: str, chunks: int | None, engine: str) -> bool:
+    """Whether chunks are the user's, a sketch's, or what the engine's bound is for, so that lowering does not cut them."""
+    return bool(sketch or chunks or engine in OF_FIXED_CHUNKS)
+
+
+def _synthesis(answer: Answer) -> Synthesis:
+    """Answer of an engine, of which lowering takes a schedule."""
+    own = answer.bound(Scope.RESTRICTED) or answer.bounds[0]
+    return Synthesis(
+        answer.schedule, Bound(own.time_us, own.reason), answer.proof, answer.provenance.solver, answer.stage_seconds,
+        answer.runners_up,
+    )  # fmt: skip
+
+
+def _lower_plan(
+    schedule: Schedule, profile: RuntimeProfile, placement: str, protocol: str, instances: int | None
+) -> LoweredFile:
+    if protocol not in (AUTO, str(Protocol.SIMPLE)):
+        raise InputError(
+            f"plans for {MSCCLPP.title} are made for {Protocol.SIMPLE} only, found {protocol}; leave it out",
+            path="command line", field="--protocol",
+        )  # fmt: skip
+    parts = _instances(instances)
+    made = lower_plan_and_verify(schedule, PlanOptions(placement_of(placement), parts))
+    replay = replay_plan(made.plan, schedule.collective.kind, schedule.topology, schedule.chunk_bytes)
+    kind, topology, size_bytes = schedule.collective.kind, schedule.topology, schedule.size_bytes
+    runtime_us = None
+    if not profile.is_neutral and size_bytes is not None:
+        runtime_us = RuntimePlanReplay(made.plan, kind, topology, profile).time_us(size_bytes)
+    return LoweredFile(made.text, schedule, made.plan, MSCCLPP.name, profile, parts, replay.makespan_us, runtime_us)
+
+
+def _protocol(name: str) -> Protocol | None:
+    if name not in (AUTO, *Protocol):
+        known = ", ".join((AUTO, *Protocol))
+        raise InputError(f"found {name!r}, use one of: {known}", path="command line", field="--protocol")
+    return None if name == AUTO else Protocol(name)
+
+
+def _instances(number: int | None) -> int:
+    if number is not None and (not isinstance(number, int) or not 1 <= number <= 32):
+        raise InputError(f"found {number!r}, a number from 1 to 32 is needed", path="command line", field="--instances")
+    return number or 1
+
+
+@names_arguments
+def convert(
+    path: str | Path,
+    runtime: str = "executor",
+    *,
+    kind: Kind | str | None = None,
+    placement: str | None = None,
+) -> Conversion:
+    """Make MSCCL XML of any tool, or a schedule of TE-CCL, ready for a runtime, and verify it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    runtime
+        ``executor``, ``rccl`` or ``legacy``.
+    kind
+        Collective of a file that does not say it.
+    placement
+        ``in``, ``out`` or ``both``; None: as the file says, and both for files that can only name one if they are right for both.
+
+    Returns
+    -------
+    Conversion
+        ``text``, ``program``, ``verdict``, and ``notes`` on what was changed.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or an argument is wrong.
+    LoweringError
+        If a limit of the runtime cannot be kept.
+    InvalidArtifact
+        If the verifier reports errors, whatever is tried.
+    """
+    target = runtime_named(runtime, None)
+    file = path_of(path)
+    return convert_and_verify(
+        read_text(file), str(file), target, kind=None if kind is None else kind_of(kind),
+        placement=None if placement is None else placement_of(placement),
+    )  # fmt: skip

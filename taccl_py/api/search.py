@@ -1,0 +1,392 @@
+"""Schedules, algorithms for a range of sizes, and bounds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from taccl_py import __version__
+from taccl_py.answer import OF_FIXED_CHUNKS, Answer, Ended, Provenance, Scope, ScopedBound
+from taccl_py.api.arguments import kind_of, names_arguments, range_of, size_of
+from taccl_py.api.policy import (
+    AUTO,
+    default_engine,
+    default_seconds,
+    known_runtime,
+    placement_of,
+    require_of_engine,
+    runtime_named,
+    scaled_seconds,
+)
+from taccl_py.collective import Kind
+from taccl_py.errors import InputError
+from taccl_py.lowering.lower import LoweringOptions
+from taccl_py.pipeline import AUTO_SKETCH, Request, make_demand, resolve_machine
+from taccl_py.pipeline import synthesize as synthesize_for
+from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
+from taccl_py.profiles.catalog import neutral_profile, select_profile
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.runtimes import Runtime
+from taccl_py.selection import size_of as schedule_size
+from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.bounds import DemandBounds
+from taccl_py.synthesis.bounds.runtime import RuntimeBounds
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.topology.model import Topology
+from taccl_py.units import SizeRange, format_count
+
+# Engines of a portfolio run in as many processes as there are processors, up to this number, as each takes some hundred megabytes.
+_MOST_WORKERS = 4
+# Sizes of a range of bounds are this far apart at most.
+_STEP = 4.0
+
+
+def with_defaults(request: Request, *, engine: str | None, seconds: float | None, ranged: bool = False) -> Request:
+    """Request with engine and time limit, by default those that suit it.
+
+    Parameters
+    ----------
+    request
+        What is asked for; its engine and the seconds of its limits are replaced.
+    engine, seconds
+        What the user asks for, if anything.
+    ranged
+        Whether it is for a range of sizes.
+
+    Raises
+    ------
+    InputError
+        If there is no such machine, or an option contradicts another.
+    """
+    options = request.options
+    engine = engine or default_engine(request.sketch, options.solver, ranged=ranged)
+    require_of_engine(engine, options.solver, options.trees, options.limits.scheduler)
+    wanted = seconds or default_seconds(engine, longer=ranged or request.sketch == AUTO_SKETCH)
+    request = replace(request, engine=engine, options=replace(options, limits=replace(options.limits, seconds=wanted)))
+    if seconds is not None:
+        return request
+    wanted = scaled_seconds(wanted, resolve_machine(request).num_ranks, ranged=ranged)
+    limits = replace(request.options.limits, seconds=wanted)
+    return replace(request, options=replace(request.options, limits=limits))
+
+
+@names_arguments
+def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's options
+    machine: Topology | str,
+    kind: Kind | str,
+    size: int | float | str | None = None,
+    *,
+    root: int = 0,
+    sketch: str = "",
+    chunks: int | None = None,
+    engine: str | None = None,
+    solver: str = AUTO,
+    time_limit: float | None = None,
+    seed: int = 0,
+    runtime: str = AUTO,
+    runtime_profile: str = AUTO,
+    events: Events | None = None,
+    stop: threading.Event | None = None,
+) -> Answer:
+    """Find and verify a schedule, as ``taccl synth`` does before it lowers it; `taccl_py.lower` makes a program of the answer.
+
+    Parameters
+    ----------
+    machine
+        The machine, or what `load_machine` takes.
+    kind
+        The collective, or its name: ``allgather``, ``reducescatter``, ``allreduce``, ``alltoall``, ``broadcast``, ``reduce``, ``gather``,
+        ``scatter``.
+    size
+        Size as nccl-tests counts it: bytes, or a text such as ``16MB``. None: 1 MB; a TACCL profile has none.
+    root
+        Root rank of Broadcast, Reduce, Gather, Scatter.
+    sketch
+        Shipped sketch, sketch file, or ``auto`` to search for one.
+    chunks
+        Chunks per rank. None: those of the sketch, else what is fastest (engines ``milp`` and ``cp``: 1).
+    engine
+        Search method. None: ``auto``, a race of those that can win; ``milp`` with a sketch or a solver.
+    solver
+        ``auto``, ``cp-sat``, ``highs`` or another solver, of engines ``milp``, ``cp`` and ``auto``.
+    time_limit
+        Seconds of the search. None: 20 up to 64 ranks, 7 with another engine than ``auto``, 60 for a search for a sketch; in proportion on
+        more ranks. Bounds take some seconds more.
+    seed
+        Random seed.
+    runtime
+        ``executor``, ``rccl``, ``legacy``; ``auto``: RCCL on GPUs of AMD, else the MSCCL executor.
+    runtime_profile
+        Shipped name or file, or ``neutral`` for links and ports alone; ``auto``: that of the runtime on the machine's GPUs.
+    events
+        Told of progress.
+    stop
+        If it is set meanwhile, by another thread, the best schedule so far is returned.
+
+    Returns
+    -------
+    Answer
+        Schedule, bounds, proof, end of the search, provenance.
+
+    Raises
+    ------
+    InputError
+        If an argument or a file is wrong.
+    Infeasible, LimitReached
+        If there is no schedule, or none was found in time.
+    InvalidArtifact
+        If the verifier reports errors in what an engine made, which is a mistake of this package.
+    PackageMissing
+        If the solver is not installed.
+    """
+    limits = Limits(seed=seed, stop=stop or threading.Event())
+    request = Request(
+        topology=machine, kind=kind_of(kind), sketch=sketch, size_bytes=size_of(size), root=root,
+        chunks_per_rank=chunks, options=Options(solver=solver, limits=limits),
+    )  # fmt: skip
+    request = with_defaults(request, engine=engine, seconds=_seconds(time_limit))
+    topology = resolve_machine(request)
+    target = runtime_named(runtime, topology)
+    profile = select_profile(runtime_profile, target.name, topology).profile
+    request = replace(request, profile=profile)
+    begun = time.monotonic()
+    synthesis = synthesize_for(request, events or Events())
+    ended = how_it_ended(synthesis, request.options.limits, time.monotonic() - begun)
+    return answer_of(synthesis, request, target, ended)
+
+
+def how_it_ended(synthesis: Synthesis, limits: Limits, seconds: float) -> Ended | None:
+    """How a search ended that took so many seconds, as far as that is known."""
+    if synthesis.proof is not Proof.FEASIBLE:
+        return Ended.PROVED
+    if limits.stop.is_set():
+        return Ended.INTERRUPTED
+    return Ended.TIME_LIMIT if seconds >= limits.seconds else None
+
+
+def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: Ended | None) -> Answer:
+    """Answer of a search, with its bounds.
+
+    Parameters
+    ----------
+    synthesis
+        What was found.
+    request
+        What was asked for, with its runtime profile.
+    runtime
+        Runtime for which it was searched.
+    ended
+        How the search ended.
+    """
+    schedule, profile = synthesis.schedule, request.profile or neutral_profile()
+    collective, origin = schedule.collective, schedule.origin
+    size_bytes = schedule_size(schedule)
+    analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], profile)
+    found = scoped_bounds(analysis, size_bytes)
+    own = synthesis.bound
+    if request.sketch or request.engine in OF_FIXED_CHUNKS:
+        holds_for = format_count(collective.chunks_per_rank, "chunk") + " per rank"
+        if origin is not None and origin.sketch:
+            holds_for += f", sketch {origin.sketch}"
+        best = max(own.time_us, found[0].time_us)
+        reason = own.reason if own.time_us >= best else found[0].reason
+        found = (*found, ScopedBound(Scope.RESTRICTED, best, reason, holds_for))
+    elif own.time_us > found[0].time_us:
+        found = (replace(found[0], time_us=own.time_us, reason=own.reason), *found[1:])
+    provenance = Provenance(
+        engine=request.engine,
+        found_by=(origin.found_by if origin is not None else "") or request.engine,
+        solver=synthesis.solver,
+        sketch=origin.sketch if origin is not None else "",
+        seed=request.options.limits.seed,
+        version=__version__,
+    )
+    return Answer(
+        schedule, found, synthesis.proof, ended, provenance, runtime, profile, synthesis.runners_up,
+        dict(synthesis.stage_seconds),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BoundsAnalysis:
+    """Bounds of a collective on a machine, for all sizes.
+
+    Attributes
+    ----------
+    physical
+        On links and ports.
+    runtime
+        Under a runtime profile; None under the neutral one.
+    """
+
+    physical: DemandBounds
+    runtime: RuntimeBounds | None
+
+
+def analyse(
+    topology: Topology,
+    kind: Kind,
+    root: int,
+    sizes: Sequence[float],
+    profile: RuntimeProfile,
+    *,
+    by_switch: bool = False,
+) -> BoundsAnalysis:
+    """Analyse a machine for bounds.
+
+    Parameters
+    ----------
+    topology, kind, root
+        Machine and collective.
+    sizes
+        Sizes of interest in bytes, the smallest first.
+    profile
+        Runtime profile.
+    by_switch
+        Whether switches that multicast and add up may be used; such bounds are of links and ports alone.
+
+    Raises
+    ------
+    InputError, Infeasible
+        See `taccl_py.synthesis.bounds.DemandBounds.of`.
+    """
+    if by_switch:
+        return BoundsAnalysis(DemandBounds.by_switch(topology, kind, root), None)
+    physical = DemandBounds.of(topology, kind, root, relays_from=sizes[0])
+    if profile.is_neutral:
+        return BoundsAnalysis(physical, None)
+    return BoundsAnalysis(physical, RuntimeBounds.of(topology, kind, root, profile, Limits()))
+
+
+def scoped_bounds(analysis: BoundsAnalysis, size_bytes: float) -> tuple[ScopedBound, ...]:
+    """Bounds of a size: the physical one, and that of the runtime profile if it is not neutral."""
+    best = analysis.physical.at(size_bytes)
+    physical = ScopedBound(Scope.PHYSICAL, best.time_us, best.reason, "any algorithm")
+    if analysis.runtime is None:
+        return (physical,)
+    under, profile = analysis.runtime.at(size_bytes), analysis.runtime.profile
+    holds_for = f"any algorithm under runtime profile {profile.name}"
+    return (physical, ScopedBound(Scope.RUNTIME, under.time_us, under.reason, holds_for))
+
+
+def wanted_sizes(demand: Demand, sizes: SizeRange | None) -> list[float]:
+    """Sizes for which bounds of a demand are wanted, in bytes: of a range, its own, or of one chunk where costs are per chunk."""
+    if demand.topology.chunk_costs:
+        collective = demand.collective(demand.chunks_per_rank or 1)
+        return [demand.chunk_bytes(collective) * collective.chunks_per_size]
+    return [demand.size_bytes] if sizes is None else list(map(float, sizes.stepped(_STEP)))
+
+
+@names_arguments
+def bound(
+    machine: Topology | str,
+    kind: Kind | str,
+    size: int | float | str | None = None,
+    *,
+    root: int = 0,
+    runtime: str = AUTO,
+    runtime_profile: str = AUTO,
+) -> tuple[ScopedBound, ...]:
+    """Times that no algorithm can beat, as ``taccl bound`` prints them.
+
+    Parameters
+    ----------
+    machine, kind, size, root, runtime, runtime_profile
+        As for `synthesize`; the runtime may also be ``mscclpp``.
+
+    Returns
+    -------
+    tuple of ScopedBound
+        The physical bound, on links and ports alone; then, if the profile is not the neutral one, that of the runtime profile.
+        Microseconds.
+
+    Raises
+    ------
+    InputError
+        If an argument or a file is wrong.
+    Infeasible
+        If some rank cannot reach another.
+    """
+    demand = make_demand(Request(topology=machine, kind=kind_of(kind), size_bytes=size_of(size), root=root))
+    profile = select_profile(runtime_profile, known_runtime(runtime, demand.topology), demand.topology).profile
+    wanted = wanted_sizes(demand, None)
+    analysis = analyse(demand.topology, demand.kind, demand.root, wanted, profile)
+    return scoped_bounds(analysis, wanted[0])
+
+
+@names_arguments
+def synthesize_sizes(  # noqa: PLR0913 - keywords with defaults, as the command's options
+    machine: Topology | str,
+    kind: Kind | str,
+    sizes: str | tuple[int | str, int | str],
+    *,
+    root: int = 0,
+    sketch: str = "",
+    time_limit: float | None = None,
+    seed: int = 0,
+    runtime: str = AUTO,
+    runtime_profile: str = AUTO,
+    placement: str = "both",
+    instances: int | None = None,
+    events: Events | None = None,
+    stop: threading.Event | None = None,
+) -> Portfolio:
+    """The fastest verified program for every size of a range, as ``taccl synth --sizes``.
+
+    Parameters
+    ----------
+    machine, kind, root, sketch, seed, runtime, runtime_profile, events, stop
+        As for `synthesize`; a sketch cannot be searched for.
+    sizes
+        Range such as ``1KiB:1GiB``, or the smallest and the largest size, both included.
+    time_limit
+        Seconds of the search. None: 60 up to 16 ranks, in proportion on more.
+    placement
+        ``in``, ``out`` or ``both``: how the user's buffers may lie.
+    instances
+        Parts of every chunk, with threadblocks of their own; None: what is fastest.
+
+    Returns
+    -------
+    Portfolio
+        ``members`` in order of size, each with ``schedule``, ``lowered.text`` (MSCCL XML) and its range ``min_bytes``..``max_bytes``; ``rows``
+        with time and bound of sizes of the range.
+
+    Raises
+    ------
+    InputError
+        If an argument or a file is wrong.
+    LimitReached
+        If no schedule was found in time.
+    LoweringError
+        If for some sizes no program keeps the limits of the runtime.
+    """
+    if sketch == AUTO_SKETCH:
+        raise InputError("no sketch is searched for a range of sizes; name one, or leave it out", field="sketch")
+    limits = Limits(seed=seed, stop=stop or threading.Event())
+    request = Request(
+        topology=machine, kind=kind_of(kind), sketch=sketch, root=root, options=Options(limits=limits)
+    )  # fmt: skip
+    request = with_defaults(request, engine=None, seconds=_seconds(time_limit), ranged=True)
+    topology = resolve_machine(request)
+    target = runtime_named(runtime, topology)
+    profile = select_profile(runtime_profile, target.name, topology).profile
+    options = LoweringOptions(target, placement_of(placement), instances=instances or 1)
+    return build_portfolio(replace(request, profile=profile), range_of(sizes), options, instances, events or Events())
+
+
+def build_portfolio(
+    request: Request, sizes: SizeRange, options: LoweringOptions, instances: int | None, events: Events
+) -> Portfolio:
+    """Portfolio of a request, with as many processes as pay; see `taccl_py.portfolio.build.synthesize_portfolio`."""
+    workers = max(request.options.limits.workers, min(_MOST_WORKERS, os.cpu_count() or 1))
+    return synthesize_portfolio(request, sizes, options, workers, events, instances=instances)
+
+
+def _seconds(time_limit: float | None) -> float | None:
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"found {time_limit!r}, a number of seconds above 0 is needed", field="time_limit")
+    return time_limit

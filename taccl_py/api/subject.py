@@ -1,0 +1,246 @@
+"""Algorithm files and schedules with the machine on which they run: to replay, to show and to report them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taccl_py.api.policy import AUTO, chosen_runtime
+from taccl_py.errors import InputError, InvalidArtifact, Violation
+from taccl_py.jsonio import format_of, parse_json, read_text
+from taccl_py.runtimes import MSCCLPP, Runtime
+from taccl_py.units import BYTES_PER_MB, parse_size
+
+if TYPE_CHECKING:
+    from taccl_py.collective import Kind
+    from taccl_py.lowering.plan import Plan
+    from taccl_py.lowering.program import Program
+    from taccl_py.profiles.model import RuntimeProfile
+    from taccl_py.schedule.ir import Schedule
+    from taccl_py.simulate.timeline import Timeline
+    from taccl_py.topology.model import Topology
+
+
+@dataclass(frozen=True)
+class GivenFile:
+    """Content of a file.
+
+    Attributes
+    ----------
+    replay
+        Its timeline at a size in bytes (None: at the size that it was made for; 1 MB for an XML file or a plan). None if the machine is not
+        known.
+    schedule, program, plan
+        One of them.
+    topology
+        The machine, or None.
+    sized
+        Whether sizes other than its own are possible.
+    kind
+        Collective of a plan.
+    runtime
+        Name of the runtime that a program or a plan is for; empty for a schedule.
+    """
+
+    replay: Callable[[int | None], Timeline] | None
+    schedule: Schedule | None
+    program: Program | None
+    topology: Topology | None
+    sized: bool
+    plan: Plan | None = None
+    kind: Kind | None = None
+    runtime: str = ""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What a user says of the machine on which an XML file or a plan runs; a schedule carries its machine.
+
+    Attributes
+    ----------
+    topology
+        Name, formula, file, or the machine itself; empty: not known.
+    nodes, sketch
+        Number of nodes, and the sketch that completes a TACCL profile.
+    runtime
+        Runtime that an XML file is for, or ``auto``.
+    instances
+        Instances that an XML file was made with, to find its chunk on a TACCL profile.
+    named
+        Which of these the user names, as options that are refused where the file says it or has none.
+    """
+
+    topology: str | Topology = ""
+    nodes: int | None = None
+    sketch: str = ""
+    runtime: str = AUTO
+    instances: int = 1
+    named: tuple[str, ...] = ()
+
+    def machine(self) -> Topology | None:
+        """Return the machine, if it is known.
+
+        Raises
+        ------
+        InputError
+            If there is no such machine.
+        """
+        from taccl_py.sketch.machine import load_machine
+
+        if isinstance(self.topology, str) and not self.topology:
+            return None
+        return load_machine(self.topology, self.sketch, self.nodes).topology
+
+
+def load_subject(file: Path, placed: Placed, *, verified: bool, needs_machine: bool = True) -> GivenFile:
+    """Read and verify a file.
+
+    Parameters
+    ----------
+    file
+        A schedule, an MSCCL XML file or an MSCCL++ plan.
+    placed
+        The machine.
+    verified
+        Whether the verifier is asked.
+    needs_machine
+        Whether an XML file without a machine is refused.
+
+    Raises
+    ------
+    InputError
+        If the file or an option is wrong.
+    InvalidArtifact
+        If the verifier reports errors.
+    """
+    from taccl_py.verify.mscclpp import is_plan
+
+    text = read_text(file)
+    if file.suffix == ".json" or text.lstrip()[:1] == "{":
+        if format_of(text, str(file)) is None and is_plan(parse_json(text, str(file))):
+            return _load_plan(file, text, placed, verified=verified, needs_machine=needs_machine)
+        return _load_schedule(file, text, placed, verified=verified)
+    if needs_machine and isinstance(placed.topology, str) and not placed.topology:
+        raise InputError("an XML file does not say on which machine it runs; add --topology", path=str(file))
+    return _load_program(file, text, placed, verified=verified)
+
+
+def _refuse(placed: Placed, names: Sequence[str], why: str) -> None:
+    for name in names:
+        if name in placed.named:
+            raise InputError(f"{why}; leave --{name} out", path="command line", field=f"--{name}")
+
+
+def _load_schedule(file: Path, text: str, placed: Placed, *, verified: bool) -> GivenFile:
+    from taccl_py.schedule.files import read_schedule
+    from taccl_py.verify.any_size import verify_any
+
+    words = f"is for XML files, but {file} is a schedule, which carries its machine"
+    _refuse(placed, ("topology", "nodes", "sketch", "runtime", "instances"), words)
+    schedule = read_schedule(text, str(file))
+    if verified:
+        _require_good(file, verify_any(schedule))
+    return schedule_subject(schedule)
+
+
+def schedule_subject(schedule: Schedule) -> GivenFile:
+    """Subject of a schedule."""
+    from taccl_py.simulate.schedule_replay import replay_schedule
+
+    def replay(size: int | None) -> Timeline:
+        chunk = schedule.chunk_bytes if size is None else schedule.collective.chunk_bytes(size)
+        return replay_schedule(schedule, chunk)
+
+    return GivenFile(replay, schedule, None, schedule.topology, sized=not schedule.topology.chunk_costs)
+
+
+def _load_plan(file: Path, text: str, placed: Placed, *, verified: bool, needs_machine: bool) -> GivenFile:
+    from taccl_py.lowering.plan_reader import kind_of_plan, parse_plan
+    from taccl_py.verify.mscclpp import verify_plan
+
+    _refuse(placed, ("runtime", "instances"), f"is for XML files, but {file} is an MSCCL++ plan")
+    if needs_machine and isinstance(placed.topology, str) and not placed.topology:
+        raise InputError("a plan does not say on which machine it runs; add --topology", path=str(file))
+    if verified:
+        _require_good(file, verify_plan(text, str(file)).violations)
+    plan = parse_plan(text, str(file))
+    kind = kind_of_plan(plan, str(file))
+    topology = placed.machine()
+    if topology is None:
+        return GivenFile(None, None, None, None, sized=False, runtime=MSCCLPP.name, plan=plan)
+    return plan_subject(plan, kind, topology, str(file))
+
+
+def plan_subject(plan: Plan, kind: Kind, topology: Topology, name: str) -> GivenFile:
+    """Subject of a plan on a machine, which errors call by its name."""
+    from taccl_py.simulate.plan_replay import replay_plan
+
+    def replay(size: int | None) -> Timeline:
+        size_bytes = parse_size("1MB") if size is None else size
+        chunk = BYTES_PER_MB if topology.chunk_costs else size_bytes / plan.chunks_per_size
+        try:
+            return replay_plan(plan, kind, topology, chunk)
+        except InputError as error:
+            raise InputError(error.what, path=name, field="--topology") from None
+
+    return GivenFile(
+        replay, None, None, topology, sized=not topology.chunk_costs, runtime=MSCCLPP.name, plan=plan, kind=kind
+    )
+
+
+def _load_program(file: Path, text: str, placed: Placed, *, verified: bool) -> GivenFile:
+    from taccl_py.lowering.msccl_xml import parse_xml
+    from taccl_py.verify.msccl import verify_program
+
+    topology = placed.machine()
+    runtime = chosen_runtime(placed.runtime, topology)
+    program = parse_xml(text, str(file), runtime)
+    if placed.instances != 1 and topology is not None and not topology.chunk_costs:
+        raise InputError(
+            f"is for TACCL profiles, but {topology.name} has costs by size; leave --instances out",
+            path="command line",
+            field="--instances",
+        )
+    if verified:
+        _require_good(file, verify_program(text, runtime, kind=program.kind).violations)
+    if topology is None:
+        return GivenFile(None, None, program, None, sized=False, runtime=runtime.name)
+    return program_subject(program, runtime, topology, str(file), placed.instances)
+
+
+def program_subject(program: Program, runtime: Runtime, topology: Topology, name: str, instances: int = 1) -> GivenFile:
+    """Subject of a program on a machine, which errors call by its name; for its instances see `Placed`."""
+    from taccl_py.lowering.program import chunks_of_size
+    from taccl_py.simulate.program_replay import replay_program
+
+    whole, slots = chunks_of_size(program, runtime), runtime.fifo_slots[program.protocol]
+
+    def replay(size: int | None) -> Timeline:
+        size_bytes = parse_size("1MB") if size is None else size
+        chunk = BYTES_PER_MB / instances if topology.chunk_costs else size_bytes / whole
+        try:
+            return replay_program(program, topology, chunk, fifo_slots=slots, chunks_per_size=whole)
+        except InputError as error:
+            raise InputError(error.what, path=name, field="--topology") from None
+
+    return GivenFile(replay, None, program, topology, sized=not topology.chunk_costs, runtime=runtime.name)
+
+
+def _require_good(file: Path, violations: Sequence[Violation]) -> None:
+    if violations:
+        raise InvalidArtifact(str(file), violations)
+
+
+def runtime_times(subject: GivenFile, profile: RuntimeProfile) -> Callable[[float], float] | None:
+    """Time of a program or a plan under a runtime profile by size in bytes, in microseconds; None under the neutral one, or for a schedule."""
+    from taccl_py.simulate.plan_replay import RuntimePlanReplay
+    from taccl_py.simulate.runtime_replay import RuntimeReplay
+
+    topology = subject.topology
+    if topology is None or profile.is_neutral:
+        return None
+    if subject.plan is not None and subject.kind is not None:
+        return RuntimePlanReplay(subject.plan, subject.kind, topology, profile).time_us
+    return None if subject.program is None else RuntimeReplay(subject.program, topology, profile).time_us
