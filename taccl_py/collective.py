@@ -20,6 +20,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from taccl_py.errors import InputError
+from taccl_py.spelling import did_you_mean
 from taccl_py.units import MAX_CHUNK_COPIES, MAX_RANKS
 
 
@@ -71,7 +72,8 @@ def parse_kind(text: str) -> Kind:
         return Kind(word)
     except ValueError:
         known = ", ".join(Kind)
-        raise InputError(f"{text!r} is not a collective; use one of: {known}") from None
+        hint = did_you_mean(word, Kind)
+        raise InputError(f"{text!r} is not a collective; {hint}use one of: {known}") from None
 
 
 def busbw_factor(kind: Kind, num_ranks: int) -> float:

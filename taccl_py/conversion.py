@@ -13,7 +13,7 @@ from taccl_py.lowering.program import Program, Protocol
 from taccl_py.pipeline import lower_and_verify, verified_where_safe
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.teccl import is_teccl_schedule, read_teccl_schedule
-from taccl_py.verify.msccl import ProgramVerdict
+from taccl_py.verify.msccl import ProgramVerdict, ProgramVerifier, verify_program
 
 # Rules of the verifier that a program which never ends breaks.
 _STOPS = ("fifo-deadlock", "deadlock")
@@ -47,6 +47,7 @@ def convert_and_verify(
     kind: Kind | None = None,
     placement: CallPlacement | None = None,
     origin: Runtime | None = None,
+    verify: ProgramVerifier = verify_program,
 ) -> Conversion:
     """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
 
@@ -63,6 +64,8 @@ def convert_and_verify(
         right for both.
     origin
         For which runtime it was written, if that is known.
+    verify
+        What verifies the texts.
 
     Raises
     ------
@@ -82,7 +85,7 @@ def convert_and_verify(
     refusals: dict[bool, InvalidArtifact | LoweringError] = {}
     for options in conversions(file, runtime, placement):
         try:
-            return _convert_once(file, path, options)
+            return _convert_once(file, path, options, verify)
         except (InvalidArtifact, LoweringError) as error:
             # What is wrong with the placement that the file names says more than that a guess was wrong.
             guessed = placement is None and options.in_place and options.out_of_place and file.legacy
@@ -90,13 +93,13 @@ def convert_and_verify(
     raise refusals.get(False) or refusals.get(True) or ValueError("there is no way to convert a file")
 
 
-def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conversion:
+def _convert_once(file: ForeignFile, path: str, options: ConvertOptions, verify: ProgramVerifier) -> Conversion:
     try:
         program, notes = convert(file, options), [*file.notes]
     except InputError as error:
         raise InputError(error.what, path=path) from None
     max_bytes = program.max_bytes
-    program, text, verdict = verified_where_safe(program, options.runtime)
+    program, text, verdict = verified_where_safe(program, options.runtime, verify)
     if program.max_bytes != max_bytes:
         notes.append(f"maxBytes is now {program.max_bytes}, above which the program would stop")
     if verdict.violations:
@@ -105,7 +108,9 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions) -> Conv
         raise InvalidArtifact(f"{path}, converted", stops)
     if verdict.facts is not None and verdict.facts.flags_early and program.kind not in (Kind.BROADCAST, Kind.REDUCE):
         # Simple is the one that is right over all networks, but for these two.
-        found = _convert_once(replace(file, program=replace(file.program, protocol=Protocol.SIMPLE)), path, options)
+        found = _convert_once(
+            replace(file, program=replace(file.program, protocol=Protocol.SIMPLE)), path, options, verify
+        )
         early = "the protocol is now Simple: with LL this runtime may overwrite what is still being sent"
         return replace(found, notes=(*found.notes, early))
     notes += ["fused steps are taken apart, for with them the program would stop or be wrong"] * options.unfused

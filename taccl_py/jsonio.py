@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from taccl_py.errors import InputError
+from taccl_py.spelling import did_you_mean
 
 # First characters of texts of these forms.
 _BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
@@ -519,8 +520,9 @@ class Fields:
         """Refuse fields that were never asked for."""
         for key in self._value:
             if key not in self._asked:
-                known = ", ".join(sorted(self._asked))
-                self.fail(key, f"is not a known field; remove it or correct its name (known: {known})")
+                known = sorted(self._asked)
+                hint = did_you_mean(key, known)
+                self.fail(key, f"is not a known field; {hint}remove it or correct its name (known: {', '.join(known)})")
 
     def _check_most(self, key: str, value: float, most: float | None) -> None:
         if most is not None and value > most:

@@ -50,7 +50,7 @@ from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_CHUNKS_PER_RANK, format_ranks, parse_size, relative_gap
 from taccl_py.verify.any_size import verify_any
 from taccl_py.verify.group import verify_group
-from taccl_py.verify.msccl import ProgramVerdict, verify_program
+from taccl_py.verify.msccl import ProgramVerdict, ProgramVerifier, verify_program
 from taccl_py.verify.mscclpp import verify_plan
 
 DEFAULT_SIZE = "1MB"
@@ -479,16 +479,18 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns:
     return Lowered(program, text, verdict, replay, patterns.options.port_order)
 
 
-def verified_where_safe(program: Program, runtime: Runtime) -> tuple[Program, str, ProgramVerdict]:
+def verified_where_safe(
+    program: Program, runtime: Runtime, verify: ProgramVerifier = verify_program
+) -> tuple[Program, str, ProgramVerdict]:
     """The program for sizes at which it does not stop, if there are any, its text, and what the verifier says of that."""
     text = emit_xml(program, runtime)
-    verdict = verify_program(text, runtime, kind=program.kind)
+    verdict = verify(text, runtime, kind=program.kind)
     safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
     if {violation.rule for violation in verdict.violations} != {"max-bytes-unsafe"} or not safe:
         return program, text, verdict
     program = replace(program, max_bytes=safe)
     text = emit_xml(program, runtime)
-    return program, text, verify_program(text, runtime, kind=program.kind)
+    return program, text, verify(text, runtime, kind=program.kind)
 
 
 def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions) -> tuple[Program, str]:

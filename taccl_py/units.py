@@ -120,14 +120,12 @@ def parse_left(text: str) -> Left:
 
 
 def format_size(size_bytes: float) -> str:
-    """Shortest exact-looking text of a size: ``1MiB``, ``1MB``, ``4096B``, ``1.5GiB``."""
-    whole = int(size_bytes)
-    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if whole >= factor and whole % 1000 == 0:
-            return f"{Decimal(whole) / factor:f}{unit}"
+    """Text of a size in binary units alone, with four significant digits: ``1MiB``, ``976.6KiB`` (1 MB), ``512B``, ``1.5GiB``."""
     for factor, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.4g}{unit}"
+        # What would be rounded to 1024 of the next smaller unit is 1 of this one.
+        if size_bytes >= 0.99995 * factor:
+            digits = 4 if size_bytes < 999.95 * factor else 5
+            return f"{size_bytes / factor:.{digits}g}{unit}"
     return f"{size_bytes:.4g}B"
 
 

@@ -4,6 +4,7 @@ Tests that ``tests/long_tail.txt`` names have the marker ``slow``, beside those 
 `LONG_SECONDS` on two idle cores. ``pytest -m '' --update-long-tail`` measures the tests that it runs, and writes them there.
 """
 
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -14,6 +15,9 @@ TESTS = Path(__file__).parent
 LONG_TAIL = TESTS / "long_tail.txt"
 LONG_SECONDS = 0.5
 UNKNOWN_NAMES = pytest.StashKey[list[str]]()
+
+# Nothing is remembered from one test to the next, nor written into the folders of who runs them.
+os.environ["TACCL_CACHE_DIR"] = ""
 
 # How long an example takes says something of the computer and of what else it does, and nothing about what is tested.
 settings.register_profile("taccl", deadline=None, suppress_health_check=[HealthCheck.too_slow])

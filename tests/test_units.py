@@ -1,5 +1,7 @@
 """Sizes as text."""
 
+import re
+
 import pytest
 
 from taccl_py.units import format_size, natural_key, parse_size, relative_gap
@@ -9,21 +11,34 @@ from taccl_py.units import format_size, natural_key, parse_size, relative_gap
     ("size_bytes", "text"),
     [
         (1, "1B"),
-        (1000, "1KB"),
+        (1000, "1000B"),
         (1024, "1KiB"),
         (1500, "1.465KiB"),
-        (16000, "16KB"),
-        (5461000, "5.461MB"),
-        (4294960000, "4.29496GB"),
-        (10**13, "10000GB"),
+        (16000, "15.62KiB"),
+        (10**6, "976.6KiB"),
+        (16 * 10**6, "15.26MiB"),
+        (1023 << 10, "1023KiB"),
+        ((1 << 20) - 1, "1MiB"),
+        (10**13, "9.095TiB"),
+        (1 << 54, "16384TiB"),
         (1 << 30, "1GiB"),
         (3 << 29, "1.5GiB"),
     ],
 )
-def test_sizes_are_told_in_the_largest_unit_and_exactly_where_thousands_are_whole(size_bytes, text):
+def test_sizes_are_told_in_the_largest_binary_unit(size_bytes, text):
     assert format_size(size_bytes) == text
-    if size_bytes != 1500:
-        assert parse_size(text) == size_bytes
+
+
+def test_sizes_of_tables_grow_in_one_system_of_units():
+    """Powers of two and of ten, and what lies beside them."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    sizes = sorted({max(1, base**power + more) for base in (2, 10) for power in range(16) for more in (-1, 0, 1)})
+    told = []
+    for size in sizes:
+        number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]+)", format_size(size)).groups()
+        told.append(float(number) * units[unit])
+        assert told[-1] == pytest.approx(size, rel=5e-4)
+    assert told == sorted(told)
 
 
 def test_decimal_fractions_of_a_unit_are_exact():

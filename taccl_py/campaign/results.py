@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from taccl_py.campaign.index import INDEX, read_index
@@ -12,11 +13,12 @@ from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.report.items import Item
 from taccl_py.report.progress import read_progress
+from taccl_py.report.summaries import read_portfolio, read_runtime
 from taccl_py.schedule.files import read_schedule
-from taccl_py.units import SizeRange
+from taccl_py.units import SizeRange, format_size
 from taccl_py.verify.any_size import verify_any
 
-_SCHEDULE, _PROGRAM, _PROGRESS = "schedule.json", "algorithm.xml", "progress.json"
+_SCHEDULE, _PROGRAM, _PROGRESS, _SUMMARY = "schedule.json", "algorithm.xml", "progress.json", "summary.json"
 _PORTFOLIO = "taccl"
 # Portfolio members are named after the sizes that they are for.
 _SIZES = re.compile(r"-([0-9]+)-([0-9]+)\.json")
@@ -48,10 +50,23 @@ def read_results(path: Path) -> Iterator[Item]:
                 "holds no result; name a schedule.json or a folder that taccl synth or taccl sweep has written",
                 path=str(path),
             )
-        for file in members:
-            match = _SIZES.search(file.name)
-            sizes = SizeRange(int(match.group(1)), int(match.group(2))) if match is not None else None
-            yield _item(file.stem, file, path / f"{file.stem}.xml", sizes)
+        yield from _members(path, members)
+
+
+def _members(path: Path, members: Sequence[Path]) -> Iterator[Item]:
+    """Algorithms of a portfolio's folder, named by the sizes that they are for; of several portfolios also by theirs."""
+    found = map(read_portfolio, sorted((path / _PORTFOLIO).glob(f"*-{_SUMMARY}")))
+    portfolios = [facts for facts in found if facts is not None]
+    for file in members:
+        match = _SIZES.search(file.name)
+        sizes = SizeRange(int(match.group(1)), int(match.group(2))) if match is not None else None
+        program = f"{file.stem}.xml"
+        facts = next((one for one in portfolios if program in one.files), None)
+        name = file.stem if sizes is None else f"{format_size(sizes.low_bytes)} to {format_size(sizes.high_bytes)}"
+        if len(portfolios) > 1 or facts is None:
+            name = f"{_SIZES.sub('', file.name)} {name}"
+        item = _item(name, file, path / program, sizes)
+        yield replace(item, portfolio=facts, position=facts.files[program]) if facts else item
 
 
 def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | None = None) -> Item:
@@ -64,4 +79,6 @@ def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | No
     # A file of another search may lie beside a schedule that was copied, so only folders of one result bring theirs.
     progress = schedule.parent / _PROGRESS
     is_own = has_program and sizes is None and progress.is_file()
-    return Item(name, found, lowered, sizes, read_progress(progress) if is_own else ())
+    summary = schedule.parent / _SUMMARY
+    runtime = read_runtime(summary) if has_program and sizes is None and summary.is_file() else None
+    return Item(name, found, lowered, sizes, read_progress(progress) if is_own else (), runtime=runtime)

@@ -10,21 +10,28 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import sys
 from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from taccl_py import __version__
+from taccl_py.cli.completion import matching, with_names
 from taccl_py.cli.interrupt import interrupts_end
 from taccl_py.cli.streams import CLOSED_PIPE_EXIT_CODE, PipeClosed, standard_streams
 from taccl_py.errors import InputError, Interrupted, SynthesisError, TacclError
+from taccl_py.spelling import did_you_mean
 
 # A group without a command prints its help; click has an error for that since 8.2.
 _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
     filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)])
 )
+
+_CLICKS_QUESTION = re.compile(r"\s*\(?Did you mean [^?]*\?\)?", re.IGNORECASE)
+_QUOTED = re.compile(r"'([^']*)'")
 
 _COMMANDS = {
     "synth": ("taccl_py.cli.synth:synth", "Synthesize an algorithm and write schedule, MSCCL XML and summary."),
@@ -69,6 +76,10 @@ _COMMANDS = {
         "List, show and fit runtime profiles: launch, protocols, threadblocks.",
     ),
     "sketch": ("taccl_py.cli.sketch:sketch", "List, show, validate and suggest sketches."),
+    "doctor": (
+        "taccl_py.cli.doctor:doctor",
+        "Find out whether solvers, extras and the runtimes' variables work.",
+    ),
 }
 
 
@@ -85,7 +96,12 @@ class LazyGroup(click.Group):
             return None
         module, name = _COMMANDS[cmd_name][0].split(":")
         command: click.Command = getattr(import_module(module), name)
-        return command
+        return with_names(command)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands without importing them, and options."""
+        commands = [(name, text) for name, (_, text) in _COMMANDS.items()]
+        return [*matching(commands, incomplete), *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without importing them."""
@@ -166,9 +182,25 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:
 
 def _in_one_sentence(error: click.ClickException) -> str:
     """What click has to say, without its usage lines."""
-    what = " ".join(error.format_message().split()).replace(". (", " (").rstrip(".")
+    what = " ".join(error.format_message().split())
+    # Some versions of click suggest names, each in its own form, and only for options and commands of plain groups.
+    what = _CLICKS_QUESTION.sub("", what).replace(". (", " (").rstrip(". ")
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "taccl"
-    return f"command line: {what[:1].lower()}{what[1:]}; see {command} --help"
+    return f"command line: {what[:1].lower()}{what[1:]}; {_question(error)}see {command} --help"
+
+
+def _question(error: click.ClickException) -> str:
+    """Names near to the one that was refused: a command, an option, or a value of which there is a list."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return ""
+    command, refused = error.ctx.command, _QUOTED.search(error.message)
+    if isinstance(error, click.NoSuchOption):
+        return did_you_mean(error.option_name, [name for one in command.params for name in one.opts])
+    if isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice):
+        return did_you_mean(refused.group(1), map(str, error.param.type.choices)) if refused else ""
+    if isinstance(command, click.Group) and refused:
+        return did_you_mean(refused.group(1), command.list_commands(error.ctx))
+    return ""
 
 
 def _complain(text: str) -> None:

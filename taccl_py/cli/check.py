@@ -87,17 +87,18 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
         if os.path.isdir(path):  # where nobody may look, the file cannot be read
             results += _verify_folder(path, RUNTIMES[runtime], **asked)
         else:
-            results.append(_verify(path, RUNTIMES[runtime], **asked))
+            results.append(verify_file(path, RUNTIMES[runtime], **asked))
     if as_json:
         echo_json({"files": results, "good": all(result["good"] for result in results)})
     else:
         for result in results:
-            _print(result, verbose)
+            print_result(result, verbose=verbose)
     codes = {result["exit_code"] for result in results}
     return InvalidArtifact.exit_code if InvalidArtifact.exit_code in codes else max(codes)
 
 
-def _verify(path: Path, runtime: Runtime, kind: Kind | None, root: int | None) -> dict[str, Any]:
+def verify_file(path: Path, runtime: Runtime, kind: Kind | None = None, root: int | None = None) -> dict[str, Any]:
+    """Result of a file."""
     from taccl_py.verify.msccl import verify_program
 
     try:
@@ -147,12 +148,34 @@ def _verify_folder(path: Path, runtime: Runtime, kind: Kind | None, root: int | 
     """Results of a folder as what it is."""
     answer = _answer_in(path)
     if answer:
-        return [_verify(file, runtime, kind, root) for file in answer]
+        return [verify_file(file, runtime, kind, root) for file in answer]
     try:
         plans = _plans_in(path)
         return _verify_plans(plans, kind, root) if plans else _verify_directory(path, runtime, kind, root)
     except InputError as error:
         return [_unread(path, error)]
+
+
+def verify_loaded(path: Path, runtime: Runtime) -> list[dict[str, Any]]:
+    """Results of a directory that a runtime loads from, whatever else it may be."""
+    try:
+        return _verify_directory(path, runtime, None, None)
+    except InputError as error:
+        return [_unread(path, error)]
+
+
+def verify_plans_of(path: Path) -> list[dict[str, Any]]:
+    """Results of a cache directory of MSCCL++, or of its folder of plans."""
+    try:
+        plans = _plans_in(path)
+        if not plans:
+            raise InputError(
+                "is no folder of MSCCL++ plans alone; name one that taccl install --runtime mscclpp wrote",
+                path=str(path),
+            )
+    except InputError as error:
+        return [_unread(path, error)]
+    return _verify_plans(plans, None, None)
 
 
 def _answer_in(path: Path) -> list[Path]:
@@ -291,7 +314,8 @@ def _describe_plan(facts: PlanFacts) -> str:
     return ", ".join(parts)
 
 
-def _print(result: dict[str, Any], verbose: bool) -> None:
+def print_result(result: dict[str, Any], *, verbose: bool) -> None:
+    """Print a result as one line; verbose: with all that there is to say."""
     name = result["file"]
     if result["error"] is not None:
         click.echo(f"{name}: {click.style('bad', fg='red')}: {result['error'].removeprefix(name + ': ')}")

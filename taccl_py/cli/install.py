@@ -57,6 +57,9 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
     written too. The directory has all new files at once, or, if something goes wrong or it is killed, those it had. Stdout tells
     the environment variables to set; all ranks must see the same directory.
 
+    Verdicts on files are remembered in the user's cache (TACCL_CACHE_DIR, else taccl in XDG_CACHE_HOME or the platform's folder; set
+    and empty: nowhere), so that only what has changed is verified again; the cache may be deleted at any time.
+
     NCCL runs its own algorithms at sizes for which no file is; taccl compare says where they are faster, and --leave cuts files there.
 
     For mscclpp SOURCES are plans of taccl lower --to mscclpp-json. They are verified and go into the folder "default" of the
@@ -70,6 +73,8 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
       taccl install out -o executor --leave 64MiB:4GiB
       taccl install plan.json -o plans --runtime mscclpp
     """
+    from taccl_py.cli.cache import verdicts
+    from taccl_py.cli.progress import shown_one_by_one
     from taccl_py.portfolio.directory import leave_to_nccl, plan_installation, read_offer, xml_files
     from taccl_py.portfolio.swap import sole_user, swap_files
 
@@ -84,16 +89,18 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
             )
         _install_plans(sources, output, at, trim=trim, replaces=replaces, as_json=as_json)
         return
-    target = RUNTIMES[runtime]
+    target, remembered = RUNTIMES[runtime], verdicts()
     with sole_user(output):
         old = _files_of_runtimes(output) if output.is_dir() else []
         kept = [] if replaces else [path for path in old if path.name != LEGACY_CONFIG]
         # What is in a directory of the legacy runtime counts maxBytes as that does, whatever else the files say.
         origin = LEGACY if any(path.name == LEGACY_CONFIG for path in old) else None
-        offers = [read_offer(path, target, origin, held=True) for path in kept]
-        offers += [read_offer(path, target) for path in xml_files(sources)]
-        offers, notes = leave_to_nccl(offers, leave, target)
-        found = plan_installation(offers, target, at, trim=trim)
+        files = [*((path, origin, True) for path in kept), *((path, None, False) for path in xml_files(sources))]
+        with shown_one_by_one(files, lambda file: file[0].name) as shown:
+            verify = remembered.verify_program
+            offers = [read_offer(path, target, written, held=held, verify=verify) for path, written, held in shown]
+            offers, notes = leave_to_nccl(offers, leave, target)
+            found = plan_installation(offers, target, at, trim=trim, verify=verify)
         found = replace(found, notes=(*notes, *found.notes))
         swap_files(output, found.texts, [path.name for path in old])
     _print(found, output, target, as_json=as_json)
@@ -102,15 +109,20 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
 def _install_plans(
     sources: Sequence[Path], output: Path, place: str, *, trim: bool, replaces: bool, as_json: bool
 ) -> None:  # fmt: skip
+    from taccl_py.cli.cache import verdicts
+    from taccl_py.cli.progress import shown_one_by_one
     from taccl_py.portfolio.plans import install_plans, read_plan_offer
     from taccl_py.portfolio.swap import sole_user, swap_files
 
     folder = output / PLAN_FOLDER
     with sole_user(output):
         old = sorted(folder.glob("*.json")) if folder.is_dir() else []
-        files = [file for path in sources for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-        offers = [read_plan_offer(path, held=True) for path in ([] if replaces else old)]
-        found = install_plans([*offers, *map(read_plan_offer, files)], trim=trim)
+        named = [file for path in sources for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+        files = [*((path, True) for path in ([] if replaces else old)), *((path, False) for path in named)]
+        verify = verdicts().verify_plan
+        with shown_one_by_one(files, lambda file: file[0].name) as shown:
+            offers = [read_plan_offer(path, held=held, verify=verify) for path, held in shown]
+            found = install_plans(offers, trim=trim)
         swap_files(folder, found.texts, [path.name for path in old])
     environment = {"MSCCLPP_CACHE_DIR": place}
     if as_json:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from taccl_py.api.policy import chosen_runtime
 from taccl_py.collective import Kind, parse_kind
-from taccl_py.discover.gpus import AUTO, GpuModel, gpu_names, parse_gpu
+from taccl_py.discover.gpus import AUTO, GPU_MODELS, GpuModel, gpu_names, parse_gpu
 from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import CallPlacement
@@ -41,6 +43,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 T = TypeVar("T")
 
+_WORDS = "taccl.words"
+
 
 class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-ignore]
     """A word of the command line that a function of the library makes something of.
@@ -53,11 +57,17 @@ class ParsedType(click.ParamType, Generic[T]):  # type: ignore[type-arg,unused-i
         What it becomes; values of this type, such as defaults, stay as they are.
     parse
         What makes it of a text.
+    names
+        Words that shells complete.
     """
 
-    def __init__(self, name: str, kind: type[T], parse: Callable[[str], T]) -> None:
+    def __init__(self, name: str, kind: type[T], parse: Callable[[str], T], names: Iterable[str] = ()) -> None:
         self.name = name
-        self._kind, self._parse = kind, parse
+        self._kind, self._parse, self._names = kind, parse, tuple(names)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        """Complete the names."""
+        return [CompletionItem(name) for name in self._names if name.startswith(incomplete)]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ARG002
         """Parse, naming the option in errors."""
@@ -96,6 +106,27 @@ class OutputType(click.Path):  # type: ignore[type-arg,unused-ignore]
         return path
 
 
+class RecordedCommand(click.Command):
+    """A command that keeps its words for `words_again`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words, then parse them."""
+        ctx.meta[_WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
+def words_again(output: str) -> str:
+    """Return the running command as one types it to make the same again, into an output of another name; empty if it is not kept."""
+    context = click.get_current_context(silent=True)
+    words: tuple[str, ...] = context.meta.get(_WORDS, ()) if context is not None else ()
+    kept, skipped = [], False
+    for word in words:
+        if not skipped and word != "--json" and not word.startswith(("-o", "--output=")):
+            kept += [] if word == "--output" else [word]
+        skipped = not skipped and word in ("-o", "--output")
+    return shlex.join([*context.command_path.split(), *kept, "-o", output]) if context is not None and kept else ""
+
+
 def _parse_left(text: str) -> Left:
     """Sizes left to NCCL; the word before them is a collective."""
     left = parse_left(text)
@@ -106,8 +137,8 @@ SIZE = ParsedType("size", int, parse_size)
 SIZE_RANGE = ParsedType("range", SizeRange, parse_size_range)
 LEFT = ParsedType("sizes", Left, _parse_left)
 RANKS = ParsedType("ranks", tuple, parse_ranks)
-KIND = ParsedType("collective", Kind, parse_kind)
-GPU: ParsedType[GpuModel | None] = ParsedType("gpu", GpuModel, parse_gpu)
+KIND = ParsedType("collective", Kind, parse_kind, map(str, Kind))
+GPU: ParsedType[GpuModel | None] = ParsedType("gpu", GpuModel, parse_gpu, (AUTO, *GPU_MODELS))
 LINK = ParsedType("link", LinkChoice, parse_link)
 SLOW_LINK = ParsedType("link:part", SlowLink, parse_slow_link)
 SLOW_PORT = ParsedType("port:part", SlowPort, parse_slow_port)

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from taccl_py.api.search import build_portfolio
-from taccl_py.cli.options import echo_json
+from taccl_py.cli.cache import verdicts
+from taccl_py.cli.options import echo_json, words_again
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json, read_json, write_all
@@ -28,6 +29,8 @@ from taccl_py.units import SizeRange, format_ranks, format_size, format_time
 # Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
 # Characters of a list of ranks in a file's name; of a longer one there is a digest.
 _LONGEST_RANKS = 40
+# Directory in the command that makes a portfolio again; the same search writes the same summary wherever to.
+_ANY_OUTPUT = "out/"
 
 
 def synth_portfolio(
@@ -48,12 +51,18 @@ def synth_portfolio(
         stem = _stem(portfolio, request, options)
         names = [_name(stem, member) for member in portfolio.members] if output is not None else []
         result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})
+        again = words_again(_ANY_OUTPUT)
+        result |= {"command": again} if again else {}
         events.stage("plans by switch")
         _add_switch_times(result, portfolio)
     if output is not None:
         summary = output / NOTES / f"{stem}-summary.json"
         stale = _written_before(summary) - set(names)
         write_all(_texts(output, portfolio, names) | {summary: canonical_json({"format": PORTFOLIO_FORMAT, **result})})
+        remembered = verdicts()
+        for member in portfolio.members:
+            lowered = member.lowered
+            remembered.remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
         for name in stale:
             (output / name).unlink(missing_ok=True)
     if as_json:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from taccl_py.cli.interrupt import interrupts_stop
 from taccl_py.jsonio import write_atomically
 from taccl_py.report.progress import ProgressPoint, progress_text
 from taccl_py.synthesis.engine import Events
 from taccl_py.units import format_gap, format_time, relative_gap
+
+_Item = TypeVar("_Item")
 
 
 class LiveEvents(Events):
@@ -139,6 +142,28 @@ def counted_down(stop: threading.Event, expected: int | None) -> Iterator[Callab
                 bar.update(task, description=stage, completed=done, total=total)
 
             yield show
+
+
+@contextmanager
+def shown_one_by_one(items: Sequence[_Item], name: Callable[[_Item], str]) -> Iterator[Iterator[_Item]]:
+    """The items, each named on a terminal while it is worked on; what comes after the last one is still shown as work."""
+    if not sys.stderr.isatty():
+        yield iter(items)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(items))
+
+        def each() -> Iterator[_Item]:
+            for number, item in enumerate(items):
+                bar.update(task, description=name(item), completed=number)
+                yield item
+            bar.update(task, description="all files together", completed=len(items))
+
+        yield each()
 
 
 def _paint(events: Events, finished: threading.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import write_atomically
 
 if TYPE_CHECKING:
-    from taccl_py.report.items import Item
+    from taccl_py.report.items import Item, SizeSweep
 
 _FORMATS = ("html", "md", "png", "svg")
 
@@ -39,7 +40,8 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
     """Make a report of RESULTS: schedule files, folders of taccl synth (also with --sizes), catalogues of taccl sweep.
 
     The HTML page is one file that needs no network: time, bandwidth and gap at every size, the machine with the load of its
-    links, a timeline to zoom into with the critical path, the path of every chunk, and tables. Pages need the extra "report"
+    links, a timeline to zoom into with the critical path, the path of every chunk, and tables. The files of a portfolio (--sizes)
+    are one line, the best at every size; where a summary tells times under a runtime profile they come first. Pages need the extra "report"
     (pip install 'taccl-py[report]'), and so do pictures; Markdown does not.
 
     \b
@@ -65,7 +67,7 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
         raise InputError(f"is a picture's name of another kind; end it in .{form}", path=str(output))
     items = _renamed([item for path in results for item in read_results(path)])
     sweeps = size_sweeps(items, values["sizes"])
-    title = values["title"] or (title_of(items[0]) if len(items) == 1 else f"{len(items)} algorithms")
+    title = values["title"] or (title_of(items[0]) if len(items) == 1 else _title(items, sweeps))
     if form == "html":
         write_atomically(output, report_page(title, items, sweeps, values["details"]))
     elif form == "md":
@@ -76,6 +78,12 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
         echo_json({"file": str(output), "format": form, "algorithms": [item.name for item in items]})
     else:
         click.echo(f"wrote {output}", err=True)
+
+
+def _title(items: Sequence[Item], sweeps: Sequence[SizeSweep]) -> str:
+    """Heading of several algorithms: what they do where that is one thing, and how many they are."""
+    files = "files of a portfolio" if all(item.portfolio for item in items) else "algorithms"
+    return f"{sweeps[0].title}: {len(items)} {files}" if len(sweeps) == 1 else f"{len(items)} {files}"
 
 
 def _renamed(items: list[Item]) -> list[Item]:

@@ -15,7 +15,7 @@ from taccl_py.cli.options import KIND, SIZE, SIZE_RANGE, echo_json, json_option
 from taccl_py.errors import InputError, Interrupted, InvalidArtifact, TacclError, Violation
 from taccl_py.execute.plan import Backend, DataType, ExecutablePlan, Operator
 from taccl_py.jsonio import read_text
-from taccl_py.report.runs import RunRow, run_record, run_table, run_violation
+from taccl_py.report.runs import RunRow, rounding_notes, run_record, run_table, run_violation
 from taccl_py.report.tables import print_table
 from taccl_py.runtimes import RUNTIMES, Runtime
 from taccl_py.units import parse_size
@@ -110,7 +110,8 @@ def run_command(file: Path, executor: str, as_json: bool, **values: Any) -> int:
 
     Threadblocks run as on a GPU: steps in order, connections with the slots of the runtime, large chunks in slices. The result
     is compared with the collective's definition, computed on whole buffers. An XML file is not verified first; a schedule is
-    lowered. The columns are those of nccl-tests; times are of this machine, the predicted ones of the topology.
+    lowered. A size that equal chunks of whole elements do not make up is rounded, and a note says what was run. The columns are
+    those of nccl-tests; times are of this machine, the predicted ones of the topology.
 
     Exit code 0 if all is right, 4 if an element is wrong or the program comes to a stop.
 
@@ -385,5 +386,8 @@ def _print(
             "results": records,
             "violations": [{"where": v.where, "rule": v.rule, "what": v.what} for v in violations],
         })  # fmt: skip
-    elif records:
+        return
+    if records:
+        for note in rounding_notes(plan, records):
+            click.echo(f"note: {note}", err=True)
         print_table(run_table(f"{file}: {plan.kind}, {plan.num_ranks} ranks, {plan.protocol}", records))

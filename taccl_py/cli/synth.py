@@ -27,6 +27,7 @@ from taccl_py.cli.options import (
     RANKS,
     SIZE,
     SIZE_RANGE,
+    RecordedCommand,
     degradation_options,
     echo_json,
     json_option,
@@ -62,7 +63,7 @@ _NOT_LOWERED = "interrupted while the schedule was lowered; --only-schedule writ
 _UNLOWERED = "unlowered.json"
 
 
-@click.command(short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
+@click.command(cls=RecordedCommand, short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
 @click.argument("topology")
 @click.argument("collective", type=KIND)
 @click.option(
@@ -167,6 +168,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
+    from taccl_py.cli.cache import verdicts
     from taccl_py.pipeline import resolve_machine, synthesize
     from taccl_py.profiles.catalog import select_profile
 
@@ -200,6 +202,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
         facts |= _runtime_facts(synthesis, profile, selection.note)
     files = _write(output, synthesis, lowered, facts)
+    if lowered is not None and files:
+        verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
     result = timed({**facts, "files": files}, synthesis)
     if as_json:
         echo_json(result)

@@ -17,7 +17,7 @@ from taccl_py.topology.catalog import list_topologies, name_of_file
 from taccl_py.topology.difference import TOLERANCE
 from taccl_py.topology.files import topology_to_json
 from taccl_py.topology.machines import SHAPES
-from taccl_py.units import MAX_RANKS, format_count, format_ranks, natural_key
+from taccl_py.units import MAX_RANKS, format_count, format_ranks
 
 if TYPE_CHECKING:
     from taccl_py.topology.model import Topology
@@ -78,7 +78,7 @@ def list_command(as_json: bool) -> None:
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Write the expanded form to a file.")
 @json_option
 def show_command(name: str, nodes: int | None, sketch: str, output: Path | None, as_json: bool) -> None:
-    """Show links and ports of a topology: a shipped name, a formula, or a file of ours or of TACCL.
+    """Show links and ports of a topology: a shipped name or its GPU (h100), a formula, or a file of ours or of TACCL.
 
     Example: taccl topo show ndv2 --nodes 2
     """
@@ -314,24 +314,10 @@ def _show(topology: Topology) -> None:
 
 
 def _show_ports(topology: Topology) -> None:
-    unit = "per chunk" if topology.chunk_costs else "us/MB"
-    shared = Counter(port for link in topology.links for port in link.ports)
-    ports = [
-        (
-            port.name,
-            str(shared[i]),
-            f"{port.alpha_us:g}",
-            f"{port.beta_us_per_mb:g}",
-            _rate(port.beta_us_per_mb, topology.chunk_costs),
-        )
-        for i, port in sorted(enumerate(topology.ports), key=lambda numbered: natural_key(numbered[1].name))
-    ]
-    if ports:
-        print_table(
-            plain_table("Ports", ("port", "links that share it", "alpha us", f"beta {unit}", "GB/s"), ports[:64])
-        )
-        if len(ports) > 64:
-            click.echo(f"... and {len(ports) - 64} more; --json shows all")
+    from taccl_py.report.ports import ports_table
+
+    if topology.ports:
+        print_table(ports_table(topology))
 
 
 def _rate(beta_us_per_mb: float, chunk_costs: bool) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taccl_py.errors import InputError
+from taccl_py.spelling import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +105,7 @@ def parse_gpu(text: str) -> GpuModel | None:
     if name == AUTO:
         return None
     if name not in _BY_NAME:
-        raise InputError(f"{text!r} is no GPU that is known; known are {AUTO} and {gpu_names()}")
+        raise InputError(
+            f"{text!r} is no GPU that is known; {did_you_mean(name, _BY_NAME)}known are {AUTO} and {gpu_names()}"
+        )
     return _BY_NAME[name]

@@ -18,7 +18,7 @@ from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.portfolio.precedence import share_out
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, MSCCLPP, RCCL, Runtime
 from taccl_py.units import Left
-from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, verify_directory
+from taccl_py.verify.msccl import DirectoryFile, DirectoryVerdict, ProgramVerifier, verify_directory, verify_program
 
 _CONFIG_MARK = "<msccl_algos"
 _LOADED = re.compile(r'<load [^>]*\bpath="([^"]*)"')
@@ -154,7 +154,14 @@ def xml_files(sources: Sequence[Path]) -> list[Path]:
     return files
 
 
-def read_offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, held: bool = False) -> Offer:
+def read_offer(
+    path: Path,
+    runtime: Runtime,
+    origin: Runtime | None = None,
+    *,
+    held: bool = False,
+    verify: ProgramVerifier = verify_program,
+) -> Offer:
     """Algorithm file of any tool, made ready for a runtime and verified.
 
     Parameters
@@ -165,6 +172,8 @@ def read_offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, h
         For which runtime it was written, if that is known.
     held
         Whether the directory to install into holds it already.
+    verify
+        What verifies it.
 
     Raises
     ------
@@ -176,7 +185,7 @@ def read_offer(path: Path, runtime: Runtime, origin: Runtime | None = None, *, h
         raise InputError(
             f"is JSON, and {runtime.title} loads XML; add --runtime {MSCCLPP.name} if it is a plan", path=str(path)
         )
-    return Offer(convert_and_verify(text, str(path), runtime, origin=origin).program, str(path), held)
+    return Offer(convert_and_verify(text, str(path), runtime, origin=origin, verify=verify).program, str(path), held)
 
 
 def leave_to_nccl(offers: Sequence[Offer], ranges: Sequence[Left], runtime: Runtime) -> tuple[list[Offer], list[str]]:
@@ -226,7 +235,9 @@ def _outside(offer: Offer, left: Left, runtime: Runtime) -> list[Offer]:
     return [part for part in (below, above) if part.min_bytes <= part.max_bytes and part.holds_a_size]
 
 
-def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, trim: bool) -> Installation:
+def plan_installation(
+    offers: Sequence[Offer], runtime: Runtime, place: str, *, trim: bool, verify: ProgramVerifier = verify_program
+) -> Installation:
     """Decide what to write into a directory so that a runtime loads these programs.
 
     Parameters
@@ -237,6 +248,8 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
         Where the directory will be on the machines.
     trim
         Whether to cut the sizes of later programs to what earlier ones leave; else that is an error.
+    verify
+        What verifiers every file.
 
     Raises
     ------
@@ -259,7 +272,7 @@ def plan_installation(offers: Sequence[Offer], runtime: Runtime, place: str, *, 
         )
     files = [DirectoryFile(_name(program), emit_xml(program, runtime), program.kind) for program in programs]
     texts = {file.name: file.text or "" for file in files}
-    verdict = verify_directory(files, runtime)
+    verdict = verify_directory(files, runtime, verify=verify)
     violations = [Violation(name, v.rule, v.what) for name, one in verdict.files.items() for v in one.violations]
     if violations or verdict.violations:
         raise InvalidArtifact(place, [*verdict.violations, *violations])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import canonical_json, parse_json, read_text
 from taccl_py.portfolio.precedence import share_out
-from taccl_py.verify.mscclpp import is_plan, verify_plan
+from taccl_py.verify.mscclpp import PlanVerdict, is_plan, verify_plan
 
 _MOST_DIGITS = 20  # of 2^64 - 1
 
@@ -86,8 +86,10 @@ class PlanInstallation:
     notes: tuple[str, ...]
 
 
-def read_plan_offer(path: Path, *, held: bool = False) -> PlanOffer:
-    """Read and verify a plan; `held` says that the directory to install it in holds it already.
+def read_plan_offer(
+    path: Path, *, held: bool = False, verify: Callable[[str, str], PlanVerdict] = verify_plan
+) -> PlanOffer:
+    """Read and verify a plan; `held` says that the directory to install it in holds it already, `verify` verifies it.
 
     Raises
     ------
@@ -99,7 +101,7 @@ def read_plan_offer(path: Path, *, held: bool = False) -> PlanOffer:
     text = read_text(path)
     if text.lstrip()[:1] != "{" or not is_plan(parse_json(text, str(path))):
         raise InputError("is no MSCCL++ plan; make one with taccl lower --to mscclpp-json", path=str(path))
-    verdict = verify_plan(text, str(path))
+    verdict = verify(text, str(path))
     if verdict.violations:
         raise InvalidArtifact(str(path), verdict.violations)
     facts = verdict.facts

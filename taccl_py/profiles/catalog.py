@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from taccl_py.errors import InputError
 from taccl_py.profiles.files import read_profile
 from taccl_py.profiles.model import NEUTRAL, RuntimeProfile
+from taccl_py.spelling import did_you_mean
 from taccl_py.topology.model import Topology
 
 AUTO = "auto"
@@ -36,6 +36,11 @@ def list_profiles() -> tuple[RuntimeProfile, ...]:
     return tuple(_shipped(name) for name in sorted(_files()))
 
 
+def profile_names() -> tuple[str, ...]:
+    """Return the names of the shipped profiles."""
+    return tuple(sorted(_files()))
+
+
 def neutral_profile() -> RuntimeProfile:
     """Return the profile without costs."""
     return _shipped(NEUTRAL)
@@ -54,8 +59,7 @@ def load_profile(name_or_path: str) -> RuntimeProfile:
         return read_profile(path)
     if name_or_path in _files():
         return _shipped(name_or_path)
-    near = difflib.get_close_matches(name_or_path.lower(), list(_files()), 1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name_or_path, _files())
     raise InputError(
         f"{name_or_path!r} is not a runtime profile; {hint}shipped are {', '.join(sorted(_files()))}, a file ends in .json",
         path="command line", field="--runtime-profile",

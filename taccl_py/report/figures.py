@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from taccl_py.errors import PackageMissing
-from taccl_py.report.items import Item, SizeSweep
+from taccl_py.report.items import Item, SizePoint, SizeSweep
 from taccl_py.simulate.timeline import Transfer
 from taccl_py.units import format_size, format_time
 
@@ -19,7 +20,11 @@ MOST_BARS, MOST_PAIRS = 20_000, 600
 _MOST_LINK_ROWS = 64
 _ROW_PIXELS, _MARGIN_PIXELS = 18, 130
 _CRITICAL = "black"
-_SIDE = 1.0
+# Letters of a line in a legend.
+_LEGEND_LETTERS = 28
+# The drawing of the machine: its width, margins, height at most, and dots, in pixels.
+_MAP_WIDTH, _MAP_MARGIN, _LEAST_MAP, _MOST_MAP = 1100, 24, 460, 1000
+_DOT, _DOT_SPACING = 24, 1.35
 
 
 def import_plotly() -> Any:
@@ -55,25 +60,32 @@ def sweep_figure(sweep: SizeSweep) -> Any:
         values = (
             [point.time_us for point in line.points],
             [point.busbw_gbps for point in line.points],
-            [None if point.gap is None else 100 * point.gap for point in line.points],
+            [100 * point.gap for point in line.points],
         )
         for axis, found in zip(rows, values, strict=True):
             figure.add_scatter(
-                x=sizes, y=found, yaxis=axis, name=line.name, legendgroup=line.name, showlegend=axis == "y",
-                mode="lines+markers", marker={"size": 5, "color": colour_of(number, 1)}, connectgaps=True,
-                line={"color": colour_of(number, 1)}, text=[format_size(size) for size in sizes],
-                hovertemplate="%{text}: %{y:.4g}<extra>%{fullData.name}</extra>",
+                x=sizes, y=found, yaxis=axis, name=_wrapped(line.name), legendgroup=line.name, showlegend=axis == "y",
+                mode="lines+markers", marker={"size": 5, "color": colour_of(number, 1)},
+                line={"color": colour_of(number, 1)}, text=[_point_text(point, line.name) for point in line.points],
+                hovertemplate="%{text}: %{y:.4g}<extra></extra>",
+            )  # fmt: skip
+    for number, line in enumerate(sweep.runtime_bounds):
+        for axis, found in (("y", [p.time_us for p in line.points]), ("y2", [p.busbw_gbps for p in line.points])):
+            figure.add_scatter(
+                x=[p.size_bytes for p in line.points], y=found, yaxis=axis, name=_wrapped(line.name),
+                legendgroup=f"bound {number}", showlegend=axis == "y", mode="lines", line={"color": colour_of(number, 1), "dash": "dot"},
+                text=[format_size(p.size_bytes) for p in line.points], hovertemplate="%{text}: %{y:.4g}<extra></extra>",
             )  # fmt: skip
     bound = [point.size_bytes for point in sweep.bound]
     for axis, found in (("y", [p.time_us for p in sweep.bound]), ("y2", [p.busbw_gbps for p in sweep.bound])):
         figure.add_scatter(
-            x=bound, y=found, yaxis=axis, name="no algorithm is faster", legendgroup="bound", showlegend=axis == "y",
+            x=bound, y=found, yaxis=axis, name=_wrapped(bound_name(sweep)), legendgroup="bound", showlegend=axis == "y",
             mode="lines", line={"color": "#888", "dash": "dash"}, text=[format_size(size) for size in bound],
             hovertemplate="%{text}: %{y:.4g}<extra>lower bound</extra>",
         )  # fmt: skip
     ticks = [size for index, size in enumerate(bound) if index % 2 == 0]
     figure.update_layout(
-        height=760, margin={"t": 20, "l": 80, "r": 20, "b": 60}, legend={"orientation": "h", "y": 1.06},
+        height=760, margin={"t": 20, "l": 80, "r": 20, "b": 60}, legend={"x": 1.01, "xanchor": "left", "y": 1.0, "yanchor": "top"},
         xaxis={"type": "log", "title": "size", "tickvals": ticks, "ticktext": [format_size(s) for s in ticks], "anchor": "y3"},
         yaxis={"type": "log", "title": "time, us", "domain": [0.55, 1.0]},
         yaxis2={"title": "busbw, GB/s", "domain": [0.28, 0.5], "rangemode": "tozero"},
@@ -82,27 +94,60 @@ def sweep_figure(sweep: SizeSweep) -> Any:
     return figure
 
 
+def bound_name(sweep: SizeSweep) -> str:
+    """What a legend calls the bound on links and ports."""
+    return "bound, links and ports alone" if sweep.runtime_bounds else "lower bound, any algorithm"
+
+
+def _wrapped(name: str) -> str:
+    """Name in lines short enough for a legend beside the figure."""
+    return "<br>".join(textwrap.wrap(name, _LEGEND_LETTERS)) or name
+
+
+def _point_text(point: SizePoint, line: str) -> str:
+    return f"{format_size(point.size_bytes)}, {point.name if point.name not in ('', line) else line}"
+
+
 @dataclass(frozen=True, slots=True)
 class _FigurePlace:
     x: float
     y: float
 
 
-def _places(item: Item) -> list[_FigurePlace]:
-    """Ranks on a cycle, those of a node together; nodes around a larger cycle."""
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """Where the ranks are, one unit or more apart, the height of the drawing and the size of a dot, in pixels."""
+
+    places: list[_FigurePlace]
+    height: float
+    dot: float
+
+
+def _map_of(item: Item) -> _Map:
+    """Ranks on a cycle, those of a node together; nodes around a larger cycle, none of which reaches into another."""
     topology = item.schedule.topology
     nodes = topology.node_ranks
-    largest = max(len(ranks) for ranks in nodes)
-    radius = 0.0 if len(nodes) == 1 else 1.6 * _SIDE * max(1.0, len(nodes) / 4)
-    small = _SIDE * (1.0 if largest > 1 else 0.0)
-    found = [_FigurePlace(0.0, 0.0)] * topology.num_ranks
+    largest = max(map(len, nodes))
+    small = _radius(largest, 1.0)
+    # Nodes are at least two units further apart than their own cycles are wide.
+    radius = _radius(len(nodes), 2 * small + 2.0)
+    places = [_FigurePlace(0.0, 0.0)] * topology.num_ranks
     for number, ranks in enumerate(nodes):
         turn = 2 * math.pi * number / len(nodes) + math.pi
         for position, rank in enumerate(ranks):
             angle = 2 * math.pi * position / len(ranks) + math.pi / 2
             x = radius * math.cos(turn) + small * math.cos(angle)
-            found[rank] = _FigurePlace(x, radius * math.sin(turn) + small * math.sin(angle))
-    return found
+            places[rank] = _FigurePlace(x, radius * math.sin(turn) + small * math.sin(angle))
+    width, height = (max(side) - min(side) + 1.0 for side in zip(*((p.x, p.y) for p in places), strict=True))
+    wanted = height * _DOT * _DOT_SPACING + 2 * _MAP_MARGIN
+    pixels = min(_MOST_MAP, max(_LEAST_MAP, wanted))
+    unit = min((pixels - 2 * _MAP_MARGIN) / height, (_MAP_WIDTH - 2 * _MAP_MARGIN) / width)
+    return _Map(places, pixels, min(float(_DOT), unit / _DOT_SPACING))
+
+
+def _radius(number: int, apart: float) -> float:
+    """Radius of a cycle on which so many points are so far apart."""
+    return 0.0 if number == 1 else apart / (2 * math.sin(math.pi / number))
 
 
 def topology_figure(item: Item) -> Any:
@@ -112,13 +157,14 @@ def topology_figure(item: Item) -> Any:
     """
     graph_objects = import_plotly()
     figure = graph_objects.Figure()
-    places, makespan_us = _places(item), item.timeline.makespan_us
+    drawn, makespan_us = _map_of(item), item.timeline.makespan_us
+    places = drawn.places
     load = pair_load(item)
     for src, dst in sorted(load, key=lambda pair: (-load[pair], pair))[:MOST_PAIRS]:
         one, two = places[src], places[dst]
         # The two directions are drawn beside each other.
         length = math.hypot(two.x - one.x, two.y - one.y) or 1.0
-        shift_x, shift_y = -(two.y - one.y) / length * 0.025, (two.x - one.x) / length * 0.025
+        shift_x, shift_y = -(two.y - one.y) / length * 0.04, (two.x - one.x) / length * 0.04
         busy = load[src, dst] / makespan_us if makespan_us > 0 else 0.0
         figure.add_scatter(
             x=[one.x + shift_x, (one.x + two.x) / 2 + shift_x, two.x + shift_x],
@@ -130,13 +176,13 @@ def topology_figure(item: Item) -> Any:
     num_ranks = item.schedule.topology.num_ranks
     figure.add_scatter(
         x=[place.x for place in places], y=[place.y for place in places], mode="markers+text", showlegend=False,
-        text=[str(rank) for rank in range(num_ranks)], textfont={"color": "white", "size": 11}, hoverinfo="text",
+        text=[str(rank) for rank in range(num_ranks)], textfont={"color": "white", "size": max(1, round(0.45 * drawn.dot))}, hoverinfo="text",
         hovertext=[f"rank {rank}, node {item.schedule.topology.node_of[rank]}" for rank in range(num_ranks)],
-        marker={"size": 24, "color": [colour_of(rank, num_ranks) for rank in range(num_ranks)]},
+        marker={"size": drawn.dot, "color": [colour_of(rank, num_ranks) for rank in range(num_ranks)]},
     )  # fmt: skip
     hidden = {"visible": False}
     figure.update_layout(
-        height=460, margin={"t": 10, "l": 10, "r": 10, "b": 10}, plot_bgcolor="white", xaxis=hidden,
+        height=drawn.height, margin=dict.fromkeys(("t", "l", "r", "b"), _MAP_MARGIN), plot_bgcolor="white", xaxis=hidden,
         yaxis={**hidden, "scaleanchor": "x"}, hovermode="closest",
     )  # fmt: skip
     return figure

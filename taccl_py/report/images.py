@@ -7,10 +7,13 @@ from io import BytesIO
 from typing import Any
 
 from taccl_py.errors import PackageMissing
+from taccl_py.report.figures import bound_name
 from taccl_py.report.items import Item, SizeSweep, title_of
 from taccl_py.units import format_size
 
 _MOST_ROWS = 64
+# Lines up to which a legend tells their names.
+_MOST_NAMES = 24
 
 
 def draw(items: Sequence[Item], sweeps: Sequence[SizeSweep], form: str) -> bytes:
@@ -29,12 +32,12 @@ def draw(items: Sequence[Item], sweeps: Sequence[SizeSweep], form: str) -> bytes
         raise PackageMissing(f"matplotlib cannot be imported ({error})", "pip install 'taccl-py[report]'") from None
     rows = len(sweeps) + 1
     with mpl.rc_context({"svg.hashsalt": "taccl", "font.size": 9}):
-        figure = Figure(figsize=(11, 3.4 * rows), layout="constrained")
+        figure = Figure(figsize=(11, 3.7 * rows), layout="constrained")
         FigureCanvasAgg(figure)
-        grid = figure.add_gridspec(rows, 3)
-        for number, sweep in enumerate(sweeps):
-            _sweep(sweep, [figure.add_subplot(grid[number, column]) for column in range(3)])
-        _timeline(items[0], figure.add_subplot(grid[rows - 1, :]), mpl)
+        parts = figure.subfigures(rows, 1, squeeze=False)[:, 0]
+        for sweep, part in zip(sweeps, parts, strict=False):
+            _sweep(sweep, part)
+        _timeline(items[0], parts[-1].subplots(), mpl)
         # Date and version would make the same picture another file.
         metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
         picture = BytesIO()
@@ -42,15 +45,20 @@ def draw(items: Sequence[Item], sweeps: Sequence[SizeSweep], form: str) -> bytes
     return picture.getvalue()
 
 
-def _sweep(sweep: SizeSweep, axes: Sequence[Any]) -> None:
+def _sweep(sweep: SizeSweep, part: Any) -> None:
+    """Time, bus bandwidth and gap beside each other, and a legend below them."""
+    axes = part.subplots(1, 3)
     bound = [point.size_bytes for point in sweep.bound]
     for line in sweep.lines:
         sizes = [point.size_bytes for point in line.points]
         axes[0].loglog(sizes, [point.time_us for point in line.points], marker=".", label=line.name)
         axes[1].semilogx(sizes, [point.busbw_gbps for point in line.points], marker=".")
-        with_gap = [point for point in line.points if point.gap is not None]
-        axes[2].semilogx([p.size_bytes for p in with_gap], [100 * (p.gap or 0.0) for p in with_gap], marker=".")
-    axes[0].loglog(bound, [point.time_us for point in sweep.bound], "--", color="grey", label="lower bound")
+        axes[2].semilogx(sizes, [100 * point.gap for point in line.points], marker=".")
+    for number, line in enumerate(sweep.runtime_bounds):
+        sizes, colour = [point.size_bytes for point in line.points], f"C{number}"
+        axes[0].loglog(sizes, [point.time_us for point in line.points], ":", color=colour, label=line.name)
+        axes[1].semilogx(sizes, [point.busbw_gbps for point in line.points], ":", color=colour)
+    axes[0].loglog(bound, [point.time_us for point in sweep.bound], "--", color="grey", label=bound_name(sweep))
     axes[1].semilogx(bound, [point.busbw_gbps for point in sweep.bound], "--", color="grey")
     for axis, what in zip(axes, ("time, us", "busbw, GB/s", "gap, %"), strict=True):
         axis.set_ylabel(what)
@@ -59,9 +67,10 @@ def _sweep(sweep: SizeSweep, axes: Sequence[Any]) -> None:
         axis.set_xticks(bound[::every], [format_size(size) for size in bound[::every]])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].set_title(sweep.title, loc="left")
-    if len(sweep.lines) <= 10:
-        axes[0].legend(fontsize=7)
+    axes[2].set_ylim(bottom=0)
+    part.suptitle(sweep.title, x=0.01, horizontalalignment="left")
+    if len(sweep.lines) <= _MOST_NAMES:
+        part.legend(fontsize=7, loc="outside lower center", ncols=3)
 
 
 def _timeline(item: Item, axis: Any, mpl: Any) -> None:

@@ -12,6 +12,7 @@ from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError
 from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.report.progress import ProgressPoint
+from taccl_py.report.summaries import PortfolioFacts, RuntimeFacts, RuntimePoint
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import cost_curve
@@ -21,7 +22,7 @@ from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.simulate.timeline import Timeline
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
-from taccl_py.units import SizeRange, algbw_gbps, format_size, relative_gap
+from taccl_py.units import SizeRange, algbw_gbps, format_count, format_size, relative_gap
 
 # Sizes of a sweep are this far apart at most.
 _STEP = 2.0
@@ -44,6 +45,12 @@ class Item:
         For which it is meant, or None for any.
     progress
         How the search for it went; empty if that was not recorded.
+    portfolio
+        The portfolio that it is a file of, if it is.
+    runtime
+        Its time under a runtime profile, if its summary tells one.
+    position
+        Number of the file in its portfolio.
     """
 
     name: str
@@ -51,6 +58,9 @@ class Item:
     program: Program | None = None
     sizes: SizeRange | None = None
     progress: tuple[ProgressPoint, ...] = ()
+    portfolio: PortfolioFacts | None = None
+    runtime: RuntimeFacts | None = None
+    position: int = 0
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -87,8 +97,19 @@ class Item:
         return chunk // collective.chunks_per_rank % collective.num_ranks
 
     @property
+    def runtime_point(self) -> RuntimePoint | None:
+        """Time under the runtime profile at the schedule's own size, or the largest of its file, if a summary tells one."""
+        facts = self.portfolio.runtime if self.portfolio else self.runtime
+        points = [point for point in (facts.points if facts else ()) if point.range == self.position]
+        own = [point for point in points if point.size_bytes == self.schedule.size_bytes]
+        found = own or points
+        return found[-1] if found else None
+
+    @property
     def command(self) -> str:
-        """Command that makes it again; empty if the machine has no name or the origin is not known."""
+        """Command that makes it again; empty if the machine has no name, the origin is not known, or a portfolio's command makes it."""
+        if self.portfolio is not None:
+            return ""
         schedule, origin = self.schedule, self.schedule.origin
         names = _names_of(schedule)
         if origin is None or not names or schedule.size_bytes is None:
@@ -116,34 +137,59 @@ def _names_of(schedule: Schedule) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SizePoint:
-    """An algorithm at one size; the bound is None where it was not asked for."""
+    """An algorithm at one size, its lower bound there, and its name."""
 
     size_bytes: float
     time_us: float
     busbw_gbps: float
-    bound_us: float | None
+    bound_us: float
+    name: str = ""
 
     @property
-    def gap(self) -> float | None:
+    def gap(self) -> float:
         """Relative distance from the bound."""
-        return relative_gap(self.time_us, self.bound_us) if self.bound_us else None
+        return relative_gap(self.time_us, self.bound_us)
 
 
 @dataclass(frozen=True)
 class SizeLine:
-    """An algorithm at all sizes for which it is meant."""
+    """An algorithm, or the best of a portfolio, at all sizes for which it is meant.
+
+    Attributes
+    ----------
+    name
+        What a legend calls it.
+    points
+        In order of size.
+    profile
+        Runtime profile whose times these are; empty for links and ports alone.
+    """
 
     name: str
     points: tuple[SizePoint, ...]
+    profile: str = ""
 
 
 @dataclass(frozen=True)
 class SizeSweep:
-    """Algorithms of one collective on one machine, and the bound, at all sizes."""
+    """Algorithms of one collective on one machine, and the bound, at all sizes.
+
+    Attributes
+    ----------
+    title
+        Collective and machine.
+    lines
+        First those under runtime profiles, then those of links and ports alone.
+    bound
+        Lower bound on links and ports, for any algorithm.
+    runtime_bounds
+        Lower bound of every line under a runtime profile, in their order.
+    """
 
     title: str
     lines: tuple[SizeLine, ...]
     bound: tuple[SizePoint, ...]
+    runtime_bounds: tuple[SizeLine, ...] = ()
 
 
 def size_sweeps(items: Sequence[Item], sizes: SizeRange) -> list[SizeSweep]:
@@ -159,26 +205,86 @@ def size_sweeps(items: Sequence[Item], sizes: SizeRange) -> list[SizeSweep]:
 def _sweep(items: Sequence[Item], sizes: SizeRange) -> SizeSweep:
     first = items[0].schedule
     collective = first.collective
+    factor = collective.busbw_factor
     bounds = DemandBounds.of(first.topology, collective.kind, collective.root)
-    grid = [float(size) for size in sizes.stepped(_STEP)]
-    bound_us = {size: bounds.at(size).time_us for size in grid}
-    lines = []
-    for item in items:
-        curve = cost_curve(item.schedule, sizes.low_bytes, sizes.high_bytes)
-        span = item.sizes or sizes
-        # The ends of a range belong to the line even where no size of the grid lies on them.
-        ends = [float(min(max(end, sizes.low_bytes), sizes.high_bytes)) for end in (span.low_bytes, span.high_bytes)]
-        wanted = sorted({*ends, *(size for size in grid if ends[0] <= size <= ends[1])})
-        points = [_point(size, curve.time_us(size), collective.busbw_factor, bound_us.get(size)) for size in wanted]
-        lines.append(SizeLine(item.name, tuple(points)))
-    bound = tuple(_point(size, time_us, collective.busbw_factor, time_us) for size, time_us in bound_us.items())
+    grid = _grid(items, sizes)
+    under, plain = [], []
+    for name, group in _joined(items):
+        found: dict[float, SizePoint] = {}
+        for item in group:
+            for size, time_us in _times(item, sizes, grid):
+                if size not in found or time_us < found[size].time_us:
+                    found[size] = _point(size, time_us, factor, bounds.at(size).time_us, item.name)
+        points = tuple(point for _, point in sorted(found.items()))
+        facts = group[0].portfolio.runtime if group[0].portfolio else group[0].runtime
+        if facts is not None and (runtime := _under(facts, group, factor, sizes)):
+            under.append(SizeLine(f"{name}, profile {facts.profile}", runtime, facts.profile))
+            name = f"{name}, links and ports alone"
+        plain += [SizeLine(name, points)] if points else []
+    bound = tuple(_point(size, (us := bounds.at(size).time_us), factor, us) for size in grid)
+    bound_name = "bound, profile " if len(under) == 1 else "bound of "
+    runtime_bounds = tuple(
+        SizeLine(
+            bound_name + (line.profile if len(under) == 1 else line.name),
+            tuple(_point(p.size_bytes, p.bound_us, factor, p.bound_us) for p in line.points),
+            line.profile,
+        )
+        for line in under
+    )
     title = f"{collective.kind} on {first.topology.name}, {collective.num_ranks} ranks"
-    return SizeSweep(title, tuple(lines), bound)
+    return SizeSweep(title, (*under, *plain), bound, runtime_bounds)
 
 
-def _point(size_bytes: float, time_us: float, factor: float, bound_us: float | None) -> SizePoint:
+def _grid(items: Sequence[Item], sizes: SizeRange) -> list[float]:
+    """Sizes of a sweep; where all items are for some sizes, none beyond them."""
+    spans = [item.sizes or sizes for item in items]
+    low = max(sizes.low_bytes, min(span.low_bytes for span in spans))
+    high = min(sizes.high_bytes, max(span.high_bytes for span in spans))
+    if low > high:
+        return [float(size) for size in sizes.stepped(_STEP)]
+    return sorted({float(low), float(high), *(float(size) for size in sizes.stepped(_STEP) if low <= size <= high)})
+
+
+def _joined(items: Sequence[Item]) -> list[tuple[str, list[Item]]]:
+    """Items with the names of their lines; the files of a portfolio share one."""
+    found: dict[str, list[Item]] = {}
+    for item in items:
+        found.setdefault(f"p {item.portfolio.name}" if item.portfolio else f"i {item.name}", []).append(item)
+    groups = list(found.values())
+    portfolios = sum(group[0].portfolio is not None for group in groups)
+    joined = []
+    for group in groups:
+        stem = group[0].portfolio
+        own = f" of {stem.name}" if stem and portfolios > 1 else ""
+        joined.append((f"best of {format_count(len(group), 'file')}{own}" if stem else group[0].name, group))
+    return joined
+
+
+def _times(item: Item, sizes: SizeRange, grid: Sequence[float]) -> list[tuple[float, float]]:
+    """Times on links and ports of the sizes for which an item is meant."""
+    span = item.sizes or sizes
+    low, high = max(span.low_bytes, sizes.low_bytes), min(span.high_bytes, sizes.high_bytes)
+    if low > high:
+        return []
+    curve = cost_curve(item.schedule, sizes.low_bytes, sizes.high_bytes)
+    # The ends of a range belong to the line even where no size of the grid lies on them.
+    wanted = sorted({float(low), float(high), *(size for size in grid if low <= size <= high)})
+    return [(size, curve.time_us(size)) for size in wanted]
+
+
+def _under(facts: RuntimeFacts, group: Sequence[Item], factor: float, sizes: SizeRange) -> tuple[SizePoint, ...]:
+    """Times under a runtime profile that a summary tells, with the names of the files that they are of."""
+    names = {item.position: item.name for item in group}
+    return tuple(
+        _point(float(p.size_bytes), p.time_us, factor, p.bound_us, names.get(p.range, ""))
+        for p in facts.points
+        if sizes.low_bytes <= p.size_bytes <= sizes.high_bytes
+    )
+
+
+def _point(size_bytes: float, time_us: float, factor: float, bound_us: float, name: str = "") -> SizePoint:
     busbw = algbw_gbps(size_bytes, time_us) * factor if time_us > 0 else math.inf
-    return SizePoint(size_bytes, time_us, busbw, bound_us)
+    return SizePoint(size_bytes, time_us, busbw, bound_us, name)
 
 
 def title_of(item: Item) -> str:

@@ -53,8 +53,7 @@ function chooseChunk(number, value) {
 _INTRODUCTION = (
     "An <em>algorithm</em> says which rank (GPU) sends which chunk of data to which other rank, over which link, and when. "
     "Times are predictions of the alpha-beta model of the machine, not measurements: a message takes alpha, whatever its "
-    "size, plus beta for every megabyte, and links and ports (NICs, switch ports) serve one message at a time. They are "
-    "of links and ports alone (runtime profile neutral): launch, protocols and threadblocks are not in them. The "
+    "size, plus beta for every megabyte, and links and ports (NICs, switch ports) serve one message at a time. {model} The "
     "<em>lower bound</em> is a time that any algorithm needs at least on this machine; the <em>gap</em> is how far an algorithm is "
     "from it. <em>busbw</em> is the bus bandwidth as nccl-tests counts it."
 )
@@ -83,7 +82,11 @@ def report_page(title: str, items: Sequence[Item], sweeps: Sequence[SizeSweep], 
     from plotly.offline import get_plotlyjs
 
     detailed = items[:most_details]
-    parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{_INTRODUCTION}</p>", "<h2>All algorithms</h2>", _summary(items)]
+    parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{_INTRODUCTION.format(model=html.escape(model_words(items)))}</p>"]
+    for name, command in commands_of(items):
+        if any(item.portfolio for item in items):
+            parts.append(f"<p>To make {html.escape(name)}: <code>{html.escape(command)}</code></p>")
+    parts += ["<h2>All algorithms</h2>", _summary(items)]
     for number, sweep in enumerate(sweeps):
         parts.append(f"<h2>{html.escape(sweep.title)}: every size</h2>")
         parts.append(
@@ -120,7 +123,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def summary_cells(item: Item) -> list[str]:
-    """Facts of an item, as text, under `SUMMARY_COLUMNS`."""
+    """Facts of an item on links and ports, as text."""
     schedule, origin = item.schedule, item.schedule.origin
     sized = schedule.size_bytes is not None
     time = format_time if sized else lambda value: f"{value:.6g}"
@@ -139,11 +142,58 @@ def summary_cells(item: Item) -> list[str]:
     ]
 
 
-SUMMARY_COLUMNS = ("name", "what", "time", "bound", "gap", "algbw", "busbw", "steps", "engine", "status")
+_COLUMNS = ("name", "what", "time", "bound", "gap", "algbw", "busbw", "steps", "engine", "status")
+_RUNTIME_COLUMNS = ("runtime time", "runtime bound", "runtime gap")
+
+
+def summary_rows(items: Sequence[Item]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Columns and rows of the table of all items, with times under runtime profiles where summaries tell some."""
+    rows = [summary_cells(item) for item in items]
+    if not any(item.runtime_point for item in items):
+        return _COLUMNS, rows
+    cells = [_runtime_cells(item) for item in items]
+    return (*_COLUMNS[:2], *_RUNTIME_COLUMNS, *_COLUMNS[2:]), [
+        [*row[:2], *more, *row[2:]] for row, more in zip(rows, cells, strict=True)
+    ]
+
+
+def _runtime_cells(item: Item) -> list[str]:
+    """Time under the runtime profile, its bound and gap; with the size where that is not the schedule's own."""
+    point = item.runtime_point
+    if point is None:
+        return ["", "", ""]
+    other = "" if point.size_bytes == item.schedule.size_bytes else f" at {format_size(point.size_bytes)}"
+    gap = format_gap(relative_gap(point.time_us, point.bound_us))
+    return [f"{format_time(point.time_us)}{other}", format_time(point.bound_us), gap]
+
+
+def model_words(items: Sequence[Item]) -> str:
+    """What the times of a report are of."""
+    plain = "of links and ports alone (runtime profile neutral), without launch, protocols and threadblocks"
+    facts = [item.portfolio.runtime if item.portfolio else item.runtime for item in items]
+    profiles = sorted({one.title for one in facts if one is not None and one.points})
+    if not profiles:
+        return f"Times are predictions {plain}."
+    return (
+        f"Runtime times are predictions under runtime profile {'; '.join(profiles)}, with launch, protocols and threadblocks; "
+        f"all other times are {plain}."
+    )
+
+
+def commands_of(items: Sequence[Item]) -> list[tuple[str, str]]:
+    """Commands that make items again, with the names of what they make; one for a portfolio."""
+    found = {}
+    for item in items:
+        if item.portfolio is not None:
+            found[f"the portfolio {item.portfolio.name}"] = item.portfolio.command
+        elif item.command:
+            found[item.name] = item.command
+    return list(found.items())
 
 
 def _summary(items: Sequence[Item]) -> str:
-    return _table(SUMMARY_COLUMNS, [[html.escape(cell) for cell in summary_cells(item)] for item in items])
+    columns, rows = summary_rows(items)
+    return _table(columns, [[html.escape(cell) for cell in row] for row in rows])
 
 
 def _details(item: Item, number: int) -> list[str]:

@@ -35,6 +35,7 @@ def run_record(plan: ExecutablePlan, row: RunRow) -> dict[str, Any]:
     wrong = outcome.first_wrong
     return {
         "size_bytes": outcome.size_bytes,
+        "asked_bytes": call.size_bytes,
         "count": outcome.count,
         "type": str(call.data_type),
         "redop": str(call.operator) if plan.reduces else "none",
@@ -54,6 +55,17 @@ def run_record(plan: ExecutablePlan, row: RunRow) -> dict[str, Any]:
         },
         "predicted_us": row.predicted_us,
     }  # fmt: skip
+
+
+def rounding_notes(plan: ExecutablePlan, records: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentences on the sizes that were run instead of those that were asked for, each once."""
+    chunks = plan.chunks_per_size
+    found = {(row["asked_bytes"], row["size_bytes"], row["type"]): None for row in records}
+    return [
+        f"ran {ran} bytes instead of {asked}, so that each of {chunks} equal chunks holds whole elements of {data_type}"
+        for asked, ran, data_type in found
+        if asked != ran
+    ]
 
 
 def run_violation(plan: ExecutablePlan, outcome: CallOutcome) -> Violation | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from taccl_py.errors import InputError
 from taccl_py.sketch.files import read_sketch
 from taccl_py.sketch.model import Sketch, machine_name
-from taccl_py.topology.catalog import data_dir
+from taccl_py.spelling import did_you_mean
+from taccl_py.topology.catalog import canonical_name, data_dir
 
 
 def list_sketches() -> tuple[Sketch, ...]:
@@ -20,6 +20,11 @@ def list_sketches() -> tuple[Sketch, ...]:
         If a shipped file was damaged.
     """
     return tuple(read_sketch(path) for path in _shipped().values())
+
+
+def sketch_names() -> tuple[str, ...]:
+    """Return the names of the shipped sketches."""
+    return tuple(_shipped())
 
 
 def load_sketch(name_or_path: str, topology: str = "") -> Sketch:
@@ -38,17 +43,16 @@ def load_sketch(name_or_path: str, topology: str = "") -> Sketch:
         If there is no such sketch, or its file is wrong.
     """
     shipped = _shipped()
-    machine = machine_name(topology).split(":")[0]
+    machine = machine_name(canonical_name(topology)).split(":")[0]
     for name in (name_or_path, f"{machine}-{name_or_path}"):
         if name in shipped:
             return read_sketch(shipped[name])
     path = Path(name_or_path)
     if path.suffix == ".json" or path.is_file():
         return read_sketch(path)
-    near = difflib.get_close_matches(name_or_path.lower(), list(shipped), 3, 0.5)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+    hint = did_you_mean(f"{machine}-{name_or_path}" if machine else name_or_path, shipped)
     raise InputError(
-        f"{name_or_path!r} is not a sketch{hint} 'taccl sketch list' shows the shipped ones, a file ends in .json"
+        f"{name_or_path!r} is not a sketch; {hint}'taccl sketch list' shows the shipped ones, a file ends in .json"
     )
 
 

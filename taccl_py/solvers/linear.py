@@ -11,6 +11,7 @@ from taccl_py.errors import InputError, PackageMissing
 from taccl_py.solvers.cbc import run_cbc
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits, run_interruptibly
+from taccl_py.spelling import did_you_mean
 
 _CBC = ("PULP_CBC_CMD", "COIN_CMD")
 # Solver names of ours and the PuLP classes that provide them, the in-process one first, with the way to get one.
@@ -154,7 +155,10 @@ def find_solver(name: str) -> str:
         classes, remedy = (by_lower[name.lower()],), f"install the solver that PuLP calls {by_lower[name.lower()]}"
     else:
         known_names = ", ".join(_PROVIDERS)
-        raise InputError(f"{name!r} is not a solver; use cp-sat, {known_names} or a PuLP solver name", field="solver")
+        hint = did_you_mean(name, ("cp-sat", *_PROVIDERS))
+        raise InputError(
+            f"{name!r} is not a solver; {hint}use cp-sat, {known_names} or a PuLP solver name", field="solver"
+        )
     available = set(pulp.listSolvers(onlyAvailable=True))
     for candidate in classes:
         if candidate in available:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from taccl_py.errors import InputError
+from taccl_py.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.engine import Engine
@@ -33,7 +34,8 @@ def load_engine(name: str) -> Engine:
         If there is no such engine.
     """
     if name not in _ENGINES:
-        raise InputError(f"{name!r} is not an engine; use one of: {', '.join(ENGINE_NAMES)}")
+        hint = did_you_mean(name, ENGINE_NAMES)
+        raise InputError(f"{name!r} is not an engine; {hint}use one of: {', '.join(ENGINE_NAMES)}")
     module, function = _ENGINES[name].split(":")
     engine: Engine = getattr(import_module(module), function)
     return engine

@@ -5,18 +5,28 @@ The shipped files lie inside the package where it is installed from a wheel, and
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from taccl_py.errors import InputError
+from taccl_py.spelling import near_names, question
 from taccl_py.topology.files import is_taccl_profile, read_template, read_topology
-from taccl_py.topology.machines import SHAPES, formula_topology, is_formula
+from taccl_py.topology.machines import SHAPES, formula_topology, formulas_of_gpu, is_formula
 from taccl_py.topology.model import Topology
 
-__all__ = ["TopologyEntry", "data_dir", "is_taccl_profile", "list_topologies", "load_topology", "topology_file"]
+__all__ = [
+    "TopologyEntry",
+    "canonical_name",
+    "data_dir",
+    "is_taccl_profile",
+    "list_topologies",
+    "load_topology",
+    "machine_names",
+    "topology_file",
+]
 
 _COUNTED = re.compile(r"(.+)-x([0-9]{1,9})")
 
@@ -73,6 +83,12 @@ def list_topologies() -> tuple[TopologyEntry, ...]:
     return tuple(entries)
 
 
+def machine_names() -> tuple[str, ...]:
+    """Return names that `load_topology` takes: the shipped ones, GPUs that exactly one of them has, and examples of formulas."""
+    gpus = [gpu for gpu, names in _by_gpu().items() if len(names) == 1 and gpu not in _shipped()]
+    return (*_shipped(), *sorted(gpus), *(shape.example for shape in SHAPES))
+
+
 def topology_file(name_or_path: str) -> Path | None:
     """Return the file that a text means, or None where it is a name or a formula.
 
@@ -91,6 +107,22 @@ def name_of_file(path: Path) -> str:
     """Name for a machine that is made of a file, from the file's own."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.name.split(".")[0]).strip("-")
     return name if name[:1].isalpha() else f"machine-{name}".strip("-")
+
+
+def canonical_name(name_or_path: str) -> str:
+    """Return the shipped name that a GPU's name stands for (``ndv4-x2`` for ``a100-x2``); any other text as it is.
+
+    Raises
+    ------
+    InputError
+        If several shipped machines have that GPU.
+    """
+    if topology_file(name_or_path) is not None:
+        return name_or_path
+    shipped = _shipped_machine(name_or_path)
+    if shipped is None:
+        return name_or_path
+    return shipped.path.stem if shipped.nodes is None else f"{shipped.path.stem}-x{shipped.nodes}"
 
 
 def load_topology(name_or_path: str, nodes: int | None = None) -> Topology:
@@ -141,7 +173,29 @@ def _shipped_machine(name: str) -> _Shipped | None:
     counted = _COUNTED.fullmatch(name)
     if counted and counted.group(1) in shipped:
         return _Shipped(shipped[counted.group(1)], int(counted.group(2)))
-    return None
+    of_gpu = _by_gpu().get(_gpu_of(name), ())
+    if len(of_gpu) > 1:
+        raise InputError(
+            f"{name!r} is the GPU of several machines; name one of {', '.join(of_gpu)} ('taccl topo list' describes them)"
+        )
+    return _Shipped(shipped[of_gpu[0]], int(counted.group(2)) if counted else None) if of_gpu else None
+
+
+def _gpu_of(name: str) -> str:
+    """GPU that a text may mean: ``a100``, ``H100-x2`` and ``dgx-h100`` without the rest."""
+    counted = _COUNTED.fullmatch(name)
+    return (counted.group(1) if counted else name).lower().removeprefix("dgx-")
+
+
+@cache
+def _by_gpu() -> dict[str, tuple[str, ...]]:
+    """Shipped machines by the GPU that their files name, in order of name."""
+    found: dict[str, list[str]] = {}
+    for name, path in _shipped().items():
+        gpu = read_template(path).gpu
+        if gpu:
+            found.setdefault(gpu, []).append(name)
+    return {gpu: tuple(names) for gpu, names in found.items()}
 
 
 def _shipped() -> dict[str, Path]:
@@ -149,10 +203,13 @@ def _shipped() -> dict[str, Path]:
 
 
 def _unknown(name: str, shipped: list[str]) -> InputError:
-    near = difflib.get_close_matches(name.lower(), [*shipped, *(shape.name for shape in SHAPES)], 3, 0.5)
-    examples = {shape.name: shape.example for shape in SHAPES}
-    hint = f"; did you mean {' or '.join(examples.get(word, word) for word in near)}?" if near else ";"
+    gpu = _gpu_of(name)
+    machines = formulas_of_gpu(gpu)
+    if not machines:
+        examples = {shape.name: shape.example for shape in SHAPES}
+        names = near_names(name, [*shipped, *examples, *_by_gpu()])
+        machines = tuple(examples.get(word, word) for word in names)
     return InputError(
-        f"{name!r} is not a topology{hint} 'taccl topo list' shows the shipped ones ({', '.join(shipped)}), "
+        f"{name!r} is not a topology; {question(machines)}'taccl topo list' shows the shipped ones ({', '.join(shipped)}), "
         f"formulas are such as {SHAPES[0].example}, a file ends in .json"
     )

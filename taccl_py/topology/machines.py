@@ -12,7 +12,6 @@ another side also moves half way along the last one.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from taccl_py.errors import InputError
+from taccl_py.spelling import did_you_mean
 from taccl_py.topology.fabrics import (
     NIC_ALPHA_US,
     NVSWITCH_ALPHA_US,
@@ -95,6 +95,11 @@ _NAMES = tuple(shape.name for shape in SHAPES)
 _EXAMPLES = ", ".join(shape.example for shape in SHAPES)
 
 
+def formulas_of_gpu(gpu: str) -> tuple[str, ...]:
+    """Examples of the formulas whose machines have a GPU."""
+    return tuple(shape.example for shape in SHAPES if shape.name in _CLUSTERS and _CLUSTERS[shape.name].gpu == gpu)
+
+
 def is_formula(text: str) -> bool:
     """Whether the text is meant as a formula (a word, a colon, no path separator), right or wrong."""
     return _LOOKS_LIKE_FORMULA.fullmatch(text) is not None
@@ -120,9 +125,7 @@ def formula_topology(text: str) -> Topology:
     word, colon, size = head.partition(":")
     shape = word.strip().lower()
     if not colon or shape not in _NAMES:
-        near = difflib.get_close_matches(shape, _NAMES, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"{text!r} has no known shape; {hint}write for example {_EXAMPLES}")
+        raise InputError(f"{text!r} has no known shape; {did_you_mean(shape, _NAMES)}write for example {_EXAMPLES}")
     sides = _sides(shape, size.strip(), text)
     if shape in _CLUSTERS:
         return instantiate(_cluster_node(shape, options, text), sides[0])

@@ -12,9 +12,9 @@ def test_a_table_with_the_bound_and_its_parts(taccl):
     ended = taccl("bound", "ring:4", "allgather", "--size", "4MB")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("allgather on ring-4, 4 ranks: no algorithm is faster")
-    row = next(line for line in ended.out.splitlines() if "4MB" in line)
+    row = next(line for line in ended.out.splitlines() if "3.815MiB" in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells[:2] == ["4MB", "30.5 us"]
+    assert cells[:2] == ["3.815MiB", "30.5 us"]
     assert cells[4:8] == ["1 us", "1 us", "0 us", "30.5 us"]
 
 

@@ -37,6 +37,11 @@ def test_files_are_for_disjoint_sizes_that_leave_nothing_out(made):
     assert [path.name for path in sorted(out.glob("*.xml"))] == record["files"]
 
 
+def test_the_summary_holds_the_command_wherever_it_wrote_to(made):
+    words = "taccl synth ring:4 allgather --sizes 1KiB:64MiB --time-limit 15 -o out/"
+    assert made[1]["command"] == words
+
+
 def test_a_runtime_finds_nothing_else_in_the_folder(made):
     """Runtimes stop at a file that is no algorithm, and do not look into folders."""
     out, _ = made

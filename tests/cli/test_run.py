@@ -45,6 +45,19 @@ def test_the_table_has_the_columns_of_nccl_tests(taccl, folder):
     assert ended.code == 0
 
 
+@pytest.mark.usefixtures("files")
+def test_a_rounded_size_is_told_once_and_a_whole_one_not_at_all(taccl):
+    ended = taccl("run", "schedule.json", "--size", "100", "--size", "4", "--size", "1KiB", "--placement", "both")
+    assert ended.code == 0, ended.err
+    whole = "each of 4 equal chunks holds whole elements of float32"
+    assert ended.err.splitlines() == [
+        f"note: ran 96 bytes instead of 100, so that {whole}",
+        f"note: ran 16 bytes instead of 4, so that {whole}",
+    ]
+    rows = taccl("run", "schedule.json", "--size", "100", "--json").json["results"]
+    assert {(row["asked_bytes"], row["size_bytes"]) for row in rows} == {(100, 96)}
+
+
 def test_all_types_and_operators_can_be_asked_for(taccl, folder):
     name = write(folder, ring_allreduce(2))
     rows = taccl("run", name, "--size", "1KiB", "--datatype", "all", "--op", "all", "--placement", "in", "--json").json[

@@ -16,7 +16,7 @@ END_US = 11.0
 def test_a_schedule_has_steps_a_timeline_and_traffic(taccl):
     ended = taccl("show", "schedule.json")
     assert ended.code == 0, ended.err
-    assert "allgather on ring-4, 4 ranks, 1MB: 11 us (links and ports alone)" in ended.out
+    assert "allgather on ring-4, 4 ranks, 976.6KiB: 11 us (links and ports alone)" in ended.out
     assert all(f"rank {rank} |" in ended.out for rank in range(4))
     assert "critical path, 2 messages: " in ended.out
     assert "link 0->1" in ended.out
@@ -167,7 +167,7 @@ def test_a_plan_for_mscclpp_has_puts_and_with_a_machine_a_timeline(taccl):
     assert "traffic" in taccl("show", "plan.json").out
     ended = taccl("show", "plan.json", "--topology", "ring:4", "--size", "1MB")
     assert ended.code == 0, ended.err
-    assert "allgather on ring-4, 4 ranks, 1MB: 11 us (links and ports alone)" in ended.out
+    assert "allgather on ring-4, 4 ranks, 976.6KiB: 11 us (links and ports alone)" in ended.out
     assert taccl("trace", "plan.json", "--topology", "ring:4", "-o", "trace.json").code == 0
 
 

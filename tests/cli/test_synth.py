@@ -122,7 +122,7 @@ def test_json_of_a_known_case_has_the_known_values(taccl):
 def test_a_table_says_the_same_as_json(taccl):
     ended = taccl("synth", "ring:4", "allgather", "--engine", "milp")
     assert ended.err == ""
-    for text in ("allgather on ring-4, 4 ranks, 1MB", "11 us", "90.9 GB/s", "68.2 GB/s", "0.00 %  (optimal)"):
+    for text in ("allgather on ring-4, 4 ranks, 976.6KiB", "11 us", "90.9 GB/s", "68.2 GB/s", "0.00 %  (optimal)"):
         assert text in ended.out
 
 

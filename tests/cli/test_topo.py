@@ -153,10 +153,11 @@ def test_names_of_ports_are_printed_as_they_are(taccl, folder, name):
 
 def test_ports_are_in_the_order_of_their_numbers(taccl):
     out = taccl("topo", "show", "dgx2", "--nodes", 2).out
-    ports = re.findall(r"node \d+ [\w ]+ (?:in|out)\b", out)
-    assert ports[:3] == ["node 0 ib0 in", "node 0 ib0 out", "node 0 ib1 in"]
-    at = ports.index("node 0 rank 9 nvswitch out")
-    assert ports[at + 1] == "node 0 rank 10 nvswitch in"
+    ports = re.findall(r"node [\d,-]+ [\w ,-]+ (?:in|out)\b", out)
+    both = ["node 0-1 ib0-7 in", "node 0-1 ib0-7 out"]
+    assert ports == [*both, "node 0-1 rank 0-31 nvswitch in", "node 0-1 rank 0-31 nvswitch out"]
+    ports = re.findall(r"group \d+ to", taccl("topo", "show", "dragonfly:3").out)
+    assert ports == [f"group {group} to" for group in range(19)]
 
 
 @pytest.mark.parametrize("name", ["a [bold] machine", "a machine [/b]"])

@@ -83,7 +83,7 @@ def test_a_schedule_without_messages_costs_nothing():
 
 def test_the_text_has_a_line_for_each_piece():
     assert str(CostCurve((CurvePiece(1000, 1 << 20, 12.5, 3.0), CurvePiece(1 << 20, 2 << 30, 10.0, 4.25)))) == (
-        "       1KB .. 1MiB       12.5 us + 3 us/MB\n"
+        "     1000B .. 1MiB       12.5 us + 3 us/MB\n"
         "      1MiB .. 2GiB       10 us + 4.25 us/MB\n"
     )  # fmt: skip
 

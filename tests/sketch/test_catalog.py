@@ -27,6 +27,10 @@ def test_a_sketch_is_found_by_its_name_or_the_end_of_it():
     assert load_sketch("sk-1", "dgx2-x2") == SKETCHES["dgx2-sk-1"]
 
 
+def test_the_machine_of_a_sketch_may_be_named_by_its_gpu():
+    assert load_sketch("rails", "a100-x2") == SKETCHES["ndv4-rails"]
+
+
 def test_a_file_is_a_sketch_too(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(sketch_text(SKETCHES["dgx2-sk-2"]), encoding="utf-8")
@@ -37,6 +41,8 @@ def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(InputError, match="did you mean ndv2-sk-1") as caught:
         load_sketch("ndv2-sk1")
     assert "taccl sketch list" in str(caught.value)
+    with pytest.raises(InputError, match=r"did you mean ndv5-rails\b"):
+        load_sketch("rail", "h100-x2")
     with pytest.raises(InputError, match="is not a sketch"):
         load_sketch("")
     with pytest.raises(InputError, match=r"missing\.json"):

@@ -80,6 +80,15 @@ def test_shipped_name_comes_before_a_file_of_that_name(
         ("", "'' is not a topology"),
         ("zzz-x2", "a file ends in .json"),
         ("rung:4", "did you mean ring?"),
+        ("a10", "did you mean a100?"),
+        ("gb200", "did you mean nvl72:1?"),
+        ("H800", "did you mean hpn:2?"),
+        (
+            "v100",
+            "'v100' is the GPU of several machines; name one of dgx1, dgx2, ndv2 ('taccl topo list' describes them)",
+        ),
+        ("v100-x2", "name one of dgx1, dgx2, ndv2"),
+        ("a100-x0", "found 0 nodes, at least 1 is needed"),
         ("dgx2-x0", "found 0 nodes, at least 1 is needed"),
         ("dgx1-x2", "dgx1 has no NICs that could join 2 nodes"),
     ],
@@ -88,6 +97,29 @@ def test_unknown_name_is_answered_with_near_ones_and_where_to_look(name: str, wo
     with pytest.raises(InputError) as caught:
         load_topology(name)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("a100", "ndv4"), ("h100", "ndv5"), ("H100", "ndv5"), ("dgx-a100", "ndv4"), ("DGX-H100", "ndv5"), ("mi300x", "mi300x"),
+        ("MI250X", "mi250x"), ("a100-x2", "ndv4-x2"), ("dgx-h100-x3", "ndv5-x3"), ("torus:4x4", "torus:4x4"), ("x.json", "x.json"),
+    ],
+)  # fmt: skip
+def test_gpu_of_one_shipped_machine_is_a_name_for_it(gpu: str, name: str) -> None:
+    assert catalog.canonical_name(gpu) == name
+    if not name.endswith(".json"):
+        assert load_topology(gpu) == load_topology(name)
+
+
+def test_gpu_takes_nodes_like_a_name_and_hides_files_like_one(
+    tmp_path: Path, write_json: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_json(MACHINE, "h100")
+    monkeypatch.chdir(tmp_path)
+    assert load_topology("h100", 2).name == "ndv5-x2"
+    with pytest.raises(InputError, match="'h100-x2' and 3 nodes contradict each other"):
+        load_topology("h100-x2", 3)
 
 
 def test_profile_of_taccl_is_refused_with_a_remedy(write_json: Callable[..., Path]) -> None:

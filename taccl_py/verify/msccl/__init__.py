@@ -4,7 +4,7 @@ It is trusted: it shares no code with what makes such files, reads the text itse
 """
 
 from taccl_py.verify.msccl.directory import Covered, DirectoryFile, DirectoryVerdict, verify_directory
-from taccl_py.verify.msccl.verifier import ProgramFacts, ProgramVerdict, verify_program
+from taccl_py.verify.msccl.verifier import ProgramFacts, ProgramVerdict, ProgramVerifier, verify_program
 
 __all__ = [
     "Covered",
@@ -12,6 +12,7 @@ __all__ = [
     "DirectoryVerdict",
     "ProgramFacts",
     "ProgramVerdict",
+    "ProgramVerifier",
     "verify_directory",
     "verify_program",
 ]

@@ -18,7 +18,7 @@ from taccl_py.verify.msccl.findings import Findings
 from taccl_py.verify.msccl.grammar import parse_algorithm
 from taccl_py.verify.msccl.scan import find_scan_fault
 from taccl_py.verify.msccl.text import read_document
-from taccl_py.verify.msccl.verifier import ProgramFacts, ProgramVerdict, verify_program
+from taccl_py.verify.msccl.verifier import ProgramFacts, ProgramVerdict, ProgramVerifier, verify_program
 
 # What the modern runtimes' own parser rejects as well, in any file and always; it does not know the other rules, or not all of
 # what they say.
@@ -76,9 +76,14 @@ class DirectoryVerdict:
 
 
 def verify_directory(
-    files: Sequence[DirectoryFile], runtime: Runtime, *, kind: Kind | None = None, root: int | None = None
+    files: Sequence[DirectoryFile],
+    runtime: Runtime,
+    *,
+    kind: Kind | None = None,
+    root: int | None = None,
+    verify: ProgramVerifier = verify_program,
 ) -> DirectoryVerdict:
-    """Verify all files of a directory, and what they are together; `kind` and `root` as for one file."""
+    """Verify all files of a directory, and what they are together; `kind` and `root` as for one file, `verify` verifiers that."""
     legacy = runtime.name == LEGACY.name
     findings = Findings()
     verdicts: dict[str, ProgramVerdict] = {}
@@ -88,7 +93,7 @@ def verify_directory(
             what = f"it is no algorithm file and {stops}; take it away"
             findings.violation(file.name, "stray-file", what, fatal=not legacy)
             continue
-        verdict = verify_program(file.text, runtime, kind=kind or file.kind, root=root)
+        verdict = verify(file.text, runtime, kind=kind or file.kind, root=root)
         verdicts[file.name] = verdict
         if not legacy:
             _check_loading(file.name, file.text, verdict, runtime, findings)

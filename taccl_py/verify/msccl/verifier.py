@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import Violation
@@ -98,6 +99,15 @@ class ProgramVerdict:
     facts: ProgramFacts | None
     violations: tuple[Violation, ...]
     notes: tuple[str, ...]
+
+
+class ProgramVerifier(Protocol):
+    """What gives verdicts on files: `verify_program`, or what remembers its verdicts."""
+
+    def __call__(
+        self, text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None
+    ) -> ProgramVerdict:
+        """Verdict on a text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,130 @@
+"""Facts of a report that only the summaries tell: times under a runtime profile, and what belongs to one portfolio."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taccl_py.collective import ROOTED, parse_kind
+from taccl_py.jsonio import Fields, format_of, read_json, read_text
+from taccl_py.profiles.model import NEUTRAL
+from taccl_py.report.tables import PORTFOLIO_FORMAT, SUMMARY_FORMAT
+from taccl_py.topology.machines import SHAPES
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePoint:
+    """Predicted time of one size under a runtime profile, and its lower bound; the range is a file's number."""
+
+    size_bytes: int
+    time_us: float
+    bound_us: float
+    range: int = 0
+
+
+@dataclass(frozen=True)
+class RuntimeFacts:
+    """Times under a runtime profile.
+
+    Attributes
+    ----------
+    profile, evidence
+        The profile's name, and where its numbers come from.
+    points
+        Sizes in order; empty under the neutral profile, which is links and ports alone.
+    """
+
+    profile: str = NEUTRAL
+    evidence: str = ""
+    points: tuple[RuntimePoint, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name and evidence of the profile for people."""
+        return f"{self.profile}, {self.evidence}" if self.evidence else self.profile
+
+
+@dataclass(frozen=True)
+class PortfolioFacts:
+    """A portfolio as its summary tells of it.
+
+    Attributes
+    ----------
+    name
+        Stem of its files.
+    command
+        Command that makes it.
+    files
+        Number of every file, by name.
+    runtime
+        Times under its runtime profile.
+    """
+
+    name: str
+    command: str
+    files: Mapping[str, int] = field(default_factory=dict)
+    runtime: RuntimeFacts = field(default_factory=RuntimeFacts)
+
+
+def read_portfolio(path: Path) -> PortfolioFacts | None:
+    """Return the facts of a portfolio's summary; None if the file is something else.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a field is wrong.
+    """
+    if format_of(read_text(path), str(path)) != PORTFOLIO_FORMAT:
+        return None
+    fields = Fields(read_json(path), str(path))
+    names = [one.text("file") for one in fields.objects("ranges")]
+    rows = list(fields.objects("sizes"))
+    points = [_point(row, row.integer("range", 0, least=0)) for row in rows if row.has("runtime_us")]
+    command = fields.text("command", "") or _command(fields, rows)
+    runtime = _facts(fields, points)
+    return PortfolioFacts(
+        path.name.removesuffix("-summary.json"), command, {n: i for i, n in enumerate(names)}, runtime
+    )
+
+
+def read_runtime(path: Path) -> RuntimeFacts | None:
+    """Return the time under a runtime profile that the summary of one answer tells; None if it tells none.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or a field is wrong.
+    """
+    if format_of(read_text(path), str(path)) != SUMMARY_FORMAT:
+        return None
+    fields = Fields(read_json(path), str(path))
+    return _facts(fields, [_point(fields, 0)]) if fields.has("runtime_us") else None
+
+
+def _facts(fields: Fields, points: list[RuntimePoint]) -> RuntimeFacts:
+    points.sort(key=lambda point: point.size_bytes)
+    return RuntimeFacts(fields.text("runtime_profile", NEUTRAL), fields.text("runtime_evidence", ""), tuple(points))
+
+
+def _point(fields: Fields, number: int) -> RuntimePoint:
+    return RuntimePoint(
+        fields.integer("size_bytes", least=1), fields.number("runtime_us", least=0),
+        fields.number("runtime_bound_us", least=0), number,
+    )  # fmt: skip
+
+
+def _command(fields: Fields, rows: list[Fields]) -> str:
+    """Command of a portfolio whose summary does not hold it, by the facts that it holds."""
+    kind = parse_kind(fields.text("collective"))
+    sizes = [row.integer("size_bytes", least=1) for row in rows]
+    name = fields.text("topology")
+    formula = name.replace("-", ":", 1)
+    machine = formula if formula.partition(":")[0] in {shape.name for shape in SHAPES} else name
+    words = ["taccl", "synth", machine, str(kind), "--sizes", f"{min(sizes)}B:{max(sizes)}B"]
+    words += ["--root", str(fields.integer("root", 0))] if kind in ROOTED else []
+    sketch = fields.text("sketch", "")
+    words += ["--sketch", sketch] if sketch else []
+    words += ["--runtime-profile", fields.text("runtime_profile")] if fields.has("runtime_profile") else []
+    return shlex.join([*words, "-o", "out/"])
