@@ -151,6 +151,12 @@ class Collective:
         return self.kind in COMBINING
 
     @property
+    def num_arrivals(self) -> int:
+        """How often a chunk must arrive somewhere at the least; sums count as what is gathered."""
+        one_way = (Kind.ALLTOALL, Kind.SCATTER, Kind.GATHER)
+        return self.num_chunks * (1 if self.kind in one_way else self.num_ranks - 1)
+
+    @property
     def num_chunks(self) -> int:
         """C."""
         if self.kind is Kind.ALLTOALL:

@@ -54,7 +54,7 @@ def convert_and_verify(
     Parameters
     ----------
     text, path
-        The file; of TE-CCL also its schedule of an AllGather of whole chunks.
+        The file; of TE-CCL also its schedule of an AllGather of whole chunks or of an AllToAll.
     runtime
         Where it is to run.
     kind

@@ -40,14 +40,14 @@ from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import choose_solver
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import Bound, demand_bound, require_ways
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, require_few_chunks
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
 from taccl_py.topology.degrade import Degradation, degraded
 from taccl_py.topology.model import Topology
-from taccl_py.units import MAX_CHUNKS_PER_RANK, format_ranks, parse_size, relative_gap
+from taccl_py.units import format_ranks, parse_size, relative_gap
 from taccl_py.verify.any_size import verify_any
 from taccl_py.verify.group import verify_group
 from taccl_py.verify.msccl import ProgramVerdict, ProgramVerifier, verify_program
@@ -310,11 +310,7 @@ def make_demand(request: Request, *, expanded: bool = True) -> Demand:
     given = {"num_ranks": "--ranks" if request.ranks is not None else "TOPOLOGY"}
     given["chunks_per_rank"] = "--sketch" if sketch is not None and request.chunks_per_rank is None else "--chunks"
     with _named(root="--root", solver="--solver", **given):
-        if (chunks or 1) > MAX_CHUNKS_PER_RANK:
-            raise InputError(
-                f"found {chunks} chunks a rank, at most {MAX_CHUNKS_PER_RANK} are possible; ask for fewer",
-                field="chunks_per_rank",
-            )
+        require_few_chunks(demand)
         if expanded:
             demand.collective(chunks or 1)
         choose_solver(request.options.solver)

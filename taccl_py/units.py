@@ -24,7 +24,6 @@ MIN_COST_US = 1e-30  # of those that are not 0
 MAX_RANKS = 1 << 16
 _RANK_DIGITS = 9  # more than MAX_RANKS has; far more digits than this cannot even be converted
 MAX_CHUNK_COPIES = 1 << 28  # chunks times ranks
-MAX_CHUNKS_PER_RANK = 1 << 14  # that a search is asked for; no runtime has steps for more
 
 _SIZE_UNITS = {
     "": 1, "b": 1,

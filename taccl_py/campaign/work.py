@@ -25,6 +25,8 @@ from taccl_py.synthesis.engine import Events
 # Searches end by their own limits long before; an answer that the clock has ended would not be the same everywhere.
 GUARD_SECONDS = 3600.0
 _POLL_SECONDS = 0.2
+# Error of what the user's interrupt has kept from being finished.
+INTERRUPTED = "interrupted"
 # What is not finished at an interrupt has no result, so it is only waited for as long as a result that is finished takes to be written.
 _WRITING_SECONDS = 1.0
 
@@ -145,7 +147,7 @@ def _in_turn(
                 yield futures[future], _result(future, cases[futures[future]], stop)
         for future, index in futures.items():
             if future.cancelled():
-                yield index, CaseOutcome(cases[index], cases[index].key(), None, "interrupted")
+                yield index, CaseOutcome(cases[index], cases[index].key(), None, INTERRUPTED)
 
 
 def _result(future: Future[CaseOutcome], case: Case, stop: threading.Event) -> CaseOutcome:
@@ -154,7 +156,7 @@ def _result(future: Future[CaseOutcome], case: Case, stop: threading.Event) -> C
         return future.result()
     except BrokenProcessPool:
         if stop.is_set():
-            return CaseOutcome(case, case.key(), None, "interrupted")
+            return CaseOutcome(case, case.key(), None, INTERRUPTED)
         return CaseOutcome(
             case, case.key(), None, "a process died before it was finished; use fewer --workers if memory is short"
         )
@@ -185,7 +187,7 @@ def _on_cluster(
                 client.cancel(list(futures))
                 break
         for index in sorted(waiting):
-            yield index, CaseOutcome(cases[index], cases[index].key(), None, "interrupted")
+            yield index, CaseOutcome(cases[index], cases[index].key(), None, INTERRUPTED)
 
 
 def _from_cluster(case: Case, outcome: CaseOutcome, store: Store | None) -> CaseOutcome:
@@ -210,18 +212,18 @@ def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Ca
     key = case.key()
     stop = stop or threading.Event()
     if stop.is_set():
-        return CaseOutcome(case, key, None, "interrupted")
+        return CaseOutcome(case, key, None, INTERRUPTED)
     begun = time.monotonic()
     limits = Limits(seconds=GUARD_SECONDS, workers=1, seed=case.seed, stop=stop)
     try:
         synthesis = synthesize(case.request(limits), Events())
         if stop.is_set():
-            return CaseOutcome(case, key, None, "interrupted")
+            return CaseOutcome(case, key, None, INTERRUPTED)
         synthesis, lowered = lower_best(synthesis, LoweringOptions(RUNTIMES[case.runtime]))
     except TacclError as error:
-        return CaseOutcome(case, key, None, str(error), computed=True)
+        return CaseOutcome(case, key, None, INTERRUPTED if stop.is_set() else str(error), computed=not stop.is_set())
     if stop.is_set():
-        return CaseOutcome(case, key, None, "interrupted")
+        return CaseOutcome(case, key, None, INTERRUPTED)
     if time.monotonic() - begun >= GUARD_SECONDS:
         return CaseOutcome(
             case, key, None, f"was not finished after {GUARD_SECONDS:g} s; make it smaller", computed=True

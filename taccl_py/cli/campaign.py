@@ -51,7 +51,7 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[s
     Interrupted
         If the user said stop.
     """
-    from taccl_py.campaign.work import Force, carry_out
+    from taccl_py.campaign.work import INTERRUPTED, Force, carry_out
 
     force = Force(values["workers"] or os.cpu_count() or 1, values["scheduler"])
     stop = threading.Event()
@@ -60,6 +60,8 @@ def carry_out_watched(cases: Sequence[Case], store: Store | None, values: dict[s
         events.stage(f"0 of {len(cases)}")
 
         def done(outcome: CaseOutcome) -> None:
+            if outcome.error == INTERRUPTED:
+                return
             finished.append(outcome)
             events.stage(f"{len(finished)} of {len(cases)}: {outcome.case.name}")
 

@@ -45,7 +45,7 @@ def convert_command(
 ) -> None:  # fmt: skip
     """Make FILE, the MSCCL XML of any tool and runtime, ready for one runtime.
 
-    FILE may also be what TE-CCL wrote for an AllGather of whole chunks (its JSON with 7-Flows), which is lowered.
+    FILE may also be what TE-CCL wrote for an AllGather of whole chunks or an AllToAll (its JSON), which is lowered.
 
     Attributes that are missing are filled in, copies that no runtime executes become steps, fused steps are taken apart where
     the runtime has none, waits are written as its parser wants them, and maxBytes is lowered where the program would stop. The

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -15,12 +16,12 @@ from taccl_py.cli.cache import verdicts
 from taccl_py.cli.options import echo_json, words_again
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
-from taccl_py.jsonio import canonical_json, read_json, write_all
+from taccl_py.jsonio import canonical_json
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline import Request
 from taccl_py.portfolio.build import Portfolio, PortfolioFile
 from taccl_py.portfolio.directory import calls_name
-from taccl_py.portfolio.swap import NOTES
+from taccl_py.portfolio.swap import NOTES, sole_user, swap_files
 from taccl_py.report.portfolio import portfolio_record, portfolio_tables
 from taccl_py.report.tables import PORTFOLIO_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
@@ -56,15 +57,15 @@ def synth_portfolio(
         events.stage("plans by switch")
         _add_switch_times(result, portfolio)
     if output is not None:
-        summary = output / NOTES / f"{stem}-summary.json"
-        stale = _written_before(summary) - set(names)
-        write_all(_texts(output, portfolio, names) | {summary: canonical_json({"format": PORTFOLIO_FORMAT, **result})})
+        summary = f"{NOTES}/{stem}-summary.json"
+        texts = _texts(portfolio, names) | {summary: canonical_json({"format": PORTFOLIO_FORMAT, **result})}
+        with sole_user(output):
+            stale = [file for name in _written_before(output, stem) for file in (name, _schedule_name(name))]
+            swap_files(output, texts, stale)
         remembered = verdicts()
         for member in portfolio.members:
             lowered = member.lowered
             remembered.remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
-        for name in stale:
-            (output / name).unlink(missing_ok=True)
     if as_json:
         echo_json(result)
         return
@@ -101,9 +102,12 @@ def _faster_by_switch(result: dict[str, Any]) -> str:
     )
 
 
-def _written_before(summary: Path) -> set[str]:
+def _written_before(output: Path, stem: str) -> list[str]:
     """Files of an earlier portfolio of the same stem, whose size ranges would overlap the new ones."""
-    return set(read_json(summary).get("files", ())) if summary.is_file() else set()
+    if not output.is_dir():
+        return []
+    name = re.compile(re.escape(stem) + "-[0-9]{13,}-[0-9]{13,}[.]xml")
+    return [path.name for path in output.iterdir() if name.fullmatch(path.name)]
 
 
 def _stem(portfolio: Portfolio, request: Request, options: LoweringOptions) -> str:
@@ -126,8 +130,12 @@ def _name(stem: str, member: PortfolioFile) -> str:
     return f"{stem}-{member.min_bytes:013d}-{member.max_bytes:013d}.xml"
 
 
-def _texts(output: Path, portfolio: Portfolio, names: Sequence[str]) -> dict[Path, str]:
+def _texts(portfolio: Portfolio, names: Sequence[str]) -> dict[str, str]:
     """Programs, and beside them in a folder that runtimes do not look into their schedules."""
     members = list(zip(names, portfolio.members, strict=True))
-    programs = {output / name: member.lowered.text for name, member in members}
-    return programs | {output / NOTES / f"{Path(n).stem}.json": write_schedule(m.schedule) for n, m in members}
+    programs = {name: member.lowered.text for name, member in members}
+    return programs | {_schedule_name(name): write_schedule(member.schedule) for name, member in members}
+
+
+def _schedule_name(name: str) -> str:
+    return f"{NOTES}/{Path(name).stem}.json"

@@ -118,8 +118,8 @@ def import_command(files: tuple[Path, ...], output: Path | None, as_json: bool, 
 
     FILES are one dump for each server, or one for all: a topology dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), a graph dump
     (NCCL_GRAPH_DUMP_FILE; only the links that its channels use), the output of nvidia-smi topo -m, rocm-smi --showtopo or
-    amd-smi topology, a networkx graph as node-link JSON (with switches), an input of TE-CCL, a topology that SCCL saved, or a TACCL
-    profile.
+    amd-smi topology, a networkx graph as node-link JSON (with switches), an input of TE-CCL, a topology that SCCL saved, a
+    configuration of SyCCL, or a TACCL profile.
 
     Switches, NICs and PCIe become ports. Rates are those that NCCL and RCCL count with; alphas are stated defaults until they
     are measured, and the topology's source says so. Dumps of several hosts of a rack whose GPUs one NVLink switch joins are one

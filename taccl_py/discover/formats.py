@@ -15,4 +15,5 @@ class DumpFormat(StrEnum):
     NETWORKX = "networkx"
     TECCL = "te-ccl"
     SCCL = "sccl"
+    SYCCL = "syccl"
     TACCL = "taccl"

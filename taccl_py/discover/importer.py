@@ -15,6 +15,7 @@ from taccl_py.discover.graphs import is_sccl, is_teccl, read_sccl, read_teccl
 from taccl_py.discover.node_link import read_node_link
 from taccl_py.discover.rates import ALPHA_SOURCE
 from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
+from taccl_py.discover.syccl import is_syccl, read_syccl
 from taccl_py.discover.xml_dump import are_trays, is_tray, parse_xml_root, read_graph_dump, read_topology_dumps
 from taccl_py.errors import InputError
 from taccl_py.jsonio import parse_json, read_text
@@ -102,6 +103,8 @@ def _recognise_json(text: str, path: str) -> DumpFormat:
         return DumpFormat.TECCL
     if is_sccl(value):
         return DumpFormat.SCCL
+    if is_syccl(value):
+        return DumpFormat.SYCCL
     if is_taccl_profile(value):
         return DumpFormat.TACCL
     if "nodes" in value and ("links" in value or "edges" in value):
@@ -110,7 +113,7 @@ def _recognise_json(text: str, path: str) -> DumpFormat:
         raise InputError("is a topology of this program already; use it as it is", path=path)
     raise InputError(
         "is JSON that is neither a networkx graph (nodes and links), nor of TE-CCL (TopologyParams or capacity), nor of SCCL "
-        "(sccl_type), nor a TACCL profile (gpus_per_node); correct it or name another file",
+        "(sccl_type) or SyCCL (hosts, topo and link_spec), nor a TACCL profile (gpus_per_node); correct it or name another file",
         path=path,
     )
 
@@ -239,6 +242,8 @@ def _whole(text: str, paths: Sequence[Path], form: DumpFormat, name: str, nodes:
         return read_node_link(parse_json(text, path), path, name)
     if form is DumpFormat.TECCL:
         return read_teccl(parse_json(text, path), path, name)
+    if form is DumpFormat.SYCCL:
+        return read_syccl(parse_json(text, path), path, name)
     if form is DumpFormat.SCCL:
         return read_sccl(parse_json(text, path), path, name, GPU_MODELS[gpu or _SCCL_GPU].link_gbps)
     return profile_topology(read_profile(paths[0]), nodes=1, connections={}, switches=[])

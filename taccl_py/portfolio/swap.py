@@ -1,4 +1,4 @@
-"""Swap of a directory: the new content is complete beside it before it takes its place, all at once.
+"""Swap of a directory of algorithm files: the new content is complete beside it before it takes its place, all at once.
 
 Whoever looks, and whoever is killed in the middle, finds the old content or the new one and no mixture. Where a file system cannot
 swap two directories in one step, the old one has another name for a moment, and the next installation gives it back its own.
@@ -33,7 +33,7 @@ def sole_user(folder: Path) -> Iterator[None]:
     InputError
         If the directory above cannot be read.
     """
-    folder = folder.resolve()
+    folder = _resolved(folder)
     above = next(one for one in folder.parents if one.exists())
     try:
         handle = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
@@ -54,10 +54,10 @@ def swap_files(folder: Path, texts: Mapping[str, str], gone: Collection[str]) ->
     Parameters
     ----------
     folder
-        The directory; it is made if it is not there. Where it cannot be moved, as it is a mount, or holds folders that are not ours,
-        files are written into it.
+        The directory; it is made if it is not there. Where it cannot be moved, as it is a mount, or somebody is in it, or it holds
+        folders that are not ours, files are written into it.
     texts
-        New files by name.
+        New files by name, those in the folder of our notes by that and their name.
     gone
         Names of files to be taken away; all others stay as they are, and so do folders.
 
@@ -66,7 +66,7 @@ def swap_files(folder: Path, texts: Mapping[str, str], gone: Collection[str]) ->
     InputError
         If something cannot be written; the directory is as it was then.
     """
-    folder = folder.resolve()
+    folder = _resolved(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError("is no directory; name another one", path=str(folder))
     if not _may_be_moved(folder):
@@ -90,6 +90,14 @@ def swap_files(folder: Path, texts: Mapping[str, str], gone: Collection[str]) ->
         shutil.rmtree(new, ignore_errors=True)
 
 
+def _resolved(folder: Path) -> Path:
+    """The directory that a name leads to; links that lead to themselves have none."""
+    try:
+        return folder.resolve()
+    except (OSError, RuntimeError):
+        raise InputError("is a link that leads to itself; name another directory", path=str(folder)) from None
+
+
 def _may_be_moved(folder: Path) -> bool:
     """Whether a directory holds algorithm files and nothing that is not to be copied: no folder but that of our notes."""
     if not folder.exists():
@@ -97,6 +105,9 @@ def _may_be_moved(folder: Path) -> bool:
     if folder.is_mount():
         return False
     try:
+        here = Path().resolve()
+        if folder in (here, *here.parents):  # who is in it would be left in the old one
+            return False
         return all(entry.name == NOTES for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
     except OSError:
         return False
@@ -129,6 +140,8 @@ def _fill(new: Path, folder: Path, texts: Mapping[str, str], gone: Collection[st
                 shutil.copytree(entry, new / entry.name, symlinks=True)
             elif entry.name not in texts and entry.name not in gone:
                 shutil.copy2(entry, new / entry.name, follow_symlinks=False)
+        for name in gone:
+            (new / name).unlink(missing_ok=True)
     write_all({new / name: text for name, text in texts.items()})
     if folder.is_dir():
         shutil.copystat(folder, new)

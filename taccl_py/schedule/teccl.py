@@ -1,12 +1,16 @@
-"""Schedules that TE-CCL wrote: AllGather of whole chunks, as what its solver of the model with copies prints.
+"""Schedules that TE-CCL wrote: AllGather of whole chunks, as its solver of the model with copies prints it, and AllToAll.
 
-``7-Flows`` has a line for each chunk that crosses a link, or a path over switches, in an epoch; ``6-Demand_Met`` names the GPUs.
+Of AllGather ``7-Flows`` has a line for each chunk that crosses a link, or a path over switches, in an epoch; ``6-Demand_Met`` names
+the GPUs. Of AllToAll ``8-Chunk paths`` (older files: ``7-chunk paths``) has for each chunk its destination and the ways of its parts,
+whose volumes are fractions of it; its flows repeat them, and equal ones only once (``teccl/solvers/alltoall.py`` of microsoft/TE-CCL).
 Sizes are not stated: times are in TE-CCL's epochs, one for a chunk on a link.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from taccl_py.collective import Collective, Kind
@@ -19,15 +23,22 @@ from taccl_py.topology.model import Link, Topology
 from taccl_py.units import BYTES_PER_MB
 
 _FLOWS, _DEMAND, _EPOCH = "7-Flows", "6-Demand_Met", "1-Epoch_Duration"
+_PATHS = ("8-Chunk paths", "7-chunk paths")
 _FLOW = re.compile(
     r"Chunk ([0-9]+) from ([0-9]+) traveled over ([0-9]+)->([0-9]+)(?: with volume ([0-9.eE+-]+))? in epoch ([0-9]+)(?: via switches .*)?"
 )
+_WANTED = re.compile(r"Demand at ([0-9]{1,9}) for chunk ([0-9]{1,9}) from ([0-9]{1,9}) met by epoch [0-9]+")
+_HOP = re.compile(
+    r"([0-9]{1,9})->([0-9]{1,9}) with volume ([0-9]+(?:[.][0-9]+)?(?:e-?[0-9]+)?) in epoch ([0-9]{1,9})(?: via switches .*)?"
+)
+# A chunk is cut into as many pieces at most; volumes are rounded, so that they may differ from pieces by that.
+_MOST_PIECES, _ROUNDING = 64, 1e-4
 _Flow = tuple[int, int, int, int, int]  # epoch, chunk, its source, from, to
 
 
 def is_teccl_schedule(text: str) -> bool:
     """Whether a text is a schedule that TE-CCL wrote."""
-    return text.lstrip()[:1] == "{" and f'"{_FLOWS}"' in text
+    return text.lstrip()[:1] == "{" and any(f'"{key}"' in text for key in (_FLOWS, *_PATHS))
 
 
 def read_teccl_schedule(text: str, path: str) -> Schedule:
@@ -43,10 +54,14 @@ def read_teccl_schedule(text: str, path: str) -> Schedule:
     Raises
     ------
     InputError
-        If a field or a flow is wrong, a GPU sends what it does not have, parts of chunks are sent, or it is no AllGather.
+        If a field, a flow or a way is wrong, a GPU sends what it does not have, an AllGather sends parts of chunks, an AllToAll sends
+        parts that are no whole pieces, or it is neither.
     """
     fields = Fields(parse_json(text, path), path)
     epoch_us = 1e6 * fields.number(_EPOCH, above=0.0)
+    paths = next((key for key in _PATHS if fields.has(key)), "")
+    if not fields.has(_DEMAND) and paths:
+        return _alltoall(fields, paths, epoch_us, path)
     ranks, chunks = _demand(fields)
     flows = sorted(_flow(fields, place, line) for place, line in enumerate(fields.items(_FLOWS)))
     collective = Collective(Kind.ALLGATHER, len(ranks), chunks)
@@ -64,15 +79,120 @@ def read_teccl_schedule(text: str, path: str) -> Schedule:
     return _schedule(collective, kept, epoch_us, path)
 
 
-def _schedule(collective: Collective, flows: list[tuple[int, int, int, int]], epoch_us: float, path: str) -> Schedule:
+def _alltoall(fields: Fields, paths: str, epoch_us: float, path: str) -> Schedule:
+    """Schedule of an AllToAll, whose chunks are cut into equal pieces that each go one way."""
+    wanted = fields.object(paths)
+    ways = {}
+    for name in wanted.names():
+        match = _WANTED.fullmatch(name)
+        if match is None:
+            wanted.fail(
+                name, "is no name as 'Demand at 1 for chunk 0 from 2 met by epoch 3'; give the file as TE-CCL wrote it"
+            )
+        dst, part, src = (int(match[number]) for number in (1, 2, 3))
+        ways[src, dst, part] = [_way(wanted, name, hops, src, dst) for hops in wanted.items(name)]
+    gpus = sorted({gpu for src, dst, _ in ways for gpu in (src, dst)})
+    parts: dict[tuple[int, int], list[int]] = {}
+    for src, dst, part in sorted(ways):
+        parts.setdefault((src, dst), []).append(part)
+    counts = {len(found) for found in parts.values()}
+    if len(counts) != 1 or len(parts) != len(gpus) * (len(gpus) - 1):
+        fields.fail(
+            paths,
+            "is no AllToAll, in which every GPU gets as many chunks of each other; only that and AllGather are converted",
+        )
+    pieces = _pieces(fields, paths, [volume for found in ways.values() for volume, _ in found])
+    count = counts.pop() * pieces
+    collective = Collective(Kind.ALLTOALL, len(gpus), count)
+    rank = {gpu: number for number, gpu in enumerate(gpus)}
+    flows = []
+    for (src, dst, part), found in ways.items():
+        first = (rank[src] * len(gpus) + rank[dst]) * count + parts[src, dst].index(part) * pieces
+        cells = iter(range(first, first + pieces))
+        if sum(round(volume * pieces) for volume, _ in found) != pieces:
+            fields.fail(paths, f"the ways of chunk {part} from {src} to {dst} do not carry one chunk together")
+        for volume, hops in found:
+            taken = [next(cells) for _ in range(round(volume * pieces))]
+            flows += [
+                (epoch, cell, _rank(fields, paths, rank, a), _rank(fields, paths, rank, b))
+                for epoch, a, b in hops
+                for cell in taken
+            ]
+    return _schedule(collective, sorted(flows), epoch_us, path, pieces)
+
+
+def _way(wanted: Fields, name: str, hops: Any, src: int, dst: int) -> tuple[float, list[tuple[int, int, int]]]:
+    """Volume of a part of a chunk, and its hops: epoch, from, to."""
+    found = list(_hops(wanted, name, hops))
+    places = [src, *(b for _, _, b, _ in found)]
+    in_order = all(one < other for one, other in pairwise(epoch for epoch, *_ in found))
+    if (
+        not found
+        or not in_order
+        or places[-1] != dst
+        or any(a != place for (_, a, _, _), place in zip(found, places, strict=False))
+    ):
+        wanted.fail(name, f"has a way that does not lead from {src} to {dst} epoch by epoch")
+    volumes = [volume for *_, volume in found]
+    if max(volumes) - min(volumes) > _ROUNDING:
+        wanted.fail(
+            name,
+            f"has a way that begins with {volumes[0]:g} of a chunk and goes on with {min(volumes[0], *volumes):g} or more of it",
+        )
+    return volumes[0], [(epoch, a, b) for epoch, a, b, _ in found]
+
+
+def _hops(wanted: Fields, name: str, hops: Any) -> Iterator[tuple[int, int, int, float]]:
+    for hop in hops if isinstance(hops, list) else [hops]:
+        match = _HOP.fullmatch(hop[1]) if isinstance(hop, list) and len(hop) == 2 and isinstance(hop[1], str) else None
+        if match is None:
+            wanted.fail(
+                name,
+                "has a hop that is not as [0, '1->5 with volume 1.0 in epoch 0']; give the file as TE-CCL wrote it",
+            )
+        yield int(match[4]), int(match[1]), int(match[2]), float(match[3])
+
+
+def _pieces(fields: Fields, paths: str, volumes: list[float]) -> int:
+    """Smallest number of pieces of a chunk of which every volume is a whole number."""
+    different = set(volumes)
+    for count in range(1, _MOST_PIECES + 1):
+        if all(
+            abs(volume * count - round(volume * count)) <= _ROUNDING * count and round(volume * count)
+            for volume in different
+        ):
+            return count
+    return fields.fail(
+        paths,
+        f"cuts chunks into parts that are no whole number of up to {_MOST_PIECES} equal pieces; let TE-CCL solve with longer epochs",
+    )
+
+
+def _rank(fields: Fields, paths: str, rank: dict[int, int], gpu: int) -> int:
+    if gpu not in rank:
+        fields.fail(
+            paths,
+            f"GPU {gpu} passes chunks on, and wants and has none itself; a schedule with GPUs outside of the collective is not converted",
+        )
+    return rank[gpu]
+
+
+def _schedule(
+    collective: Collective, flows: list[tuple[int, int, int, int]], epoch_us: float, path: str, pieces: int = 1
+) -> Schedule:
+    """Schedule of what is sent (epoch, chunk, from, to); a chunk of TE-CCL, so many pieces, occupies a link for an epoch."""
     pairs = sorted({(src, dst) for _, _, src, dst in flows})
-    links = tuple(Link(src, dst, 0.0, epoch_us) for src, dst in pairs)
+    links = tuple(Link(src, dst, 0.0, epoch_us / pieces) for src, dst in pairs)
     number = {pair: index for index, pair in enumerate(pairs)}
+    together: dict[tuple[int, ...], list[int]] = {}
+    for epoch, chunk, src, dst in flows:
+        together.setdefault((epoch, src, dst) if pieces > 1 else (epoch, src, dst, chunk), []).append(chunk)
     drafts = [
-        UntimedMessage(number[src, dst], (chunk,), float(epoch), float(epoch + 1)) for epoch, chunk, src, dst in flows
+        UntimedMessage(number[src, dst], tuple(chunks), float(epoch), float(epoch + 1))
+        for (epoch, src, dst, *_), chunks in together.items()
     ]
     try:
-        machine = Topology("te-ccl", f"links that {path} uses, one epoch for a chunk", (0,) * collective.num_ranks, (), links,
+        machine = Topology("te-ccl", f"links that {path} uses, one epoch for a chunk of TE-CCL", (0,) * collective.num_ranks, (), links,
                            chunk_costs=True)  # fmt: skip
         return build_schedule(machine, collective, BYTES_PER_MB, drafts)
     except InputError as error:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from taccl_py.collective import Collective, Kind
+from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.limits import Limits
@@ -16,6 +17,11 @@ from taccl_py.units import BYTES_PER_MB, relative_gap
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.bounds import Bound
+
+# Chunks per rank that any search can be asked for; no runtime has steps for more.
+_MOST_CHUNKS = 1 << 14
+# More than the first must arrive seldom enough: already a schedule of so many takes some ten seconds to write down and verify.
+_FEW_CHUNKS, _MOST_ARRIVALS = 512, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -164,3 +170,24 @@ class Engine(Protocol):
             See `taccl_py.errors`.
         """
         ...
+
+
+def require_few_chunks(demand: Demand) -> None:
+    """Refuse so many chunks that to write down and verify one answer takes longer than any search of them is worth.
+
+    Raises
+    ------
+    InputError
+        If more are asked for; its field is ``chunks_per_rank``.
+    """
+    chunks = demand.chunks_per_rank or 1
+    if chunks > _MOST_CHUNKS:
+        most = _MOST_CHUNKS
+    elif chunks > _FEW_CHUNKS and demand.collective(chunks).num_arrivals > _MOST_ARRIVALS:
+        most = max(_FEW_CHUNKS, _MOST_ARRIVALS // demand.collective(1).num_arrivals)
+    else:
+        return
+    raise InputError(
+        f"found {chunks} chunks a rank, at most {most} are possible for this machine and collective; ask for fewer",
+        field="chunks_per_rank",
+    )

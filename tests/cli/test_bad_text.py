@@ -136,5 +136,23 @@ def test_a_baseline_that_cannot_be_written_is_said_before_anything_is_computed(r
     refuse(2, ["suite.toml/b.json"], "regress", "accept", "suite.toml", "--baseline", "suite.toml/b.json")
 
 
-def test_more_chunks_than_any_search_can_do_are_refused_at_once(refuse):
-    refuse(2, ["--chunks", "at most 16384"], "synth", "ring:4", "allgather", "--chunks", "1000000")
+@pytest.mark.parametrize(
+    ("asked", "chunks", "most"),
+    [
+        (("ring:4", "allgather"), 1_000_000, 16384),
+        (("ring:4", "allgather"), 10_923, 10_922),
+        (("ndv2", "allgather", "--engine", "greedy"), 10_000, 2340),
+        (("ndv2", "alltoall", "--nodes", "2"), 2000, 512),
+        (("ndv4", "allreduce", "--nodes", "8", "--engine", "trees"), 2000, 512),
+    ],
+)
+def test_more_chunks_than_any_search_can_do_are_refused_at_once(refuse, monkeypatch, asked, chunks, most):
+    monkeypatch.setattr("taccl_py.runtime_search.load_engine", lambda _: pytest.fail("a search has begun"))
+    refuse(2, ["--chunks", f"found {chunks}", f"at most {most}"], "synth", *asked, "--chunks", str(chunks))
+
+
+def test_as_many_chunks_as_are_said_to_be_possible_are_searched(taccl):
+    ended = taccl(
+        "synth", "ring:2", "alltoall", "--chunks", "16384", "--engine", "templates", "--only-schedule", "--json"
+    )
+    assert (ended.code, ended.json["chunks_per_rank"]) == (0, 16384)

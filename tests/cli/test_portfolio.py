@@ -7,12 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+import taccl_py.portfolio.swap as swap
 from taccl_py import in_network
 from taccl_py.errors import LimitReached
 from taccl_py.lowering.msccl_xml import parse_xml
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
 from taccl_py.verify.schedule import verify_schedule
+from tests.cli.running import tree
 
 RANGE = ("--sizes", "1KiB:64MiB", "--time-limit", "15")
 
@@ -99,6 +101,39 @@ def test_made_again_the_files_replace_the_old_ones(taccl, folder):
     record = json.loads((folder / "algos/taccl/allgather-0004-both-executor-ring-4-summary.json").read_text())
     assert sorted(path.name for path in (folder / "algos").glob("*.xml")) == record["files"]
     assert record["ranges"][-1]["max_bytes"] == 2 << 20
+    schedules = {path.name for path in (folder / "algos" / "taccl").iterdir()} - {
+        "allgather-0004-both-executor-ring-4-summary.json"
+    }
+    assert schedules == {name.replace(".xml", ".json") for name in record["files"]}
+
+
+def test_the_directory_is_swapped_whole(taccl, folder, monkeypatch):
+    """The swap is tested by kills; here that all files go into it at once, and that one that fails leaves all old ones."""
+    asked = ("synth", "ring:4", "allgather", "-o", "algos", "--time-limit", "1", "--sizes")
+    assert taccl(*asked, "1KiB:1KiB").code == 0
+    before, was = tree(folder), (folder / "algos").stat().st_ino
+    with monkeypatch.context() as patched:
+        patched.setattr(swap, "_swap", cannot)
+        ended = taccl(*asked, "2KiB:4KiB")
+    assert (ended.code, "algos: cannot be written" in ended.err) == (2, True)
+    assert tree(folder) == before
+    assert taccl(*asked, "2KiB:4KiB").code == 0
+    assert (folder / "algos").stat().st_ino != was
+    assert not tree(folder).keys() & before.keys() - {"algos/taccl/allgather-0004-both-executor-ring-4-summary.json"}
+
+
+def cannot(_new, _folder):
+    raise OSError(28, "No space left on device")
+
+
+def test_where_somebody_is_files_are_written_one_by_one(taccl, folder):
+    """A shell in a directory that is swapped would be in one that is gone."""
+    was = folder.stat().st_ino
+    for sizes in ("1KiB:1KiB", "2KiB:4KiB"):
+        assert taccl("synth", "ring:4", "allgather", "-o", ".", "--time-limit", "1", "--sizes", sizes).code == 0
+    assert folder.stat().st_ino == was
+    record = json.loads((folder / "taccl/allgather-0004-both-executor-ring-4-summary.json").read_text())
+    assert sorted(path.name for path in folder.glob("*.xml")) == record["files"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.cli.running import tree
+from tests.cli.running import run_apart, tree
 from tests.cli.test_regress import finished, killed_at_random
 
 SUITE = """
@@ -82,6 +82,41 @@ def test_what_cannot_be_is_in_the_index_with_its_reason_and_the_rest_is_kept(tac
 def test_bad_input_is_refused(refuse, suite, arguments, words):
     (suite / "unknown.toml").write_text(SUITE.replace("ring:4", "ndv9"))
     refuse(2, words, "sweep", *arguments)
+
+
+# Interrupts itself, as Ctrl-C does, when it begins with its third instance.
+INTERRUPTED = """
+import os, signal
+import taccl_py.campaign.work as work
+from taccl_py.cli import main
+
+synthesize, begun = work.synthesize, 0
+
+
+def interrupted(*given):
+    global begun
+    begun += 1
+    if begun == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not given[0].options.limits.stop.is_set():
+            pass
+    return synthesize(*given)
+
+
+work.synthesize = interrupted
+main()
+"""
+
+
+def test_interrupted_it_says_what_is_kept_and_the_same_command_goes_on(taccl, suite):
+    ended = run_apart(*SWEEP, cwd=suite, command=("-c", INTERRUPTED))
+    assert (ended.code, ended.out) == (130, "")
+    assert (
+        ended.sentence == "interrupted after 2 of 6 instances; they are kept, and the same command goes on from there"
+    )
+    assert len(finished(suite / "catalogue")) == 2
+    again = taccl(*SWEEP, "--json")
+    assert (again.code, again.json["computed"], len(again.json["results"])) == (0, 4, 6)
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])

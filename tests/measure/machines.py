@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from taccl_py.discover.graphs import read_node_link
+from taccl_py.discover.node_link import read_node_link
 from taccl_py.topology.machines import formula_topology
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.topology.template import (

@@ -1,6 +1,7 @@
 """Swaps of directories: whoever is killed in the middle has lost nothing."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from taccl_py.errors import InputError
 from tests.cli.running import environment, tree
 from tests.patience import HANGS_SECONDS
 
-OLD, NEW = {"a.xml": "old a", "b.xml": "old b"}, {"a.xml": "new a", "c.xml": "new c"}
+OLD = {"a.xml": "old a", "b.xml": "old b", "taccl/b.json": "old"}
+NEW = {"a.xml": "new a", "c.xml": "new c", "taccl/c.json": "new"}
 KEPT = {"taccl/notes.json": b"mine"}
 
 # Ends itself as `kill -9` would, before the n-th step that changes something on the disk.
@@ -43,7 +45,7 @@ swap._exchange = told
 folder = Path("algos")
 with swap.sole_user(folder):
     sys.addaudithook(counted)
-    swap.swap_files(folder, {"a.xml": "new a", "c.xml": "new c"}, ["a.xml", "b.xml"])
+    swap.swap_files(folder, {"a.xml": "new a", "c.xml": "new c", "taccl/c.json": "new"}, ["a.xml", "b.xml", "taccl/b.json"])
 number = 9999
 print("done")
 """
@@ -132,13 +134,15 @@ def test_of_two_at_once_one_wins_whole(folder):
     for _ in range(5):
         both = [
             subprocess.Popen(
-                [sys.executable, "-c", script.replace("new ", f"{who} "), "0", "exchange"], cwd=folder.parent, env=environment()
+                [sys.executable, "-c", re.sub("new( |(?=\"))", rf"{who}\1", script), "0", "exchange"], cwd=folder.parent, env=environment()
             )
             for who in ("one", "two")
         ]  # fmt: skip
         assert [each.wait(HANGS_SECONDS) for each in both] == [0, 0]
         found = tree(folder)
-        assert found in [whole({"a.xml": f"{who} a", "c.xml": f"{who} c"}) for who in ("one", "two")]
+        assert found in [
+            whole({"a.xml": f"{who} a", "c.xml": f"{who} c", "taccl/c.json": who}) for who in ("one", "two")
+        ]
         assert os.listdir(folder.parent) == ["algos"]
 
 
@@ -158,3 +162,11 @@ def test_folders_of_others_are_neither_copied_nor_moved(tmp_path):
     swap.swap_files(tmp_path / "place", {"a.xml": "new"}, [])
     assert ((tmp_path / "place").stat().st_ino, theirs.stat().st_ino) == before
     assert (tmp_path / "place" / "a.xml").read_text(encoding="utf-8") == "new"
+
+
+def test_a_link_to_itself_is_refused(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match="leads to itself"):
+        swap.swap_files(tmp_path / "loop", {"a.xml": "new"}, [])
+    with pytest.raises(InputError, match="leads to itself"), swap.sole_user(tmp_path / "loop"):
+        pass

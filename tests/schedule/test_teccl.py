@@ -1,9 +1,10 @@
-"""Schedules in TE-CCL's words become schedules that gather everything, and programs that the verifier accepts."""
+"""Schedules in TE-CCL's words become schedules that move everything, and programs that the verifier accepts."""
 
 import json
 
 import pytest
 
+from taccl_py.collective import Kind
 from taccl_py.conversion import convert_and_verify
 from taccl_py.errors import InputError
 from taccl_py.runtimes import RUNTIMES
@@ -64,6 +65,87 @@ def test_ways_over_switches_and_flows_that_nobody_needs_are_read():
     ],
 )
 def test_what_is_no_allgather_of_whole_chunks_is_refused(text, words):
+    with pytest.raises(InputError, match=words) as error:
+        read_teccl_schedule(text, "s.json")
+    assert "s.json" in str(error.value)
+
+
+def alltoall(gpus=(0, 1, 2), chunks=1, *, ways=None, key="8-Chunk paths"):
+    """An AllToAll on a full mesh as TE-CCL writes it; of the chunks between the first two a quarter goes round by the third."""
+    found = {}
+    for src in gpus:
+        for place, dst in enumerate(gpus):
+            for part in range(chunks if src != dst else 0):
+                number = place + part * len(gpus)  # chunks are numbered by destination
+                direct = [[[part, f"{src}->{dst} with volume 1.0 in epoch {part}"]]]
+                if (src, dst) == gpus[:2]:
+                    direct = [
+                        [[part, f"{src}->{dst} with volume 0.75 in epoch {part} via switches 9"]],
+                        [
+                            [part, f"{src}->{gpus[2]} with volume 0.25 in epoch {part}"],
+                            [part + 1, f"{gpus[2]}->{dst} with volume 0.24999999999999994 in epoch {part + 1}"],
+                        ],
+                    ]
+                found[f"Demand at {dst} for chunk {number} from {src} met by epoch {part + 1}"] = direct
+    return json.dumps({"1-Epoch_Duration": 2e-6, "7-Flows": [], key: ways if ways is not None else found})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chunks", "key"), [((0, 1, 2), 1, "8-Chunk paths"), ((3, 5, 8, 9), 2, "7-chunk paths")]
+)
+def test_an_alltoall_is_read_by_the_ways_of_its_pieces(gpus, chunks, key):
+    schedule = read_teccl_schedule(alltoall(gpus, chunks, key=key), "s.json")
+    assert verify_schedule(schedule) == ()
+    assert (schedule.collective.kind, schedule.collective.num_ranks) == (Kind.ALLTOALL, len(gpus))
+    assert schedule.collective.chunks_per_rank == 4 * chunks  # quarters are the smallest parts
+    links = schedule.topology.links
+    last = 4 * chunks + 3  # piece of what goes from rank 0 to 1
+    ways = [
+        {(links[m.link].src, links[m.link].dst) for m in schedule.messages if last - i in m.chunks}
+        for i in (0, 1, 2, 3)
+    ]
+    assert ways == [{(0, 2), (2, 1)}] + [{(0, 1)}] * 3
+    # A whole chunk occupies a link for an epoch of 2 us; the quarter goes before or after one on two links.
+    assert 2.0 * chunks + 0.5 - 1e-9 <= schedule.makespan_us <= 2.0 * chunks + 2 * 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("runtime", ["executor", "rccl", "legacy"])
+def test_an_alltoall_is_converted_to_a_program(runtime):
+    found = convert_and_verify(alltoall(), "s.json", RUNTIMES[runtime])
+    assert (found.program.kind, found.verdict.violations) == (Kind.ALLTOALL, ())
+
+
+def only(ways):
+    both = {"Demand at 0 for chunk 0 from 1 met by epoch 0": [[[0, "1->0 with volume 1.0 in epoch 0"]]]}
+    return alltoall(ways=both | {"Demand at 1 for chunk 1 from 0 met by epoch 0": ways})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (alltoall(ways={"chunk 0": []}), "is no name as"),
+        (alltoall(ways={}), "is no AllToAll"),
+        (
+            alltoall(
+                ways={"Demand at 0 for chunk 0 from 1 met by epoch 0": [[[0, "1->0 with volume 1.0 in epoch 0"]]]}
+            ),
+            "is no AllToAll",
+        ),
+        (only([[[0, "0->1 with volume 0.5 in epoch 0"]]]), "do not carry one chunk"),
+        (only([[[0, "0->2 with volume 1.0 in epoch 0"]]]), "does not lead from 0 to 1"),
+        (only([[[1, "0->2 with volume 1.0 in epoch 1"], [0, "2->1 with volume 1.0 in epoch 0"]]]), "epoch by epoch"),
+        (
+            only([[[0, "0->2 with volume 1.0 in epoch 0"], [1, "2->1 with volume 1.0 in epoch 1"]]]),
+            "GPU 2 passes chunks on",
+        ),
+        (only([[[0, "0->1 with volume 0.5 in epoch 0"], [1, "1->1 with volume 0.2 in epoch 1"]]]), "begins with 0.5"),
+        (only([[[0, "0->1 with volume 0.123457 in epoch 0"]]]), "no whole number of up to 64"),
+        (only([[]]), "does not lead"),
+        (only([[[0, "0->1"]]]), "has a hop that is not as"),
+        (only(["x"]), "has a hop that is not as"),
+    ],
+)
+def test_what_is_no_alltoall_is_refused(text, words):
     with pytest.raises(InputError, match=words) as error:
         read_teccl_schedule(text, "s.json")
     assert "s.json" in str(error.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
 from taccl_py.solvers.limits import Deadline
@@ -63,9 +62,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
 def _require_few(demand: Demand) -> None:
     """Refuse chunk counts at which one template takes longer than any time limit, before the first is made."""
     chunks = demand.chunks_per_rank or 1
-    collective = demand.collective(chunks)
-    ways = 1 if collective.kind in (Kind.ALLTOALL, Kind.SCATTER, Kind.GATHER) else collective.num_ranks - 1
-    arrivals = collective.num_chunks * ways
+    arrivals = demand.collective(chunks).num_arrivals
     if chunks > 1 and arrivals > _MOST_ARRIVALS:
         raise InputError(
             f"{chunks} chunks a rank are {arrivals} arrivals of chunks, and engine templates times {_MOST_ARRIVALS} at most; "
