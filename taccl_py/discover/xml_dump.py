@@ -70,10 +70,12 @@ def read_topology_dumps(roots: Sequence[Element], paths: Sequence[str]) -> Box:
     Raises
     ------
     InputError
-        If an element or an attribute is wrong, or a file is an input of NCCL (``NCCL_TOPO_FILE``) and no dump.
+        If an element or an attribute is wrong, a file is an input of NCCL (``NCCL_TOPO_FILE``) and no dump, or a host has no NVLink to
+        the others.
     """
     for root, path in zip(roots, paths, strict=True):
         _require_dump(root, path)
+    _require_joined(roots, paths[0])
     return _TopologyDump(len(_hosts(roots)) > 1).read(roots, paths)
 
 
@@ -114,6 +116,23 @@ def _gpus_of_hosts(roots: Sequence[Element]) -> dict[str, int]:
         counts = Counter(_host(cpu, number) for cpu in root.findall("cpu") for _ in cpu.iter("gpu"))
         found |= {host: max(count, found.get(host, 0)) for host, count in counts.items()}
     return found
+
+
+def _require_joined(roots: Sequence[Element], path: str) -> None:
+    """Refuse one dump of several hosts of which one has no NVLink: NCCL writes none, as it joins only hosts that a switch joins."""
+    linked: dict[str, bool] = {}
+    for number, root in enumerate(roots):
+        for cpu in root.findall("cpu"):
+            if cpu.find(".//gpu") is not None:
+                host = _host(cpu, number)
+                linked[host] = linked.get(host, False) or cpu.find(".//nvlink") is not None
+    apart = next((host for host, has in linked.items() if not has), None)
+    if len(linked) > 1 and apart is not None:
+        raise InputError(
+            f"host {apart} has no NVLink, so that only NICs join it to the other hosts; dump the topology of each host in a job on it "
+            "alone, and import those files together",
+            path=path,
+        )
 
 
 def _require_dump(root: Element, path: str) -> None:

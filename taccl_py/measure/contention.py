@@ -37,6 +37,7 @@ _SURE_MESSAGES = 32  # so that it does not matter when its flows start
 _CLEAN = 1.02  # a port that makes a set slower by less does not hide another
 _COST_MESSAGES = 16  # of each flow, when the cost of a port is measured: more, so that it does not matter who starts
 _TIMES_A_PORT = 3  # experiments that tell the cost of a port, at each of two to four sizes
+_OBVIOUSLY = 3.0  # times as much later than what is late, on average, needs no other experiments
 _FAIR = 1.025  # flows that differ by less took turns; one message less is 3 % of those that one cost is measured with
 _DEALS = 3  # ways in which the membership of a sender is tried
 _LEAST_SLOWER, _DEVIATIONS = 1.08, 4.0  # times that differ by less, or by fewer deviations, are the same
@@ -135,6 +136,7 @@ class PortSearch:
         self._slower = slower
         self._costs = costs
         self._ports: list[FoundPort] = []
+        self._times_us: dict[tuple[tuple[MeasuredFlow, ...], int], tuple[float, ...]] = {}
         self._scopes: dict[str, list[MeasuredFlow]] = {}
         for flow in sorted(costs):
             self._scopes.setdefault(scope_of(flow), []).append(flow)
@@ -192,6 +194,8 @@ class PortSearch:
             if not self._unexplained(group):
                 return
             least = self._shrink(list(group))
+            if not self._is_sure(least):
+                return
             members = self._members(least, links)
             known = [port.links for port in self._ports]
             if members in known:
@@ -254,11 +258,31 @@ class PortSearch:
         # Flows that take turns start up to one message apart, which says nothing about how fast they then are.
         return self._lateness(group, _SURE_MESSAGES) > self._slower
 
+    def _is_sure(self, group: Sequence[MeasuredFlow]) -> bool:
+        """Whether a smallest set that was found late among many, of which chance makes some late, is so in other experiments too.
+
+        One flow of many is always late by chance, so they must also be late on average: in a smallest set none is without need.
+        """
+        first = self._factors(group, EXPECTED_MESSAGES)  # known from the search
+        if sum(first) / len(first) > 1 + _OBVIOUSLY * (self._slower - 1):
+            return True
+        factors = [sorted(self._factors(group, _SURE_MESSAGES + extra)) for extra in (1, 2, 3)]
+        last = sorted(late[-1] for late in factors)
+        typical = sorted(sum(late) / len(late) for late in factors)
+        return last[1] > self._slower and typical[1] > (1 + self._slower) / 2
+
     def _lateness(self, group: Sequence[MeasuredFlow], messages: int) -> float:
         """By which factor some flow of a group takes longer than is known why."""
-        times = self._counted.times_us(group, self._large_bytes, messages)
+        return max(self._factors(group, messages))
+
+    def _factors(self, group: Sequence[MeasuredFlow], messages: int) -> list[float]:
+        """By which factor each flow of a group takes longer than is known why."""
+        asked = tuple(group), messages
+        if asked not in self._times_us:
+            self._times_us[asked] = self._counted.times_us(group, self._large_bytes, messages)
+        times = self._times_us[asked]
         expected = expected_us(group, self._costs, self._ports, messages, self._large_bytes)
-        return max(time / limit for time, limit in zip(times, expected, strict=True))
+        return [time / limit for time, limit in zip(times, expected, strict=True)]
 
     def _predicted_us(self, group: Sequence[MeasuredFlow]) -> list[float]:
         """Longest that each flow should take, as far as known."""

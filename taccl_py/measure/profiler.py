@@ -26,6 +26,7 @@ from taccl_py.topology.template import AlphaBeta
 SIZES_BYTES = (64, 1024, 16_384, 262_144, 1_048_576, 4_194_304)
 _SCREEN_BYTES = 1_048_576, 64
 _ALIKE, _DEVIATIONS = 1.04, 4.0  # links whose times differ by less, or by fewer deviations, are of one class
+_MANY = 8  # values of which a deviation is told
 _SERIAL, _MOST_SERIAL = 8, 256  # messages one after the other, over which a start that is not quite common is spread
 _LEAST_US = 300.0  # that they take together, if so many are enough
 
@@ -144,7 +145,7 @@ class _MachineSurvey:
         if self._all_pairs:
             self._screened = [_Class((), [flow]) for flow in links]
         else:
-            self._screen(links, max(_ALIKE, 1 + _DEVIATIONS * spread))
+            spread = max(spread, self._screen(links, max(_ALIKE, 1 + _DEVIATIONS * spread)))
         counted.stage = "alpha and beta"
         for one in self._screened:
             taken = [self._sample(one.members[len(one.members) // 2], size) for size in self._sizes_bytes]
@@ -222,10 +223,14 @@ class _MachineSurvey:
                 return False
         return True
 
-    def _screen(self, links: Sequence[MeasuredFlow], alike: float) -> None:
-        """Sort links into classes that take as long as each other, at a large size and at a small one."""
+    def _screen(self, links: Sequence[MeasuredFlow], alike: float) -> float:
+        """Sort links into classes that take as long as each other, at a large size and at a small one.
+
+        Returns the relative deviation of times of links of the largest class, which are more than those of one link were.
+        """
+        taken: dict[MeasuredFlow, tuple[Sample, ...]] = {}
         for flow in links:
-            samples = tuple(self._sample(flow, size) for size in self._screen_bytes)
+            samples = taken[flow] = tuple(self._sample(flow, size) for size in self._screen_bytes)
             for one in self._screened:
                 ratios = [mine.message_us / other.message_us for mine, other in zip(samples, one.samples, strict=True)]
                 if all(1 / alike < ratio < alike for ratio in ratios):
@@ -233,6 +238,8 @@ class _MachineSurvey:
                     break
             else:
                 self._screened.append(_Class(samples, [flow]))
+        largest = max((one.members for one in self._screened), key=len)
+        return _deviation([math.log(taken[flow][0].message_us) for flow in largest])
 
     def _merge(self, spread: float) -> None:
         """Make one class of those whose times differ by no more than noise explains, at sizes that did not tell them apart.
@@ -289,6 +296,14 @@ class _Class:
 
     samples: tuple[Sample, ...]
     members: list[MeasuredFlow]
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Standard deviation, by the middle one of the distances from the middle; 0 of a few."""
+    if len(values) < _MANY:
+        return 0.0
+    middle = sorted(values)[len(values) // 2]
+    return 1.4826 * sorted(abs(value - middle) for value in values)[len(values) // 2]
 
 
 def _cost_of_two(samples: Sequence[Sample]) -> AlphaBeta:

@@ -169,6 +169,21 @@ def test_a_rank_without_nvlink_does_not_reach_the_other_host(imported):
     assert node.inside is Medium.PCIE
 
 
+@pytest.mark.parametrize("without", [(4, 5, 6, 7), tuple(range(8))])
+def test_a_host_without_nvlink_is_a_server_of_its_own(imported, without):
+    """NCCL writes no such dump: it makes one system only of hosts that an NVLink switch joins. Dumps of each host are joined by NICs."""
+    text = dumps.system(*dumps.tray("0xa1", without=without), *dumps.tray("0xb2", 4, first_net=4, without=without))
+    with pytest.raises(
+        InputError, match=f"host {'0xb2' if 0 not in without else '0xa1'} has no NVLink.*import those files together"
+    ):
+        imported(text)
+    machine = imported(
+        *(dumps.system(*dumps.tray(host, without=gone)) for host, gone in (("0xa1", ()), ("0xb2", (0, 1, 2, 3))))
+    ).topology
+    assert (machine.num_nodes, machine.num_ranks) == (2, 8)
+    assert any(machine.node_of[k.src] != machine.node_of[k.dst] for k in machine.links)
+
+
 def test_ranks_of_hosts_may_be_dealt_out_in_turn(imported):
     cpus = [*dumps.tray("0x1", gpus=2), *dumps.tray("0x2", gpus=2)]
     ranks = iter((0, 2, 1, 3))

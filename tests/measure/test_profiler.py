@@ -199,10 +199,23 @@ def test_what_nodes_share_beyond_themselves_is_not_overlooked():
 @pytest.mark.parametrize(
     ("name", "nodes", "classes"), [("full:8", 1, 1), ("ndv2", 2, 3), ("switch:8", 1, 1), ("torus:4x4", 1, 1)]
 )
-@pytest.mark.parametrize(("noise", "seed"), [(0.02, 0), (0.05, 1), (0.1, 2)])
-def test_noise_makes_no_classes(name, nodes, classes, noise, seed):
+@pytest.mark.parametrize(
+    ("noise", "seed"), [(0.02, 0), (0.05, 1), (0.1, 2), (0.05, 20), (0.05, 21), (0.05, 22), (0.1, 21), (0.1, 22)]
+)
+def test_noise_makes_no_classes_and_no_ports(name, nodes, classes, noise, seed):
+    """With seeds for which it did before classes were told by all links, and ports confirmed by the average of their flows."""
     machine = load_topology(name, nodes)
-    assert len(profile(Counted(EmulatedBench(machine, noise, seed))).lines) == classes
+    found = profile(Counted(EmulatedBench(machine, noise, seed)))
+    assert len(found.lines) == classes
+    assert felt_ports(found.topology).keys() == felt_ports(machine).keys()
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("full:8", 1), ("ndv2", 2), ("torus:4x4", 1)])
+@pytest.mark.parametrize("seed", [20, 21, 23])
+def test_even_much_noise_makes_no_ports_and_hides_none(name, nodes, seed):
+    machine = load_topology(name, nodes)
+    found = profile(Counted(EmulatedBench(machine, 0.2, seed)))
+    assert felt_ports(found.topology).keys() == felt_ports(machine).keys()
 
 
 def test_classes_that_differ_stay_apart():
