@@ -476,9 +476,10 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns:
 
 
 def verified_where_safe(
-    program: Program, runtime: Runtime, verify: ProgramVerifier = verify_program
+    program: Program, runtime: Runtime, verify: ProgramVerifier | None = None
 ) -> tuple[Program, str, ProgramVerdict]:
     """The program for sizes at which it does not stop, if there are any, its text, and what the verifier says of that."""
+    verify = verify or verify_program
     text = emit_xml(program, runtime)
     verdict = verify(text, runtime, kind=program.kind)
     safe = verdict.facts.safe_max_bytes if verdict.facts is not None else None
