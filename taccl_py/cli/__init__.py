@@ -154,6 +154,9 @@ def _run(arguments: list[str]) -> int:
         if found is None or ("--debug" in arguments and not isinstance(error, click.Abort | KeyboardInterrupt)):
             raise
         _complain(found[0])
+        # Python ends itself by SIGINT where an interrupt once left a string that was being executed, as in the making of a dataclass,
+        # although it was caught; the next string resets that.
+        exec("")
         return found[1]
     return result if isinstance(result, int) else 0
 
