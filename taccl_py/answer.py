@@ -106,6 +106,8 @@ class Answer:
         Runtime profile under which it was searched and is lowered; the neutral one is links and ports alone.
     runners_up
         Other schedules, of which lowering takes one where its program is faster.
+    fixed_chunks
+        The chunks are the user's, a sketch's, or what the restricted bound is for: lowering does not cut them.
     stage_seconds
         Wall-clock seconds of every stage of the search.
     """
@@ -118,6 +120,7 @@ class Answer:
     runtime: Runtime
     profile: RuntimeProfile
     runners_up: tuple[Schedule, ...]
+    fixed_chunks: bool
     stage_seconds: Mapping[str, float]
 
     @property

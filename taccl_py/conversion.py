@@ -31,12 +31,15 @@ class Conversion:
         What the verifier found.
     notes
         What was changed, one clause each.
+    runtime
+        Runtime for which it is ready.
     """
 
     program: Program
     text: str
     verdict: ProgramVerdict
     notes: tuple[str, ...]
+    runtime: Runtime
 
 
 def convert_and_verify(
@@ -80,7 +83,8 @@ def convert_and_verify(
         lowered = lower_and_verify(
             read_teccl_schedule(text, path), LoweringOptions(runtime, placement or CallPlacement.BOTH)
         )
-        return Conversion(lowered.program, lowered.text, lowered.verdict, ("the schedule of TE-CCL was lowered",))
+        note = "the schedule of TE-CCL was lowered"
+        return Conversion(lowered.program, lowered.text, lowered.verdict, (note,), runtime)
     file = read_foreign(text, path, kind=kind, origin=origin)
     refusals: dict[bool, InvalidArtifact | LoweringError] = {}
     for options in conversions(file, runtime, placement):
@@ -115,4 +119,4 @@ def _convert_once(file: ForeignFile, path: str, options: ConvertOptions, verify:
         return replace(found, notes=(*found.notes, early))
     notes += ["fused steps are taken apart, for with them the program would stop or be wrong"] * options.unfused
     notes += ["rrc adds to what lies at its destination, as TACCL means it"] * options.adds_to_target
-    return Conversion(program, text, verdict, tuple(notes))
+    return Conversion(program, text, verdict, tuple(notes), options.runtime)

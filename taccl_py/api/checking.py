@@ -12,7 +12,7 @@ from taccl_py.api.policy import runtime_named
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, Violation
 from taccl_py.jsonio import format_of, parse_json, read_text
-from taccl_py.runtimes import MSCCLPP, Runtime
+from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.schedule.group import GroupSchedule
 from taccl_py.schedule.group_files import read_group
@@ -46,7 +46,7 @@ def check(
     kind, root
         Collective and root that it must be for, if that matters.
     runtime
-        Runtime whose rules an XML file must keep: ``executor``, ``rccl`` or ``legacy``; what `lower` made knows its own.
+        Runtime whose rules an XML file must keep: ``executor``, ``rccl`` or ``legacy``; what `lower` and `convert` made knows its own.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def check(
             return verify_plan(what.text, "plan.json", kind=wanted, root=root).violations
         return verify_program(what.text, runtime_named(what.runtime, None), kind=wanted, root=root).violations
     if not isinstance(what, str | Path):
-        return _conversion_violations(what, target, wanted, root)
+        return _conversion_violations(what, wanted, root)
     file = path_of(what)
     text, name = read_text(file), str(file)
     if file.suffix != ".json" and text.lstrip()[:1] != "{":
@@ -83,13 +83,11 @@ def check(
     return verify_any(read_schedule(text, name), kind=wanted, root=root)
 
 
-def _conversion_violations(
-    what: Conversion, runtime: Runtime, kind: Kind | None, root: int | None
-) -> tuple[Violation, ...]:
+def _conversion_violations(what: Conversion, kind: Kind | None, root: int | None) -> tuple[Violation, ...]:
     from taccl_py.conversion import Conversion
 
     if isinstance(what, Conversion):
-        return verify_program(what.text, runtime, kind=kind, root=root).violations
+        return verify_program(what.text, what.runtime, kind=kind, root=root).violations
     raise InputError(
         f"found {type(what).__name__}, an Answer, a Schedule, what lower made or a file is needed",
         path="arguments", field="what",

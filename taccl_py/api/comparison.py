@@ -49,7 +49,7 @@ def compare(  # noqa: PLR0913 - keywords with defaults, as the command's options
 
     Returns
     -------
-    Comparison
+    BaselineComparison
         ``rows``, one for each size, with predicted times in microseconds: ours, every baseline, what NCCL would choose, and the bound.
 
     Raises

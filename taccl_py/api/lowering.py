@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from taccl_py.answer import OF_FIXED_CHUNKS, Answer, Scope
+from taccl_py.answer import Answer, Scope
 from taccl_py.api.arguments import kind_of, names_arguments, path_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import AUTO, known_runtime, placement_of, runtime_named
@@ -175,9 +175,7 @@ def lower(
         RUNTIMES[name], placement_of(placement), _protocol(protocol), _instances(instances)
     )  # fmt: skip
     if isinstance(found, Answer):
-        _, choice = lower_synthesis(
-            _synthesis(found), options, profile, instances, fixed_chunks=found.bound(Scope.RESTRICTED) is not None
-        )
+        _, choice = lower_synthesis(_synthesis(found), options, profile, instances, fixed_chunks=found.fixed_chunks)
     else:
         choice = lower_schedule(schedule, options, profile, instances)
     lowered = choice.lowered
@@ -185,11 +183,6 @@ def lower(
         lowered.text, choice.schedule, lowered.program, name, profile, choice.instances, lowered.replay.makespan_us,
         choice.runtime_us,
     )  # fmt: skip
-
-
-def has_fixed_chunks(sketch: str, chunks: int | None, engine: str) -> bool:
-    """Whether chunks are the user's, a sketch's, or what the engine's bound is for, so that lowering does not cut them."""
-    return bool(sketch or chunks or engine in OF_FIXED_CHUNKS)
 
 
 def _synthesis(answer: Answer) -> Synthesis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taccl_py.answer import OF_FIXED_CHUNKS
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.runtimes import EXECUTOR, MSCCLPP, RCCL, RUNTIMES, Runtime
@@ -33,6 +34,11 @@ def default_engine(sketch: str, solver: str, *, ranged: bool = False) -> str:
         Whether algorithms for a range of sizes are wanted.
     """
     return "milp" if (sketch or solver != AUTO) and not ranged else AUTO
+
+
+def has_fixed_chunks(sketch: str, chunks: int | None, engine: str) -> bool:
+    """Chunks are the user's, a sketch's, or what the engine's bound is for, so that lowering does not cut them."""
+    return bool(sketch or chunks or engine in OF_FIXED_CHUNKS)
 
 
 def default_seconds(engine: str, *, longer: bool) -> float:

@@ -57,7 +57,7 @@ def run(
 
     Returns
     -------
-    Outcome
+    CallOutcome
         ``num_wrong`` elements, ``first_wrong``, and ``time_us`` of this process, in microseconds, which tells nothing of GPUs.
 
     Raises

@@ -15,6 +15,7 @@ from taccl_py.api.policy import (
     AUTO,
     default_engine,
     default_seconds,
+    has_fixed_chunks,
     known_runtime,
     placement_of,
     require_of_engine,
@@ -206,7 +207,7 @@ def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: E
     )
     return Answer(
         schedule, found, synthesis.proof, ended, provenance, runtime, profile, synthesis.runners_up,
-        dict(synthesis.stage_seconds),
+        has_fixed_chunks(request.sketch, request.chunks_per_rank, request.engine), dict(synthesis.stage_seconds),
     )  # fmt: skip
 
 
@@ -290,7 +291,7 @@ def bound(
     runtime: str = AUTO,
     runtime_profile: str = AUTO,
 ) -> tuple[ScopedBound, ...]:
-    """Times that no algorithm can beat, as ``taccl bound`` prints them.
+    """Lower bounds on the time of any algorithm, as ``taccl bound`` prints them.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ def carry_out(
 
     Returns
     -------
-    list[Outcome]
+    list[CaseOutcome]
         One for every case, in their order, whoever was first.
     """
     found: dict[int, CaseOutcome] = {}

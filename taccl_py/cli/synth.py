@@ -299,7 +299,8 @@ def _lowering(
     request: Request, options: LoweringOptions, instances: int | None, over: Over, stop: threading.Event
 ) -> _Lowering:
     """How an answer is lowered, and what is to be said of it: by the schedule's own costs, or by replay under a profile."""
-    from taccl_py.api.lowering import has_fixed_chunks, lower_synthesis
+    from taccl_py.api.lowering import lower_synthesis
+    from taccl_py.api.policy import has_fixed_chunks
     from taccl_py.profiles.catalog import neutral_profile
 
     profile = request.profile or neutral_profile()

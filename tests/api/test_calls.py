@@ -64,6 +64,19 @@ def test_a_number_of_chunks_has_a_bound_of_its_own():
     assert found.ended is Ended.PROVED
 
 
+def test_chunks_that_are_asked_for_are_not_cut_whatever_the_engine(answer):
+    asked = taccl.synthesize("dgx1", "allgather", "1MB", engine="trees", chunks=2, time_limit=5)
+    assert (answer.fixed_chunks, asked.fixed_chunks) == (False, True)
+    assert taccl.lower(asked).schedule.collective.chunks_per_rank == 2
+
+
+def test_a_converted_file_is_verified_by_the_rules_of_its_runtime(program, tmp_path):
+    file = program.write(tmp_path / "any.xml")
+    for runtime in ("executor", "rccl", "legacy"):
+        converted = taccl.convert(file, runtime)
+        assert (converted.runtime.name, taccl.check(converted)) == (runtime, ())
+
+
 def test_a_search_that_was_stopped_says_so():
     stop = threading.Event()
     stop.set()

@@ -64,7 +64,7 @@ def rail_exchange(
 
     Returns
     -------
-    tuple of Hop, or None
+    tuple of GrownMessage, or None
         None if a link that is needed is missing, or may not be used.
     """
     topology = fabrics[0].topology
