@@ -11,15 +11,16 @@ from taccl_py.campaign.index import INDEX, read_index
 from taccl_py.errors import InputError, InvalidArtifact
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import parse_xml
+from taccl_py.portfolio.swap import NOTES
 from taccl_py.report.items import Item
 from taccl_py.report.progress import read_progress
 from taccl_py.report.summaries import read_portfolio, read_runtime
+from taccl_py.report.tables import SUMMARY_FILE
 from taccl_py.schedule.files import read_schedule
 from taccl_py.units import SizeRange, format_size
 from taccl_py.verify.any_size import verify_any
 
-_SCHEDULE, _PROGRAM, _PROGRESS, _SUMMARY = "schedule.json", "algorithm.xml", "progress.json", "summary.json"
-_PORTFOLIO = "taccl"
+_SCHEDULE, _PROGRAM, _PROGRESS = "schedule.json", "algorithm.xml", "progress.json"
 # Portfolio members are named after the sizes that they are for.
 _SIZES = re.compile(r"-([0-9]+)-([0-9]+)\.json")
 
@@ -44,7 +45,7 @@ def read_results(path: Path) -> Iterator[Item]:
     elif (path / _SCHEDULE).is_file():
         yield _item(path.name or str(path), path / _SCHEDULE, path / _PROGRAM)
     else:
-        members = sorted(file for file in (path / _PORTFOLIO).glob("*.json") if _SIZES.search(file.name))
+        members = sorted(file for file in (path / NOTES).glob("*.json") if _SIZES.search(file.name))
         if not members:
             raise InputError(
                 "holds no result; name a schedule.json or a folder that taccl synth or taccl sweep has written",
@@ -55,7 +56,7 @@ def read_results(path: Path) -> Iterator[Item]:
 
 def _members(path: Path, members: Sequence[Path]) -> Iterator[Item]:
     """Algorithms of a portfolio's folder, named by the sizes that they are for; of several portfolios also by theirs."""
-    found = map(read_portfolio, sorted((path / _PORTFOLIO).glob(f"*-{_SUMMARY}")))
+    found = map(read_portfolio, sorted((path / NOTES).glob(f"*-{SUMMARY_FILE}")))
     portfolios = [facts for facts in found if facts is not None]
     for file in members:
         match = _SIZES.search(file.name)
@@ -79,6 +80,6 @@ def _item(name: str, schedule: Path, program: Path | None, sizes: SizeRange | No
     # A file of another search may lie beside a schedule that was copied, so only folders of one result bring theirs.
     progress = schedule.parent / _PROGRESS
     is_own = has_program and sizes is None and progress.is_file()
-    summary = schedule.parent / _SUMMARY
+    summary = schedule.parent / SUMMARY_FILE
     runtime = read_runtime(summary) if has_program and sizes is None and summary.is_file() else None
     return Item(name, found, lowered, sizes, read_progress(progress) if is_own else (), runtime=runtime)

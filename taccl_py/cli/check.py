@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import KIND, echo_json, json_option
+from taccl_py.cli.options import KIND, echo_json, json_option, told_runtime, told_runtime_option
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, Violation
 from taccl_py.jsonio import format_of, parse_json, read_text
-from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FORMAT
+from taccl_py.report.tables import INDEX_FORMATS, SUMMARY_FILE, SUMMARY_FORMAT
 from taccl_py.runtimes import LEGACY, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.schedule.files import GROUP_FORMAT, read_schedule
 from taccl_py.units import format_count, format_size, format_time
@@ -43,13 +43,7 @@ _RANK_OF_RULE = {
 
 @click.command(short_help="Verify schedules, MSCCL XML files and MSCCL++ plans.")
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--runtime",
-    type=click.Choice(list(RUNTIMES)),
-    default="executor",
-    show_default=True,
-    help="Runtime whose rules an XML file must keep.",
-)
+@told_runtime_option("Runtime whose rules an XML file must keep")
 @click.option(
     "--collective",
     type=KIND,
@@ -84,10 +78,11 @@ def check(files: tuple[Path, ...], runtime: str, as_json: bool, verbose: bool, *
     asked = {"kind": hints["collective"], "root": hints["root"]}
     results: list[dict[str, Any]] = []
     for path in files:
+        target = RUNTIMES[told_runtime(runtime, [path])]
         if os.path.isdir(path):  # where nobody may look, the file cannot be read
-            results += _verify_folder(path, RUNTIMES[runtime], **asked)
+            results += _verify_folder(path, target, **asked)
         else:
-            results.append(verify_file(path, RUNTIMES[runtime], **asked))
+            results.append(verify_file(path, target, **asked))
     if as_json:
         echo_json({"files": results, "good": all(result["good"] for result in results)})
     else:
@@ -180,7 +175,7 @@ def verify_plans_of(path: Path) -> list[dict[str, Any]]:
 
 def _answer_in(path: Path) -> list[Path]:
     """Files to verify of a folder that taccl synth wrote, as its summary says; empty if it is something else."""
-    summary = path / "summary.json"
+    summary = path / SUMMARY_FILE
     try:
         stated = format_of(read_text(summary), str(summary))
     except InputError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import LEFT, OUTPUT, echo_json, json_option
+from taccl_py.cli.options import LEFT, OUTPUT, echo_json, json_option, told_runtime, told_runtime_option
 from taccl_py.errors import InputError
 from taccl_py.runtimes import LEGACY, LEGACY_CONFIG, MSCCLPP, PLAN_FOLDER, RUNTIMES, Runtime
 from taccl_py.units import format_count
@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=OUTPUT, required=True, help="Directory to write; what it holds counts as named first."
 )
-@click.option(
-    "--runtime",
-    type=click.Choice([*RUNTIMES, MSCCLPP.name]),
-    default="executor",
-    show_default=True,
-    help="Runtime that will load them.",
-)
+@told_runtime_option("Runtime that will load them", MSCCLPP.name)
 @click.option(
     "--at", "place", default=None, help="Where the directory will be on the machines; default: where it is here."
 )
@@ -79,6 +73,7 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
     from taccl_py.portfolio.swap import sole_user, swap_files
 
     place, trim, replaces, leave = values["place"], values["trim"], values["replaces"], values["leave"]
+    runtime = told_runtime(runtime, sources)
     at = (place if place is not None else str(output.absolute())).rstrip("/") or "/"
     if runtime == MSCCLPP.name:
         if leave:

@@ -20,7 +20,7 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.program import Protocol
-from taccl_py.runtimes import RUNTIMES
+from taccl_py.runtimes import EXECUTOR, RUNTIMES
 from taccl_py.topology.degrade import (
     Degradation,
     LinkChoice,
@@ -252,6 +252,31 @@ def runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
     )
     choice = click.Choice([AUTO, *RUNTIMES, *more])
     return click.option("--runtime", type=choice, default=AUTO, show_default=True, help=words)
+
+
+def told_runtime_option(purpose: str, *more: str) -> Callable[[F], F]:
+    """Option that names the runtime of files; see `told_runtime`."""
+    words = f"{purpose}: auto is what the summaries beside the files say that they were made for, else the executor."
+    choice = click.Choice([AUTO, *RUNTIMES, *more])
+    return click.option("--runtime", type=choice, default=AUTO, show_default=True, help=words)
+
+
+def told_runtime(asked: str, files: Iterable[Path]) -> str:
+    """Name of the runtime of files, or of folders with some.
+
+    Raises
+    ------
+    InputError
+        If they are for several, or a summary is wrong.
+    """
+    from taccl_py.report.summaries import told_runtimes
+
+    if asked != AUTO:
+        return asked
+    told = sorted(told_runtimes(files))
+    if len(told) > 1:
+        raise InputError(f"files are for {' and '.join(told)}; name one", path="command line", field="--runtime")
+    return told[0] if told else EXECUTOR.name
 
 
 def make_lowering_options(values: dict[str, Any], topology: Topology) -> LoweringOptions:

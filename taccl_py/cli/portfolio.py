@@ -27,7 +27,6 @@ from taccl_py.report.tables import PORTFOLIO_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
 from taccl_py.units import SizeRange, format_ranks, format_size, format_time
 
-# Runtimes scan a directory for algorithms and stop at any other file, but they do not look into folders.
 # Characters of a list of ranks in a file's name; of a longer one there is a digest.
 _LONGEST_RANKS = 40
 # Directory in the command that makes a portfolio again; the same search writes the same summary wherever to.
@@ -52,6 +51,7 @@ def synth_portfolio(
         stem = _stem(portfolio, request, options)
         names = [_name(stem, member) for member in portfolio.members] if output is not None else []
         result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})
+        result["runtime"] = options.runtime.name
         again = words_again(_ANY_OUTPUT)
         result |= {"command": again} if again else {}
         events.stage("plans by switch")

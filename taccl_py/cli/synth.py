@@ -40,7 +40,7 @@ from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
-from taccl_py.runtimes import V100_THREADBLOCKS, Runtime
+from taccl_py.runtimes import EXECUTOR, V100_THREADBLOCKS, Runtime
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
@@ -61,6 +61,7 @@ _REPLAY_TOLERANCE = 0.01
 _NOT_LOWERED = "interrupted while the schedule was lowered; --only-schedule writes it as it is"
 # In the directory that was to have all files; those of an earlier run are left alone.
 _UNLOWERED = "unlowered.json"
+_V100 = "v100"
 
 
 @click.command(cls=RecordedCommand, short_help="Synthesize an algorithm and write schedule, MSCCL XML and summary.")
@@ -199,6 +200,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         if not values["only_schedule"] and not _only_schedule(output):
             lower = _lowering(request, options, values["instances"], over, stop)
             synthesis, lowered, facts = _lower(synthesis, lower, stop, output)
+            facts["runtime"] = options.runtime.name
         facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
         facts |= _runtime_facts(synthesis, profile, selection.note)
     files = _write(output, synthesis, lowered, facts)
@@ -212,7 +214,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     slow = ""
     if lowered is not None and profile.is_neutral:
         slow = _slow_replay(synthesis, lowered, options.instances, cut_short=stop.is_set())
-    warnings = _warnings(lowered, options.runtime) if lowered is not None else []
+    warnings = _warnings(lowered, options.runtime, topology.gpu, output) if lowered is not None else []
     for note in (slow, _faster_by_switch(result), *warnings):
         if note:
             click.echo(note, err=True)
@@ -368,7 +370,7 @@ def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int, *, cut_
     )
 
 
-def _warnings(lowered: Lowered, runtime: Runtime) -> list[str]:
+def _warnings(lowered: Lowered, runtime: Runtime, gpu: str, output: Path | None) -> list[str]:
     """Notes for people about what the verifier cannot reject, as it depends on the caller, on the GPU, or on luck."""
     facts = lowered.verdict.facts
     found = []
@@ -380,10 +382,12 @@ def _warnings(lowered: Lowered, runtime: Runtime) -> list[str]:
         found.append(
             "note: with LL this runtime may overwrite what is still being sent; use --protocol LL128 or Simple, or leave it out"
         )
-    if lowered.program.num_threadblocks > V100_THREADBLOCKS:
+    if lowered.program.num_threadblocks > V100_THREADBLOCKS and gpu.partition("-")[0] in ("", _V100):
         found.append(
             f"note: {lowered.program.num_threadblocks} threadblocks a GPU hang on a V100, which runs {V100_THREADBLOCKS} at a time"
         )
+    if output is not None and output.suffix == ".xml" and runtime is not EXECUTOR:
+        found.append(f"note: it is for {runtime.title}; install and check it with --runtime {runtime.name}")
     return found
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from taccl_py.collective import ROOTED, parse_kind
+from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, format_of, read_json, read_text
+from taccl_py.portfolio.swap import NOTES
 from taccl_py.profiles.model import NEUTRAL
-from taccl_py.report.tables import PORTFOLIO_FORMAT, SUMMARY_FORMAT
+from taccl_py.report.tables import INDEX_FORMATS, PORTFOLIO_FORMAT, SUMMARY_FILE, SUMMARY_FORMAT
+from taccl_py.runtimes import RUNTIMES
 from taccl_py.topology.machines import SHAPES
 
 
@@ -101,6 +106,26 @@ def read_runtime(path: Path) -> RuntimeFacts | None:
         return None
     fields = Fields(read_json(path), str(path))
     return _facts(fields, [_point(fields, 0)]) if fields.has("runtime_us") else None
+
+
+def told_runtimes(paths: Iterable[Path]) -> set[str]:
+    """Names of the runtimes that algorithm files, or the files in folders, were made for.
+
+    Only the summaries of `taccl synth` beside them tell; one that cannot be read tells nothing.
+    """
+    found = set()
+    for path in paths:
+        is_folder = os.path.isdir(path)
+        folder = path if is_folder else path.parent
+        for summary in (folder / SUMMARY_FILE, *sorted((folder / NOTES).glob(f"*-{SUMMARY_FILE}"))):
+            with suppress(InputError):
+                if format_of(read_text(summary), str(summary)) in INDEX_FORMATS:
+                    fields = Fields(read_json(summary), str(summary))
+                    names = {Path(str(name)).name for name in fields.items("files", [])}
+                    runtime = fields.text("runtime", "")
+                    if runtime in RUNTIMES and (is_folder or path.name in names):
+                        found.add(runtime)
+    return found
 
 
 def _facts(fields: Fields, points: list[RuntimePoint]) -> RuntimeFacts:

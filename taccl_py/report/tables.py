@@ -27,6 +27,8 @@ _LONGEST_FIGURE = 24
 # Wider than any table.
 _ANY_WIDTH = 100_000
 INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
+# Summary in the folder of one answer.
+SUMMARY_FILE = "summary.json"
 
 
 def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Sequence[str]) -> dict[str, Any]:

@@ -43,6 +43,32 @@ def test_what_is_installed_is_good_as_a_directory(taccl, two, runtime):
     assert "1 connection a GPU" in checked.out
 
 
+@pytest.mark.parametrize("name", ["out", "out/algorithm.xml"])
+def test_what_synth_made_for_a_runtime_is_checked_and_installed_for_it(taccl, folder, name):
+    """GPUs of AMD have RCCL, which the summary says; a name stands above that."""
+    made = taccl("synth", "mi300x", "allgather", "--size", "1KiB", "--engine", "templates", "-o", "out", "--json")
+    assert (made.code, made.json["runtime"]) == (0, "rccl")
+    assert "for rccl" in taccl("check", name).out
+    assert "for executor" in taccl("check", name, "--runtime", "executor").out
+    ended = taccl("install", name, "-o", "algos")
+    assert "export RCCL_MSCCL_ENABLE=1" in ended.out
+    assert "1 file for rccl" in ended.err
+    (folder / "out/summary.json").write_text("{", encoding="utf-8")
+    assert "for executor" in taccl("check", "out/algorithm.xml").out
+
+
+def test_files_for_several_runtimes_need_a_name(taccl, refuse):
+    for runtime in ("rccl", "legacy"):
+        words = ("--size", "1KiB", "--engine", "templates", "--runtime", runtime)
+        assert taccl("synth", "ring:4", "allgather", *words, "-o", runtime).code == 0
+    refuse(2, ["--runtime", "legacy and rccl", "name one"], "install", "rccl", "legacy", "-o", "algos")
+
+
+def test_a_single_file_for_another_runtime_says_how_to_install_it(taccl):
+    words = ("synth", "mi300x", "allgather", "--size", "1KiB", "--engine", "templates", "-o", "one.xml")
+    assert "install and check it with --runtime rccl" in taccl(*words).err
+
+
 @pytest.mark.usefixtures("two")
 def test_json_tells_files_and_variables(taccl):
     found = taccl("install", "in/sum.xml", "-o", "algos", "--at", "/opt/my algos/", "--json").json

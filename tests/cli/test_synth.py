@@ -57,6 +57,7 @@ LOWERED_KEYS = {
     "threadblocks": int,
     "threadblock_steps": int,
     "channels": int,
+    "runtime": str,
     "protocol": str,
     "in_place": bool,
     "out_of_place": bool,
