@@ -117,15 +117,13 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """A program that its verifier accepts.
+class Unverified:
+    """A program to try, which does not leave the tool.
 
     Attributes
     ----------
-    program, text
-        The program and its XML.
-    verdict
-        What the verifier found.
+    program
+        The program.
     replay
         Replay of the program under the schedule's cost model.
     port_order
@@ -133,10 +131,24 @@ class Lowered:
     """
 
     program: Program
-    text: str
-    verdict: ProgramVerdict
     replay: Timeline
     port_order: PortOrder
+
+
+@dataclass(frozen=True)
+class Lowered(Unverified):
+    """A program that its verifier accepts.
+
+    Attributes
+    ----------
+    text
+        Its XML.
+    verdict
+        What the verifier found.
+    """
+
+    text: str
+    verdict: ProgramVerdict
 
 
 def synthesize(request: Request, events: Events) -> Synthesis:
@@ -352,14 +364,7 @@ def require_valid(schedule: Schedule, name: str = "schedule") -> None:
 def lower_and_verify(
     schedule: Schedule, options: LoweringOptions, stopped: Over = never, *, reorders: bool = True
 ) -> Lowered:
-    """Lower a schedule, verify the text, and replay it.
-
-    Where ports would let messages pass in another order than planned, or what is forwarded as it arrives would hold up what comes
-    behind it, programs that enforce the order, without fused steps, are tried: the order is worth up to a quarter of the time, and
-    takes no longer than the first program did. If the user wants an end, they are tried where that was soon done. Without `reorders` the
-    options' own order is kept, for those who have another clock.
-
-    A large schedule that is symmetric is lowered as a group schedule, rank by rank, if that keeps its promise.
+    """Lower a schedule, verify the text, and replay it; see `lower_unverified`.
 
     Raises
     ------
@@ -367,6 +372,27 @@ def lower_and_verify(
         If a limit of the runtime cannot be kept.
     InvalidArtifact
         If the verifier rejects the text, or it does not read back as the program.
+    """
+    found = lower_unverified(schedule, options, stopped, reorders=reorders)
+    return found if isinstance(found, Lowered) else verified(found, schedule.collective, options.runtime)
+
+
+def lower_unverified(
+    schedule: Schedule, options: LoweringOptions, stopped: Over = never, *, reorders: bool = True
+) -> Unverified:
+    """Lower a schedule and replay the program.
+
+    Where ports would let messages pass in another order than planned, or what is forwarded as it arrives would hold up what comes
+    behind it, programs that enforce the order, without fused steps, are tried: the order is worth up to a quarter of the time, and
+    takes no longer than the first program did. If the user wants an end, they are tried where that was soon done. Without `reorders` the
+    options' own order is kept, for those who have another clock.
+
+    A large schedule that is symmetric is lowered as a group schedule, rank by rank, if that keeps its promise, and is verified then.
+
+    Raises
+    ------
+    LoweringError
+        If a limit of the runtime cannot be kept.
     """
     moves = sum(len(message.chunks) for message in schedule.messages)
     if moves > _MANY_MOVES:
@@ -393,7 +419,7 @@ def lower_and_verify(
             break
         if replayed.makespan_us < timeline.makespan_us:
             program, timeline, kept = other, replayed, order
-    return verified(program, timeline, schedule.collective, replace(options, port_order=kept))
+    return Unverified(program, timeline, kept)
 
 
 def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) -> Lowered | None:
@@ -416,9 +442,9 @@ def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) ->
     return lowered if lowered.replay.makespan_us <= schedule.makespan_us * (1 + _REPLAY_TOLERANCE) else None
 
 
-def verified(program: Program, replay: Timeline, collective: Collective, options: LoweringOptions) -> Lowered:
-    """A program that was made with these options with its text, or InvalidArtifact if the verifier rejects that."""
-    runtime = options.runtime
+def verified(found: Unverified, collective: Collective, runtime: Runtime) -> Lowered:
+    """A program with its text, or InvalidArtifact if the verifier rejects that."""
+    program = found.program
     text = emit_xml(program, runtime)
     root = collective.root if collective.kind in ROOTED else None
     verdict = verify_program(text, runtime, kind=collective.kind, root=root)
@@ -426,7 +452,7 @@ def verified(program: Program, replay: Timeline, collective: Collective, options
         raise InvalidArtifact("algorithm.xml", verdict.violations)
     if parse_xml(text, "algorithm.xml", runtime) != program:
         raise ValueError("the emitted text does not read back as the program")
-    return Lowered(program, text, verdict, replay, options.port_order)
+    return Lowered(program, found.replay, found.port_order, text, verdict)
 
 
 def lower_group_and_verify(schedule: GroupSchedule, options: LoweringOptions) -> Lowered:
@@ -472,7 +498,7 @@ def _lower_by_ranks(schedule: GroupSchedule, options: LoweringOptions, patterns:
     slots = options.runtime.fifo_slots[program.protocol]
     size = schedule.chunk_bytes / options.instances
     replay = replay_program(program, schedule.topology, size, fifo_slots=slots)
-    return Lowered(program, text, verdict, replay, patterns.options.port_order)
+    return Lowered(program, replay, patterns.options.port_order, text, verdict)
 
 
 def verified_where_safe(

@@ -19,7 +19,7 @@ from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringEr
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import possible_protocols
-from taccl_py.pipeline import Lowered, chosen_instead, lower_and_verify, require_valid
+from taccl_py.pipeline import Lowered, Unverified, chosen_instead, lower_unverified, require_valid, verified
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule
@@ -106,10 +106,10 @@ class Trial:
     def __init__(
         self,
         schedule: Schedule,
-        lowered: Lowered,
+        lowered: Unverified,
         options: LoweringOptions,
         profile: RuntimeProfile,
-        joined: Mapping[int, Lowered],
+        joined: Mapping[int, Unverified],
     ) -> None:
         self.schedule, self.lowered = schedule, lowered
         self.options, self.profile = options, profile
@@ -134,7 +134,7 @@ class Trial:
             return self._joined[number].time_us(size_bytes, protocol=protocol)
         return self._replay.time_us(size_bytes, protocol=protocol, instances=number)
 
-    def lowered_for(self, setting: Setting) -> Lowered | None:
+    def lowered_for(self, setting: Setting) -> Unverified | None:
         """Program of a setting, if it was lowered already."""
         lowered = self.lowered if setting.instances == 1 else self.joined.get(setting.instances)
         return lowered if lowered is not None and lowered.program.protocol is setting.protocol else None
@@ -301,7 +301,7 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
     plain = replace(options, instances=1, max_threadblocks=_most_threadblocks(options, profile))
 
     def tried(arranged: LoweringOptions) -> Trial:
-        lowered = lower_and_verify(schedule, arranged, stopped, reorders=False)
+        lowered = lower_unverified(schedule, arranged, stopped, reorders=False)
         return Trial(schedule, lowered, arranged, profile, _joined(schedule, lowered, arranged, stopped))
 
     return in_some_arrangement(tried, plain)
@@ -331,10 +331,10 @@ def _most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int
     return int(min(most, profile.most_threadblocks, options.max_threadblocks or most))
 
 
-def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stopped: Over) -> dict[int, Lowered]:
+def _joined(schedule: Schedule, lowered: Unverified, options: LoweringOptions, stopped: Over) -> dict[int, Unverified]:
     """Programs with instances that do not fit without joining threadblocks, as long as there are not too many of these."""
     most, blocks = options.max_threadblocks or 1, lowered.program.num_threadblocks
-    found: dict[int, Lowered] = {}
+    found: dict[int, Unverified] = {}
     if len(schedule.messages) > PARAMS.most_joined_messages:
         return found
     for number in PARAMS.instances:
@@ -343,7 +343,7 @@ def _joined(schedule: Schedule, lowered: Lowered, options: LoweringOptions, stop
             continue
         with suppress(LoweringError):
             wanted = replace(options, instances=number)
-            found[number] = lower_and_verify(schedule, wanted, stopped, reorders=False)
+            found[number] = lower_unverified(schedule, wanted, stopped, reorders=False)
     return found
 
 
@@ -426,12 +426,13 @@ def lower_as(trial: Trial, setting: Setting, options: LoweringOptions, stopped: 
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    lowered = trial.lowered_for(setting)
-    if lowered is None:
+    found = trial.lowered_for(setting)
+    if found is None:
         wanted = replace(trial.options, protocol=setting.protocol, instances=setting.instances)
-        lowered = in_some_arrangement(
-            lambda each: lower_and_verify(trial.schedule, each, stopped, reorders=False), wanted
+        found = in_some_arrangement(
+            lambda each: lower_unverified(trial.schedule, each, stopped, reorders=False), wanted
         )
+    lowered = found if isinstance(found, Lowered) else verified(found, trial.schedule.collective, options.runtime)
     require_chosen(lowered, options)
     replay = RuntimeReplay(lowered.program, trial.schedule.topology, trial.profile)
     return ChosenProgram(trial.schedule, lowered, setting, replay.time_us(size_of(trial.schedule)))

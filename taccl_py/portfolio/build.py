@@ -12,7 +12,7 @@ from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
-from taccl_py.pipeline import Lowered, Request, lower_and_verify, make_demand, replay_at, verified
+from taccl_py.pipeline import Lowered, Request, Unverified, lower_unverified, make_demand, replay_at, verified
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
@@ -470,13 +470,15 @@ def _lower_with(
     high = min(high, safe)
     program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
     require_sizes(program, options.runtime)
-    lowered = verified(program, known.replay, schedule.collective, replace(options, port_order=known.port_order))
+    lowered = verified(
+        Unverified(program, known.replay, known.port_order), schedule.collective, options.runtime
+    )  # fmt: skip
     return PortfolioFile(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 
 
 def _lowered_anew(
     schedule: Schedule, options: LoweringOptions, wanted: int, stopped: Over, *, reorders: bool
-) -> Lowered:
+) -> Unverified:
     """Program up to a wanted size in bytes, else for as large sizes as it may be, else without an order at ports."""
     failure: LoweringError | None = None
     for port_order, max_bytes in product(
@@ -484,7 +486,7 @@ def _lowered_anew(
     ):
         try:
             wishes = replace(options, port_order=port_order, max_bytes=max_bytes)
-            return lower_and_verify(schedule, wishes, stopped, reorders=reorders)
+            return lower_unverified(schedule, wishes, stopped, reorders=reorders)
         except LoweringError as error:
             failure = error
     raise failure or ValueError("no way to lower was tried")

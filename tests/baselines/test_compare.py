@@ -51,7 +51,7 @@ def test_no_remedy_where_ours_is_faster_and_no_file_where_it_never_is() -> None:
 
 def test_the_table_has_a_column_for_each_of_nccls_algorithms() -> None:
     result = comparison_record(_compared({1024: 9.0, 2048: None}))
-    _, table = comparison_tables(result)
+    table, _ = comparison_tables(result)
     assert [str(column.header) for column in table.columns] == [
         "size", "ours", "NCCL Ring", "NCCL Tree", "NCCL's best", "over NCCL", "remedy",
     ]  # fmt: skip
