@@ -23,7 +23,7 @@ from taccl_py.verify.msccl import verify_program
 from taccl_py.verify.mscclpp import is_plan, verify_plan
 
 if TYPE_CHECKING:
-    from taccl_py.conversion import Conversion
+    from taccl_py.pipeline.conversion import Conversion
 
 
 @names_arguments
@@ -84,7 +84,7 @@ def check(
 
 
 def _conversion_violations(what: Conversion, kind: Kind | None, root: int | None) -> tuple[Violation, ...]:
-    from taccl_py.conversion import Conversion
+    from taccl_py.pipeline.conversion import Conversion
 
     if isinstance(what, Conversion):
         return verify_program(what.text, what.runtime, kind=kind, root=root).violations

@@ -11,7 +11,7 @@ from taccl_py.baselines.compare import BaselineComparison, Given, Tuned, compare
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, resolve_machine
+from taccl_py.pipeline.resolve import Request, resolve_machine
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options

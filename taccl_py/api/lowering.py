@@ -11,18 +11,19 @@ from taccl_py.api.arguments import kind_of, names_arguments, path_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import AUTO, known_runtime, placement_of, runtime_named
 from taccl_py.collective import Kind
-from taccl_py.conversion import Conversion, convert_and_verify
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.mscclpp import PlanOptions
 from taccl_py.lowering.program import Protocol
-from taccl_py.pipeline import Lowered, lower_and_verify, lower_best, lower_plan_and_verify, require_valid
+from taccl_py.pipeline.conversion import Conversion, convert_and_verify
+from taccl_py.pipeline.deliver import Lowered, lower_and_verify, lower_best, lower_plan_and_verify
+from taccl_py.pipeline.search import require_valid
+from taccl_py.pipeline.select import choose_for, lower_under
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MSCCLPP, RUNTIMES
 from taccl_py.schedule.ir import Schedule
-from taccl_py.selection import choose_for, lower_under
 from taccl_py.simulate.plan_replay import RuntimePlanReplay, replay_plan
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import Bound

@@ -25,13 +25,13 @@ from taccl_py.api.policy import (
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import AUTO_SKETCH, Request, make_demand, resolve_machine
-from taccl_py.pipeline import synthesize as synthesize_for
+from taccl_py.pipeline.resolve import AUTO_SKETCH, Request, make_demand, resolve_machine
+from taccl_py.pipeline.search import synthesize as synthesize_for
+from taccl_py.pipeline.select import size_of as schedule_size
 from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
 from taccl_py.profiles.catalog import neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import Runtime
-from taccl_py.selection import size_of as schedule_size
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.bounds.runtime import RuntimeBounds

@@ -24,7 +24,8 @@ from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program, chunks_of_size
 from taccl_py.measure.nccl_tests import Log
-from taccl_py.pipeline import Request, require_valid
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import require_valid
 from taccl_py.portfolio.build import range_demand, synthesize_portfolio
 from taccl_py.profiles.catalog import neutral_profile
 from taccl_py.profiles.model import RuntimeProfile

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from taccl_py.collective import Kind
 from taccl_py.jsonio import canonical_json
-from taccl_py.pipeline import Request
+from taccl_py.pipeline.resolve import Request
 from taccl_py.sketch.files import sketch_to_json
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits

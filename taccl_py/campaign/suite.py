@@ -35,7 +35,7 @@ from taccl_py.campaign.metrics import Metric
 from taccl_py.collective import parse_kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, read_text
-from taccl_py.pipeline import AUTO_SKETCH
+from taccl_py.pipeline.resolve import AUTO_SKETCH
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.sketch.machine import load_machine

@@ -13,7 +13,8 @@ from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
 from taccl_py.errors import TacclError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_best, synthesize
+from taccl_py.pipeline.deliver import lower_best
+from taccl_py.pipeline.search import synthesize
 from taccl_py.report.tables import record
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import write_schedule

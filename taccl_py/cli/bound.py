@@ -69,7 +69,7 @@ def bound(as_json: bool, by_switch: bool, **values: Any) -> None:
       taccl bound dgx1 allgather --without-link 0-3 --slow-link 4-7:0.5
     """
     from taccl_py.api.search import analyse, wanted_sizes
-    from taccl_py.pipeline import Request, make_demand
+    from taccl_py.pipeline.resolve import Request, make_demand
     from taccl_py.report.bounds import bounds_record, bounds_table
     from taccl_py.report.tables import print_table
 

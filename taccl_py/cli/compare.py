@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from taccl_py.baselines.compare import OwnFile
     from taccl_py.collective import Kind
     from taccl_py.measure.nccl_tests import Log
-    from taccl_py.pipeline import Request
+    from taccl_py.pipeline.resolve import Request
 
 _SUBJECTS = ("nccl", "ours")
 
@@ -115,7 +115,7 @@ def compare(as_json: bool, **values: Any) -> None:
     from taccl_py.baselines.nccl_job import tuned_as
     from taccl_py.cli.progress import watched
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline import resolve_machine
+    from taccl_py.pipeline.resolve import resolve_machine
     from taccl_py.profiles.catalog import select_profile
     from taccl_py.report.comparison import comparison_record, comparison_tables, remedy
     from taccl_py.report.tables import print_table
@@ -167,7 +167,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
     InputError
         If a sketch is named although nothing is searched.
     """
-    from taccl_py.pipeline import Request
+    from taccl_py.pipeline.resolve import Request
     from taccl_py.solvers.limits import Limits
     from taccl_py.synthesis.engine import Options
 

@@ -56,7 +56,7 @@ def convert_command(
       taccl convert old.xml --runtime executor -o new.xml
       taccl convert out/algorithm.xml --runtime rccl -o rccl.xml
     """
-    from taccl_py.conversion import convert_and_verify
+    from taccl_py.pipeline.conversion import convert_and_verify
 
     require_room_for_json(output, as_json=as_json)
     wanted = None if placement == _DECLARED else CallPlacement(placement)

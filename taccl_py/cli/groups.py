@@ -25,7 +25,7 @@ from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
 
 if TYPE_CHECKING:
-    from taccl_py.process_groups import GroupsSynthesis
+    from taccl_py.pipeline.process_groups import GroupsSynthesis
 
 
 @click.command(short_help="Synthesize a collective for several process groups that run at once.")
@@ -59,8 +59,8 @@ def groups(as_json: bool, output: Path | None, **values: Any) -> None:
       taccl groups ndv2 allreduce --nodes 2 --group 0-3,8-11 --group 4-7,12-15 --size 16MiB
       taccl groups ring:8 allgather --group 0-3 --group 4-7 -o out/
     """
-    from taccl_py.pipeline import Request
-    from taccl_py.process_groups import synthesize_groups
+    from taccl_py.pipeline.process_groups import synthesize_groups
+    from taccl_py.pipeline.resolve import Request
     from taccl_py.report.tables import print_table
     from taccl_py.report.together import groups_record, groups_table
     from taccl_py.schedule.files import write_schedule

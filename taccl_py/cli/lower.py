@@ -25,9 +25,9 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.units import format_count, format_gap, format_size, format_time
 
 if TYPE_CHECKING:
-    from taccl_py.in_network import SwitchPlan
     from taccl_py.lowering.plan import Plan
-    from taccl_py.pipeline import Lowered
+    from taccl_py.pipeline.deliver import Lowered
+    from taccl_py.pipeline.in_network import SwitchPlan
     from taccl_py.schedule.group import GroupSchedule
 
 _XML, _PLAN = "msccl-xml", "mscclpp-json"
@@ -92,7 +92,7 @@ def lower_command(schedule: Path, output: Path, target: str, as_json: bool, **va
       taccl lower ndv5/schedule.json --to mscclpp-json --switch --instances 8 -o nvls.json
       taccl lower group.json --rank 5 -o rank5.xml
     """
-    from taccl_py.pipeline import require_valid
+    from taccl_py.pipeline.search import require_valid
 
     require_room_for_json(output, as_json=as_json)
     if values["switch"] and target != _PLAN:
@@ -149,7 +149,7 @@ def _read_group(text: str, path: Path, target: str, values: dict[str, Any]) -> G
 
 
 def _lower_group(group: GroupSchedule, values: dict[str, Any]) -> _Written:
-    from taccl_py.pipeline import lower_group_and_verify, lower_one_rank
+    from taccl_py.pipeline.deliver import lower_group_and_verify, lower_one_rank
 
     options = replace(make_lowering_options(values, group.topology), name=values["name"])
     if values["rank"] is None:
@@ -207,9 +207,9 @@ def _summary(program: Program) -> str:
 
 
 def _lower_plan(subject: Schedule, values: dict[str, Any]) -> _Written:
-    from taccl_py.in_network import lower_by_switch
     from taccl_py.lowering.mscclpp import PlanOptions
-    from taccl_py.pipeline import lower_plan_and_verify
+    from taccl_py.pipeline.deliver import lower_plan_and_verify
+    from taccl_py.pipeline.in_network import lower_by_switch
     from taccl_py.runtimes import MSCCLPP
 
     if click.get_current_context().get_parameter_source("runtime") is ParameterSource.COMMANDLINE:

@@ -66,7 +66,8 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
       taccl pareto ring:8 alltoall --max-chunks 2
       taccl pareto dgx1 broadcast --max-chunks 6 -o points/
     """
-    from taccl_py.pipeline import Request, make_demand, require_valid
+    from taccl_py.pipeline.resolve import Request, make_demand
+    from taccl_py.pipeline.search import require_valid
     from taccl_py.report.pareto import front_record, front_tables
     from taccl_py.synthesis.pareto import WalkLimits, pareto_front
 

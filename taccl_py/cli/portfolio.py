@@ -18,7 +18,7 @@ from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request
+from taccl_py.pipeline.resolve import Request
 from taccl_py.portfolio.build import Portfolio, PortfolioFile
 from taccl_py.portfolio.directory import calls_name
 from taccl_py.portfolio.swap import NOTES, sole_user, swap_files
@@ -79,7 +79,7 @@ def synth_portfolio(
 
 def _add_switch_times(result: dict[str, Any], portfolio: Portfolio) -> None:
     """Add the predicted time of a plan by switch to every size at which there is one."""
-    from taccl_py.in_network import switch_times_us
+    from taccl_py.pipeline.in_network import switch_times_us
 
     demand, rows = portfolio.demand, result["sizes"]
     times = switch_times_us(demand.topology, demand.kind, demand.root, [row["size_bytes"] for row in rows])

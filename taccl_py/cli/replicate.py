@@ -43,7 +43,8 @@ def replicate(as_json: bool, output: Path | None, rank: int | None, **values: An
       taccl replicate ndv2 allgather --nodes 64 --size 1GiB
       taccl replicate torus:4x4 allreduce --rank 5 --json
     """
-    from taccl_py.pipeline import Request, synthesize_group
+    from taccl_py.pipeline.resolve import Request
+    from taccl_py.pipeline.search import synthesize_group
     from taccl_py.report.group import group_record, group_table, part_record
     from taccl_py.report.tables import print_table
     from taccl_py.schedule.group_files import write_group

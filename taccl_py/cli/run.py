@@ -297,7 +297,8 @@ def _load_one_sided(file: Path, text: str, values: dict[str, Any]) -> _RunFile:
 def _load_schedule(file: Path, text: str, values: dict[str, Any], runtime: Runtime) -> _RunFile:
     from taccl_py.execute.reader import read_plan
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline import lower_and_verify, replay_at, require_valid
+    from taccl_py.pipeline.deliver import lower_and_verify, replay_at
+    from taccl_py.pipeline.search import require_valid
     from taccl_py.schedule.files import read_schedule
 
     for name in ("root", "collective", "topology", "nodes"):

@@ -119,7 +119,8 @@ def suggest_command(as_json: bool, output: Path | None, **values: Any) -> None: 
 
     Example: taccl sketch suggest ndv2 allgather --nodes 2 --size 16MB -o my-sketch.json
     """
-    from taccl_py.pipeline import Request, suggest
+    from taccl_py.pipeline.resolve import Request
+    from taccl_py.pipeline.search import suggest
 
     stop = threading.Event()
     request = Request(

@@ -49,7 +49,8 @@ from taccl_py.units import SizeRange, format_gap, format_time
 
 if TYPE_CHECKING:
     from taccl_py.lowering.lower import LoweringOptions
-    from taccl_py.pipeline import Lowered, Request
+    from taccl_py.pipeline.deliver import Lowered
+    from taccl_py.pipeline.resolve import Request
     from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.solvers.limits import Over
 
@@ -170,7 +171,8 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
     from taccl_py.cli.cache import verdicts
-    from taccl_py.pipeline import resolve_machine, synthesize
+    from taccl_py.pipeline.resolve import resolve_machine
+    from taccl_py.pipeline.search import synthesize
     from taccl_py.profiles.catalog import select_profile
 
     stop = threading.Event()
@@ -231,7 +233,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         If one contradicts another.
     """
     from taccl_py.api.search import with_defaults
-    from taccl_py.pipeline import Request
+    from taccl_py.pipeline.resolve import Request
 
     limits = Limits(seed=values["seed"], scheduler=values["scheduler"], stop=stop)
     request = Request(
@@ -262,7 +264,7 @@ def _synth_range(
 ) -> None:
     """Refuse what contradicts a range, then synthesize for it."""
     from taccl_py.cli.portfolio import synth_portfolio
-    from taccl_py.pipeline import AUTO_SKETCH
+    from taccl_py.pipeline.resolve import AUTO_SKETCH
 
     contradictions = {
         "--size": request.size_bytes is not None,
@@ -320,7 +322,7 @@ def _lowering(
 
 def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile, note: str) -> dict[str, Any]:
     """Runtime profile, and the bound under it or why it is neutral."""
-    from taccl_py.selection import bound_under
+    from taccl_py.pipeline.select import bound_under
 
     if profile.is_neutral:
         return {"runtime_profile": profile.name, **({"runtime_note": note} if note else {})}
@@ -331,7 +333,7 @@ def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile, note: str) -> 
 
 def _switch_facts(synthesis: Synthesis) -> dict[str, Any]:
     """Predicted time of a plan by switch for the same machine, collective and size, if there is one."""
-    from taccl_py.in_network import switch_times_us
+    from taccl_py.pipeline.in_network import switch_times_us
 
     schedule = synthesis.schedule
     collective, topology = schedule.collective, schedule.topology

@@ -12,17 +12,18 @@ from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
-from taccl_py.pipeline import Lowered, Request, Unverified, lower_unverified, make_demand, replay_at, verified
+from taccl_py.pipeline.deliver import Lowered, Unverified, lower_unverified, replay_at, verified
+from taccl_py.pipeline.resolve import Request, make_demand
+from taccl_py.pipeline.select import in_some_arrangement, preferred_us, require_chosen
+from taccl_py.pipeline.views import retimed
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
 from taccl_py.portfolio.variants import SizedCandidate, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
-from taccl_py.runtime_search import retimed
 from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
-from taccl_py.selection import in_some_arrangement, preferred_us, require_chosen
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Deadline, Limits, Over

@@ -1,7 +1,7 @@
 """Files of a portfolio under a runtime profile: algorithm, protocol and instances for every size, chosen by replay.
 
 1. Candidates are ranked at every probe size by their schedules' times on the machine as protocols see it.
-2. The best few are lowered once, and replayed under protocols and instances (`taccl_py.selection`).
+2. The best few are lowered once, and replayed under protocols and instances (`taccl_py.pipeline.select`).
 3. A path over all sizes is chosen that minimizes the product of times. A change costs as much as `Params.change`, and protocols
    only rise from LL over LL128 to Simple, so that no file alternates with another.
 4. Each file ends where the next choice becomes faster, or where it is no longer safe.
@@ -17,12 +17,7 @@ from itertools import groupby, pairwise
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
-from taccl_py.portfolio.candidates import Candidate
-from taccl_py.portfolio.variants import at_size
-from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.profiles.view import machine_under
-from taccl_py.schedule.ir import Schedule
-from taccl_py.selection import (
+from taccl_py.pipeline.select import (
     Setting,
     Trial,
     are_small,
@@ -32,6 +27,11 @@ from taccl_py.selection import (
     trial_of,
     tried_instances,
 )
+from taccl_py.portfolio.candidates import Candidate
+from taccl_py.portfolio.variants import at_size
+from taccl_py.profiles.model import RuntimeProfile
+from taccl_py.profiles.view import machine_under
+from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.race import Racer

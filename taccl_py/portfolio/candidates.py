@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
-from taccl_py.pipeline import require_valid
+from taccl_py.pipeline.search import require_valid
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.cost_curve import CostCurve, cost_curve
 from taccl_py.synthesis.auto import (

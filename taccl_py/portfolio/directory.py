@@ -10,11 +10,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from taccl_py.collective import Kind
-from taccl_py.conversion import convert_and_verify
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.jsonio import read_text
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.program import Program, chunks_of_size
+from taccl_py.pipeline.conversion import convert_and_verify
 from taccl_py.portfolio.precedence import share_out
 from taccl_py.runtimes import EXECUTOR, LEGACY, LEGACY_CONFIG, MSCCLPP, RCCL, Runtime
 from taccl_py.units import Left

@@ -12,7 +12,7 @@ from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, for
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from taccl_py.pipeline import GroupSynthesis
+    from taccl_py.pipeline.search import GroupSynthesis
 
 
 def group_record(synthesis: GroupSynthesis) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from taccl_py.units import algbw_gbps, format_count, format_gap, format_rate, fo
 if TYPE_CHECKING:
     from rich.table import Column, Table
 
-    from taccl_py.pipeline import Lowered
+    from taccl_py.pipeline.deliver import Lowered
     from taccl_py.synthesis.engine import Synthesis
     from taccl_py.synthesis.suggest import Suggestion
 

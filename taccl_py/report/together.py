@@ -11,7 +11,7 @@ from taccl_py.units import format_gap, format_ranks, format_size, format_time
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from taccl_py.process_groups import GroupsSynthesis
+    from taccl_py.pipeline.process_groups import GroupsSynthesis
 
 
 def groups_record(found: GroupsSynthesis, files: Sequence[str]) -> dict[str, Any]:

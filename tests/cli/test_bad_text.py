@@ -147,7 +147,7 @@ def test_a_baseline_that_cannot_be_written_is_said_before_anything_is_computed(r
     ],
 )
 def test_more_chunks_than_any_search_can_do_are_refused_at_once(refuse, monkeypatch, asked, chunks, most):
-    monkeypatch.setattr("taccl_py.runtime_search.load_engine", lambda _: pytest.fail("a search has begun"))
+    monkeypatch.setattr("taccl_py.pipeline.views.load_engine", lambda _: pytest.fail("a search has begun"))
     refuse(2, ["--chunks", f"found {chunks}", f"at most {most}"], "synth", *asked, "--chunks", str(chunks))
 
 

@@ -10,7 +10,7 @@ from taccl_py.baselines import compare
 from taccl_py.collective import Kind
 from taccl_py.errors import Interrupted
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request
+from taccl_py.pipeline.resolve import Request
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options

@@ -39,8 +39,8 @@ def endless(demand, options, events):
 
 
 catalog.load_engine = lambda name: endless
-import taccl_py.runtime_search
-taccl_py.runtime_search.load_engine = catalog.load_engine
+import taccl_py.pipeline.views
+taccl_py.pipeline.views.load_engine = catalog.load_engine
 main()
 """
 
@@ -49,7 +49,7 @@ main()
 ANNOUNCED = """
 import sys
 from taccl_py.cli import main
-import taccl_py.runtime_search as searching
+import taccl_py.pipeline.views as searching
 load = searching.load_engine
 
 
@@ -178,7 +178,7 @@ def test_a_second_interrupt_ends_the_program_with_130_and_no_file(start, folder,
 # No way to lower, or none after the first one, is ever done before an interrupt; the machine has ports, so others are tried.
 LOWERING = """
 import sys, time
-import taccl_py.pipeline as pipeline
+import taccl_py.pipeline.deliver as pipeline
 from taccl_py.cli import main
 once, calls = pipeline._lower_once, []
 

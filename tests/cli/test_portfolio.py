@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 import taccl_py.portfolio.swap as swap
-from taccl_py import in_network
 from taccl_py.errors import LimitReached
 from taccl_py.lowering.msccl_xml import parse_xml
+from taccl_py.pipeline import in_network
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import read_schedule
 from taccl_py.verify.schedule import verify_schedule

@@ -13,7 +13,9 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol
-from taccl_py.pipeline import Request, lower_and_verify, synthesize
+from taccl_py.pipeline.deliver import lower_and_verify
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options

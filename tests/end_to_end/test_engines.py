@@ -5,7 +5,9 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, lower_and_verify, synthesize
+from taccl_py.pipeline.deliver import lower_and_verify
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.simulate.schedule_replay import replay_schedule
 from taccl_py.solvers.limits import Limits

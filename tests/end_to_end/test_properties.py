@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from taccl_py.errors import Infeasible, InputError, LimitReached, LoweringError
 from taccl_py.lowering.lower import CallPlacement, LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.files import read_schedule, write_schedule
 from taccl_py.simulate.schedule_replay import replay_schedule

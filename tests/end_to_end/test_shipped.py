@@ -11,7 +11,9 @@ import pytest
 
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.lowering.lower import CallPlacement, LoweringOptions
-from taccl_py.pipeline import Request, lower_and_verify, synthesize
+from taccl_py.pipeline.deliver import lower_and_verify
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.schedule.files import read_schedule, write_schedule
 from taccl_py.simulate.schedule_replay import replay_schedule

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, lower_and_verify, synthesize
+from taccl_py.pipeline.deliver import lower_and_verify
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options

@@ -8,7 +8,7 @@ from taccl_py.collective import COMBINING
 from taccl_py.errors import LoweringError
 from taccl_py.execute.plan import DataType, Operator
 from taccl_py.execute.reader import read_plan
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from tests.end_to_end.machines import cases
 from tests.end_to_end.test_properties import LIMITS, greedy, wishes
 from tests.execute.running import outcomes

@@ -5,13 +5,13 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from taccl_py.collective import Kind
-from taccl_py.conversion import convert_and_verify
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError
 from taccl_py.execute.reader import read_plan
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.foreign import LocalCopy, read_foreign, runs_of
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.conversion import convert_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL, RUNTIMES
 from tests.execute.running import outcomes
 from tests.lowering.cases import random_schedule

@@ -11,7 +11,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.fold import folded
 from taccl_py.lowering.lower import LoweringOptions, lower
-from taccl_py.pipeline import lower_and_verify, replay_at
+from taccl_py.pipeline.deliver import lower_and_verify, replay_at
 from taccl_py.runtimes import EXECUTOR, MAX_COUNT
 from taccl_py.schedule.ir import Schedule
 from taccl_py.verify.schedule import verify_schedule

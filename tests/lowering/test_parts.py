@@ -11,7 +11,9 @@ from taccl_py.lowering.images import RankImages
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_patterns, lower_ranks
-from taccl_py.pipeline import Request, lower_group_and_verify, lower_one_rank, synthesize_group
+from taccl_py.pipeline.deliver import lower_group_and_verify, lower_one_rank
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize_group
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.synthesis.engine import Events
@@ -57,9 +59,9 @@ def test_where_ranks_differ_those_of_a_role_do_the_same(machine, kind):
 
 def test_a_small_schedule_whose_roles_do_not_fit_together_is_lowered_as_a_whole(monkeypatch):
     schedule = group("dgx1", Kind.ALLGATHER)
-    monkeypatch.setattr("taccl_py.pipeline.lower_ranks", _disagreeing)
+    monkeypatch.setattr("taccl_py.pipeline.deliver.lower_ranks", _disagreeing)
     assert lower_group_and_verify(schedule, OPTIONS).verdict.violations == ()
-    monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
+    monkeypatch.setattr("taccl_py.pipeline.deliver.MOST_WHOLE", 10)
     with pytest.raises(LoweringError, match="no agreement"):
         lower_group_and_verify(schedule, OPTIONS)
 
@@ -67,10 +69,10 @@ def test_a_small_schedule_whose_roles_do_not_fit_together_is_lowered_as_a_whole(
 def test_up_to_which_size_ranks_do_not_stop_is_seen_of_all_of_them(monkeypatch):
     """Delegates in two nodes send to each other before they receive, and connections hold two operations of Simple."""
     schedule = group_of_nodes("dgx2", 2, Kind.ALLTOALL, 1 << 24)
-    monkeypatch.setattr("taccl_py.pipeline.lower_and_verify", lambda *_: pytest.fail("lowered as a whole"))
+    monkeypatch.setattr("taccl_py.pipeline.deliver.lower_and_verify", lambda *_: pytest.fail("lowered as a whole"))
     lowered = lower_group_and_verify(schedule, OPTIONS)
     assert (lowered.program.max_bytes, lowered.verdict.violations) == (1 << 25, ())
-    monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
+    monkeypatch.setattr("taccl_py.pipeline.deliver.MOST_WHOLE", 10)
     with pytest.raises(LoweringError, match="would wait for each other for ever; use taccl synth"):
         lower_group_and_verify(schedule, replace(OPTIONS, max_bytes=1 << 26))
 
@@ -79,12 +81,12 @@ def test_up_to_which_size_ranks_do_not_stop_is_seen_of_all_of_them(monkeypatch):
 def test_an_error_is_raised_unless_ranks_that_were_lowered_alone_wait_for_each_other(monkeypatch, rule, error):
     schedule = group("dgx1", Kind.ALLGATHER)
     verdict = ProgramVerdict(None, (Violation("gpu 0", rule, "made up"),), ())
-    monkeypatch.setattr("taccl_py.pipeline.verify_program", lambda *_, **__: verdict)
+    monkeypatch.setattr("taccl_py.pipeline.deliver.verify_program", lambda *_, **__: verdict)
     whole = []
-    monkeypatch.setattr("taccl_py.pipeline.lower_and_verify", lambda *_: whole.append(1))
+    monkeypatch.setattr("taccl_py.pipeline.deliver.lower_and_verify", lambda *_: whole.append(1))
     if error is LoweringError:
         assert (lower_group_and_verify(schedule, OPTIONS), whole) == (None, [1])
-        monkeypatch.setattr("taccl_py.pipeline.MOST_WHOLE", 10)
+        monkeypatch.setattr("taccl_py.pipeline.deliver.MOST_WHOLE", 10)
     with pytest.raises(error):
         lower_group_and_verify(schedule, OPTIONS)
 
@@ -92,7 +94,7 @@ def test_an_error_is_raised_unless_ranks_that_were_lowered_alone_wait_for_each_o
 def test_a_rank_of_what_is_lowered_as_a_whole_is_a_part_of_that(monkeypatch):
     schedule = group("dgx1", Kind.ALLGATHER)
     by_ranks = lower_group_and_verify(schedule, OPTIONS).program
-    monkeypatch.setattr("taccl_py.pipeline.lower_ranks", _disagreeing)
+    monkeypatch.setattr("taccl_py.pipeline.deliver.lower_ranks", _disagreeing)
     whole = lower_group_and_verify(schedule, OPTIONS).program
     assert whole != by_ranks
     program, _ = lower_one_rank(schedule, 3, OPTIONS)

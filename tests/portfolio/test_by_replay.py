@@ -8,12 +8,12 @@ import pytest
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
-from taccl_py.pipeline import Request
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.select import Setting, trial_of
 from taccl_py.portfolio.build import synthesize_portfolio
 from taccl_py.portfolio.by_replay import TrialChoice, _best_path, _rounded
 from taccl_py.profiles.catalog import select_profile
 from taccl_py.runtimes import RUNTIMES
-from taccl_py.selection import Setting, trial_of
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options
 from taccl_py.topology.catalog import load_topology

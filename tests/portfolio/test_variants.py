@@ -7,7 +7,7 @@ import pytest
 
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import replay_at
+from taccl_py.pipeline.deliver import replay_at
 from taccl_py.portfolio import variants
 from taccl_py.portfolio.candidates import Candidate
 from taccl_py.portfolio.envelope import lower_envelope

@@ -2,7 +2,9 @@
 
 from taccl_py.collective import Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import Request, lower_best, synthesize
+from taccl_py.pipeline.deliver import lower_best
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize
 from taccl_py.report.items import Item
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.synthesis.engine import Events

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.collective import Collective, Kind
-from taccl_py.pipeline import Request, synthesize_group
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize_group
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
 from taccl_py.schedule.ir import Message, Schedule
 from taccl_py.schedule.recognize import as_group

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from taccl_py.collective import Kind
-from taccl_py.conversion import convert_and_verify
 from taccl_py.errors import InputError
+from taccl_py.pipeline.conversion import convert_and_verify
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.teccl import read_teccl_schedule
 from taccl_py.verify.schedule import verify_schedule

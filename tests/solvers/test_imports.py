@@ -38,7 +38,7 @@ def test_highs_and_or_tools_work_in_one_process_in_either_order(first, second):
 def test_engine_and_solver_modules_load_no_solver_by_themselves():
     """So that the command line starts quickly and works where one of them is missing."""
     program = (
-        "import sys, taccl_py.synthesis.milp, taccl_py.pipeline\n"
+        "import sys, taccl_py.synthesis.milp, taccl_py.pipeline.deliver\n"
         "print([name for name in ('highspy', 'ortools', 'pulp') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -10,7 +10,7 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.sketch.machine import load_machine
 from taccl_py.solvers.limits import Limits

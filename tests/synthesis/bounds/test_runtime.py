@@ -10,7 +10,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.profiles.catalog import load_profile, neutral_profile
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import with_alphas_side_by_side

@@ -7,7 +7,7 @@ import pytest
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.sketch.model import Sketch

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.sketch.catalog import load_sketch
 from taccl_py.solvers.limits import Limits

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline import lower_and_verify
+from taccl_py.pipeline.deliver import lower_and_verify
 from taccl_py.runtimes import EXECUTOR
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.problem import Problem

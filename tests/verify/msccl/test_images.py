@@ -11,7 +11,8 @@ from taccl_py.lowering.images import RankImages as Copies
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
 from taccl_py.lowering.parts import join_ranks, lower_patterns, lower_ranks
-from taccl_py.pipeline import Request, synthesize_group
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize_group
 from taccl_py.runtimes import EXECUTOR, RCCL
 from taccl_py.schedule.group import GROUP_KINDS
 from taccl_py.synthesis.engine import Events

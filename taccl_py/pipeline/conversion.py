@@ -10,7 +10,7 @@ from taccl_py.lowering.convert import ConvertOptions, conversions, convert
 from taccl_py.lowering.foreign import ForeignFile, read_foreign
 from taccl_py.lowering.lower import CallPlacement, LoweringOptions
 from taccl_py.lowering.program import Program, Protocol
-from taccl_py.pipeline import lower_and_verify, verified_where_safe
+from taccl_py.pipeline.deliver import lower_and_verify, verified_where_safe
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.teccl import is_teccl_schedule, read_teccl_schedule
 from taccl_py.verify.msccl import ProgramVerdict, ProgramVerifier, verify_program

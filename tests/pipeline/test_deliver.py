@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from taccl_py import pipeline, runtime_search
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, InvalidArtifact, LoweringError, Violation
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
-from taccl_py.pipeline import Request, lower_and_verify, lower_best, make_demand, synthesize
+from taccl_py.pipeline import deliver, views
+from taccl_py.pipeline.deliver import lower_and_verify, lower_best
+from taccl_py.pipeline.resolve import Request, make_demand
+from taccl_py.pipeline.search import synthesize
 from taccl_py.runtimes import EXECUTOR, LEGACY, RCCL
 from taccl_py.schedule.ir import Origin
 from taccl_py.sketch.machine import load_machine
@@ -112,7 +114,7 @@ def answer(schedule, *runners_up, proof=Proof.OPTIMAL):
 
 
 def engine_that_finds(synthesis, monkeypatch):
-    monkeypatch.setattr(runtime_search, "load_engine", lambda _name: lambda *_: synthesis)
+    monkeypatch.setattr(views, "load_engine", lambda _name: lambda *_: synthesis)
 
 
 def test_what_an_engine_gets_wrong_does_not_leave_the_pipeline(monkeypatch):
@@ -187,7 +189,7 @@ def test_turns_are_looked_for_though_time_is_up_but_not_for_long_when_the_user_w
     _, lowered = lower_best(answer(schedule), options, over=lambda: True, stopped=lambda: True)
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
     lowered_orders.clear()
-    monkeypatch.setattr("taccl_py.pipeline._SOON_S", -1.0)
+    monkeypatch.setattr("taccl_py.pipeline.deliver._SOON_S", -1.0)
     _, lowered = lower_best(answer(schedule), options, over=lambda: True, stopped=lambda: True)
     assert lowered_orders == [PortOrder.FREE]
     assert lowered.replay.makespan_us > schedule.makespan_us
@@ -208,16 +210,16 @@ def test_where_turns_cannot_be_taken_the_program_without_them_is_the_answer(monk
 
 
 def test_what_the_lowering_gets_wrong_does_not_leave_the_pipeline(monkeypatch):
-    emit = pipeline.emit_xml
-    monkeypatch.setattr(pipeline, "emit_xml", lambda *given: emit(*given).replace('srcoff="0"', 'srcoff="1"'))
+    emit = deliver.emit_xml
+    monkeypatch.setattr(deliver, "emit_xml", lambda *given: emit(*given).replace('srcoff="0"', 'srcoff="1"'))
     with pytest.raises(InvalidArtifact) as caught:
         lower_and_verify(cases.ring_allgather(4), LoweringOptions(EXECUTOR))
     assert caught.value.violations
 
 
 def test_a_text_that_says_something_else_than_the_program_does_not_leave_the_pipeline(monkeypatch):
-    emit = pipeline.emit_xml
-    monkeypatch.setattr(pipeline, "emit_xml", lambda *given: emit(*given).replace("allgather-test", "another-name"))
+    emit = deliver.emit_xml
+    monkeypatch.setattr(deliver, "emit_xml", lambda *given: emit(*given).replace("allgather-test", "another-name"))
     with pytest.raises(ValueError, match="does not read back"):
         lower_and_verify(cases.ring_allgather(4), LoweringOptions(EXECUTOR))
 
@@ -268,8 +270,8 @@ def test_a_runner_up_of_a_race_is_told_from_its_winner(monkeypatch):
 def test_no_runner_up_is_tried_when_the_best_keeps_its_promise(monkeypatch):
     best, runner_up = shared_nic(direct=True), shared_nic(direct=True, detour_us=33.0)
     tried = []
-    verify = pipeline.lower_and_verify
-    monkeypatch.setattr(pipeline, "lower_and_verify", lambda s, *rest: tried.append(s) or verify(s, *rest))
+    verify = deliver.lower_and_verify
+    monkeypatch.setattr(deliver, "lower_and_verify", lambda s, *rest: tried.append(s) or verify(s, *rest))
     found = answer(best, runner_up)
     assert lower_best(found, LoweringOptions(EXECUTOR))[0] is found
     assert tried == [best]
@@ -351,9 +353,9 @@ def symmetric():
 def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
-    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
-    monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
-    monkeypatch.setattr(pipeline, "Lowering", lambda *_: pytest.fail("all ranks at once"))
+    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
+    monkeypatch.setattr(deliver, "_MOST_MOVES", 0)
+    monkeypatch.setattr(deliver, "Lowering", lambda *_: pytest.fail("all ranks at once"))
     lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.verdict.violations == ()
     assert lowered.replay.makespan_us == pytest.approx(schedule.makespan_us)
@@ -364,8 +366,8 @@ def test_what_images_would_tear_apart_is_lowered_all_at_once_unless_it_is_very_l
     """Chunks of several nodes lie together at most ranks, and not at those where these are the last and the first nodes."""
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
-    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
-    monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
+    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
+    monkeypatch.setattr(deliver, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
 
@@ -382,9 +384,9 @@ def test_ranks_that_do_not_fit_together_are_lowered_all_at_once(monkeypatch, pro
 
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
-    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
-    monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
-    monkeypatch.setattr(pipeline, "_lower_by_ranks", refuse)
+    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
+    monkeypatch.setattr(deliver, "_MOST_MOVES", 0)
+    monkeypatch.setattr(deliver, "_lower_by_ranks", refuse)
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
 
@@ -392,7 +394,7 @@ def test_what_takes_longer_rank_by_rank_is_lowered_all_at_once(monkeypatch):
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     slow = replace(whole, replay=replace(whole.replay, makespan_us=schedule.makespan_us * 1.01), text="slow")
-    monkeypatch.setattr(pipeline, "_MANY_MOVES", 0)
-    monkeypatch.setattr(pipeline, "_MOST_MOVES", 0)
-    monkeypatch.setattr(pipeline, "_lower_by_ranks", lambda *_: slow)
+    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
+    monkeypatch.setattr(deliver, "_MOST_MOVES", 0)
+    monkeypatch.setattr(deliver, "_lower_by_ranks", lambda *_: slow)
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text

@@ -3,7 +3,7 @@
 A schedule is lowered once, and its program is replayed at the size under every protocol and number of instances that the
 runtime allows, as if it had been lowered for them (`taccl_py.simulate.runtime_replay`). The best few are then lowered in
 earnest, verified, and replayed as they are; the fastest of these is the choice. Under the neutral profile none of this is
-done: `taccl_py.pipeline` chooses as it always has.
+done: `deliver.lower_best` chooses as it always has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringEr
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import possible_protocols
-from taccl_py.pipeline import Lowered, Unverified, chosen_instead, lower_unverified, require_valid, verified
+from taccl_py.pipeline.deliver import Lowered, Unverified, lower_unverified, verified
+from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
 from taccl_py.schedule.ir import Schedule

@@ -1,7 +1,7 @@
 """Search for schedules that fit a runtime: engines run on the machine as its protocols see it.
 
 There operations cost what the runtime profile says, so that Simple gets fewer and larger messages than LL. What is found is timed
-again on the machine itself, and is a candidate like others: the replay of programs decides (`taccl_py.selection`).
+again on the machine itself, and is a candidate like others: the replay of programs decides (`taccl_py.pipeline.select`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""The only module that knows the order of the stages: topology + sketch + collective -> schedule -> program -> text.
-
-Everything that leaves here has passed its verifier; an error is an error of ours and is raised as such.
-"""
+"""Delivery: a schedule becomes a program and its text; what leaves here has passed the verifier of its runtime."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Collective, Kind
-from taccl_py.errors import Infeasible, InputError, Interrupted, InvalidArtifact, LimitReached, LoweringError
+from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError
 from taccl_py.lowering.limits import require_limits
 from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
 from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
@@ -27,36 +24,19 @@ from taccl_py.lowering.parts import (
     require_agreement,
 )
 from taccl_py.lowering.program import Program
-from taccl_py.profiles.model import RuntimeProfile
-from taccl_py.runtime_search import search
+from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.group import MOST_WHOLE, GroupSchedule
-from taccl_py.schedule.ir import Origin, Schedule
+from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.recognize import as_group
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.timeline import Timeline
-from taccl_py.sketch.machine import load_machine
-from taccl_py.sketch.model import Sketch
-from taccl_py.solvers.choice import choose_solver
 from taccl_py.solvers.limits import Over, never
-from taccl_py.synthesis.bounds import Bound, demand_bound, require_ways
-from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis, require_few_chunks
-from taccl_py.synthesis.matching.replicate import replicate, why_not
+from taccl_py.synthesis.engine import Synthesis
 from taccl_py.synthesis.messages import bounded_by_messages
-from taccl_py.synthesis.race import Racer
-from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
-from taccl_py.topology.degrade import Degradation, degraded
-from taccl_py.topology.model import Topology
-from taccl_py.units import format_ranks, parse_size, relative_gap
-from taccl_py.verify.any_size import verify_any
-from taccl_py.verify.group import verify_group
 from taccl_py.verify.msccl import ProgramVerdict, ProgramVerifier, verify_program
 from taccl_py.verify.mscclpp import verify_plan
 
-DEFAULT_SIZE = "1MB"
-# Name of a sketch that is to be searched, and the longest that one sketch is solved for.
-AUTO_SKETCH = "auto"
-_SUGGEST_SECONDS = 7.0
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
 # Chunks that all messages carry together: beyond which ranks are lowered one by one where they are symmetric, as all at once take
@@ -70,50 +50,6 @@ _KEPT_PROMISE = 1.01
 _NEVER_ENDS = frozenset({"deadlock", "fifo-deadlock"})
 # What to try then; sums conflict where they arrive, so ordering only the sends does not help them.
 _PORT_ORDERS = {False: (PortOrder.SENDS, PortOrder.BOTH), True: (PortOrder.BOTH,)}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asks for.
-
-    Attributes
-    ----------
-    topology, sketch
-        Shipped name, formula or file; the topology may be given itself, the sketch may be empty.
-    kind
-        Collective.
-    nodes
-        Number of nodes, or None for what sketch or topology say.
-    size_bytes
-        Size as nccl-tests counts it, or None for the default (and for TACCL profiles, which have none).
-    ranks
-        Process group, or None for all ranks.
-    root
-        Root rank of a rooted collective (a number within the process group).
-    chunks_per_rank
-        None for what the sketch says, else 1.
-    engine
-        Name of the engine.
-    options
-        Solver and limits.
-    degradation
-        Links that are missing or slow.
-    profile
-        Runtime profile for which the answer is to be fast; None is links and ports alone.
-    """
-
-    topology: str | Topology
-    kind: Kind
-    sketch: str = ""
-    nodes: int | None = None
-    size_bytes: int | None = None
-    ranks: tuple[int, ...] | None = None
-    root: int = 0
-    chunks_per_rank: int | None = None
-    engine: str = "milp"
-    options: Options = field(default_factory=Options)
-    degradation: Degradation = field(default_factory=Degradation)
-    profile: RuntimeProfile | None = None
 
 
 @dataclass(frozen=True)
@@ -149,216 +85,6 @@ class Lowered(Unverified):
 
     text: str
     verdict: ProgramVerdict
-
-
-def synthesize(request: Request, events: Events) -> Synthesis:
-    """Find and verify a schedule.
-
-    Raises
-    ------
-    TacclError
-        Input, synthesis and package errors; InvalidArtifact if the verifier rejects what the engine made.
-    """
-    sketch: Sketch | None
-    if request.sketch == AUTO_SKETCH:
-        best = suggest(request, events)[0]
-        sketch, synthesis = best.sketch, best.synthesis
-    else:
-        demand = make_demand(request)
-        sketch, synthesis = demand.sketch, search(demand, request.engine, request.options, request.profile, events)
-    origin = Origin(
-        engine=request.engine,
-        solver=synthesis.solver,
-        sketch=sketch.name if sketch else "",
-        seed=request.options.limits.seed,
-        status=str(synthesis.proof),
-        bound_us=synthesis.bound.time_us,
-        bound_reason=synthesis.bound.reason,
-        found_by=_finder(synthesis.schedule),
-    )
-    schedule = synthesis.schedule.with_origin(origin)
-    require_valid(schedule)
-    return replace(synthesis, schedule=schedule)
-
-
-def _finder(schedule: Schedule) -> str:
-    """The engine that won a race."""
-    return schedule.origin.found_by or schedule.origin.engine if schedule.origin is not None else ""
-
-
-def suggest(request: Request, events: Events) -> list[Suggestion]:
-    """Sketches for what the user asks for, found by search and solved; the fastest first.
-
-    Raises
-    ------
-    TacclError
-        Input errors; LimitReached if no sketch led to a schedule in time.
-    """
-    demand = make_demand(replace(request, sketch=""))
-    if request.ranks is not None:
-        raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
-    with Racer(request.options, _SUGGEST_SECONDS, request.options.limits.workers).running() as racer:
-        found = suggest_sketches(demand, racer, events)
-    if not found:
-        raise LimitReached("no sketch led to a schedule; give more time with --time-limit")
-    return found
-
-
-@dataclass(frozen=True)
-class GroupSynthesis:
-    """A group schedule that the verifier accepts.
-
-    Attributes
-    ----------
-    schedule
-        Base messages and symmetry.
-    bound
-        Best proven lower bound.
-    stage_seconds
-        Wall-clock time of every stage.
-    """
-
-    schedule: GroupSchedule
-    bound: Bound
-    stage_seconds: Mapping[str, float]
-
-    @property
-    def gap(self) -> float:
-        """Relative distance from the bound."""
-        return relative_gap(self.schedule.makespan_us, self.bound.time_us)
-
-
-def synthesize_group(request: Request, events: Events) -> GroupSynthesis:
-    """Solve one root, or one of each role, and replicate it, verified without ever writing down the whole.
-
-    Raises
-    ------
-    TacclError
-        Input errors; LimitReached if the machine has no symmetry that takes all ranks to others; InvalidArtifact if the verifier
-        objects.
-    """
-    seconds: dict[str, float] = {}
-    with _timed(seconds, "machine", events):
-        demand = make_demand(request, expanded=False)
-    refusal = why_not(demand)
-    if refusal is not None:
-        raise InputError(f"{refusal}; use taccl synth", path="command line")
-    with _timed(seconds, "bound", events):
-        bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, request.options.limits)
-        events.bound(bound.time_us)
-    with _timed(seconds, "search", events):
-        schedule = replicate(demand, request.options.limits, bound)
-    if schedule is None:
-        raise LimitReached(
-            f"{demand.topology.name} has no commuting symmetries that take every rank, link and port to others; use taccl synth"
-        )
-    status = str(Proof.of(schedule.makespan_us, bound))
-    origin = Origin("replicate", "none", "", request.options.limits.seed, status, bound.time_us, bound.reason)
-    schedule = replace(schedule, origin=origin)
-    with _timed(seconds, "judge", events):
-        violations = verify_group(schedule)
-    if violations:
-        raise InvalidArtifact("group schedule", violations)
-    return GroupSynthesis(schedule, bound, seconds)
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], stage: str, events: Events) -> Iterator[None]:
-    events.stage(stage)
-    begun = time.monotonic()
-    yield
-    seconds[stage] = time.monotonic() - begun
-
-
-def resolve_machine(request: Request) -> Topology:
-    """Return the machine of a request, with all its links: number of ranks, GPU and the like do not depend on what is missing.
-
-    Raises
-    ------
-    InputError
-        If a name, a file or an option is wrong, or they contradict each other.
-    """
-    sketch = "" if request.sketch == AUTO_SKETCH else request.sketch
-    return make_demand(replace(request, sketch=sketch, degradation=Degradation())).topology
-
-
-def make_demand(request: Request, *, expanded: bool = True) -> Demand:
-    """What an engine is asked for, from what the user asked for.
-
-    Parameters
-    ----------
-    request
-        What the user asked for.
-    expanded
-        Whether every chunk of every rank will be written down, which there must not be too many of.
-
-    Raises
-    ------
-    InputError
-        If a name, a file or an option is wrong, or they contradict each other.
-    Infeasible
-        If a process group has no paths between its ranks.
-    """
-    machine = load_machine(request.topology, request.sketch, request.nodes)
-    topology, sketch = machine.topology, machine.sketch
-    options = {"missing_ports": "--without-port", "slow_ports": "--slow-port"}
-    with _named(missing="--without-link", slow="--slow-link", **options):
-        topology = degraded(topology, request.degradation)
-    if request.ranks is not None:
-        if sketch is not None:
-            raise InputError("--ranks cannot be combined with a sketch, which is written for all ranks; leave one out")
-        with _named(ranks="--ranks"):
-            topology = topology.subset(request.ranks)
-    if request.root and request.kind not in ROOTED:
-        raise InputError(f"{request.kind} has no root; leave --root out", path="command line", field="--root")
-    if topology.chunk_costs and request.size_bytes is not None:
-        raise InputError(
-            f"{topology.name} is a TACCL profile, whose costs are per chunk of one fixed size; leave --size out",
-            path="command line", field="--size",
-        )  # fmt: skip
-    size_bytes = request.size_bytes if request.size_bytes is not None else parse_size(DEFAULT_SIZE)
-    chunks = request.chunks_per_rank or (sketch.chunks_per_rank if sketch else None)
-    demand = Demand(topology, request.kind, size_bytes, request.root, sketch, chunks)
-    given = {"num_ranks": "--ranks" if request.ranks is not None else "TOPOLOGY"}
-    given["chunks_per_rank"] = "--sketch" if sketch is not None and request.chunks_per_rank is None else "--chunks"
-    with _named(root="--root", solver="--solver", **given):
-        require_few_chunks(demand)
-        if expanded:
-            demand.collective(chunks or 1)
-        choose_solver(request.options.solver)
-    if request.ranks is not None:
-        _require_ways(demand, request.ranks)
-    return demand
-
-
-@contextmanager
-def _named(**options: str) -> Iterator[None]:
-    """Turn an error about a field into one about the option of the command line that sets it."""
-    try:
-        yield
-    except InputError as error:
-        if error.path is not None or error.field not in options:
-            raise
-        raise InputError(error.what, path="command line", field=options[error.field]) from None
-
-
-def _require_ways(demand: Demand, ranks: Sequence[int]) -> None:
-    """Refuse a process group that has no paths between its ranks, by their numbers on the machine, which the user knows."""
-    try:
-        require_ways(demand.topology, demand.kind, demand.root)
-    except Infeasible as error:
-        raise Infeasible(
-            f"{demand.kind} is impossible for ranks {format_ranks(ranks)} of {demand.topology.name}: no path of links between them "
-            f"leads from rank {ranks[error.source]} to rank {ranks[error.rank]}, and ranks outside of a group do not pass its data on",
-            chunk=error.chunk, source=error.source, rank=error.rank, restriction=error.restriction,
-        ) from None  # fmt: skip
-
-
-def require_valid(schedule: Schedule, name: str = "schedule") -> None:
-    """Raise InvalidArtifact, which calls the schedule by this name, if the verifier rejects it."""
-    violations = verify_any(schedule)
-    if violations:
-        raise InvalidArtifact(name, violations)
 
 
 def lower_and_verify(
@@ -596,14 +322,6 @@ def _first_lowered(
                 lowered = lower_and_verify(schedule, options, stopped)
                 return chosen_instead(synthesis, schedule), lowered, runners_up[place + 1 :]
         raise
-
-
-def chosen_instead(synthesis: Synthesis, schedule: Schedule) -> Synthesis:
-    """The synthesis with another schedule as its answer, of which nothing is proven but that its time is at the bound, if it is."""
-    origin, proof = synthesis.schedule.origin, Proof.of(schedule.makespan_us, synthesis.bound)
-    if origin is not None:
-        schedule = schedule.with_origin(replace(origin, status=str(proof), found_by=_finder(schedule)))
-    return replace(synthesis, schedule=schedule, proof=proof)
 
 
 def _lower_once(lowering: Lowering, order: PortOrder, options: LoweringOptions) -> tuple[Program, Timeline]:

@@ -6,8 +6,8 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import LoweringError
-from taccl_py.in_network import lower_by_switch, switch_times_us
 from taccl_py.lowering.mscclpp import NodeRails, PlanOptions, lower_plan
+from taccl_py.pipeline.in_network import lower_by_switch, switch_times_us
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.topology.catalog import load_topology
@@ -121,7 +121,7 @@ def test_a_way_between_nodes_that_does_not_fit_leaves_the_other_one(monkeypatch,
             raise LoweringError(f"{options.rails} does not fit", runtime="mscclpp", limit="port channels")
         return lower_plan(schedule, options)
 
-    monkeypatch.setattr("taccl_py.in_network.lower_plan", lowered)
+    monkeypatch.setattr("taccl_py.pipeline.in_network.lower_plan", lowered)
     schedule, sizes = wanted("ndv5-x3", "broadcast", chunk_bytes=1 << 20), [1 << 20]
     if refused is None:
         with pytest.raises(LoweringError, match="direct does not fit"):

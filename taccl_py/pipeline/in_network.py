@@ -11,7 +11,7 @@ from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.mscclpp import LoweredPlan, NodeRails, PlanOptions, lower_plan, needs_rails, serving_switches
 from taccl_py.lowering.plan import Plan
-from taccl_py.pipeline import lower_plan_and_verify
+from taccl_py.pipeline.deliver import lower_plan_and_verify
 from taccl_py.schedule.ir import Schedule
 from taccl_py.simulate.plan_replay import replay_plan
 from taccl_py.simulate.timeline import Timeline

@@ -7,14 +7,16 @@ import pytest
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Op, Protocol
-from taccl_py.pipeline import Request, lower_and_verify, synthesize
+from taccl_py.pipeline.deliver import lower_and_verify
+from taccl_py.pipeline.resolve import Request
+from taccl_py.pipeline.search import synthesize
+from taccl_py.pipeline.select import Setting, bound_under, choose_for, lower_under, preferred_us, trial_of
 from taccl_py.profiles.catalog import load_profile
 from taccl_py.profiles.model import ProtocolCosts
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule
 from taccl_py.schedule.transform import in_pieces
-from taccl_py.selection import Setting, bound_under, choose_for, lower_under, preferred_us, trial_of
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events, Options

@@ -8,7 +8,8 @@ from itertools import combinations
 
 from taccl_py.collective import ROOTED
 from taccl_py.errors import InputError, InvalidArtifact
-from taccl_py.pipeline import Request, make_demand, synthesize
+from taccl_py.pipeline.resolve import Request, make_demand
+from taccl_py.pipeline.search import synthesize
 from taccl_py.schedule.ir import Schedule
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events, Proof
