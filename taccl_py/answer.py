@@ -9,6 +9,7 @@ from enum import StrEnum
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import Schedule
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Proof
 from taccl_py.units import relative_gap
 
@@ -50,9 +51,18 @@ class Ended(StrEnum):
     """How a search ended."""
 
     PROVED = "proved"  # nothing better exists, in the sense of the answer's proof
-    EFFORT = "effort"  # the work that it was given is done
-    TIME_LIMIT = "time limit"
+    EFFORT = "effort"  # the work that it was given is done, or all that it tries
+    TIME_LIMIT = "time limit"  # a clock limited it
     INTERRUPTED = "interrupted"
+
+    @staticmethod
+    def of(limits: Limits, *, is_proved: bool) -> Ended:
+        """How a search with such limits ended, asked at its end."""
+        if is_proved:
+            return Ended.PROVED
+        if limits.stop.is_set():
+            return Ended.INTERRUPTED
+        return Ended.EFFORT if limits.by_work and not limits.is_cut else Ended.TIME_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,7 @@ class Answer:
         ``optimal``: as fast as a bound that holds for the chunks and the sketch asked for; ``optimal-in-class``: proved on a time grid,
         among schedules with the same symmetry; ``feasible``: neither.
     ended
-        How the search ended. None where that is not known: it ended before the time limit, but a part of it may have ended by time.
+        How the search ended.
     provenance
         Engine, solver, sketch, seed and version.
     runtime
@@ -115,7 +125,7 @@ class Answer:
     schedule: Schedule
     bounds: tuple[ScopedBound, ...]
     proof: Proof
-    ended: Ended | None
+    ended: Ended
     provenance: Provenance
     runtime: Runtime
     profile: RuntimeProfile

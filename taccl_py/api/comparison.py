@@ -6,10 +6,9 @@ import threading
 from dataclasses import replace
 
 from taccl_py.api.arguments import kind_of, names_arguments, range_of
-from taccl_py.api.policy import AUTO, COMPARE_LIMIT_S, runtime_named
+from taccl_py.api.policy import AUTO, COMPARE_LIMIT_S, budget, runtime_named
 from taccl_py.baselines.compare import BaselineComparison, Given, Tuned, compare_sizes
 from taccl_py.collective import Kind
-from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline.resolve import Request, resolve_machine
 from taccl_py.profiles.catalog import select_profile
@@ -26,7 +25,8 @@ def compare(  # noqa: PLR0913 - keywords with defaults, as the command's options
     *,
     root: int = 0,
     sketch: str = "",
-    time_limit: float = COMPARE_LIMIT_S,
+    effort: str | None = None,
+    time_limit: float | None = None,
     seed: int = 0,
     runtime: str = AUTO,
     runtime_profile: str = AUTO,
@@ -42,8 +42,8 @@ def compare(  # noqa: PLR0913 - keywords with defaults, as the command's options
         As for `synthesize`.
     sizes
         Range such as ``1KiB:1GiB``, or the smallest and the largest size, both included.
-    time_limit
-        Seconds of the search for ours, and at most of that for the baselines.
+    effort, time_limit
+        As for `synthesize`, of the search for ours and of that for the baselines; normal takes 100 seconds at most.
     with_taccl
         Whether TACCL's method is tried too, which takes as long again.
 
@@ -61,9 +61,8 @@ def compare(  # noqa: PLR0913 - keywords with defaults, as the command's options
     Interrupted
         If it was stopped before there was anything to compare.
     """
-    if not time_limit > 0:
-        raise InputError(f"found {time_limit!r}, a number of seconds above 0 is needed", field="time_limit")
-    limits = Limits(seconds=time_limit, seed=seed, stop=stop or threading.Event())
+    limits = Limits(seed=seed, stop=stop or threading.Event())
+    limits = budget(limits, COMPARE_LIMIT_S, effort=effort, time_limit=time_limit)
     request = Request(
         topology=machine, kind=kind_of(kind), sketch=sketch, root=root, engine=AUTO, options=Options(limits=limits)
     )  # fmt: skip

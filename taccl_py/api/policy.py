@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
+from dataclasses import replace
+
 from taccl_py.answer import OF_FIXED_CHUNKS
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.runtimes import EXECUTOR, MSCCLPP, RCCL, RUNTIMES, Runtime
+from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
 
 AUTO = "auto"
@@ -15,6 +20,8 @@ RACE_LIMIT_S, ENGINE_LIMIT_S, RANGE_LIMIT_S = 20.0, 7.0, 60.0
 LIMIT_RANKS, RANGE_LIMIT_RANKS, MOST_LIMIT_S = 64, 16, 600.0
 # Seconds of the search of a comparison.
 COMPARE_LIMIT_S = 100.0
+# Parts of a default budget that efforts are.
+EFFORTS = {"quick": 0.25, "normal": 1.0, "thorough": 5.0}
 # Engines whose solver can be chosen.
 _SOLVED = ("auto", "milp", "cp")
 # Names of AMD's GPUs begin so.
@@ -60,6 +67,37 @@ def scaled_seconds(seconds: float, num_ranks: int, *, ranged: bool) -> float:
     """Default seconds of a search on so many ranks."""
     times = num_ranks / (RANGE_LIMIT_RANKS if ranged else LIMIT_RANKS)
     return min(MOST_LIMIT_S, seconds * max(1.0, times))
+
+
+def budget(limits: Limits, seconds: float, *, effort: str | None, time_limit: float | None) -> Limits:
+    """Limits with a budget: of work, unless there is a time limit alone.
+
+    Parameters
+    ----------
+    limits
+        Seed, interrupt and the like.
+    seconds
+        Budget of effort ``normal``.
+    effort
+        A key of `EFFORTS`, or None.
+    time_limit
+        Seconds of the clock after which the search ends whatever it has done, or None.
+
+    Raises
+    ------
+    InputError
+        If there is no such effort, or the time limit is not above 0.
+    """
+    if effort is not None and effort not in EFFORTS:
+        raise InputError(f"found {effort!r}, use one of: {', '.join(EFFORTS)}", path="command line", field="--effort")
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(
+            f"found {time_limit!r}, a number of seconds above 0 is needed", path="command line", field="--time-limit"
+        )
+    if effort is None and time_limit is not None:
+        return replace(limits, seconds=time_limit, by_work=False)
+    ends_at_s = math.inf if time_limit is None else time.monotonic() + time_limit
+    return replace(limits, seconds=seconds * EFFORTS[effort or "normal"], by_work=True, ends_at_s=ends_at_s)
 
 
 def require_of_engine(engine: str, solver: str, trees: int | None, scheduler: str) -> None:

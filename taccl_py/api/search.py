@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from taccl_py.answer import OF_FIXED_CHUNKS, Answer, Ended, Provenance, Scope, S
 from taccl_py.api.arguments import kind_of, names_arguments, range_of, size_of
 from taccl_py.api.policy import (
     AUTO,
+    budget,
     default_engine,
     default_seconds,
     has_fixed_chunks,
@@ -45,15 +45,17 @@ _MOST_WORKERS = 4
 _STEP = 4.0
 
 
-def with_defaults(request: Request, *, engine: str | None, seconds: float | None, ranged: bool = False) -> Request:
-    """Request with engine and time limit, by default those that suit it.
+def with_defaults(
+    request: Request, *, engine: str | None, effort: str | None, time_limit: float | None, ranged: bool = False
+) -> Request:
+    """Request with engine and budget, by default those that suit it.
 
     Parameters
     ----------
     request
-        What is asked for; its engine and the seconds of its limits are replaced.
-    engine, seconds
-        What the user asks for, if anything.
+        What is asked for; its engine and the budget of its limits are replaced.
+    engine, effort, time_limit
+        What the user asks for, if anything; see `taccl_py.api.policy.budget`.
     ranged
         Whether it is for a range of sizes.
 
@@ -65,13 +67,12 @@ def with_defaults(request: Request, *, engine: str | None, seconds: float | None
     options = request.options
     engine = engine or default_engine(request.sketch, options.solver, ranged=ranged)
     require_of_engine(engine, options.solver, options.trees, options.limits.scheduler)
-    wanted = seconds or default_seconds(engine, longer=ranged or request.sketch == AUTO_SKETCH)
-    request = replace(request, engine=engine, options=replace(options, limits=replace(options.limits, seconds=wanted)))
-    if seconds is not None:
-        return request
-    wanted = scaled_seconds(wanted, resolve_machine(request).num_ranks, ranged=ranged)
-    limits = replace(request.options.limits, seconds=wanted)
-    return replace(request, options=replace(request.options, limits=limits))
+    request = replace(request, engine=engine)
+    seconds = default_seconds(engine, longer=ranged or request.sketch == AUTO_SKETCH)
+    if effort is not None or time_limit is None:
+        seconds = scaled_seconds(seconds, resolve_machine(request).num_ranks, ranged=ranged)
+    limits = budget(options.limits, seconds, effort=effort, time_limit=time_limit)
+    return replace(request, options=replace(options, limits=limits))
 
 
 @names_arguments
@@ -85,6 +86,7 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
     chunks: int | None = None,
     engine: str | None = None,
     solver: str = AUTO,
+    effort: str | None = None,
     time_limit: float | None = None,
     seed: int = 0,
     runtime: str = AUTO,
@@ -113,9 +115,12 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
         Search method. None: ``auto``, a race of those that can win; ``milp`` with a sketch or a solver.
     solver
         ``auto``, ``cp-sat``, ``highs`` or another solver, of engines ``milp``, ``cp`` and ``auto``.
+    effort
+        ``quick``, ``normal`` or ``thorough``: an amount of work, the same on every machine, so that the answer is the same too. Normal takes
+        about 20 seconds up to 64 ranks, 7 with another engine than ``auto``, 60 for a search for a sketch; in proportion on more ranks.
+        None: ``normal``, or without `effort` what there is time for.
     time_limit
-        Seconds of the search. None: 20 up to 64 ranks, 7 with another engine than ``auto``, 60 for a search for a sketch; in proportion on
-        more ranks. Bounds take some seconds more.
+        Seconds of the clock after which the search ends; bounds take some seconds more. None: there is no such limit.
     seed
         Random seed.
     runtime
@@ -148,27 +153,17 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
         topology=machine, kind=kind_of(kind), sketch=sketch, size_bytes=size_of(size), root=root,
         chunks_per_rank=chunks, options=Options(solver=solver, limits=limits),
     )  # fmt: skip
-    request = with_defaults(request, engine=engine, seconds=_seconds(time_limit))
+    request = with_defaults(request, engine=engine, effort=effort, time_limit=time_limit)
     topology = resolve_machine(request)
     target = runtime_named(runtime, topology)
     profile = select_profile(runtime_profile, target.name, topology).profile
     request = replace(request, profile=profile)
-    begun = time.monotonic()
     synthesis = synthesize_for(request, events or Events())
-    ended = how_it_ended(synthesis, request.options.limits, time.monotonic() - begun)
+    ended = Ended.of(request.options.limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
     return answer_of(synthesis, request, target, ended)
 
 
-def how_it_ended(synthesis: Synthesis, limits: Limits, seconds: float) -> Ended | None:
-    """How a search ended that took so many seconds, as far as that is known."""
-    if synthesis.proof is not Proof.FEASIBLE:
-        return Ended.PROVED
-    if limits.stop.is_set():
-        return Ended.INTERRUPTED
-    return Ended.TIME_LIMIT if seconds >= limits.seconds else None
-
-
-def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: Ended | None) -> Answer:
+def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: Ended) -> Answer:
     """Answer of a search, with its bounds.
 
     Parameters
@@ -326,6 +321,7 @@ def synthesize_sizes(  # noqa: PLR0913 - keywords with defaults, as the command'
     *,
     root: int = 0,
     sketch: str = "",
+    effort: str | None = None,
     time_limit: float | None = None,
     seed: int = 0,
     runtime: str = AUTO,
@@ -343,8 +339,8 @@ def synthesize_sizes(  # noqa: PLR0913 - keywords with defaults, as the command'
         As for `synthesize`; a sketch cannot be searched for.
     sizes
         Range such as ``1KiB:1GiB``, or the smallest and the largest size, both included.
-    time_limit
-        Seconds of the search. None: 60 up to 16 ranks, in proportion on more.
+    effort, time_limit
+        As for `synthesize`; normal takes about 60 seconds up to 16 ranks, in proportion on more.
     placement
         ``in``, ``out`` or ``both``: how the user's buffers may lie.
     instances
@@ -371,7 +367,7 @@ def synthesize_sizes(  # noqa: PLR0913 - keywords with defaults, as the command'
     request = Request(
         topology=machine, kind=kind_of(kind), sketch=sketch, root=root, options=Options(limits=limits)
     )  # fmt: skip
-    request = with_defaults(request, engine=None, seconds=_seconds(time_limit), ranged=True)
+    request = with_defaults(request, engine=None, effort=effort, time_limit=time_limit, ranged=True)
     topology = resolve_machine(request)
     target = runtime_named(runtime, topology)
     profile = select_profile(runtime_profile, target.name, topology).profile
@@ -385,9 +381,3 @@ def build_portfolio(
     """Portfolio of a request, with as many processes as pay; see `taccl_py.portfolio.build.synthesize_portfolio`."""
     workers = max(request.options.limits.workers, min(_MOST_WORKERS, os.cpu_count() or 1))
     return synthesize_portfolio(request, sizes, options, workers, events, instances=instances)
-
-
-def _seconds(time_limit: float | None) -> float | None:
-    if time_limit is not None and not time_limit > 0:
-        raise InputError(f"found {time_limit!r}, a number of seconds above 0 is needed", field="time_limit")
-    return time_limit

@@ -34,7 +34,7 @@ from taccl_py.simulate.cost_curve import CostCurve, cost_curve
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.simulate.runtime_replay import RuntimeReplay
 from taccl_py.sketch.machine import load_machine
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.topology.model import Topology
@@ -514,7 +514,7 @@ def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[i
     """The fastest program of TACCL at every size for which there was time, the first one in any case but the user's end, if any."""
     sketches = (demand.sketch,) if demand.sketch is not None else sketches_for(demand.topology)
     found: dict[int, tuple[BaselineTime, ...]] = {}
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
     for place, size in enumerate(sizes_bytes):
         if (place and deadline.left <= 0) or limits.stop.is_set():
             break

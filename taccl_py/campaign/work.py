@@ -19,8 +19,8 @@ from taccl_py.report.tables import record
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.cluster import connect
-from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.processes import STOP, start_workers
+from taccl_py.solvers.limits import STOP, Limits
+from taccl_py.solvers.processes import start_workers
 from taccl_py.synthesis.engine import Events
 
 # Searches end by their own limits long before; an answer that the clock has ended would not be the same everywhere.

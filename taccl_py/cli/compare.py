@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.answer import Ended
 from taccl_py.api.policy import AUTO, COMPARE_LIMIT_S, chosen_runtime
 from taccl_py.cli.options import (
     KIND,
     RANKS,
     SIZE_RANGE,
+    budget_options,
+    budgeted,
     echo_json,
     gpu_option,
     json_option,
@@ -81,13 +84,7 @@ _SUBJECTS = ("nccl", "ours")
     metavar="[nccl=|ours=]LOG",
     help="Log of nccl-tests, set beside what is predicted: of NCCL itself, of our files, or (without a word) of either. May be repeated.",
 )
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(0.1),
-    default=COMPARE_LIMIT_S,
-    show_default=True,
-    help="Seconds for the search of ours, and at most for the baselines, of which those tried by then are compared.",
-)
+@budget_options(f"{COMPARE_LIMIT_S:g} s at most", "the search of ours, and that of variants of baselines,")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @json_option  # fmt: skip
 def compare(as_json: bool, **values: Any) -> None:
@@ -144,6 +141,7 @@ def compare(as_json: bool, **values: Any) -> None:
     if selection.note:
         click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
     result = comparison_record(comparison)
+    result["ended"] = str(Ended.of(request.options.limits, is_proved=False))
     if as_json:
         echo_json(result)
         return
@@ -153,7 +151,8 @@ def compare(as_json: bool, **values: Any) -> None:
         click.echo(note, err=True)
     if not comparison.tried_all:
         click.echo(
-            "note: time was up before all variants of the baselines were tried; give more with --time-limit", err=True
+            "note: time was up before all variants of the baselines were tried; give more with --effort or --time-limit",
+            err=True,
         )
     if values["with_taccl"] and (note := _without_taccl(result)):
         click.echo(note, err=True)
@@ -168,7 +167,6 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         If a sketch is named although nothing is searched.
     """
     from taccl_py.pipeline.resolve import Request
-    from taccl_py.solvers.limits import Limits
     from taccl_py.synthesis.engine import Options
 
     if values["directory"] is not None and values["sketch"]:
@@ -185,7 +183,7 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         ranks=values["ranks"],
         root=values["root"],
         engine=AUTO,
-        options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
+        options=Options(limits=budgeted(values, COMPARE_LIMIT_S, stop)),
     )
 
 

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.answer import Ended
 from taccl_py.cli.options import (
     KIND,
     OUTPUT,
     RANKS,
     SIZE,
+    budget_options,
+    budgeted,
     degradation_options,
     echo_json,
     json_option,
@@ -20,12 +23,15 @@ from taccl_py.cli.options import (
 )
 from taccl_py.cli.progress import watched
 from taccl_py.jsonio import write_all
-from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
 from taccl_py.synthesis.engine import Options
 
 if TYPE_CHECKING:
     from taccl_py.pipeline.process_groups import GroupsSynthesis
+
+
+# Seconds of effort normal.
+_SECONDS = 30.0
 
 
 @click.command(short_help="Synthesize a collective for several process groups that run at once.")
@@ -40,9 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--engine", type=click.Choice(list(ENGINE_NAMES)), default="greedy", show_default=True, help="Search method."
 )
-@click.option(
-    "--time-limit", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds for each search."
-)
+@budget_options("30 s for each search at most")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Directory for group-0.json, group-1.json and so on.")
 @degradation_options
@@ -73,7 +77,7 @@ def groups(as_json: bool, output: Path | None, **values: Any) -> None:
         size_bytes=values["size"],
         chunks_per_rank=values["chunks"],
         engine=values["engine"],
-        options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
+        options=Options(limits=budgeted(values, _SECONDS, stop)),
         degradation=make_degradation(values),
     )
     with watched(stop) as events:
@@ -83,6 +87,7 @@ def groups(as_json: bool, output: Path | None, **values: Any) -> None:
         texts = {output / f"group-{n}.json": write_schedule(schedule) for n, schedule in enumerate(found.schedules)}
         write_all(texts)
     result = groups_record(found, [str(path) for path in texts])
+    result["ended"] = str(Ended.of(request.options.limits, is_proved=False))
     if as_json:
         echo_json(result)
         return

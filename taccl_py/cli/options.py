@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from taccl_py.api.policy import chosen_runtime
+from taccl_py.api.policy import EFFORTS, budget, chosen_runtime
 from taccl_py.collective import Kind, parse_kind
 from taccl_py.discover.gpus import AUTO, GPU_MODELS, GpuModel, gpu_names, parse_gpu
 from taccl_py.errors import InputError
@@ -21,6 +22,7 @@ from taccl_py.jsonio import require_writable
 from taccl_py.lowering.buffers import CallPlacement
 from taccl_py.lowering.program import Protocol
 from taccl_py.runtimes import EXECUTOR, RUNTIMES
+from taccl_py.solvers.limits import Limits
 from taccl_py.topology.degrade import (
     Degradation,
     LinkChoice,
@@ -304,6 +306,30 @@ def make_lowering_options(values: dict[str, Any], topology: Topology) -> Lowerin
         min_bytes=least,
         max_bytes=most,
     )
+
+
+def budget_options(takes: str, limits: str = "the search") -> Callable[[F], F]:
+    """Options for how long a command searches; `takes` says what normal takes, `limits` what a time limit is of."""
+
+    def decorate(command: F) -> F:
+        options = [
+            click.option("--effort", type=click.Choice(list(EFFORTS)), default=None,
+                         help="Work of the search, the same on every machine, so that the files are too: normal, quick (a quarter) or "
+                              f"thorough (five times). Normal takes about {takes}. Default: normal, or with --time-limit alone no limit but that."),
+            click.option("--time-limit", type=click.FloatRange(0.1), default=None,
+                         help=f"Seconds of the clock after which {limits} ends with what it has; with --effort, whichever is first."),
+        ]  # fmt: skip
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def budgeted(values: dict[str, Any], seconds: float, stop: threading.Event) -> Limits:
+    """Limits by the options `budget_options` and ``--seed``; so many seconds are effort normal."""
+    limits = Limits(seed=values["seed"], stop=stop)
+    return budget(limits, seconds, effort=values["effort"], time_limit=values["time_limit"])
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout instead of tables.")

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.cli.options import KIND, OUTPUT, RANKS, SIZE_RANGE, echo_json, json_option
+from taccl_py.answer import Ended
+from taccl_py.cli.options import KIND, OUTPUT, RANKS, SIZE_RANGE, budget_options, budgeted, echo_json, json_option
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.jsonio import canonical_json, write_all
 from taccl_py.report.tables import FRONT_FORMAT, print_table
 from taccl_py.schedule.files import write_schedule
-from taccl_py.solvers.limits import Limits
 
 if TYPE_CHECKING:
     from taccl_py.synthesis.pareto import Front
+
+
+# Seconds of effort normal.
+_SECONDS = 120.0
 
 
 @click.command(short_help="Enumerate synchronous algorithms between latency and bandwidth, with proofs.")
@@ -43,9 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--sizes", type=SIZE_RANGE, default="1KiB:1GiB", show_default=True, help="Sizes to compare the points at."
 )
-@click.option(
-    "--time-limit", type=click.FloatRange(0.1), default=120.0, show_default=True, help="Seconds for the walk."
-)
+@budget_options("120 s at most")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="Directory for the schedules.")
 @json_option
@@ -86,14 +88,16 @@ def pareto(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: s
     usual = WalkLimits.usual(demand.kind)
     extra = usual.extra_rounds if values["extra_rounds"] is None else values["extra_rounds"]
     walk = WalkLimits(values["max_chunks"] or usual.max_chunks, values["max_steps"], extra)
-    limits = Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)
+    limits = budgeted(values, _SECONDS, stop)
     with watched(stop) as events:
         front = pareto_front(demand, walk, limits, events)
         if not front.points:
             raise LimitReached("no point was found; give more --time-limit, --max-steps or --extra-rounds")
     for point in front.points:
         require_valid(point.schedule)
+    ended = Ended.of(limits, is_proved=all(point.proved for point in front.points))
     result = front_record(demand, front, None if demand.topology.chunk_costs else values["sizes"])
+    result["ended"] = str(ended)
     if output is not None:
         _write(output, front, result)
     if as_json:

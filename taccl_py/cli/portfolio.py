@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from taccl_py.answer import Ended
 from taccl_py.api.search import build_portfolio
 from taccl_py.cli.cache import verdicts
 from taccl_py.cli.options import echo_json, words_again
@@ -51,7 +52,7 @@ def synth_portfolio(
         stem = _stem(portfolio, request, options)
         names = [_name(stem, member) for member in portfolio.members] if output is not None else []
         result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})
-        result["runtime"] = options.runtime.name
+        result |= {"runtime": options.runtime.name, "ended": str(Ended.of(request.options.limits, is_proved=False))}
         again = words_again(_ANY_OUTPUT)
         result |= {"command": again} if again else {}
         events.stage("plans by switch")

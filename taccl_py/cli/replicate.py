@@ -8,10 +8,14 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import KIND, OUTPUT, SIZE, echo_json, json_option
+from taccl_py.answer import Ended
+from taccl_py.cli.options import KIND, OUTPUT, SIZE, budget_options, budgeted, echo_json, json_option
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError
 from taccl_py.jsonio import write_atomically
+
+# Seconds of effort normal.
+_SECONDS = 60.0
 
 
 @click.command(short_help="Solve one root of a symmetric machine and replicate it, for thousands of ranks.")
@@ -20,9 +24,7 @@ from taccl_py.jsonio import write_atomically
 @click.option("--nodes", type=click.IntRange(1), default=None, help="Number of nodes of a shipped machine.")
 @click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it: 64KiB, 1MB, 1G. Default 1MB.")
 @click.option("--chunks", type=click.IntRange(1, 64), default=None, help="Chunks per rank. Default: the best found.")
-@click.option(
-    "--time-limit", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds for the search."
-)
+@budget_options("60 s at most")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option("--rank", type=click.IntRange(0), default=None, help="Add to the JSON what this rank sends and receives.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="File for the group schedule.")
@@ -48,13 +50,12 @@ def replicate(as_json: bool, output: Path | None, rank: int | None, **values: An
     from taccl_py.report.group import group_record, group_table, part_record
     from taccl_py.report.tables import print_table
     from taccl_py.schedule.group_files import write_group
-    from taccl_py.solvers.limits import Limits
-    from taccl_py.synthesis.engine import Options
+    from taccl_py.synthesis.engine import Options, Proof
 
     if rank is not None and not as_json:
         raise InputError("the part of a rank is JSON; add --json", path="command line", field="--rank")
     stop = threading.Event()
-    limits = Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)
+    limits = budgeted(values, _SECONDS, stop)
     request = Request(
         topology=values["topology"],
         kind=values["collective"],
@@ -68,6 +69,7 @@ def replicate(as_json: bool, output: Path | None, rank: int | None, **values: An
         synthesis = synthesize_group(request, events)
     schedule = synthesis.schedule
     result = group_record(synthesis)
+    result["ended"] = str(Ended.of(limits, is_proved=result["status"] != Proof.FEASIBLE))
     if rank is not None:
         if rank >= schedule.topology.num_ranks:
             most = schedule.topology.num_ranks - 1

@@ -8,15 +8,17 @@ from typing import Any
 
 import click
 
-from taccl_py.cli.options import KIND, OUTPUT, SIZE, echo_json, json_option
+from taccl_py.cli.options import KIND, OUTPUT, SIZE, budget_options, budgeted, echo_json, json_option
 from taccl_py.cli.progress import watched
 from taccl_py.jsonio import write_atomically
 from taccl_py.report.tables import plain_table, print_table, suggestion_record, suggestion_table
 from taccl_py.sketch.catalog import list_sketches, load_sketch
 from taccl_py.sketch.files import sketch_text, sketch_to_json
-from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Options
 from taccl_py.units import format_ranks
+
+# Seconds of effort normal.
+_SECONDS = 60.0
 
 
 @click.group(short_help="List, show, validate and suggest sketches.")
@@ -106,9 +108,7 @@ def validate_command(name: str, topology: str, nodes: int | None, as_json: bool)
 @click.option("--size", type=SIZE, default=None, help="Size as nccl-tests counts it. Default 1MB.")
 @click.option("--chunks", type=click.IntRange(1), default=None, help="Chunks per rank; default: searched.")
 @click.option("--root", type=click.IntRange(0), default=0, help="Root of Broadcast, Reduce, Gather, Scatter.")
-@click.option(
-    "--time-limit", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds for the search."
-)
+@budget_options("60 s at most")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option("-o", "--output", type=OUTPUT, default=None, help="File for the best sketch.")
 @json_option
@@ -130,7 +130,7 @@ def suggest_command(as_json: bool, output: Path | None, **values: Any) -> None: 
         size_bytes=values["size"],
         chunks_per_rank=values["chunks"],
         root=values["root"],
-        options=Options(limits=Limits(seconds=values["time_limit"], seed=values["seed"], stop=stop)),
+        options=Options(limits=budgeted(values, _SECONDS, stop)),
     )
     with watched(stop) as events:
         suggestions = suggest(request, events)

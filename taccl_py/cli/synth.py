@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from taccl_py.answer import Ended
 from taccl_py.api.policy import (
     ENGINE_LIMIT_S,
     LIMIT_RANKS,
@@ -28,6 +29,7 @@ from taccl_py.cli.options import (
     SIZE,
     SIZE_RANGE,
     RecordedCommand,
+    budget_options,
     degradation_options,
     echo_json,
     json_option,
@@ -44,7 +46,7 @@ from taccl_py.runtimes import EXECUTOR, V100_THREADBLOCKS, Runtime
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
-from taccl_py.synthesis.engine import Options, Synthesis
+from taccl_py.synthesis.engine import Options, Proof, Synthesis
 from taccl_py.units import SizeRange, format_gap, format_time
 
 if TYPE_CHECKING:
@@ -114,14 +116,10 @@ _V100 = "v100"
     default=None,
     help="Spanning trees for each root, of --engine trees; default: what is fastest at the size.",
 )
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(0.1),
-    default=None,
-    help=f"Seconds for the search; the best answer so far comes out with its gap. Default on up to {LIMIT_RANKS} ranks: "
-    f"{RACE_LIMIT_S:g}, {ENGINE_LIMIT_S:g} with another engine than auto, {RANGE_LIMIT_S:g} with --sketch auto; "
-    f"with --sizes {RANGE_LIMIT_S:g} on up to {RANGE_LIMIT_RANKS}; in proportion on more ranks, up to {MOST_LIMIT_S:g}. What "
-    "was found is then lowered and verified; of schedules that are nearly as fast the best one to lower is looked for until a quarter more (at least 2 s) is over.",
+@budget_options(
+    f"{RACE_LIMIT_S:g} s on up to {LIMIT_RANKS} ranks, {ENGINE_LIMIT_S:g} with another engine than auto, {RANGE_LIMIT_S:g} with --sketch auto; with "
+    f"--sizes {RANGE_LIMIT_S:g} on up to {RANGE_LIMIT_RANKS}; in proportion on more ranks, up to {MOST_LIMIT_S:g}. What was found is then lowered "
+    "and verified; of schedules that are nearly as fast the best one to lower is looked for meanwhile, for up to a quarter more"
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -196,6 +194,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         raise InputError("there is no XML to write; name a file ending in .json", path="command line", field="--output")
     with watched(stop, values["progress"]) as events:
         synthesis = synthesize(request, events)
+        ended = Ended.of(request.options.limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
         events.stage("lowering")
         lowered = None
         facts: dict[str, Any] = {}
@@ -205,6 +204,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
             facts["runtime"] = options.runtime.name
         facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
         facts |= _runtime_facts(synthesis, profile, selection.note)
+        facts["ended"] = str(ended)
     files = _write(output, synthesis, lowered, facts)
     if lowered is not None and files:
         verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
@@ -249,7 +249,9 @@ def _request(values: dict[str, Any], stop: threading.Event) -> Request:
         degradation=make_degradation(values),
     )
     ranged = values["sizes"] is not None
-    return with_defaults(request, engine=values["engine"], seconds=values["time_limit"], ranged=ranged)
+    return with_defaults(
+        request, engine=values["engine"], effort=values["effort"], time_limit=values["time_limit"], ranged=ranged
+    )
 
 
 def _synth_range(

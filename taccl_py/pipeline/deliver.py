@@ -36,6 +36,7 @@ from taccl_py.synthesis.engine import Synthesis
 from taccl_py.synthesis.messages import bounded_by_messages
 from taccl_py.verify.msccl import ProgramVerdict, ProgramVerifier, verify_program
 from taccl_py.verify.mscclpp import verify_plan
+from taccl_py.work import count_work
 
 # Lowering orders the messages at ports only when the replay would be slower than the schedule by more than this.
 _REPLAY_TOLERANCE = 0.002
@@ -171,6 +172,7 @@ def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) ->
 def verified(found: Unverified, collective: Collective, runtime: Runtime) -> Lowered:
     """A program with its text, or InvalidArtifact if the verifier rejects that."""
     program = found.program
+    count_work("lowered", sum(len(block.steps) for gpu in program.gpus for block in gpu.threadblocks))
     text = emit_xml(program, runtime)
     root = collective.root if collective.kind in ROOTED else None
     verdict = verify_program(text, runtime, kind=collective.kind, root=root)
@@ -325,6 +327,8 @@ def _first_lowered(
 
 
 def _lower_once(lowering: Lowering, order: PortOrder, options: LoweringOptions) -> tuple[Program, Timeline]:
+    # A send and a receive each, also where the program then finds no room.
+    count_work("lowered", 2 * len(lowering.schedule.messages) * options.instances)
     program = lowering.program(order)
     return program, replay_at(program, lowering.schedule, options.runtime, options.instances)
 

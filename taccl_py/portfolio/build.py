@@ -26,7 +26,7 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
-from taccl_py.solvers.limits import Deadline, Limits, Over
+from taccl_py.solvers.limits import Limits, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds, likely_views
 from taccl_py.synthesis.engine import Demand, Events, Proof
@@ -173,7 +173,7 @@ def synthesize_portfolio(
     profile = request.profile if request.profile is not None and not request.profile.is_neutral else None
     low, demand = sizes.low_bytes, range_demand(request, sizes)
     limits = request.options.limits
-    deadline, over, stopped = Deadline(limits.seconds), limits.to_lower(), limits.stop.is_set
+    deadline, over, stopped = limits.deadline(), limits.to_lower(), limits.stop.is_set
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
     soon = limits.within(limits.seconds * _BOUNDS)

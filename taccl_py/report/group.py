@@ -50,6 +50,7 @@ def group_table(result: dict[str, Any]) -> Table:
         ("busbw", format_rate(result["busbw_gbps"])),
         ("messages", f"{result['base_messages']} of {_roots(result['roots'])}, {result['messages']} in all"),
         ("chunks", f"{result['chunks_per_rank']} per rank"),
+        *[("search ended", result["ended"])] * ("ended" in result),
         ("seconds", seconds),
     ]
     size = format_size(result["size_bytes"])

@@ -76,6 +76,8 @@ def front_tables(result: dict[str, Any]) -> list[Table]:
     what += f", at least {result['least_rounds_per_chunk']} rounds per chunk"
     if result["halves"]:
         what += f"\nfront of {' followed by '.join(result['halves'])} only"
+    if "ended" in result:
+        what += f"\nsearch ended: {result['ended']}"
     points = [
         [
             f"({p['chunks']}, {p['steps']}, {p['rounds']})", p["rounds_per_chunk"],

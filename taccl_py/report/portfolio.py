@@ -123,8 +123,9 @@ def portfolio_tables(result: dict[str, Any]) -> list[Table]:
         ]
         for index, row in enumerate(result["ranges"])
     ]  # fmt: skip
+    ended = f"; search ended: {result['ended']}" if "ended" in result else ""
     facts = ("range", "sizes", "engine", "chunks", "steps", "protocol", "instances", "threadblocks", "channels")
     return [
         plain_table(what, _RUNTIME_COLUMNS if is_replayed else _COLUMNS, sizes),
-        plain_table("one file for each range of sizes", facts, ranges),
+        plain_table(f"one file for each range of sizes{ended}", facts, ranges),
     ]

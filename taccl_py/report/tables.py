@@ -169,6 +169,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
             ),
             ("channels", f"{result['channels']}, {_setting(result)}, {' and '.join(buffers)} place"),
         ]
+    if "ended" in result:
+        rows.append(("search ended", result["ended"]))
     if result.get("found_by", result["engine"]) != result["engine"]:
         rows.append(("found by", f"engine {result['found_by']} (--engine {result['engine']} is a race)"))
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.get("stage_seconds", {}).items())

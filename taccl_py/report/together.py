@@ -47,6 +47,8 @@ def groups_table(result: dict[str, Any]) -> Table:
         ("lower bound", f"{format_time(result['bound_us'])}  ({result['bound_reason']})"),
         ("gap", format_gap(result["gap"])),
     ]
+    if "ended" in result:
+        rows.append(("search ended", result["ended"]))
     for number, group in enumerate(result["groups"]):
         times = f"{format_time(group['makespan_us'])}, alone {format_time(group['alone_us'])}"
         rows.append((f"group {number}", f"{times}  (ranks {format_ranks(group['ranks'])})"))

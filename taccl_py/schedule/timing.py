@@ -15,6 +15,7 @@ from taccl_py.collective import Collective
 from taccl_py.schedule.ir import Message, Schedule, rounding_us
 from taccl_py.schedule.layout import UntimedMessage, choose_scratch, contiguous_runs
 from taccl_py.topology.model import Topology
+from taccl_py.work import count_work
 
 
 def build_schedule(
@@ -119,6 +120,7 @@ class _ScheduleClock:
     """When links and ports are free and what has been sent."""
 
     def __init__(self, topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]) -> None:
+        count_work("timed", sum(len(draft.chunks) for draft in drafts))
         self.drafts = drafts
         self.order = plan_order(drafts)
         self.deliveries = find_deliveries(topology, drafts)

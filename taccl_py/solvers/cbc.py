@@ -10,10 +10,11 @@ import os
 import signal
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 
 _POLL_S = 0.05
 # How long CBC may take to write down its best solution.
@@ -66,7 +67,7 @@ def run_cbc(solver: Any, problem: Any, limits: Limits, warm_start: bool) -> bool
 
 def _run(arguments: list[str], limits: Limits) -> int | None:
     """Exit code of a program, or None if it was killed: here, by whoever ends all processes of a job, or before it knew of signals."""
-    deadline = Deadline(limits.seconds + _GRACE_S)
+    deadline = replace(limits, seconds=limits.seconds + _GRACE_S, by_work=False).deadline()
     # In a session of its own: a terminal sends Ctrl-C to everyone, and a second one would end CBC without an answer.
     process = subprocess.Popen(
         arguments,

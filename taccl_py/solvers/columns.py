@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taccl_py.errors import PackageMissing
+from taccl_py.work import count_work
 
 FloatArray = NDArray[np.float64]
 
@@ -100,6 +101,8 @@ class ColumnProgram:
     def solve(self) -> MasterSolution:
         """Optimum over the columns so far; every share needs at least one."""
         self._highs.run()
+        iterations = self._highs.getInfo().simplex_iteration_count
+        count_work("linear", max(0, iterations) * (self._highs.getNumRow() + self._highs.getNumCol()))
         status = self._highs.getModelStatus()
         if status != self._optimal:
             raise ValueError(

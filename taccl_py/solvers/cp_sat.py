@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from taccl_py.errors import PackageMissing
 from taccl_py.solvers.limits import Limits, run_interruptibly
+from taccl_py.work import RATES, count_work
 
 
 class Status(StrEnum):
@@ -60,7 +62,9 @@ def import_cp_model() -> Any:
     return cp_model
 
 
-def solve_cp(model: Any, limits: Limits, on_progress: Callable[[float, float], None] | None = None) -> SolverOutcome:
+def solve_cp(
+    model: Any, limits: Limits, on_progress: Callable[[float, float], None] | None = None, *, kind: str = "solver"
+) -> SolverOutcome:
     """Minimize a CpModel.
 
     Parameters
@@ -71,13 +75,19 @@ def solve_cp(model: Any, limits: Limits, on_progress: Callable[[float, float], N
         When to stop.
     on_progress
         Called with (objective, bound) at every better solution.
+    kind
+        Kind of work that this is; see `taccl_py.work.WorkRates`.
     """
     cp_model = import_cp_model()
     solver = cp_model.CpSolver()
     parameters = solver.parameters
-    parameters.max_time_in_seconds = limits.seconds
-    if limits.work is not None:
-        parameters.max_deterministic_time = limits.work
+    parameters.max_time_in_seconds = limits.clock_seconds
+    work = min(
+        limits.seconds / getattr(RATES, kind) if limits.by_work else math.inf,
+        math.inf if limits.work is None else limits.work,
+    )
+    if work < math.inf:
+        parameters.max_deterministic_time = work
     # One worker: parallel search is not deterministic, and its interleaved mode aborts the process when it is stopped early.
     parameters.num_workers = 1
     parameters.random_seed = limits.seed
@@ -98,6 +108,7 @@ def solve_cp(model: Any, limits: Limits, on_progress: Callable[[float, float], N
         cp_model.FEASIBLE: Status.FEASIBLE,
         cp_model.INFEASIBLE: Status.INFEASIBLE,
     }.get(statuses[0], Status.UNKNOWN)
+    count_work(kind, float(solver.response_proto.deterministic_time))
     found = status in (Status.OPTIMAL, Status.FEASIBLE)
     return SolverOutcome(
         status,

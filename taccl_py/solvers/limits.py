@@ -1,21 +1,32 @@
-"""When to stop: time, work, and the user."""
+"""When to stop: time, work, and the user.
+
+Budgets are in seconds. Those of an effort are counted work (`taccl_py.work`): what ends by them ends the same way on every machine. Those
+of a time limit are of the clock.
+"""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from taccl_py.work import work_seconds
 
 _T = TypeVar("_T")
+# In a process of a pool: set when all is to end.
+STOP = threading.Event()
 # Whether time is up or the user wants an end.
 Over = Callable[[], bool]
 # Signals with which the user, a cluster's scheduler or a closed terminal asks a program to end.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How long after a time limit what is under way may take to come to its end: a part of it, and so many seconds at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.25, 2.0
+# Work that may go into what is better to lower, as a part of a search's.
+_LOWERING = 0.4
 
 
 @dataclass(frozen=True)
@@ -25,9 +36,9 @@ class Limits:
     Attributes
     ----------
     seconds
-        Wall-clock time; what is found by then is returned.
+        Budget; what is found by then is returned.
     work
-        Deterministic amount of work (CP-SAT's deterministic time); a solve that ends by it ends the same way everywhere.
+        Deterministic amount of work of CP-SAT (its deterministic time); a solve that ends by it ends the same way everywhere.
     workers
         Threads.
     seed
@@ -36,6 +47,10 @@ class Limits:
         Set by the user's interrupt; solvers look at it often.
     scheduler
         Address of a Dask scheduler whose workers take independent starts; empty for processes here.
+    by_work
+        The budget is of counted work, not of the clock.
+    ends_at_s
+        Where the budget is of work, the time of the clock (`time.monotonic`) at which a search ends even so.
     """
 
     seconds: float = 60.0
@@ -44,6 +59,17 @@ class Limits:
     seed: int = 0
     stop: threading.Event = field(default_factory=threading.Event, compare=False)
     scheduler: str = ""
+    by_work: bool = False
+    ends_at_s: float = math.inf
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What crosses to another process, which has a clock and an interrupt of its own."""
+        own = {name: value for name, value in vars(self).items() if name != "stop"}
+        return {**own, "ends_at_s": self.ends_at_s - time.monotonic()}
+
+    def __setstate__(self, given: Mapping[str, Any]) -> None:
+        """Come to a process."""
+        vars(self).update({**given, "ends_at_s": given["ends_at_s"] + time.monotonic(), "stop": STOP})
 
     def within(self, seconds: float, work: float | None = None) -> Limits:
         """Return the same limits with less time and the given amount of work."""
@@ -55,8 +81,35 @@ class Limits:
         return _LEAST_GRACE_SECONDS if self.stop.is_set() else max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds)
 
     def to_lower(self) -> Over:
-        """When to look for nothing that is better to lower any more, counted from the beginning of the search."""
-        return self.countdown(grace_seconds=self.grace_seconds)
+        """When to look for nothing that is better to lower any more: by the clock from the beginning of the search, by work from when first asked."""
+        if not self.by_work:
+            return self.countdown(grace_seconds=self.grace_seconds)
+        begun: list[Over] = []
+
+        def over() -> bool:
+            if not begun:
+                begun.append(self.within(max(_LEAST_GRACE_SECONDS, _LOWERING * self.seconds)).countdown())
+            return begun[0]()
+
+        return over
+
+    def now_s(self) -> float:
+        """Time by which the budget counts: work that is done, or the clock."""
+        return work_seconds() if self.by_work else time.monotonic()
+
+    @property
+    def is_cut(self) -> bool:
+        """A budget of work is cut short by the clock."""
+        return self.ends_at_s < math.inf and time.monotonic() >= self.ends_at_s
+
+    @property
+    def clock_seconds(self) -> float:
+        """Seconds of the clock that a solve may take which counts its work by itself."""
+        return max(0.05, self.ends_at_s - time.monotonic()) if self.by_work else self.seconds
+
+    def deadline(self) -> Deadline:
+        """The budget, counted down from now on."""
+        return Deadline(self)
 
     def countdown(self, *, least_seconds: float = 0.0, grace_seconds: float = 0.0) -> Over:
         """Whether time is up, counted from now on, or the user wants an end.
@@ -68,10 +121,12 @@ class Limits:
         grace_seconds
             Time is not up before so many more seconds have passed; the user need not wait for that.
         """
-        begun = time.monotonic()
+        begun = self.now_s()
 
         def over() -> bool:
-            passed = time.monotonic() - begun
+            passed = self.now_s() - begun
+            if self.is_cut:
+                return True
             return passed >= least_seconds and (passed >= self.seconds + grace_seconds or self.stop.is_set())
 
         return over
@@ -91,15 +146,15 @@ def until(over: Over, found: Iterable[_T]) -> Iterator[_T]:
 
 
 class Deadline:
-    """Counts down from a time limit."""
+    """Counts down from a budget."""
 
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._end = limits, limits.now_s() + limits.seconds
 
     @property
     def left(self) -> float:
         """Seconds left, at least 0."""
-        return max(0.0, self._end - time.monotonic())
+        return 0.0 if self._limits.is_cut else max(0.0, self._end - self._limits.now_s())
 
 
 def run_interruptibly(solve: Callable[[], None], stop: threading.Event, halt: Callable[[], None]) -> None:

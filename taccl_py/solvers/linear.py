@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from taccl_py.solvers.cbc import run_cbc
 from taccl_py.solvers.cp_sat import Status
 from taccl_py.solvers.limits import Limits, run_interruptibly
 from taccl_py.spelling import did_you_mean
+from taccl_py.work import RATES, count_work
 
 _CBC = ("PULP_CBC_CMD", "COIN_CMD")
 # Solver names of ours and the PuLP classes that provide them, the in-process one first, with the way to get one.
@@ -26,6 +28,8 @@ _PROVIDERS: dict[str, tuple[tuple[str, ...], str]] = {
     "mosek": (("MOSEK",), "pip install mosek and a licence"),
     "copt": (("COPT", "COPT_CMD"), "pip install coptpy and a licence"),
 }
+# Iterations of the simplex method between two calls of HiGHS that ask whether to go on, about.
+_ITERATIONS_PER_CALL = 10
 LINEAR_SOLVERS = tuple(_PROVIDERS)
 
 
@@ -169,7 +173,7 @@ def find_solver(name: str) -> str:
 def _solve_other(model: LinearModel, provider: str, limits: Limits) -> tuple[Status, float]:
     """Run a solver that PuLP drives; only CBC hears the user's interrupt, others end by their own time limit."""
     pulp = model.pulp
-    options: dict[str, Any] = {"msg": False, "timeLimit": limits.seconds}
+    options: dict[str, Any] = {"msg": False, "timeLimit": min(limits.seconds, limits.clock_seconds)}
     try:
         if provider in _CBC:
             options["threads"] = limits.workers
@@ -201,15 +205,21 @@ def _solve_highs(
     pulp = model.pulp
     kinds = highspy.cb.HighsCallbackType
 
+    places = model.problem.numVariables() + model.problem.numConstraints()
+    asked, most = 0, limits.seconds / (RATES.linear * places * _ITERATIONS_PER_CALL) if limits.by_work else math.inf
+
     def watch(kind: Any, _message: str, out: Any, into: Any, _data: Any) -> None:
+        nonlocal asked
         if kind == kinds.kCallbackMipImprovingSolution and on_progress is not None:
             on_progress(out.objective_function_value, out.mip_dual_bound)
-        elif kind in (kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt) and limits.stop.is_set():
-            into.user_interrupt = True
+        elif kind in (kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt):
+            asked += 1
+            if limits.stop.is_set() or asked > most:
+                into.user_interrupt = True
 
     solver = pulp.HiGHS(
         msg=False,
-        timeLimit=limits.seconds,
+        timeLimit=limits.clock_seconds,
         threads=1,
         gapRel=1e-9,
         random_seed=limits.seed,
@@ -230,6 +240,7 @@ def _solve_highs(
         highs.setSolution(solution)
     run_interruptibly(highs.run, limits.stop, lambda: None)
     info = highs.getInfo()
+    count_work("linear", max(0, info.simplex_iteration_count) * places)
     ended = highs.getModelStatus()
     values = list(highs.getSolution().col_value)
     if ended == highspy.HighsModelStatus.kInfeasible:

@@ -17,13 +17,11 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from taccl_py.solvers.limits import INTERRUPTS
+from taccl_py.solvers.limits import INTERRUPTS, STOP
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
-# In a process of a pool: set when all is to end.
-STOP = threading.Event()
 # One thread at a time starts a process.
 _STARTING = threading.Lock()
 

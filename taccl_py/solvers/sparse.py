@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from taccl_py.errors import PackageMissing
 from taccl_py.solvers.limits import Limits, run_interruptibly
+from taccl_py.work import RATES, count_work
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 # From this many columns on, interior points with crossover beat the simplex method by far.
 _MANY_COLUMNS = 5_000
+# Iterations of the simplex method that one of interior points is worth, and what HiGHS takes for no limit.
+_STEP_OF_INNER, _MOST_ITERATIONS = 50, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,17 @@ class SparseProgram:
         self._highs.setCallback(watch, None)
         for watched_kind in watched:
             self._highs.startCallback(watched_kind)
-        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + limits.seconds)
+        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + limits.clock_seconds)
+        places = self._highs.getNumRow() + self._highs.getNumCol()
+        if limits.by_work:
+            most = max(1, min(_MOST_ITERATIONS, int(limits.seconds / (RATES.linear * places))))
+            self._highs.setOptionValue("simplex_iteration_limit", most)
+            self._highs.setOptionValue("ipm_iteration_limit", most)
         self._highs.setOptionValue("random_seed", limits.seed)
         run_interruptibly(self._highs.run, limits.stop, lambda: None)
+        info = self._highs.getInfo()
+        iterations = max(0, info.simplex_iteration_count) + _STEP_OF_INNER * max(0, info.ipm_iteration_count)
+        count_work("linear", iterations * places)
         if self._highs.getModelStatus() != self._highspy.HighsModelStatus.kOptimal:
             return None
         solution = self._highs.getSolution()

@@ -194,8 +194,8 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     """Engine entry point; see `taccl_py.synthesis.engine.Engine`."""
     if demand.topology.chunk_costs:  # no other engine knows what a chunk of an unstated size is
         return _or_template(load_engine("milp")(demand, options, events), demand, options)
-    begun = time.monotonic()
-    limits = options.limits
+    begun, limits = time.monotonic(), options.limits
+    deadline = limits.deadline()
     bound = demand_bound(demand.topology, demand.kind, demand.root, demand.size_bytes, limits)
     events.bound(bound.time_us)
     answers: list[Synthesis] = []
@@ -219,7 +219,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
         return bool(answers) and answers[0].schedule.makespan_us <= bound.time_us * (1 + _CLOSE)
 
     def race_for_the_rest(runs: list[EngineRun]) -> None:
-        left = replace(options, limits=limits.within(limits.seconds - (time.monotonic() - begun)))
+        left = replace(options, limits=limits.within(deadline.left))
         workers = limits.workers
         if answers and left.limits.seconds < _WORTH_PROCESSES:
             runs, workers = [run for run in runs if run in leading_runs(demand)], 1

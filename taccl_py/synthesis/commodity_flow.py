@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, Optimum, SparseProgram
 from taccl_py.synthesis.problem import Problem
 from taccl_py.synthesis.symmetry import Generator, IntArray, orbit_labels
@@ -114,7 +114,7 @@ def solve_flow(commodities: Commodities, limits: Limits, *, few_hops: bool = Tru
     few_hops
         Among optimal flows, take one with the fewest hops in total; otherwise any.
     """
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
     layout = _Layout.of(commodities)
     if not len(layout.link):
         return None

@@ -19,6 +19,7 @@ from taccl_py.synthesis.grid import TimeGrid
 from taccl_py.synthesis.plan import OrbitMessage, Plan, chains
 from taccl_py.synthesis.quotient import Quotient
 from taccl_py.synthesis.routes import Routes
+from taccl_py.work import count_work
 
 # Share of the restarts that may use every link.
 _ALL_LINKS = 0.4
@@ -156,6 +157,7 @@ class _UrgentRun(_GreedyState):
             now = self.next_moment()
             for state in self.arrived(now):
                 waiting.update(self.out[state])
+            count_work("routed", len(waiting))
             for arc in sorted(waiting, key=self.priority.__getitem__):
                 if self.entered[self.heads[arc]]:
                     waiting.discard(arc)
@@ -216,6 +218,7 @@ class _EfficientRun(_GreedyState):
 
     def _best_run(self, now: int) -> tuple[int, ...] | None:
         best: tuple[float, tuple[int, ...]] | None = None
+        count_work("routed", len(self.ready))
         for link, ready in self.ready.items():
             if not ready or not self.is_free(self.on_link[link][0], now):
                 continue

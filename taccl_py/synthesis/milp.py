@@ -25,7 +25,6 @@ from taccl_py.schedule.transform import allreduce, combining, dispatched, is_rev
 from taccl_py.sketch.model import Sketch
 from taccl_py.solvers.choice import CP_SAT, choose_solver
 from taccl_py.solvers.cp_sat import Status
-from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, allreduce_bound, best_bound, demand_bound
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
@@ -153,7 +152,7 @@ class _MilpRun:
     ) -> None:
         self.demand, self.topology, self.sketch, self.chunk_bytes = demand, demand.topology, demand.sketch, chunk_bytes
         self.solver, self.stages, self.options, self.events = solver, stages, options, events
-        self.deadline = Deadline(options.limits.seconds)
+        self.deadline = options.limits.deadline()
         self.stage_seconds: dict[str, float] = {}
 
     def allreduce(self, gather: Collective) -> _MilpFindings:

@@ -23,7 +23,7 @@ from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import allreduce, combining, mirrored
 from taccl_py.solvers.cp_sat import Status
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import demand_bound
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.models.cp_rounds import RoundsTask, fewest_hops, solve_rounds
@@ -258,7 +258,7 @@ class _Asking:
             kind = Kind.ALLGATHER
         self.demand = replace(demand, topology=machine, kind=kind, sketch=sketch)
         self.round_us_per_mb = _capacities(machine)[0]
-        self._limits, self._deadline = limits, Deadline(limits.seconds)
+        self._limits, self._deadline = limits, limits.deadline()
 
     @property
     def over(self) -> bool:

@@ -2,6 +2,9 @@
 
 The results come back in the order of the runs, whoever was first, so what is made of them does not depend on timing. A run
 that has no answer (an engine that cannot serve the demand, no way through a sketch, no time) says why.
+
+Under a budget of work, a race takes what it would take on `_PROCESSORS` processors, whatever processors there are: runs count what they do, and
+one that would not have begun there in time has no answer.
 """
 
 from __future__ import annotations
@@ -12,18 +15,20 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Generic, TypeVar
 
 from taccl_py.errors import TacclError
-from taccl_py.solvers.limits import Deadline, Limits
-from taccl_py.solvers.processes import STOP, Workers, start_workers
+from taccl_py.solvers.processes import Workers, start_workers
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options, Synthesis
 from taccl_py.synthesis.uneven import fit_to_size
+from taccl_py.work import count_seconds, work_set_aside
 
 _POLL_SECONDS = 0.1
+# Processors on which work is thought to be done side by side, and most items that are under way before the work of the first is counted.
+_PROCESSORS, _MOST_UNDER_WAY = 2, 4
 # Without any answer, what does not end so long after it should have, or as long again as it had, is given up. Otherwise there is less to
 # lose, and the limits' grace is enough.
 _PATIENCE_SECONDS = 30.0
@@ -84,7 +89,7 @@ class Racer:
         """
         self._has_answer = has_answer
         self._options, self._seconds, self._workers = options, seconds_per_run, workers
-        self._deadline = Deadline(options.limits.seconds)
+        self._deadline = options.limits.deadline()
         self._processes: Workers | None = None
 
     @property
@@ -116,14 +121,41 @@ class Racer:
         self, use: Callable[[RaceOutcome], _Result], runs: Sequence[EngineRun], events: Events
     ) -> list[_Result]:
         """Carry out runs, and in the same processes what is made of each outcome by a function that can be sent there."""
-        if self._processes is None:
-            return [use(self._here(run, events)) for run in runs]
         if self.over:  # processes take some runs even so
             return [use(RaceOutcome(run, None, _NO_TIME)) for run in runs]
-        settings = _Settings.of(replace(self._options, limits=self._options.limits.within(self._seconds)))
-        futures = [self._processes.submit(_carry_out, run, settings, use) for run in runs]
-        self._await(self._processes, futures, events)
-        return [_result(use, run, future) for run, future in zip(runs, futures, strict=True)]
+        options = replace(self._options, limits=self._options.limits.within(self._seconds))
+        if self._processes is None:
+            found = self._one_by_one(use, runs, options, events)
+        else:
+            futures = [self._processes.submit(_carry_out, run, options, use) for run in runs]
+            self._await(self._processes, futures, events)
+            found = [_carried(use, run, future) for run, future in zip(runs, futures, strict=True)]
+        if not options.limits.by_work:
+            return [each.result for each in found]
+        begun, end = starts_on(_PROCESSORS, [each.seconds for each in found])
+        late = [start >= self._deadline.left for start in begun]
+        count_seconds(end)
+        return [
+            use(RaceOutcome(run, None, _NO_TIME)) if is_late else each.result
+            for run, each, is_late in zip(runs, found, late, strict=True)
+        ]
+
+    def _one_by_one(
+        self, use: Callable[[RaceOutcome], _Result], runs: Sequence[EngineRun], options: Options, events: Events
+    ) -> list[_Carried[_Result]]:
+        """Carry out runs in this process."""
+        found: list[_Carried[_Result]] = []
+        for run in runs:
+            limits = options.limits
+            start = starts_on(_PROCESSORS, [*(each.seconds for each in found), 0.0])[0][-1] if limits.by_work else 0.0
+            if self.over or start >= self._deadline.left:
+                found.append(_Carried(use(RaceOutcome(run, None, _NO_TIME)), is_answer=False))
+                continue
+            events.stage(f"{run.engine} at {run.demand.size_bytes:g} bytes")
+            if not limits.by_work:
+                limits = limits.within(self._deadline.left)
+            found.append(_carry_out(run, replace(options, limits=limits), use))
+        return found
 
     def spread(self, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Results of a function of the top level of some module for all items, found side by side.
@@ -133,21 +165,25 @@ class Racer:
         coming, taken = iter(items), list[_Item]()
         if self._processes is not None:
             with suppress(BrokenProcessPool):
-                futures: list[Future[_Result]] = []
+                futures: list[Future[tuple[_Result, float]]] = []
                 for item in coming:
                     taken.append(item)
-                    futures.append(self._processes.submit(function, item))
+                    futures.append(self._processes.submit(_counted, function, item))
                     if len(under_way := [future for future in futures if not future.done()]) >= self._workers:
                         wait(under_way, return_when=FIRST_COMPLETED)
-                return [future.result() for future in futures]
-        return [function(item) for item in chain(taken, coming)]
-
-    def _here(self, run: EngineRun, events: Events) -> RaceOutcome:
-        if self.over:
-            return RaceOutcome(run, None, _NO_TIME)
-        events.stage(f"{run.engine} at {run.demand.size_bytes:g} bytes")
-        seconds = min(self._seconds, self._deadline.left)
-        return _answer(run, replace(self._options, limits=self._options.limits.within(seconds)))
+                    # Whoever is done by now: what is asked for next may depend on what is counted.
+                    if self._options.limits.by_work and len(futures) >= _MOST_UNDER_WAY:
+                        count_seconds(futures[-_MOST_UNDER_WAY].result()[1] / _PROCESSORS)
+                results = [future.result() for future in futures]
+                count_seconds(_of_last(results) / _PROCESSORS)
+                return [result for result, _ in results]
+        results = []
+        for item in chain(taken, coming):
+            results.append(_counted(function, item))
+            if len(results) >= _MOST_UNDER_WAY:
+                count_seconds(results[-_MOST_UNDER_WAY][1] / _PROCESSORS)
+        count_seconds(_of_last(results) / _PROCESSORS)
+        return [result for result, _ in results]
 
     def _await(self, processes: Workers, futures: Sequence[Future[_Carried[_Result]]], events: Events) -> None:
         """Wait for all; when time is up or the user says stop, cancel what waits and let what runs come to its end, if that is soon."""
@@ -157,12 +193,20 @@ class Racer:
             events.stage(f"race: {len(futures) - len(pending)} of {len(futures)} runs")
             ready, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
             self._has_answer |= any(future.exception() is None and future.result().is_answer for future in ready)
+            if self._options.limits.by_work and self._is_late(list(takewhile(Future.done, futures))):
+                pending = {future for future in pending if not future.cancel()}
             if self.over:
                 processes.stop()
                 pending = {future for future in pending if not future.cancel()}
                 over_since = over_since or time.monotonic()
                 if time.monotonic() - over_since > self._patience_seconds:
                     processes.abandon()
+
+    def _is_late(self, done: Sequence[Future[_Carried[_Result]]]) -> bool:
+        """Whether no run after the first ones, which are done, begins in time."""
+        failed = [future.cancelled() or future.exception() is not None for future in done]
+        seconds = [0.0 if lost else future.result().seconds for future, lost in zip(done, failed, strict=True)]
+        return starts_on(_PROCESSORS, [*seconds, 0.0])[0][-1] >= self._deadline.left
 
     @property
     def _patience_seconds(self) -> float:
@@ -172,30 +216,11 @@ class Racer:
 
 @dataclass(frozen=True)
 class _Carried(Generic[_Result]):
-    """What was made of an outcome, and whether that was an answer."""
+    """What was made of an outcome, whether that was an answer, and the seconds of work that it took."""
 
     result: _Result
     is_answer: bool
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """Options without what cannot cross to another process."""
-
-    solver: str
-    seconds: float
-    work: float | None
-    workers: int
-    seed: int
-
-    @staticmethod
-    def of(options: Options) -> _Settings:
-        limits = options.limits
-        return _Settings(options.solver, limits.seconds, limits.work, limits.workers, limits.seed)
-
-    def options(self) -> Options:
-        """Options of a run here."""
-        return Options(self.solver, Limits(self.seconds, self.work, self.workers, self.seed, STOP))
+    seconds: float = 0.0
 
 
 def _as_it_is(outcome: RaceOutcome) -> RaceOutcome:
@@ -203,23 +228,48 @@ def _as_it_is(outcome: RaceOutcome) -> RaceOutcome:
     return outcome
 
 
-def _result(use: Callable[[RaceOutcome], _Result], run: EngineRun, future: Future[_Carried[_Result]]) -> _Result:
-    if not future.done() or future.cancelled():
-        return use(RaceOutcome(run, None, _NO_TIME))
-    try:
-        return future.result().result
-    except BrokenProcessPool:
-        return use(RaceOutcome(run, None, DIED))
+def starts_on(processors: int, seconds: Sequence[float]) -> tuple[list[float], float]:
+    """Starts of runs that take so many seconds, each on the processor that is free first, and the end of all of them."""
+    free, begun = [0.0] * processors, list[float]()
+    for lasting in seconds:
+        begun.append(min(free))
+        free[free.index(begun[-1])] += lasting
+    return begun, max(free)
 
 
-def _carry_out(run: EngineRun, settings: _Settings, use: Callable[[RaceOutcome], _Result]) -> _Carried[_Result]:
-    outcome = _answer(run, settings.options())
-    return _Carried(use(outcome), outcome.synthesis is not None)
+def _carried(
+    use: Callable[[RaceOutcome], _Result], run: EngineRun, future: Future[_Carried[_Result]]
+) -> _Carried[_Result]:
+    reason = _NO_TIME
+    if future.done() and not future.cancelled():
+        with suppress(BrokenProcessPool):
+            return future.result()
+        reason = DIED
+    return _Carried(use(RaceOutcome(run, None, reason)), is_answer=False)
+
+
+def _carry_out(run: EngineRun, options: Options, use: Callable[[RaceOutcome], _Result]) -> _Carried[_Result]:
+    with work_set_aside() as spent:
+        outcome = _answer(run, options)
+        result = use(outcome)
+    return _Carried(result, outcome.synthesis is not None, spent[0])
+
+
+def _of_last(results: Sequence[tuple[_Result, float]]) -> float:
+    """Work of those that are the last under way."""
+    return sum(seconds for _, seconds in results[1 - _MOST_UNDER_WAY :])
+
+
+def _counted(function: Callable[[_Item], _Result], item: _Item) -> tuple[_Result, float]:
+    """Result, and the seconds of work that it took."""
+    with work_set_aside() as spent:
+        result = function(item)
+    return result, spent[0]
 
 
 def _answer(run: EngineRun, options: Options) -> RaceOutcome:
     try:
-        deadline = Deadline(options.limits.seconds)
+        deadline = options.limits.deadline()
         answer = load_engine(run.engine)(run.demand, replace(options, bound=run.bound), Events())
         if run.asked is not None:
             answer = fit_to_size(answer, run.asked, options.limits.within(deadline.left))

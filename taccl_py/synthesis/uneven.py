@@ -22,7 +22,7 @@ from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.layout import UntimedMessage
 from taccl_py.schedule.timing import build_schedule, dispatch_drafts, find_deliveries, plan_order, plan_us
 from taccl_py.schedule.transform import drafts_of
-from taccl_py.solvers.limits import Deadline, Limits, Over, never
+from taccl_py.solvers.limits import Limits, Over, never
 from taccl_py.synthesis.engine import Demand, Proof, Synthesis
 from taccl_py.synthesis.sizes import Chains, MessageTime, PortTurn, Sizes, apportion, best_sizes, undominated
 from taccl_py.synthesis.sums import adds_up
@@ -58,7 +58,7 @@ def fit_to_size(answer: Synthesis, demand: Demand, limits: Limits, *, sized: Seq
     """
     if demand.chunks_per_rank is not None or demand.sketch is not None or demand.topology.chunk_costs:
         return answer
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
     counts = usable_counts(demand)
     # What takes long is left for the end, as time may be over by then.
     given = sorted(
@@ -118,7 +118,7 @@ def recut(schedule: Schedule, counts: Sequence[int], limits: Limits) -> Schedule
     pairs = sum(len(message.chunks) for message in schedule.messages)
     if len(shares[0]) == 1 or len(schedule.messages) > _MOST_MESSAGES or pairs > _MOST_PAIRS:
         return None
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
     drafts = drafts_of(schedule)
     best = schedule if schedule.collective.chunks_per_rank in counts else None
     least_us = math.inf

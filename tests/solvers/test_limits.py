@@ -1,9 +1,11 @@
+import pickle
 import threading
 import time
 
 import pytest
 
-from taccl_py.solvers.limits import Deadline, Limits, never, run_interruptibly, until
+from taccl_py.solvers.limits import STOP, Limits, never, run_interruptibly, until
+from taccl_py.work import count_seconds
 from tests.patience import ends_within
 
 
@@ -33,13 +35,13 @@ def test_two_limits_do_not_share_their_interrupt():
 
 
 def test_deadline_counts_down_and_stops_at_zero():
-    deadline = Deadline(0.05)
+    deadline = Limits(seconds=0.05).deadline()
     first = deadline.left
     time.sleep(0.01)
     assert deadline.left < first <= 0.05
     time.sleep(0.06)
     assert deadline.left == 0.0
-    assert Deadline(-1.0).left == 0.0
+    assert Limits(seconds=-1.0).deadline().left == 0.0
 
 
 def test_a_solve_that_ends_is_not_halted():
@@ -111,3 +113,43 @@ def test_one_thing_is_found_even_after_the_end_and_nothing_is_looked_for_then():
     assert list(until(lambda: True, looked)) == [0]
     assert next(looked) == 1
     assert list(until(never, looked)) == [2, 3, 4]
+
+
+def test_a_budget_of_work_is_counted_down_by_work_alone():
+    limits = Limits(seconds=5.0, by_work=True)
+    deadline, over = limits.deadline(), limits.countdown()
+    time.sleep(0.01)
+    assert deadline.left == 5.0
+    count_seconds(3.0)
+    assert deadline.left == pytest.approx(2.0)
+    assert not over()
+    count_seconds(2.5)
+    assert deadline.left == 0.0
+    assert over()
+
+
+def test_the_clock_may_cut_a_budget_of_work_short():
+    limits = Limits(seconds=5.0, by_work=True, ends_at_s=time.monotonic() - 1.0)
+    assert limits.is_cut
+    assert limits.deadline().left == 0.0
+    assert limits.countdown()()
+    assert limits.clock_seconds == pytest.approx(0.05)
+
+
+def test_by_work_what_is_better_to_lower_has_a_budget_of_its_own():
+    over = Limits(seconds=20.0, by_work=True).to_lower()
+    count_seconds(100.0)
+    assert not over()
+    count_seconds(7.0)
+    assert not over()
+    count_seconds(2.0)
+    assert over()
+
+
+def test_limits_cross_to_another_process_with_its_interrupt_and_its_clock():
+    limits = Limits(seconds=5.0, by_work=True, ends_at_s=time.monotonic() + 50.0, seed=3)
+    limits.stop.set()
+    found = pickle.loads(pickle.dumps(limits))
+    assert found.stop is STOP
+    assert (found.seconds, found.seed, found.by_work) == (5.0, 3, True)
+    assert found.ends_at_s == pytest.approx(limits.ends_at_s, abs=1.0)

@@ -1,6 +1,6 @@
 """Searches and tasks for tests of models and stages, begun as the engine begins them."""
 
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import lower_bound
 from taccl_py.synthesis.engine import Events
 from taccl_py.synthesis.greedy import urgent_plan
@@ -11,7 +11,7 @@ from taccl_py.synthesis.search import Search
 
 def empty_search(problem, limits=None, events=None):
     limits = limits or Limits(seconds=60.0)
-    return Search.of(Quotient.of(problem), lower_bound(problem), limits, Deadline(limits.seconds), events or Events())
+    return Search.of(Quotient.of(problem), lower_bound(problem), limits, limits.deadline(), events or Events())
 
 
 def search_for(drawn, symmetric=True, limits=None):

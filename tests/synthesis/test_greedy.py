@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.sketch.model import Sketch
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import lower_bound
 from taccl_py.synthesis.engine import Events
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
@@ -25,7 +25,7 @@ from tests.synthesis.restrictions import breaks_own_first
 def search_of(drawn, symmetric=True):
     problem = Problem.build(drawn.topology, drawn.collective, drawn.sketch, drawn.chunk_bytes)
     problem = problem if symmetric else problem.without_symmetry()
-    return Search.of(Quotient.of(problem), lower_bound(problem), Limits(), Deadline(60.0), Events())
+    return Search.of(Quotient.of(problem), lower_bound(problem), Limits(), Limits(seconds=60).deadline(), Events())
 
 
 def urgent(search, **how):
@@ -124,7 +124,7 @@ def test_own_chunks_leave_a_node_before_relayed_ones(kind, sender):
     collective = Collective(kind, 4)
     sketch = Sketch("mine", connections={sender: (0,)}, relays={sender: (0, 1)}, own_first=True)
     problem = Problem.build(topology, collective, sketch, MB)
-    search = Search.of(Quotient.of(problem), lower_bound(problem), Limits(), Deadline(60.0), Events())
+    search = Search.of(Quotient.of(problem), lower_bound(problem), Limits(), Limits(seconds=60).deadline(), Events())
     found = 0
     for seed in range(10):
         for rule in RULES.values():

@@ -1,5 +1,6 @@
 """Races: runs in processes of their own, results in the order of the runs."""
 
+import itertools
 import os
 import threading
 import time
@@ -8,9 +9,11 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.solvers.limits import Limits
+from taccl_py.synthesis.catalog import load_engine
 from taccl_py.synthesis.engine import Demand, Events, Options
-from taccl_py.synthesis.race import EngineRun, Racer, _carry_out
+from taccl_py.synthesis.race import EngineRun, Racer, _carry_out, starts_on
 from taccl_py.topology.machines import formula_topology
+from taccl_py.work import count_seconds, work_seconds
 
 RING, FULL = formula_topology("ring:4"), formula_topology("full:4")
 
@@ -113,3 +116,43 @@ def _sleep_unless_quick(run, settings, use):
     if run.engine != "templates":
         time.sleep(200)
     return _carry_out(run, settings, use)
+
+
+def test_runs_begin_on_the_processor_that_is_free_first():
+    """Of 5, 1, 2, 1 and 3 seconds on two: 0-5 and 0-1, 1-3, 3-4, 4-7."""
+    assert starts_on(2, [5.0, 1.0, 2.0, 1.0, 3.0]) == ([0.0, 0.0, 1.0, 3.0, 4.0], 7.0)
+    assert starts_on(2, []) == ([], 0.0)
+
+
+def _spend(number):
+    count_seconds(1.0)
+    return number
+
+
+def _counting_engine(_name):
+    def answer(demand, options, _events):
+        count_seconds(4.0)
+        return load_engine("templates")(demand, options, Events())
+
+    return answer
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_by_work_items_are_asked_for_as_if_there_were_two_processors(workers):
+    """Half a second each, counted once four are under way: of 2.1 seconds the fifth is the last to be counted before an end is seen."""
+    limits = Limits(seconds=2.1, by_work=True)
+    with Racer(Options(limits=limits), 10.0, workers).running() as racer:
+        over = limits.countdown()
+        taken = racer.spread(_spend, itertools.takewhile(lambda _: not over(), itertools.count()))
+    assert taken == list(range(8))
+
+
+def test_by_work_a_run_that_would_begin_too_late_has_no_answer(monkeypatch):
+    """Four seconds each on two processors: the first two begin at 0, the next two at 4, and the fifth at 8, after 6."""
+    monkeypatch.setattr("taccl_py.synthesis.race.load_engine", _counting_engine)
+    limits = Limits(seconds=6.0, by_work=True)
+    runs = [EngineRun("templates", Demand(RING, Kind.ALLGATHER, 1e6 * n)) for n in range(1, 6)]
+    before = work_seconds()
+    outcomes = Racer(Options(limits=limits), 6.0, 1).race(runs, Events())
+    assert [outcome.reason for outcome in outcomes] == ["", "", "", "", "no time was left"]
+    assert work_seconds() - before == pytest.approx(8.0, abs=0.5)

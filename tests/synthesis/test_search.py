@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events
 from taccl_py.synthesis.greedy import efficient_plan, urgent_plan
 from taccl_py.synthesis.plan import plan_end
@@ -81,7 +81,7 @@ def test_a_search_ends_at_its_bound():
 
 def test_a_search_ends_at_its_deadline_or_when_told():
     search, _ = begin(small_messages())
-    search.deadline = Deadline(0.0)
+    search.deadline = Limits(seconds=0).deadline()
     assert search.done
     search, _ = begin(small_messages(), Limits(seconds=50.0))
     search.limits.stop.set()

@@ -19,7 +19,7 @@ from taccl_py.runtimes import LEGACY
 from taccl_py.simulate.program_replay import replay_program
 from taccl_py.sketch.catalog import list_sketches
 from taccl_py.sketch.model import Sketch, is_machine
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, format_count
 
@@ -110,7 +110,7 @@ def run_taccl(
     """
     if kind not in KINDS:
         return
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
     fewest = min(effort.chunk_counts)
     for seed, chunks, sketch in product(effort.seeds, effort.chunk_counts, sketches):
         if deadline.left <= 0 or limits.stop.is_set():

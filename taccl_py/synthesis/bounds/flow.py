@@ -18,7 +18,7 @@ import numpy as np
 
 from taccl_py.collective import Kind
 from taccl_py.solvers.columns import ColumnProgram
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.bound import Bound
 from taccl_py.synthesis.bounds.charge import Charge, idle_times
 from taccl_py.synthesis.bounds.net import BoolArray, FloatArray, Net, OrbitImage, OrbitMembers
@@ -86,7 +86,7 @@ def flow_charge(traffic: FlowTraffic, limits: Limits) -> Charge:
     solving = _Solving(traffic)
     best = solving.ways(solving.weights_of(np.bincount(solving.orbit) / len(solving.orbit)))
     program = ColumnProgram([1.0] * len(traffic.wants), solving.num_orbits)
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
     ways = best
     rounds = min(_MOST_ROUNDS, _MOST_WORK // max(1, len(traffic.wants) * net.num_links))
     for _ in range(rounds):

@@ -39,7 +39,7 @@ def relay_bound(topology: Topology, kind: Kind, known_us: float, limits: Limits)
     if kind not in KINDS or topology.num_nodes < 2 or topology.num_ranks > _MOST_RANKS:
         return nothing
     passage = LatencyMachine.of(topology)
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
     best = nothing
     nodes = sorted({topology.node_of[rank] for rank in OrbitMembers.of_machine(topology).ranks()})
     for node in nodes[:_MOST_NODES]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.commodity_flow import Commodities, CommodityFlow, solve_flow
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -88,7 +88,7 @@ class _FlowRun:
 
     def __post_init__(self) -> None:
         self.limits = self.options.limits
-        self.deadline, self.soon = Deadline(self.limits.seconds), Deadline(_SOON_SECONDS)
+        self.deadline, self.soon = self.limits.deadline(), self.limits.within(_SOON_SECONDS).deadline()
 
     def search(self) -> None:
         """Try all ways that are permitted, then fewer of them for a better order or larger messages."""

@@ -20,6 +20,7 @@ from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
+from taccl_py.work import count_work
 
 # What rules may be.
 _LONGEST = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -114,6 +115,7 @@ class Bundles:
             rules = rules[:number]
             for rule, seed in product(rules, range(first, first + attempts)):
                 work += chunks * width
+                count_work("timed", chunks * width)
                 if best is not None and (work > _WORK or over()):
                     return best
                 sent = _BundleFlood(cluster, wires, rule, seed).run()

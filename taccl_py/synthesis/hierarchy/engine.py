@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from taccl_py.collective import ROOTED, Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.ir import Schedule
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import relay_bound
 from taccl_py.synthesis.bounds.bound import best_of
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
@@ -50,7 +50,7 @@ def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Sy
     if demand.kind is Kind.REDUCE:
         return reduce_by_broadcast(synthesize_hierarchy, demand, options, events)
     begun = time.monotonic()
-    deadline, over = Deadline(options.limits.seconds), options.limits.countdown()
+    deadline, over = options.limits.deadline(), options.limits.countdown()
     events.stage("bound")
     bound = known_bound(demand, options)
     events.bound(bound.time_us)

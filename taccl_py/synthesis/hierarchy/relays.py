@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.models.relay_cover import Relay, choose_relays
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
@@ -66,7 +66,7 @@ class Relays:
         if not alike:
             return None
         links = tuple(alike)
-        deadline = Deadline(limits.seconds)
+        deadline = limits.deadline()
         for time_us in passage.times_us(links):
             if deadline.left <= 0 or limits.stop.is_set():
                 return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds.passage import LatencyMachine
 from taccl_py.synthesis.hierarchy.relays import alike_links
 from taccl_py.synthesis.models.cp_sums import SumPlan, exchange_sums
@@ -62,7 +62,7 @@ class SumExchange:
             return None
         (hop,), (across,) = hop_us, across_us
         rounds = int((hop + across) / hop * (1 + _PRECISION))
-        deadline = Deadline(limits.seconds)
+        deadline = limits.deadline()
         for groups in range(1, _MOST_GROUPS + 1):
             if deadline.left <= 0 or limits.stop.is_set():
                 return None

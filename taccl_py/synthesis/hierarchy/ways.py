@@ -9,7 +9,7 @@ from itertools import product
 
 from taccl_py.collective import Kind
 from taccl_py.runtimes import MAX_COUNT
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.hierarchy.alltoall import Shuttle, alltoall_moves, shuttle_us
 from taccl_py.synthesis.hierarchy.bundles import Bundles
@@ -359,7 +359,7 @@ def _delegations(demand: Demand, cluster: LaneCluster) -> Iterator[HierarchyStra
 
 def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[HierarchyStrategy]:
     """AllGather over sparse nodes, ReduceScatter as that backwards."""
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
 
     def over() -> bool:
         return deadline.left <= 0 or limits.stop.is_set()

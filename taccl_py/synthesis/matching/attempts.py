@@ -19,7 +19,7 @@ from taccl_py.schedule.timing import dispatch_messages
 from taccl_py.schedule.transform import allreduce, combining, drafts_of
 from taccl_py.solvers.cluster import cluster_workers
 from taccl_py.solvers.limits import Deadline, Limits
-from taccl_py.solvers.processes import STOP, Workers, start_workers
+from taccl_py.solvers.processes import Workers, start_workers
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.exchange import exchange
 from taccl_py.synthesis.matching.fabric import Fabric
@@ -27,6 +27,7 @@ from taccl_py.synthesis.matching.flood import ChunkPriority, FloodRule, flood
 from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.regrow import RegrowTask, regrown
 from taccl_py.topology.model import Topology
+from taccl_py.work import count_seconds, work_set_aside
 
 # Which collective is routed in place of each: sums are copies run backwards.
 ROUTED = {
@@ -73,7 +74,7 @@ class Attempts:
     """Carries out attempts on one demand, on several processors where that pays."""
 
     def __init__(self, demand: Demand, limits: Limits, over: Callable[[], bool], deadline: Deadline) -> None:
-        self._demand, self._over, self._deadline = demand, over, deadline
+        self._demand, self._limits, self._over, self._deadline = demand, limits, over, deadline
         # In a process of a race the others are busy too.
         self._number = limits.workers if multiprocessing.parent_process() is None else 1
         self._scheduler = limits.scheduler
@@ -108,11 +109,11 @@ class Attempts:
         if self._workers is None:
             helpers = cluster_workers(self._scheduler) if self._scheduler else start_workers(self._number)
             self._workers = self._stack.enter_context(helpers)
-        seconds = self._deadline.left
+        limits = replace(self._limits, seconds=self._deadline.left)
         others = attempts[here:]
         # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
         pickled = pickle.dumps(self._demand)
-        futures = [self._workers.submit(_carry_out_there, pickled, each, seconds) for each in others]
+        futures = [self._workers.submit(_carry_out_there, pickled, each, limits) for each in others]
         try:
             for attempt, future in zip(others, futures, strict=True):
                 yield self._awaited(self._workers, attempt, future)
@@ -120,23 +121,31 @@ class Attempts:
             for future in futures:
                 future.cancel()
 
-    def _awaited(self, workers: Workers, attempt: MatchingVariant, future: Future[Schedule | None]) -> Schedule | None:
+    def _awaited(
+        self, workers: Workers, attempt: MatchingVariant, future: Future[tuple[Schedule | None, float]]
+    ) -> Schedule | None:
+        if self._limits.by_work and self._over():  # whoever is done by now
+            return None
         while not future.done():
             wait([future], _POLL_SECONDS)
             if self._over():
                 workers.stop()
                 future.cancel()
         try:
-            return future.result()
+            found, seconds = future.result()
+            count_seconds(seconds / self._number)
+            return found
         except CancelledError:
             return None
         except workers.lost:  # perhaps for want of memory, of which one alone needs less
             return carry_out(self._demand, attempt, self._over)
 
 
-def _carry_out_there(pickled: bytes, attempt: MatchingVariant, seconds: float) -> Schedule | None:
-    deadline = Deadline(seconds)
-    return carry_out(pickle.loads(pickled), attempt, lambda: STOP.is_set() or not deadline.left)
+def _carry_out_there(pickled: bytes, attempt: MatchingVariant, limits: Limits) -> tuple[Schedule | None, float]:
+    """Schedule, and the seconds of work that it took."""
+    with work_set_aside() as spent:
+        found = carry_out(pickle.loads(pickled), attempt, limits.countdown())
+    return found, spent[0]
 
 
 def carry_out(demand: Demand, attempt: MatchingVariant, over: Callable[[], bool]) -> Schedule | None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from taccl_py.schedule.ir import Message
 from taccl_py.topology.model import Topology
+from taccl_py.work import count_work
 
 _RELATIVE_PRECISION = 1e-9
 # Messages of one port that are looked at when the first one cannot go.
@@ -140,6 +141,7 @@ class _Dispatch:
             for port in stirred:
                 self._serve(port, now)
             if not events:
+                count_work("timed", len(self._messages))
                 return self._messages
             stirred = {}
             soon = events[0][0] * (1 + _RELATIVE_PRECISION)

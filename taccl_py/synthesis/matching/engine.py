@@ -25,7 +25,6 @@ from taccl_py.collective import COMBINING, Collective, Kind
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.group import MOST_EXPANDED
 from taccl_py.schedule.ir import Schedule
-from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.bounds import Bound, require_ways
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.matching.attempts import ROUTED, Attempts, MatchingVariant, reordered
@@ -77,7 +76,7 @@ class _MatchingRun:
 
     def __init__(self, demand: Demand, options: Options, events: Events) -> None:
         self.demand, self.limits, self.events = demand, options.limits, events
-        self.deadline = Deadline(options.limits.seconds)
+        self.deadline = options.limits.deadline()
         self.stage_seconds: dict[str, float] = {}
         self._inner_seconds = 0.0
         self._least_us: dict[int, float] = {}

@@ -15,6 +15,7 @@ from itertools import chain
 
 from taccl_py.synthesis.matching.fabric import Fabric, Sort
 from taccl_py.synthesis.matching.growth import GrownMessage
+from taccl_py.work import count_work
 
 _RELATIVE_PRECISION = 1e-9
 _ROUNDS = 4
@@ -198,6 +199,7 @@ def order_rides(fabrics: Sequence[Fabric], rides: Sequence[ExchangedMessage]) ->
     rides
         Each after the one that it waits for.
     """
+    count_work("timed", len(rides))
     fabric = fabrics[0]
     follow, left_us = _follow(fabrics, rides)
     free_us: dict[int, float] = {}

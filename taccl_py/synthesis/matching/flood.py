@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.symmetry import IntArray
+from taccl_py.work import count_work
 
 _RELATIVE_PRECISION = 1e-9
 _BITS = 64
@@ -153,6 +154,7 @@ class _ChunkFlood:
             offers = np.asarray(offers[kept])
             if not len(links):
                 return
+            count_work("matched", offers.size)
             chunks = self._any_of(offers) if self._choice is ChunkPriority.CHANCE else self._rarest_of(offers)
             won = self._winners(links, chunks)
             self._send(links[won], chunks[won], now)

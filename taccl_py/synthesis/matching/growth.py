@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taccl_py.synthesis.matching.fabric import Fabric
+from taccl_py.work import count_work
 
 _RELATIVE_PRECISION = 1e-9
 # The matching is a maximum one when there are at most so many times more ranks left than orbits free.
@@ -56,6 +57,7 @@ class _ChunkGrowth:
     def __init__(self, fabric: Fabric, sources: Sequence[int], seed: int, *, thrifty: bool) -> None:
         self._fabric, self._size = fabric, fabric.topology.num_ranks
         self._random = random.Random(seed)
+        count_work("routed", len(sources) * len(fabric.src))
         far = {source: _hops_from(fabric, source) for source in dict.fromkeys(sources)}
         self._far = [far[source] for source in sources]
         self._waiting: list[list[_Entry]] = [[] for _ in fabric.sorts]

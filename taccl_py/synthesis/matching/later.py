@@ -7,9 +7,10 @@ import pickle
 from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
+from dataclasses import replace
 
 from taccl_py.solvers.limits import Limits
-from taccl_py.solvers.processes import STOP, Workers, start_workers
+from taccl_py.solvers.processes import Workers, start_workers
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Demand
 
@@ -46,7 +47,7 @@ class LaterBound:
         if known is None and not (needed_soon or alone or demand.topology.num_ranks < _WORTH_PROCESS):
             self._workers = stack.enter_context(start_workers(1))
             # Pickled now: the pool would do so in a thread, while this one adds to what the topology remembers.
-            self._future = self._workers.submit(_bound_there, pickle.dumps(demand), limits.seconds, limits.seed)
+            self._future = self._workers.submit(_bound_there, pickle.dumps(demand), replace(limits, workers=1))
 
     @property
     def is_known(self) -> bool:
@@ -72,8 +73,8 @@ class LaterBound:
             return None
 
 
-def _bound_there(pickled: bytes, seconds: float, seed: int) -> Bound:
-    return _bound(pickle.loads(pickled), Limits(seconds=seconds, workers=1, seed=seed, stop=STOP))
+def _bound_there(pickled: bytes, limits: Limits) -> Bound:
+    return _bound(pickle.loads(pickled), limits)
 
 
 def _bound(demand: Demand, limits: Limits) -> Bound:

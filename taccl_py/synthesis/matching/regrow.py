@@ -18,6 +18,7 @@ from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.growth import GrownMessage
 from taccl_py.synthesis.matching.least import least_us
 from taccl_py.synthesis.matching.timetable import Delivery, EnteredLink, Timetable
+from taccl_py.work import count_work
 
 _RELATIVE_PRECISION = 1e-9
 # How many chunks of the chain are taken out, and as many others at most half of the time.
@@ -138,6 +139,7 @@ class _RegrowSearch:
         taken: list[tuple[Delivery, EnteredLink]] = []
         chunks = self._chosen()
         for chunk in chunks:
+            count_work("regrown", len(self.table.rides[chunk]))
             for rank in list(self.table.rides[chunk]):
                 delivery = Delivery(chunk, rank)
                 taken.append((delivery, self.table.take(delivery)))

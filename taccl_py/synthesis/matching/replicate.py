@@ -13,7 +13,7 @@ from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.schedule.group import GROUP_KINDS, GroupSchedule
 from taccl_py.schedule.ir import Message
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand
 from taccl_py.synthesis.matching.delegated import delegated
@@ -83,7 +83,7 @@ def replicate(demand: Demand, limits: Limits, bound: Bound) -> GroupSchedule | N
         )
     found_first = [_by_rails(demand, symmetry), delegated(demand) if kind is Kind.ALLTOALL else None]
     best = min(filter(None, found_first), key=lambda found: found.makespan_us, default=None)
-    deadline = Deadline(limits.seconds)
+    deadline = limits.deadline()
 
     def over() -> bool:
         return not deadline.left or limits.stop.is_set()

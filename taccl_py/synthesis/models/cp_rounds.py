@@ -46,7 +46,7 @@ def solve_rounds(task: RoundsTask, limits: Limits) -> tuple[Plan | None, SolverO
     x = _moves(model, task)
     _deliver(model, task, x)
     _keep_capacities(model, task, x, rounds)
-    outcome = solve_cp(model, limits)
+    outcome = solve_cp(model, limits, kind="rounds")
     found = outcome.status in (Status.OPTIMAL, Status.FEASIBLE)
     return (_plan(task, x, rounds, outcome) if found else None), outcome
 

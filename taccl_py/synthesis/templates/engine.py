@@ -7,7 +7,6 @@ import time
 
 from taccl_py.errors import InputError, LimitReached
 from taccl_py.schedule.ir import Schedule
-from taccl_py.solvers.limits import Deadline
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.synthesis.known import known_bound
 from taccl_py.synthesis.templates.library import template_schedules
@@ -34,7 +33,7 @@ def synthesize_templates(demand: Demand, options: Options, events: Events) -> Sy
     """
     _require_few(demand)
     begun = time.monotonic()
-    deadline = Deadline(options.limits.seconds)
+    deadline = options.limits.deadline()
     events.stage("templates")
     bound = known_bound(demand, options)
     events.bound(bound.time_us)

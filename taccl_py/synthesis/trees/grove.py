@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.sparse import Coefficients, SparseProgram
 from taccl_py.synthesis.trees.jobs import downwards
 from taccl_py.synthesis.trees.network import CapacityNetwork
@@ -93,7 +93,7 @@ class SharedTreeSetFinder:
         self, network: CapacityNetwork, packing: Packing, trees: Iterable[SpanningTree], limits: Limits
     ) -> None:
         self._trees = list({(tree.root, tree.links.tobytes()): tree for tree in (*packing.trees, *trees)}.values())
-        self._limits, self._deadline = limits, Deadline(limits.seconds)
+        self._limits, self._deadline = limits, limits.deadline()
         self._roots = len(network.roots)
         self._loads = np.array([network.load(tree.used()) for tree in self._trees]) / packing.load_us
         pairs = zip(packing.trees, packing.amounts, strict=True)

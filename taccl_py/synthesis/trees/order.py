@@ -15,6 +15,7 @@ from taccl_py.solvers.limits import Over
 from taccl_py.synthesis.trees.jobs import PieceMessage, followers
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.units import BYTES_PER_MB
+from taccl_py.work import count_work
 
 _Setting = TypeVar("_Setting", bound=Hashable)
 
@@ -291,6 +292,7 @@ class _ListScheduling:
         follows: Sequence[Sequence[int]],
         rule: DispatchRule,
     ) -> None:
+        count_work("placed", len(jobs))
         self._jobs, self._costs, self._follows = jobs, costs, follows
         self._rule = rule
         self._way = _ways(jobs, costs, follows)

@@ -22,6 +22,7 @@ from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.arborescence import cheapest_arborescence
 from taccl_py.synthesis.trees.network import CapacityNetwork
+from taccl_py.work import count_work
 
 FloatArray = NDArray[np.float64]
 
@@ -245,6 +246,7 @@ class TreeFinder:
         allowed = np.flatnonzero(network.permitted[root])
         priced = lengths[allowed] + hop_price * hops[network.src[allowed]]
         src, dst = network.src[allowed], network.dst[allowed]
+        count_work("priced", len(src))
         chosen = cheapest_arborescence(network.num_ranks, src, dst, priced, network.roots[root])
         if chosen is None:
             raise ValueError(

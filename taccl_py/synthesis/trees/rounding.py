@@ -17,6 +17,7 @@ from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import Packing, SpanningTree, dive
 from taccl_py.units import BYTES_PER_MB
+from taccl_py.work import count_work
 
 FloatArray = NDArray[np.float64]
 
@@ -201,6 +202,7 @@ class _RoundingSearch:
 
     def _relieve(self, tree: int, rank: int, steepness: float) -> bool:
         """Hang a rank where its penalty is least."""
+        count_work("moved", 1)
         now = int(self._link[tree][rank])
         self._charge(now, -1.0)
         candidates = self._candidates(tree, rank)
@@ -221,6 +223,7 @@ class _RoundingSearch:
         """Make one pass over a tree from its root outwards."""
         moved = False
         depth = self._depths(tree)
+        count_work("moved", len(depth))
         for rank in np.argsort(depth, kind="stable").tolist():
             now = int(self._link[tree][rank])
             if now < 0:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Events
 
 
@@ -25,7 +25,7 @@ class TreeSearch:
 
     def __init__(self, limits: Limits, events: Events, whole: TreeSearch | None = None) -> None:
         self.limits, self.events = limits, events
-        self.deadline = Deadline(limits.seconds)
+        self.deadline = limits.deadline()
         self.stage_seconds: dict[str, float] = {} if whole is None else whole.stage_seconds
 
     def left(self, share: float = 1.0) -> Limits:

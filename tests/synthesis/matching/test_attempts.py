@@ -5,7 +5,7 @@ import os
 import pytest
 
 from taccl_py.collective import Kind
-from taccl_py.solvers.limits import Deadline, Limits
+from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.engine import Demand, Events, Options
 from taccl_py.synthesis.matching import attempts
 from taccl_py.synthesis.matching.attempts import Attempts, MatchingVariant, carry_out
@@ -28,7 +28,7 @@ def test_other_processes_find_what_this_one_finds(kind, monkeypatch):
     found = []
     for workers, worth in ((1, 0), (2, 0), (2, 1 << 30)):
         monkeypatch.setattr(attempts, "_WORTH_PROCESSES", worth)
-        with Attempts(demand, Limits(workers=workers), lambda: False, Deadline(60)) as trying:
+        with Attempts(demand, Limits(workers=workers), lambda: False, Limits(seconds=60).deadline()) as trying:
             found.append(list(trying.results(TRIES, 1000)))
     assert found[0] == found[1] == found[2]
     assert len(set(map(str, found[0]))) > 1  # seeds matter
@@ -38,7 +38,7 @@ def test_no_process_is_started_where_the_first_attempt_is_enough(monkeypatch):
     monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
     monkeypatch.setattr(attempts, "start_workers", None)
     demand = Demand(formula_topology("mesh:4x4"), Kind.ALLGATHER, 1 << 20)
-    with Attempts(demand, Limits(workers=2), lambda: False, Deadline(60)) as trying:
+    with Attempts(demand, Limits(workers=2), lambda: False, Limits(seconds=60).deadline()) as trying:
         assert next(trying.results(TRIES, 1000)) is not None
 
 
@@ -46,7 +46,7 @@ def test_what_processes_that_died_leave_is_done_here(monkeypatch):
     monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
     monkeypatch.setattr(attempts, "_carry_out_there", die)
     demand = Demand(formula_topology("mesh:4x4"), Kind.ALLGATHER, 1 << 20)
-    with Attempts(demand, Limits(workers=2), lambda: False, Deadline(60)) as trying:
+    with Attempts(demand, Limits(workers=2), lambda: False, Limits(seconds=60).deadline()) as trying:
         for _ in range(2):
             found = list(trying.results(TRIES[:3], 1000))
             assert found == [carry_out(demand, each, lambda: False) for each in TRIES[:3]]
@@ -59,7 +59,7 @@ def die(*_):
 def test_when_time_is_over_processes_come_to_an_end(monkeypatch):
     monkeypatch.setattr(attempts, "_WORTH_PROCESSES", 0)
     demand = Demand(formula_topology("mesh:16x16"), Kind.ALLGATHER, 1 << 20)
-    with Attempts(demand, Limits(workers=2), lambda: True, Deadline(0)) as trying:
+    with Attempts(demand, Limits(workers=2), lambda: True, Limits(seconds=0).deadline()) as trying:
         assert list(trying.results(TRIES, 1000)) == [None] * 4
 
 
