@@ -232,8 +232,9 @@ def choose_for(
 def bound_under(schedule: Schedule, profile: RuntimeProfile) -> RuntimeBound:
     """Lower bound under a profile for the collective, size and machine of a schedule."""
     collective, limits = schedule.collective, Limits(seconds=PARAMS.bound_seconds)
+    over = limits.countdown()
     bounds = RuntimeBounds.of(schedule.topology, collective.kind, collective.root, profile, limits)
-    return bounds.at(size_of(schedule))
+    return bounds.at(size_of(schedule), over=over)
 
 
 def _without_images(schedules: Sequence[Schedule]) -> list[Schedule]:
@@ -291,8 +292,15 @@ def _trials(
     return trials
 
 
-def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfile, stopped: Over = never) -> Trial:
-    """Lower a schedule with one instance for trials.
+def trial_of(
+    schedule: Schedule,
+    options: LoweringOptions,
+    profile: RuntimeProfile,
+    stopped: Over = never,
+    *,
+    largest_bytes: float | None = None,
+) -> Trial:
+    """Lower a schedule with one instance for trials, at sizes up to the largest; None is the schedule's own.
 
     Raises
     ------
@@ -303,7 +311,8 @@ def trial_of(schedule: Schedule, options: LoweringOptions, profile: RuntimeProfi
 
     def tried(arranged: LoweringOptions) -> Trial:
         lowered = lower_unverified(schedule, arranged, stopped, reorders=False)
-        return Trial(schedule, lowered, arranged, profile, _joined(schedule, lowered, arranged, stopped))
+        joined = _joined(schedule, lowered, arranged, stopped, largest_bytes or size_of(schedule))
+        return Trial(schedule, lowered, arranged, profile, joined)
 
     return in_some_arrangement(tried, plain)
 
@@ -332,14 +341,16 @@ def _most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int
     return int(min(most, profile.most_threadblocks, options.max_threadblocks or most))
 
 
-def _joined(schedule: Schedule, lowered: Unverified, options: LoweringOptions, stopped: Over) -> dict[int, Unverified]:
+def _joined(
+    schedule: Schedule, lowered: Unverified, options: LoweringOptions, stopped: Over, largest_bytes: float
+) -> dict[int, Unverified]:
     """Programs with instances that do not fit without joining threadblocks, as long as there are not too many of these."""
     most, blocks = options.max_threadblocks or 1, lowered.program.num_threadblocks
     found: dict[int, Unverified] = {}
     if len(schedule.messages) > PARAMS.most_joined_messages:
         return found
     for number in PARAMS.instances:
-        cell_bytes = schedule.chunk_bytes / number
+        cell_bytes = largest_bytes / schedule.collective.chunks_per_size / number
         if not most < blocks * number <= most * PARAMS.joined or cell_bytes < PARAMS.least_cell_bytes or stopped():
             continue
         with suppress(LoweringError):

@@ -22,11 +22,11 @@ from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
 from taccl_py.portfolio.variants import SizedCandidate, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
-from taccl_py.runtimes import MAX_COUNT
+from taccl_py.runtimes import MAX_COUNT, Runtime
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
-from taccl_py.solvers.limits import Limits, Over
+from taccl_py.solvers.limits import Limits, Over, always, never
 from taccl_py.synthesis.bounds import Bound, DemandBounds
 from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds, likely_views
 from taccl_py.synthesis.engine import Demand, Events, Proof
@@ -196,11 +196,11 @@ def synthesize_portfolio(
         else:
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
             members = _members_by_replay(cover, sizes, options, stopped)
-    if profile is None:
-        members = _members(variants, sizes, options, over, stopped)
-    proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
-    members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
-    rows = _rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS))
+        if profile is None:
+            members = _members(variants, sizes, options, over, stopped)
+        proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
+        members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
+        rows = _rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS), racer)
     return Portfolio(demand, tuple(members), tuple(rows), len(candidates), profile)
 
 
@@ -550,21 +550,40 @@ def _rows(
     options: LoweringOptions,
     profile: RuntimeProfile | None,
     limits: Limits,
+    racer: Racer,
 ) -> list[SizeRow]:
-    rows = []
-    replays: dict[int, RuntimeReplay] = {}
-    demand = probes[0].demand
+    demand, over = probes[0].demand, limits.countdown()
     bounds = None if profile is None else RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, limits)
-    for probe in probes:
-        size = round(probe.demand.size_bytes)
-        index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
-        member = members[index]
-        schedule = at_size(member.schedule, size)
-        replay = replay_at(member.lowered.program, schedule, options.runtime, member.instances)
-        row = SizeRow(size, index, schedule.makespan_us, replay.makespan_us, probe.bound)
-        if profile is not None and bounds is not None:
-            if index not in replays:
-                replays[index] = RuntimeReplay(member.lowered.program, schedule.topology, profile)
-            row = replace(row, runtime_us=replays[index].time_us(size), runtime_bound=bounds.at(size))
-        rows.append(row)
-    return rows
+
+    def jobs() -> Iterator[_RowJob]:
+        for probe in probes:
+            size = round(probe.demand.size_bytes)
+            index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
+            yield _RowJob(probe, index, members[index], options.runtime, bounds, over())
+
+    return racer.spread(_row, jobs())
+
+
+@dataclass(frozen=True)
+class _RowJob:
+    """A size, by its probe, and the file for it, whose row is to be made; where time is over, with bounds that are quickly found."""
+
+    probe: Probe
+    index: int
+    member: PortfolioFile
+    runtime: Runtime
+    bounds: RuntimeBounds | None
+    is_over: bool
+
+
+def _row(job: _RowJob) -> SizeRow:
+    size, member, bounds = round(job.probe.demand.size_bytes), job.member, job.bounds
+    schedule = at_size(member.schedule, size)
+    replay = replay_at(member.lowered.program, schedule, job.runtime, member.instances)
+    row = SizeRow(size, job.index, schedule.makespan_us, replay.makespan_us, job.probe.bound)
+    if bounds is None:
+        return row
+    found = RuntimeReplay(member.lowered.program, schedule.topology, bounds.profile)
+    return replace(
+        row, runtime_us=found.time_us(size), runtime_bound=bounds.at(size, over=always if job.is_over else never)
+    )

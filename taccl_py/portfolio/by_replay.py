@@ -54,7 +54,9 @@ class Params:
     near
         A candidate whose schedule is slower than the best by more than this factor is not lowered for a size. Guess.
     keep
-        Choices within this factor of the best at some size are replayed at all sizes. Guess.
+        Choices within this factor of the best at some size are replayed at the sizes around it. Guess.
+    far
+        Beyond a size at which they are slower than the best by this factor, they are not. Guess.
     halvings
         Steps by which the end of a file's range is found.
     """
@@ -64,6 +66,7 @@ class Params:
     alike: float = 1.005
     near: float = 1.5
     keep: float = 1.03
+    far: float = 1.3
     halvings: int = 5
 
 
@@ -192,13 +195,21 @@ class ReplayedCover:
                 best_us = min(of_one.values(), default=math.inf)
                 if best_us <= PARAMS.keep**4 * min(times.values()):
                     matter.update(dict.fromkeys(c for c, t in of_one.items() if t <= PARAMS.keep * best_us))
-        for place, size in enumerate(self._sizes):
-            for choice in matter:
-                trial = self.trials[choice.trial]
-                if choice not in by_size[place] and trial.allows(size, choice.setting):
-                    time_us = self.time_us(choice, size)
-                    by_size[place] |= {choice: time_us} if math.isfinite(time_us) else {}
+        for choice in matter:
+            self._extend(choice, by_size)
         return by_size
+
+    def _extend(self, choice: TrialChoice, by_size: Sequence[dict[TrialChoice, float]]) -> None:
+        """Replay a choice at sizes next to those where its time is known, as long as it is not far from the best there."""
+        trial = self.trials[choice.trial]
+        for step in (1, -1):
+            places = range(len(by_size))[::step]
+            for before, place in pairwise(places):
+                known = by_size[before].get(choice, math.inf)
+                is_near = known <= PARAMS.far * min(by_size[before].values())
+                if is_near and choice not in by_size[place] and trial.allows(self._sizes[place], choice.setting):
+                    time_us = self.time_us(choice, self._sizes[place])
+                    by_size[place].update({choice: time_us} if math.isfinite(time_us) else {})
 
     def _assumed(self, place: int) -> dict[TrialChoice, float]:
         """Times by schedules alone where no program can be replayed."""

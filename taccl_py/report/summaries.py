@@ -118,14 +118,19 @@ def told_runtimes(paths: Iterable[Path]) -> set[str]:
         is_folder = os.path.isdir(path)
         folder = path if is_folder else path.parent
         for summary in (folder / SUMMARY_FILE, *sorted((folder / NOTES).glob(f"*-{SUMMARY_FILE}"))):
-            with suppress(InputError):
-                if format_of(read_text(summary), str(summary)) in INDEX_FORMATS:
-                    fields = Fields(read_json(summary), str(summary))
-                    names = {Path(str(name)).name for name in fields.items("files", [])}
-                    runtime = fields.text("runtime", "")
-                    if runtime in RUNTIMES and (is_folder or path.name in names):
-                        found.add(runtime)
+            runtime, names = _told_runtime(summary)
+            if runtime in RUNTIMES and (is_folder or path.name in names):
+                found.add(runtime)
     return found
+
+
+def _told_runtime(summary: Path) -> tuple[str, set[str]]:
+    """Runtime that a summary names, and the names of the files that it is of; nothing if it cannot be read."""
+    with suppress(InputError):
+        if format_of(read_text(summary), str(summary)) in INDEX_FORMATS:
+            fields = Fields(read_json(summary), str(summary))
+            return fields.text("runtime", ""), {Path(str(name)).name for name in fields.items("files", [])}
+    return "", set()
 
 
 def _facts(fields: Fields, points: list[RuntimePoint]) -> RuntimeFacts:

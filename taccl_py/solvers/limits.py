@@ -137,6 +137,11 @@ def never() -> bool:
     return False
 
 
+def always() -> bool:
+    """The end at once, an `Over`."""
+    return True
+
+
 def until(over: Over, found: Iterable[_T]) -> Iterator[_T]:
     """What is found before time is over, one at least."""
     for each in found:

@@ -48,7 +48,7 @@ def test_the_part_of_one_rank_is_told_on_demand(taccl):
         (2, ["broadcast has a root"], ("ring:4", "broadcast")),
         (2, ["--rank", "add --json"], ("ring:4", "allgather", "--rank", "1")),
         (2, ["--rank", "ranks are 0..3"], ("ring:4", "allgather", "--rank", "4", "--json")),
-        (2, ["too many to choose the ways"], ("torus:80x80", "alltoall")),
+        (2, ["too many to choose the paths"], ("torus:80x80", "alltoall")),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(refuse, code, words, arguments):

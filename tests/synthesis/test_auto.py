@@ -136,7 +136,7 @@ def test_middle_sizes_of_one_root_on_a_few_ranks_are_matched_and_sent_in_steps_t
 )
 def test_middle_sizes_of_one_root_on_a_few_ranks_gain_by_matching_and_steps(name, kind, most_us):
     demand = Demand(load_topology(name), kind, 256 << 10)
-    answer = synthesize_auto(demand, Options(limits=Limits(seconds=30.0)), Events())
+    answer = synthesize_auto(demand, Options(limits=Limits(seconds=30.0, by_work=True)), Events())
     assert answer.schedule.makespan_us <= most_us
 
 

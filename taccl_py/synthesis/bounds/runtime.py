@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from taccl_py.collective import Kind
 from taccl_py.profiles.model import ProtocolCosts, RuntimeProfile
 from taccl_py.profiles.view import is_far, usable_shares, with_alphas_side_by_side
-from taccl_py.solvers.limits import Limits, Over
+from taccl_py.solvers.limits import Limits, Over, always, never
 from taccl_py.synthesis.bounds.demand import DemandBounds
 from taccl_py.topology.model import Topology
 
@@ -55,7 +55,13 @@ class RuntimeBound:
 
 
 def runtime_bound(
-    physical_us: Callable[[float], float], topology: Topology, profile: RuntimeProfile, kind: Kind, size_bytes: float
+    physical_us: Callable[[float], float],
+    topology: Topology,
+    profile: RuntimeProfile,
+    kind: Kind,
+    size_bytes: float,
+    *,
+    quick_us: Callable[[float], float] = lambda _: 0.0,
 ) -> RuntimeBound:
     """Lower bound under a profile.
 
@@ -68,13 +74,20 @@ def runtime_bound(
         (`taccl_py.profiles.view.with_alphas_side_by_side`), and runtime profile.
     kind, size_bytes
         The collective, and its size as nccl-tests counts it.
+    quick_us
+        A bound as `physical_us`, no better, that is soon found.
     """
     if profile.is_neutral:
         return RuntimeBound(physical_us(size_bytes), "", "links and ports")
-    bounds = {
-        name: _bound_of(costs, physical_us, topology, profile, kind, size_bytes)
+    bounds: dict[str, float] = {}
+    # The most promising first: what is known of the others without the bound on wires may be enough to leave them out.
+    quick = {
+        name: _bound_of(costs, quick_us, topology, profile, kind, size_bytes)
         for name, costs in profile.protocols.items()
     }
+    for name in sorted(quick, key=quick.__getitem__):
+        if not bounds or quick[name] < min(bounds.values()):
+            bounds[name] = _bound_of(profile.protocols[name], physical_us, topology, profile, kind, size_bytes)
     least = min(bounds, key=bounds.__getitem__)
     launch_us = profile.protocols[least].launch_us
     return RuntimeBound(bounds[least], least, f"{least}: launch {launch_us:.3g} us, then links, hops and threadblocks")
@@ -92,15 +105,12 @@ class RuntimeBounds:
         The collective and the runtime profile.
     physical
         Bounds on links and ports of that machine.
-    over
-        Whether time is up; bounds that take long to evaluate are then left out.
     """
 
     topology: Topology
     kind: Kind
     profile: RuntimeProfile
     physical: DemandBounds
-    over: Over
 
     @staticmethod
     def of(topology: Topology, kind: Kind, root: int, profile: RuntimeProfile, limits: Limits) -> RuntimeBounds:
@@ -112,16 +122,18 @@ class RuntimeBounds:
             See `taccl_py.synthesis.bounds.DemandBounds.of`.
         """
         machine = topology if profile.is_neutral else with_alphas_side_by_side(topology)
-        over = limits.countdown()
-        return RuntimeBounds(machine, kind, profile, DemandBounds.of(machine, kind, root, limits), over)
+        return RuntimeBounds(machine, kind, profile, DemandBounds.of(machine, kind, root, limits))
 
-    def at(self, size_bytes: float) -> RuntimeBound:
-        """Bound for a size as nccl-tests counts it."""
+    def at(self, size_bytes: float, *, over: Over = never) -> RuntimeBound:
+        """Bound for a size as nccl-tests counts it; where time is over, what takes long to evaluate is left out."""
 
         def physical_us(size: float) -> float:
-            return self.physical.at(size, over=self.over).time_us
+            return self.physical.at(size, over=over).time_us
 
-        return runtime_bound(physical_us, self.topology, self.profile, self.kind, size_bytes)
+        def quick_us(size: float) -> float:
+            return self.physical.at(size, over=always).time_us
+
+        return runtime_bound(physical_us, self.topology, self.profile, self.kind, size_bytes, quick_us=quick_us)
 
 
 @dataclass(frozen=True, slots=True)
