@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py import __version__
-from taccl_py.answer import OF_FIXED_CHUNKS, Answer, Ended, Provenance, Scope, ScopedBound
+from taccl_py.answer import Answer, Ended, Provenance, Scope, ScopedBound
 from taccl_py.api.arguments import kind_of, names_arguments, range_of, size_of
 from taccl_py.api.policy import (
     AUTO,
@@ -32,15 +32,18 @@ from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
 from taccl_py.profiles.catalog import neutral_profile, select_profile
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import Runtime
+from taccl_py.schedule.ir import ANY_ALGORITHM
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds
 from taccl_py.synthesis.bounds.runtime import RuntimeBounds
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.topology.model import Topology
-from taccl_py.units import SizeRange, format_count
+from taccl_py.units import SizeRange
 
 # Engines of a portfolio run in as many processes as there are processors, up to this number, as each takes some hundred megabytes.
 _MOST_WORKERS = 4
+# Ranks up to which bounds are analysed beside an answer whose engine has proved one for any algorithm itself: on more that takes seconds.
+_MOST_ANALYSED = 128
 # Sizes of a range of bounds are this far apart at most.
 _STEP = 4.0
 
@@ -181,17 +184,8 @@ def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: E
     collective, origin = schedule.collective, schedule.origin
     size_bytes = schedule_size(schedule)
     analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], profile)
-    found = scoped_bounds(analysis, size_bytes)
-    own = synthesis.bound
-    if request.sketch or request.engine in OF_FIXED_CHUNKS:
-        holds_for = format_count(collective.chunks_per_rank, "chunk") + " per rank"
-        if origin is not None and origin.sketch:
-            holds_for += f", sketch {origin.sketch}"
-        best = max(own.time_us, found[0].time_us)
-        reason = own.reason if own.time_us >= best else found[0].reason
-        found = (*found, ScopedBound(Scope.RESTRICTED, best, reason, holds_for))
-    elif own.time_us > found[0].time_us:
-        found = (replace(found[0], time_us=own.time_us, reason=own.reason), *found[1:])
+    physical, *others = scoped_bounds(analysis, size_bytes)
+    found = (*with_own_bound(physical, synthesis), *others)
     provenance = Provenance(
         engine=request.engine,
         found_by=(origin.found_by if origin is not None else "") or request.engine,
@@ -204,6 +198,41 @@ def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: E
         schedule, found, synthesis.proof, ended, provenance, runtime, profile, synthesis.runners_up,
         has_fixed_chunks(request.sketch, request.chunks_per_rank, request.engine), dict(synthesis.stage_seconds),
     )  # fmt: skip
+
+
+def with_own_bound(physical: ScopedBound, synthesis: Synthesis) -> tuple[ScopedBound, ...]:
+    """The physical bound, raised by what an answer's engine proved for any algorithm, or with the restricted bound that it proved beside it."""
+    own, origin = synthesis.bound, synthesis.schedule.origin
+    if origin is not None and origin.holds_for != ANY_ALGORITHM:
+        best = max(own.time_us, physical.time_us)
+        reason = own.reason if own.time_us >= best else physical.reason
+        return (physical, ScopedBound(Scope.RESTRICTED, best, reason, origin.holds_for))
+    return (replace(physical, time_us=own.time_us, reason=own.reason) if own.time_us > physical.time_us else physical,)
+
+
+def wire_bounds(found: Synthesis, lowered: Synthesis, profile: RuntimeProfile) -> tuple[ScopedBound, ...]:
+    """Bounds on links and ports of an answer: for any algorithm, and the restricted one if there is one.
+
+    Parameters
+    ----------
+    found
+        The answer as it was found.
+    lowered
+        The answer for which a program was made; its bound may be one for the messages that its runtime carries.
+    profile
+        The neutral one.
+    """
+    schedule = found.schedule
+    collective, own, size_bytes = schedule.collective, found.bound, schedule_size(schedule)
+    origin = schedule.origin
+    is_free = origin is None or origin.holds_for == ANY_ALGORITHM
+    if is_free and schedule.topology.num_ranks > _MOST_ANALYSED:
+        physical = ScopedBound(Scope.PHYSICAL, own.time_us, own.reason, ANY_ALGORITHM)
+    else:
+        analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], profile)
+        (physical,) = scoped_bounds(analysis, size_bytes)
+    bounds = with_own_bound(physical, found)
+    return (bounds[0], *with_own_bound(bounds[0], lowered)[1:])
 
 
 @dataclass(frozen=True)
@@ -260,7 +289,7 @@ def analyse(
 def scoped_bounds(analysis: BoundsAnalysis, size_bytes: float) -> tuple[ScopedBound, ...]:
     """Bounds of a size: the physical one, and that of the runtime profile if it is not neutral."""
     best = analysis.physical.at(size_bytes)
-    physical = ScopedBound(Scope.PHYSICAL, best.time_us, best.reason, "any algorithm")
+    physical = ScopedBound(Scope.PHYSICAL, best.time_us, best.reason, ANY_ALGORITHM)
     if analysis.runtime is None:
         return (physical,)
     under, profile = analysis.runtime.at(size_bytes), analysis.runtime.profile

@@ -20,8 +20,9 @@ from taccl_py.errors import InputError
 from taccl_py.jsonio import canonical_json
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline.resolve import Request
-from taccl_py.portfolio.build import Portfolio, PortfolioFile
+from taccl_py.portfolio.build import Portfolio
 from taccl_py.portfolio.directory import calls_name
+from taccl_py.portfolio.rows import PortfolioFile
 from taccl_py.portfolio.swap import NOTES, sole_user, swap_files
 from taccl_py.report.portfolio import portfolio_record, portfolio_tables
 from taccl_py.report.tables import PORTFOLIO_FORMAT, print_table

@@ -187,8 +187,10 @@ def _prepare(job: LaunchedProcesses | None, values: dict[str, Any], output: Path
     truth = load_machine(values["emulate"], "", values["nodes"]).topology
     if job is None:
         return _Setup(truth, reference, "")
+    from taccl_py.measure.processes import require_ranks
     from taccl_py.measure.throttle import Throttle
 
+    require_ranks(truth, job)
     folder = tempfile.mkdtemp(prefix="taccl-profile-")
     Throttle.create(truth, Path(folder) / _SHARED)
     return _Setup(truth, reference, folder)

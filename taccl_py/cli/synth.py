@@ -41,7 +41,7 @@ from taccl_py.cli.options import (
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
+from taccl_py.report.tables import SUMMARY_FORMAT, bounds_json, print_table, record, summary_table, timed
 from taccl_py.runtimes import EXECUTOR, V100_THREADBLOCKS, Runtime
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
@@ -168,10 +168,11 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
+    from taccl_py.api.search import wire_bounds
     from taccl_py.cli.cache import verdicts
     from taccl_py.pipeline.resolve import resolve_machine
     from taccl_py.pipeline.search import synthesize
-    from taccl_py.profiles.catalog import select_profile
+    from taccl_py.profiles.catalog import neutral_profile, select_profile
 
     stop = threading.Event()
     sizes: SizeRange | None = values["sizes"]
@@ -193,7 +194,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if values["only_schedule"] and output is not None and output.suffix != ".json":
         raise InputError("there is no XML to write; name a file ending in .json", path="command line", field="--output")
     with watched(stop, values["progress"]) as events:
-        synthesis = synthesize(request, events)
+        found = synthesis = synthesize(request, events)
         ended = Ended.of(request.options.limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
         events.stage("lowering")
         lowered = None
@@ -204,7 +205,10 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
             facts["runtime"] = options.runtime.name
         facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
         facts |= _runtime_facts(synthesis, profile, selection.note)
-        facts["ended"] = str(ended)
+        facts |= {
+            "bounds": bounds_json(wire_bounds(found, synthesis, neutral_profile()), facts["makespan_us"]),
+            "ended": str(ended),
+        }
     files = _write(output, synthesis, lowered, facts)
     if lowered is not None and files:
         verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)

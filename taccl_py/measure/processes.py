@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from taccl_py.errors import InputError, TacclError
 from taccl_py.measure.experiment import Experiment, MeasuredFlow
 from taccl_py.measure.throttle import Throttle
+from taccl_py.topology.model import Topology
 
 T = TypeVar("T")
 _LATE, _LATE_US, _MOST_LATE_RUNS = 0.005, 200.0, 8  # part of the time, or this, by which a run may be late
@@ -161,11 +162,8 @@ class ProcessBench(ABC):
         self._was_calm, self._wait_left_seconds = False, _WAIT_AT_FIRST_SECONDS
         numbers = {host: index for index, host in enumerate(dict.fromkeys(job.hosts))}
         self._node_of = tuple(numbers[host] for host in job.hosts) if throttle is None else throttle.topology.node_of
-        if len(self._node_of) != len(job.hosts):
-            raise InputError(
-                f"has {len(self._node_of)} ranks, and processes have been started for {len(job.hosts)}; start as many",
-                path=self.name,
-            )
+        if throttle is not None:
+            require_ranks(throttle.topology, job)
 
     @property
     @abstractmethod
@@ -310,6 +308,15 @@ class Arrival:
             return left
         self.due_seconds, self.late_seconds = None, -left
         return 0.0
+
+
+def require_ranks(topology: Topology, job: LaunchedProcesses) -> None:
+    """Raise InputError if an emulated machine has another number of ranks than there are processes."""
+    if topology.num_ranks != len(job.hosts):
+        raise InputError(
+            f"has {topology.num_ranks} ranks, and processes have been started for {len(job.hosts)}; start as many",
+            path=topology.name,
+        )
 
 
 def _lateness(ended: EndedProcesses) -> float:

@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from taccl_py.answer import OF_FIXED_CHUNKS
 from taccl_py.errors import InputError, InvalidArtifact, LimitReached
 from taccl_py.pipeline.resolve import AUTO_SKETCH, Request, make_demand
 from taccl_py.pipeline.views import search
 from taccl_py.schedule.group import GroupSchedule
-from taccl_py.schedule.ir import Origin, Schedule
+from taccl_py.schedule.ir import ANY_ALGORITHM, Origin, Schedule
 from taccl_py.sketch.model import Sketch
 from taccl_py.synthesis.bounds import Bound, demand_bound
 from taccl_py.synthesis.engine import Events, Proof, Synthesis
 from taccl_py.synthesis.matching.replicate import replicate, why_not
 from taccl_py.synthesis.race import Racer
 from taccl_py.synthesis.suggest import Suggestion, suggest_sketches
-from taccl_py.units import relative_gap
+from taccl_py.units import format_count, relative_gap
 from taccl_py.verify.any_size import verify_any
 from taccl_py.verify.group import verify_group
 
@@ -49,10 +50,19 @@ def synthesize(request: Request, events: Events) -> Synthesis:
         bound_us=synthesis.bound.time_us,
         bound_reason=synthesis.bound.reason,
         found_by=_finder(synthesis.schedule),
+        holds_for=restriction(synthesis.schedule, request, sketch.name if sketch else "") or ANY_ALGORITHM,
     )
     schedule = synthesis.schedule.with_origin(origin)
     require_valid(schedule)
     return replace(synthesis, schedule=schedule)
+
+
+def restriction(schedule: Schedule, request: Request, sketch: str) -> str:
+    """Schedules for which the bound of an answer holds, if it is of the chunks or the sketch that its engine was given; else empty."""
+    if not (sketch or request.engine in OF_FIXED_CHUNKS):
+        return ""
+    chunks = f"{format_count(schedule.collective.chunks_per_rank, 'chunk')} per rank"
+    return f"{chunks}, sketch {sketch}" if sketch else chunks
 
 
 def _finder(schedule: Schedule) -> str:

@@ -12,26 +12,27 @@ from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
-from taccl_py.pipeline.deliver import Lowered, Unverified, lower_unverified, replay_at, verified
+from taccl_py.pipeline.deliver import Unverified, lower_unverified, replay_at, verified
 from taccl_py.pipeline.resolve import Request, make_demand
-from taccl_py.pipeline.select import in_some_arrangement, preferred_us, require_chosen
+from taccl_py.pipeline.select import Trial, in_some_arrangement, preferred_us, require_chosen
 from taccl_py.pipeline.views import retimed
 from taccl_py.portfolio.by_replay import LOWEST, ReplayedCover, Stretch, TrialChoice, in_rising_order
 from taccl_py.portfolio.candidates import Candidate, Probe, race_candidates
 from taccl_py.portfolio.envelope import SizeSpan, lower_envelope
+from taccl_py.portfolio.rows import PortfolioFile, SizeRow, size_rows
 from taccl_py.portfolio.variants import SizedCandidate, at_size, bytes_per_byte, lower_variants
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.profiles.view import machine_under
-from taccl_py.runtimes import MAX_COUNT, Runtime
+from taccl_py.runtimes import MAX_COUNT
 from taccl_py.schedule.ir import Origin, Schedule
 from taccl_py.simulate.cost_curve import cost_curve
 from taccl_py.simulate.runtime_replay import RuntimeReplay
-from taccl_py.solvers.limits import Limits, Over, always, never
+from taccl_py.solvers.limits import STOP, Over
 from taccl_py.synthesis.bounds import Bound, DemandBounds
-from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds, likely_views
+from taccl_py.synthesis.bounds.runtime import likely_views
 from taccl_py.synthesis.engine import Demand, Events, Proof
 from taccl_py.synthesis.race import Racer
-from taccl_py.units import SizeRange, relative_gap
+from taccl_py.units import SizeRange
 
 # Sizes at which engines run are this far apart at most.
 _PROBE_FACTOR = 2.0
@@ -39,10 +40,14 @@ _PROBE_FACTOR = 2.0
 _BOUNDS, _LEAST_SECONDS = 0.25, 1.0
 # Part of the time that is kept for lowering: schedules whose programs are slower are of no use.
 _LOWERING = 0.25
+# The same under a runtime profile, where programs are replayed in all settings.
+_REPLAYING = 0.45
 # Most seconds for bounds under a runtime profile.
 _BOUNDS_UNDER_SECONDS = 5.0
 # Choices that are lowered for one file under a runtime profile.
 _MOST_LOWERED = 3
+# So many choices of every stretch are lowered before it is known which of them are wanted. Guess.
+_LIKELY = 2
 # Part of the time for searches under a runtime profile that is for the machine itself.
 _OWN_SHARE = 0.6
 # Longest run of one engine; a range races many.
@@ -55,63 +60,8 @@ _MORE_TOLERANCE, _MOST_TOLERANCE = 4.0, 100.0
 _INSTANCE_BYTES = 4 << 20
 _MOST_INSTANCES = 4
 
-
-@dataclass(frozen=True)
-class PortfolioFile:
-    """One file of a portfolio.
-
-    Attributes
-    ----------
-    candidate
-        Its algorithm.
-    schedule
-        The algorithm's schedule at the largest size of its range.
-    lowered
-        The verified program.
-    min_bytes, max_bytes
-        Sizes for which it is used, as nccl-tests counts them, both included.
-    instances
-        Parts that every chunk is cut into.
-    """
-
-    candidate: Candidate
-    schedule: Schedule
-    lowered: Lowered
-    min_bytes: int
-    max_bytes: int
-    instances: int
-
-
-@dataclass(frozen=True)
-class SizeRow:
-    """What the portfolio does at one size.
-
-    Attributes
-    ----------
-    size_bytes
-        As nccl-tests counts it.
-    member
-        Index of the file that serves it.
-    makespan_us, replay_us
-        Time of the schedule, and of the program's replay.
-    bound
-        No algorithm is faster.
-    runtime_us, runtime_bound
-        Time of the program under the runtime profile, and the bound there; None without one.
-    """
-
-    size_bytes: int
-    member: int
-    makespan_us: float
-    replay_us: float
-    bound: Bound
-    runtime_us: float | None = None
-    runtime_bound: RuntimeBound | None = None
-
-    @property
-    def gap(self) -> float:
-        """Relative distance from the bound."""
-        return relative_gap(self.makespan_us, self.bound.time_us)
+# Programs, or why there are none, by choice and sizes.
+_Ready = dict[tuple[TrialChoice, int, int], PortfolioFile | LoweringError]
 
 
 @dataclass(frozen=True)
@@ -176,16 +126,17 @@ def synthesize_portfolio(
     deadline, over, stopped = limits.deadline(), limits.to_lower(), limits.stop.is_set
     events.stage("bounds")
     demands = [replace(demand, size_bytes=float(size)) for size in sizes.stepped(_PROBE_FACTOR)]
+    searching_s = limits.seconds * (1 - (_LOWERING if profile is None else _REPLAYING))
     soon = limits.within(limits.seconds * _BOUNDS)
     bounding = soon.countdown(least_seconds=_LEAST_SECONDS)
     bounds = DemandBounds.of(demand.topology, demand.kind, demand.root, soon, relays_from=float(low))
     with Racer(request.options, _RUN_SECONDS, workers).running() as racer:
         probes = racer.spread(_bounded, (_Bounding(bounds, each, bounding()) for each in demands))
         share = 1.0 if profile is None else _OWN_SHARE
-        racing = racer.within(max((deadline.left - _LOWERING * limits.seconds) * share, _LEAST_SECONDS))
+        racing = racer.within(max((deadline.left - limits.seconds + searching_s) * share, _LEAST_SECONDS))
         candidates = race_candidates(probes, racing, events)
         if profile is not None and not limits.stop.is_set():
-            racing = racer.within(max(deadline.left - _LOWERING * limits.seconds, _LEAST_SECONDS))
+            racing = racer.within(max(deadline.left - limits.seconds + searching_s, _LEAST_SECONDS))
             candidates += _candidates_under(profile, probes, racing, events)
         if not candidates:
             raise LimitReached("no schedule was found; give more time with --time-limit or loosen the sketch")
@@ -195,12 +146,12 @@ def synthesize_portfolio(
             variants = lower_variants(candidates, sizes_bytes, options, racer, over)
         else:
             cover = ReplayedCover(candidates, sizes_bytes, options, profile, instances, racer, over)
-            members = _members_by_replay(cover, sizes, options, stopped)
+            members = _members_by_replay(cover, sizes, options, stopped, racer)
         if profile is None:
             members = _members(variants, sizes, options, over, stopped)
         proved = [bounds.at(member.max_bytes, MAX_COUNT, over=over) for member in members]
         members = [_with_origin(member, demand, request, bound) for member, bound in zip(members, proved, strict=True)]
-        rows = _rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS), racer)
+        rows = size_rows(members, probes, options, profile, limits.within(_BOUNDS_UNDER_SECONDS), racer)
     return Portfolio(demand, tuple(members), tuple(rows), len(candidates), profile)
 
 
@@ -230,7 +181,7 @@ def _viewed(probe: Probe, profile: RuntimeProfile) -> Probe:
 
 
 def _members_by_replay(
-    cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over
+    cover: ReplayedCover, sizes: SizeRange, options: LoweringOptions, stopped: Over, racer: Racer
 ) -> list[PortfolioFile]:
     """Members for all sizes by the choices of a replayed cover; what cannot be lowered, or is not safe, is left to the next choice.
 
@@ -241,9 +192,11 @@ def _members_by_replay(
     """
     members: list[PortfolioFile] = []
     floor, low = LOWEST, sizes.low_bytes
-    for stretch in cover.stretches(sizes.low_bytes, sizes.high_bytes):
+    stretches = cover.stretches(sizes.low_bytes, sizes.high_bytes)
+    ready = _likely_members(cover, stretches, options, racer)
+    for stretch in stretches:
         while low <= stretch.high:
-            member = _first_member(cover, stretch, floor, low, options, stopped)
+            member = _first_member(cover, stretch, floor, low, options, stopped, ready)
             if member is None:
                 break
             members.append(member)
@@ -253,8 +206,42 @@ def _members_by_replay(
     return _up_to(members, sizes.high_bytes)
 
 
+def _likely_members(
+    cover: ReplayedCover, stretches: Sequence[Stretch], options: LoweringOptions, racer: Racer
+) -> _Ready:
+    """Programs of the first choices of every stretch for all its sizes, made side by side, as most of them are wanted."""
+    jobs = [
+        _UnloweredMember(
+            cover.candidates[choice.trial],
+            cover.trials[choice.trial],
+            choice,
+            SizeSpan(0, each.low, each.high),
+            options,
+        )
+        for each in stretches
+        for choice in each.choices[:_LIKELY]
+    ]
+    made = racer.spread(_member_made, jobs)
+    return {
+        (job.choice, job.span.min_bytes, job.span.max_bytes): member for job, member in zip(jobs, made, strict=True)
+    }
+
+
+def _member_made(job: _UnloweredMember) -> PortfolioFile | LoweringError:
+    try:
+        return _member_of(job, STOP.is_set)
+    except LoweringError as error:
+        return error
+
+
 def _first_member(
-    cover: ReplayedCover, stretch: Stretch, floor: Protocol, low: int, options: LoweringOptions, stopped: Over
+    cover: ReplayedCover,
+    stretch: Stretch,
+    floor: Protocol,
+    low: int,
+    options: LoweringOptions,
+    stopped: Over,
+    ready: _Ready,
 ) -> PortfolioFile | None:
     """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""
     failures: list[LoweringError] = []
@@ -268,7 +255,12 @@ def _first_member(
         ):
             break
         try:
-            member = _member_of(cover, choice, SizeSpan(0, low, stretch.high), options, stopped)
+            made = ready.get((choice, low, stretch.high))
+            if isinstance(made, LoweringError):
+                raise made
+            span = SizeSpan(0, low, stretch.high)
+            candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
+            member = made or _member_of(_UnloweredMember(candidate, trial, choice, span, options), stopped)
         except LoweringError as error:
             failures.append(error)
             continue
@@ -285,9 +277,18 @@ def _first_member(
     return None
 
 
-def _member_of(
-    cover: ReplayedCover, choice: TrialChoice, span: SizeSpan, options: LoweringOptions, stopped: Over
-) -> PortfolioFile:
+@dataclass(frozen=True)
+class _UnloweredMember:
+    """A choice, with its candidate and trial, that is to be lowered for the sizes of a span."""
+
+    candidate: Candidate
+    trial: Trial
+    choice: TrialChoice
+    span: SizeSpan
+    options: LoweringOptions
+
+
+def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
     """Program of a choice for the sizes of a span, or as far as it is safe.
 
     Raises
@@ -295,7 +296,7 @@ def _member_of(
     LoweringError
         If a limit of the runtime cannot be kept, or the runtime raises flags of this protocol too early for the program.
     """
-    candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
+    candidate, trial, choice, span, options = job.candidate, job.trial, job.choice, job.span, job.options
     made_for = min(max(span.min_bytes, round(math.sqrt(span.min_bytes * span.max_bytes))), span.max_bytes)
     variant = SizedCandidate(candidate, made_for, trial.lowered, candidate.curve)
     wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
@@ -542,48 +543,3 @@ def _with_origin(member: PortfolioFile, demand: Demand, request: Request, bound:
         bound_reason=bound.reason,
     )
     return replace(member, schedule=member.schedule.with_origin(origin))
-
-
-def _rows(
-    members: Sequence[PortfolioFile],
-    probes: Sequence[Probe],
-    options: LoweringOptions,
-    profile: RuntimeProfile | None,
-    limits: Limits,
-    racer: Racer,
-) -> list[SizeRow]:
-    demand, over = probes[0].demand, limits.countdown()
-    bounds = None if profile is None else RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, limits)
-
-    def jobs() -> Iterator[_RowJob]:
-        for probe in probes:
-            size = round(probe.demand.size_bytes)
-            index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
-            yield _RowJob(probe, index, members[index], options.runtime, bounds, over())
-
-    return racer.spread(_row, jobs())
-
-
-@dataclass(frozen=True)
-class _RowJob:
-    """A size, by its probe, and the file for it, whose row is to be made; where time is over, with bounds that are quickly found."""
-
-    probe: Probe
-    index: int
-    member: PortfolioFile
-    runtime: Runtime
-    bounds: RuntimeBounds | None
-    is_over: bool
-
-
-def _row(job: _RowJob) -> SizeRow:
-    size, member, bounds = round(job.probe.demand.size_bytes), job.member, job.bounds
-    schedule = at_size(member.schedule, size)
-    replay = replay_at(member.lowered.program, schedule, job.runtime, member.instances)
-    row = SizeRow(size, job.index, schedule.makespan_us, replay.makespan_us, job.probe.bound)
-    if bounds is None:
-        return row
-    found = RuntimeReplay(member.lowered.program, schedule.topology, bounds.profile)
-    return replace(
-        row, runtime_us=found.time_us(size), runtime_bound=bounds.at(size, over=always if job.is_over else never)
-    )

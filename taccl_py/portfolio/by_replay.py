@@ -49,6 +49,8 @@ class Params:
         Another choice than at the size before must be faster by this part: predictions are off by as much.
     lowered_per_size
         Candidates that are lowered for one probe size. Guess.
+    replayed_per_size
+        Trials that are replayed at one probe size in all their settings. Guess.
     alike
         Candidates of one engine whose times differ by less than this factor are taken for one. Guess.
     near
@@ -63,6 +65,7 @@ class Params:
 
     change: float = 0.03
     lowered_per_size: int = 3
+    replayed_per_size: int = 6
     alike: float = 1.005
     near: float = 1.5
     keep: float = 1.03
@@ -147,7 +150,7 @@ class ReplayedCover:
         times = [min(each[place].values()) for each in self._estimates]
         order = sorted(range(len(times)), key=times.__getitem__)
         near = [number for number in order if times[number] <= PARAMS.near * times[order[0]]]
-        best = list(dict.fromkeys(times[number] for number in near))[: PARAMS.lowered_per_size]
+        best = list(dict.fromkeys(times[number] for number in near))[: PARAMS.replayed_per_size]
         return [
             number
             for number in near

@@ -20,6 +20,7 @@ from taccl_py.report.figures import (
 )
 from taccl_py.report.items import Item, SizeSweep, title_of
 from taccl_py.report.view import program_record, schedule_record
+from taccl_py.schedule.ir import ANY_ALGORITHM, Origin
 from taccl_py.units import format_gap, format_rate, format_size, format_time, relative_gap
 
 _MOST_ROWS = 24
@@ -54,7 +55,7 @@ _INTRODUCTION = (
     "An <em>algorithm</em> says which rank (GPU) sends which chunk of data to which other rank, over which link, and when. "
     "Times are predictions of the alpha-beta model of the machine, not measurements: a message takes alpha, whatever its "
     "size, plus beta for every megabyte, and links and ports (NICs, switch ports) serve one message at a time. {model} The "
-    "<em>lower bound</em> is a time that any algorithm needs at least on this machine; the <em>gap</em> is how far an algorithm is "
+    "<em>lower bound</em> is a time that any algorithm needs at least on this machine, or any with the chunks and the sketch that are named; the <em>gap</em> is how far an algorithm is "
     "from it. <em>busbw</em> is the bus bandwidth as nccl-tests counts it."
 )
 
@@ -122,6 +123,10 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
+def _restriction(origin: Origin | None) -> str:
+    return "" if origin is None or origin.holds_for == ANY_ALGORITHM else f" ({origin.holds_for})"
+
+
 def summary_cells(item: Item) -> list[str]:
     """Facts of an item on links and ports, as text."""
     schedule, origin = item.schedule, item.schedule.origin
@@ -132,7 +137,7 @@ def summary_cells(item: Item) -> list[str]:
         item.name,
         title_of(item),
         time(schedule.makespan_us),
-        time(bound_us) if bound_us else "",
+        time(bound_us) + _restriction(origin) if bound_us else "",
         format_gap(relative_gap(schedule.makespan_us, bound_us)) if bound_us else "",
         format_rate(schedule.algbw_gbps) if schedule.algbw_gbps is not None else "",
         format_rate(schedule.busbw_gbps) if schedule.busbw_gbps is not None else "",
@@ -205,7 +210,7 @@ def _details(item: Item, number: int) -> list[str]:
         engine = f"{origin.found_by} in a race ({origin.engine})" if origin.found_by else origin.engine
         parts.append(
             f"<p>Found by engine {html.escape(engine)} (solver {html.escape(origin.solver)}{sketch}, seed {origin.seed}): "
-            f"{html.escape(origin.status)}. The lower bound comes from {html.escape(origin.bound_reason)}.</p>"
+            f"{html.escape(origin.status)}. The lower bound, for {html.escape(origin.holds_for)}, comes from {html.escape(origin.bound_reason)}.</p>"
         )
     if item.command:
         parts.append(f"<p>To make it again: <code>{html.escape(item.command)}</code></p>")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.portfolio.build import Portfolio, PortfolioFile, SizeRow
+from taccl_py.portfolio.build import Portfolio
+from taccl_py.portfolio.rows import PortfolioFile, SizeRow
 from taccl_py.report.tables import plain_table
 from taccl_py.units import algbw_gbps, format_gap, format_rate, format_size, format_time
 

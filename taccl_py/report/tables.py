@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.answer import OF_FIXED_CHUNKS
+from taccl_py.answer import ScopedBound
 from taccl_py.collective import busbw_factor, parse_kind
 from taccl_py.sketch.files import sketch_to_json
-from taccl_py.units import algbw_gbps, format_count, format_gap, format_rate, format_size, format_time
+from taccl_py.units import algbw_gbps, format_count, format_gap, format_rate, format_size, format_time, relative_gap
 
 if TYPE_CHECKING:
     from rich.table import Column, Table
@@ -106,12 +106,27 @@ def summary_table(result: dict[str, Any]) -> Table:
     return table
 
 
-def _bounded(result: dict[str, Any]) -> str:
-    """Which schedules the bound holds for, if not for all."""
-    if result["engine"] not in OF_FIXED_CHUNKS:
-        return ""
-    chunks = f"; for {format_count(result['chunks_per_rank'], 'chunk')} a share"
-    return chunks + (f", sketch {result['sketch']}" if result["sketch"] else "")
+def bounds_json(bounds: Sequence[ScopedBound], time_us: float) -> list[dict[str, Any]]:
+    """JSON of bounds, each with the distance of a time from it."""
+    return [
+        {
+            "scope": str(bound.scope),
+            "time_us": bound.time_us,
+            "reason": bound.reason,
+            "holds_for": bound.holds_for,
+            "gap": relative_gap(time_us, bound.time_us),
+        }
+        for bound in bounds
+    ]
+
+
+def _bound_rows(result: dict[str, Any], time: Callable[[float], str]) -> list[tuple[str, str]]:
+    """Every bound with the schedules that it holds for, and the gaps."""
+    rows = [
+        (f"bound ({each['holds_for']})", f"{time(each['time_us'])}  ({each['reason']})") for each in result["bounds"]
+    ]
+    gaps = [f"{format_gap(each['gap'])} to {each['holds_for']}" for each in result["bounds"]]
+    return [*rows, ("gap", f"{', '.join(gaps)}  ({result['status']})")]
 
 
 def _runtime_rows(result: dict[str, Any]) -> list[tuple[str, str]]:
@@ -152,10 +167,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("predicted time on links and ports" if is_timed else "predicted time", time(result["makespan_us"])))
     if "replay_us" in result and not is_timed:
         rows.append(("XML replayed", time(result["replay_us"])))
-    rows += [
-        ("lower bound", f"{time(result['bound_us'])}  ({result['bound_reason']}{_bounded(result)})"),
-        ("gap", f"{format_gap(result['gap'])}  ({result['status']})"),
-    ]
+    rows += _bound_rows(result, time)
     if not per_chunk and "runtime_us" not in result:
         rows += [("algbw", format_rate(result["algbw_gbps"])), ("busbw", format_rate(result["busbw_gbps"]))]
     steps = "not counted" if result["steps"] is None else result["steps"]

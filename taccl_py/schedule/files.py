@@ -17,7 +17,8 @@ The form, version 1, with one line for each message::
       ]
     }
 
-``origin`` is null where it is not known, and has ``found_by`` where its engine is a race of several. Numbers are written so that they read back as the same numbers. Reading
+``origin`` is null where it is not known, and has ``found_by`` where its engine is a race of several, and ``bound_holds_for`` where its bound is not one
+for any algorithm. Numbers are written so that they read back as the same numbers. Reading
 refuses what is not such a file; whether the messages make sense is for the verifier to say.
 """
 
@@ -28,7 +29,7 @@ import math
 from taccl_py.collective import Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import Fields, canonical_json, parse_json, refuse_form
-from taccl_py.schedule.ir import Message, Origin, Schedule
+from taccl_py.schedule.ir import ANY_ALGORITHM, Message, Origin, Schedule
 from taccl_py.topology.files import topology_from_fields, topology_to_json
 from taccl_py.topology.model import Topology
 from taccl_py.units import MAX_SIZE_BYTES
@@ -82,7 +83,8 @@ def origin_to_json(origin: Origin) -> dict[str, str | int | float]:
         "bound_us": float(origin.bound_us),
         "bound_reason": origin.bound_reason,
     }
-    return fields | ({"found_by": origin.found_by} if origin.found_by else {})
+    fields |= {"found_by": origin.found_by} if origin.found_by else {}
+    return fields | ({"bound_holds_for": origin.holds_for} if origin.holds_for != ANY_ALGORITHM else {})
 
 
 def message_line(message: Message) -> str:
@@ -212,6 +214,7 @@ def read_origin(fields: Fields) -> Origin:
         bound_us=fields.number("bound_us", least=None),
         bound_reason=_text(fields, "bound_reason"),
         found_by=fields.text("found_by", ""),
+        holds_for=fields.text("bound_holds_for", ANY_ALGORITHM),
     )
     fields.finish()
     return origin

@@ -58,6 +58,10 @@ class Message:
     packed: bool = False
 
 
+# Said of bounds that hold for all schedules on the machine.
+ANY_ALGORITHM = "any algorithm"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """How a schedule was made; written into its file, never used to compute anything.
@@ -71,7 +75,9 @@ class Origin:
     status
         ``optimal``, ``optimal-in-class`` or ``feasible``.
     bound_us, bound_reason
-        Best proven lower bound on the time of any schedule for the problem, and what it comes from.
+        Best proven lower bound on the time, and what it comes from.
+    holds_for
+        The schedules for which it is proven: ``any algorithm``, or those with a number of chunks, a sketch, or short messages.
     found_by
         The engine whose answer this is, where `engine` is a race of several; else empty.
     """
@@ -84,6 +90,7 @@ class Origin:
     bound_us: float
     bound_reason: str
     found_by: str = ""
+    holds_for: str = ANY_ALGORITHM
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from taccl_py.schedule.ir import ANY_ALGORITHM, Origin
 from taccl_py.solvers.limits import Over, never
 from taccl_py.synthesis.bounds import message_bound
 from taccl_py.synthesis.engine import Proof, Synthesis
@@ -27,6 +28,18 @@ def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = nev
         return synthesis
     proof = Proof.OPTIMAL if bound.is_reached_by(schedule.makespan_us) else synthesis.proof
     if schedule.origin is not None:
-        origin = replace(schedule.origin, status=str(proof), bound_us=bound.time_us, bound_reason=bound.reason)
+        origin = schedule.origin
+        origin = replace(
+            origin,
+            status=str(proof),
+            bound_us=bound.time_us,
+            bound_reason=bound.reason,
+            holds_for=_held(origin, most_chunks),
+        )
         schedule = schedule.with_origin(origin)
     return replace(synthesis, schedule=schedule, bound=bound, proof=proof)
+
+
+def _held(origin: Origin, most_chunks: int) -> str:
+    messages = f"messages of at most {most_chunks} chunks"
+    return messages if origin.holds_for == ANY_ALGORITHM else f"{origin.holds_for}, {messages}"

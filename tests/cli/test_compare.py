@@ -93,12 +93,9 @@ def test_sizes_for_which_taccl_had_no_time_are_told(taccl, monkeypatch):
         passed.append(asked[2])
         return iter(())
 
-    class Clock:
-        left = property(lambda _: 0.0 if passed else 2.0)
-
     passed = []
     monkeypatch.setattr(compare, "run_taccl", slow)
-    monkeypatch.setattr(compare, "Deadline", lambda _: Clock())
+    monkeypatch.setattr("taccl_py.solvers.limits.Deadline.left", property(lambda _: 0.0 if passed else 2.0))
     sketch = {"format": "taccl-sketch", "version": 1, "name": "pair"}
     Path("pair.json").write_text(json.dumps(sketch))
     words = ("compare", "full:2,alpha_us=1,beta_us_per_mb=10", "allgather", "--sizes", "1MB:4MB", "--time-limit", 2)

@@ -33,6 +33,8 @@ KEYS = {
     "status": str,
     "makespan_us": float,
     "bound_us": float,
+    "bounds": list,
+    "ended": str,
     "bound_reason": str,
     "gap": float,
     "size_bytes": int,
@@ -123,7 +125,13 @@ def test_json_of_a_known_case_has_the_known_values(taccl):
 def test_a_table_says_the_same_as_json(taccl):
     ended = taccl("synth", "ring:4", "allgather", "--engine", "milp")
     assert ended.err == ""
-    for text in ("allgather on ring-4, 4 ranks, 976.6KiB", "11 us", "90.9 GB/s", "68.2 GB/s", "0.00 %  (optimal)"):
+    for text in (
+        "allgather on ring-4, 4 ranks, 976.6KiB",
+        "11 us",
+        "90.9 GB/s",
+        "68.2 GB/s",
+        "0.00 % to 1 chunk per rank  (optimal)",
+    ):
         assert text in ended.out
 
 
@@ -311,10 +319,10 @@ def test_the_note_about_a_slow_replay_is_true(taccl):
 
 def test_a_bound_of_some_schedules_only_says_of_which(taccl):
     row = ("synth", "torus:4x4", "broadcast", "--only-schedule", "--time-limit", 2)
-    assert "; for 2 chunks a share)" in taccl(*row, "--engine", "milp", "--chunks", 2).out
+    assert "bound (2 chunks per rank)" in taccl(*row, "--engine", "milp", "--chunks", 2).out
     sketched = ("synth", "ndv2", "allgather", "--sketch", "sk-1", "--only-schedule", "--time-limit", 2)
-    assert "; for 1 chunk a share, sketch ndv2-sk-1)" in taccl(*sketched).out
-    assert "a share" not in taccl(*row, "--engine", "templates").out
+    assert "bound (1 chunk per rank, sketch ndv2-sk-1)" in taccl(*sketched).out
+    assert "per rank" not in taccl(*row, "--engine", "templates").out
 
 
 @pytest.mark.parametrize(
