@@ -51,10 +51,13 @@ class Params:
         Candidates that are lowered for one probe size. Guess.
     replayed_per_size
         Trials that are replayed at one probe size in all their settings. Guess.
+    every
+        Trials are replayed at one in so many probe sizes, and the best ones at those between. Guess.
     alike
         Candidates of one engine whose times differ by less than this factor are taken for one. Guess.
     near
-        A candidate whose schedule is slower than the best by more than this factor is not lowered for a size. Guess.
+        A candidate whose schedule is slower than the best by more than this factor, as a protocol sees the machine, is not lowered or
+        replayed for a size. Guess.
     keep
         Choices within this factor of the best at some size are replayed at the sizes around it. Guess.
     far
@@ -66,6 +69,7 @@ class Params:
     change: float = 0.03
     lowered_per_size: int = 3
     replayed_per_size: int = 6
+    every: int = 2
     alike: float = 1.005
     near: float = 1.5
     keep: float = 1.03
@@ -157,6 +161,12 @@ class ReplayedCover:
             if times[number] in best and not (self._is_cut[number] and are_small(self.trials[number].schedule, size))
         ]
 
+    def _promising(self, number: int, place: int) -> tuple[Protocol, ...]:
+        """Protocols under which a trial's schedule is not far slower at a size than the best one."""
+        least_us = min(min(each[place].values()) for each in self._estimates)
+        own = self._estimates[number][place]
+        return tuple(protocol for protocol in self._protocols if own[protocol] <= PARAMS.near * least_us)
+
     def stretches(self, low: int, high: int) -> list[Stretch]:
         """Choices for all sizes of a range, in order."""
         times = self._times()
@@ -182,17 +192,15 @@ class ReplayedCover:
     def _times(self) -> list[dict[TrialChoice, float]]:
         """For every size the times of choices that matter at any size."""
         first = self._racer.spread(_replayed, (
-            _Replaying(self.trials[number], number, place, size, self._protocols, self._instances)
-            for place, size in enumerate(self._sizes) for number in self._worth_replaying(place)
+            _Replaying(self.trials[number], number, place, size, self._promising(number, place), self._instances)
+            for place, size in enumerate(self._sizes) if place % PARAMS.every == 0 or size == self._sizes[-1]
+            for number in self._worth_replaying(place)
         ))  # fmt: skip
         by_size: list[dict[TrialChoice, float]] = [{} for _ in self._sizes]
         for place, times in first:
             by_size[place].update(times)
-        for place, times in enumerate(by_size):
-            if not times:  # as they are, all programs stop at this size; lowered for it they may not
-                times.update(self._assumed(place))
         matter: dict[TrialChoice, None] = {}
-        for times in by_size:
+        for times in filter(None, by_size):
             for protocol in self._protocols:
                 of_one = {c: t for c, t in times.items() if c.setting.protocol is protocol}
                 best_us = min(of_one.values(), default=math.inf)
@@ -200,6 +208,9 @@ class ReplayedCover:
                     matter.update(dict.fromkeys(c for c, t in of_one.items() if t <= PARAMS.keep * best_us))
         for choice in matter:
             self._extend(choice, by_size)
+        for place, times in enumerate(by_size):
+            if not times:  # as they are, all programs stop at this size; lowered for it they may not
+                times.update(self._assumed(place))
         return by_size
 
     def _extend(self, choice: TrialChoice, by_size: Sequence[dict[TrialChoice, float]]) -> None:
@@ -209,7 +220,7 @@ class ReplayedCover:
             places = range(len(by_size))[::step]
             for before, place in pairwise(places):
                 known = by_size[before].get(choice, math.inf)
-                is_near = known <= PARAMS.far * min(by_size[before].values())
+                is_near = known < math.inf and known <= PARAMS.far * min(by_size[before].values())
                 if is_near and choice not in by_size[place] and trial.allows(self._sizes[place], choice.setting):
                     time_us = self.time_us(choice, self._sizes[place])
                     by_size[place].update({choice: time_us} if math.isfinite(time_us) else {})
