@@ -27,7 +27,10 @@ def test_messages_that_carry_less_have_to_be_more():
     assert limited.bound.time_us == pytest.approx(21.0)
     assert limited.proof is Proof.FEASIBLE
     assert limited.schedule.origin == replace(
-        found.schedule.origin, bound_us=limited.bound.time_us, bound_reason=limited.bound.reason
+        found.schedule.origin,
+        bound_us=limited.bound.time_us,
+        bound_reason=limited.bound.reason,
+        holds_for="messages of at most 4 chunks",
     )
 
 
