@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,13 @@ class WorkRates:
 
 
 RATES = WorkRates()
-_KINDS = {field.name: place for place, field in enumerate(fields(WorkRates))}
-_RATES = list(astuple(RATES))
-_counts = [0.0] * len(_KINDS)
+_RATES = asdict(RATES)
 _seconds = [0.0]
 
 
 def count_work(kind: str, units: float) -> None:
     """Count units of a kind of work, a name of `WorkRates`."""
-    place = _KINDS[kind]
-    _counts[place] += units
-    _seconds[0] += units * _RATES[place]
+    _seconds[0] += units * _RATES[kind]
 
 
 def count_seconds(seconds: float) -> None:
@@ -76,11 +72,6 @@ def count_seconds(seconds: float) -> None:
 def work_seconds() -> float:
     """Work that this process has done, in seconds."""
     return _seconds[0]
-
-
-def work_counts() -> dict[str, float]:
-    """Units of every kind that this process has counted."""
-    return dict(zip(_KINDS, _counts, strict=True))
 
 
 @contextmanager

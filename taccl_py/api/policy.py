@@ -22,6 +22,8 @@ LIMIT_RANKS, RANGE_LIMIT_RANKS, MOST_LIMIT_S = 64, 16, 600.0
 COMPARE_LIMIT_S = 100.0
 # Parts of a default budget that efforts are.
 EFFORTS = {"quick": 0.25, "normal": 1.0, "thorough": 5.0}
+# Solvers whose work is counted.
+_COUNTING = (AUTO, "cp-sat", "highs")
 # Engines whose solver can be chosen.
 _SOLVED = ("auto", "milp", "cp")
 # Names of AMD's GPUs begin so.
@@ -69,8 +71,10 @@ def scaled_seconds(seconds: float, num_ranks: int, *, ranged: bool) -> float:
     return min(MOST_LIMIT_S, seconds * max(1.0, times))
 
 
-def budget(limits: Limits, seconds: float, *, effort: str | None, time_limit: float | None) -> Limits:
-    """Limits with a budget: of work, unless there is a time limit alone.
+def budget(
+    limits: Limits, seconds: float, *, effort: str | None, time_limit: float | None, solver: str = AUTO
+) -> Limits:
+    """Limits with a budget: of work, unless there is a time limit alone or a solver that counts none.
 
     Parameters
     ----------
@@ -82,6 +86,8 @@ def budget(limits: Limits, seconds: float, *, effort: str | None, time_limit: fl
         A key of `EFFORTS`, or None.
     time_limit
         Seconds of the clock after which the search ends whatever it has done, or None.
+    solver
+        The solver; others than CP-SAT and HiGHS get seconds of the clock for those of work.
 
     Raises
     ------
@@ -96,8 +102,10 @@ def budget(limits: Limits, seconds: float, *, effort: str | None, time_limit: fl
         )
     if effort is None and time_limit is not None:
         return replace(limits, seconds=time_limit, by_work=False)
-    ends_at_s = math.inf if time_limit is None else time.monotonic() + time_limit
-    return replace(limits, seconds=seconds * EFFORTS[effort or "normal"], by_work=True, ends_at_s=ends_at_s)
+    seconds, most = seconds * EFFORTS[effort or "normal"], math.inf if time_limit is None else time_limit
+    if solver.lower() not in _COUNTING:
+        return replace(limits, seconds=min(seconds, most), by_work=False)
+    return replace(limits, seconds=seconds, by_work=True, ends_at_s=time.monotonic() + most)
 
 
 def require_of_engine(engine: str, solver: str, trees: int | None, scheduler: str) -> None:

@@ -74,7 +74,7 @@ def with_defaults(
     seconds = default_seconds(engine, longer=ranged or request.sketch == AUTO_SKETCH)
     if effort is not None or time_limit is None:
         seconds = scaled_seconds(seconds, resolve_machine(request).num_ranks, ranged=ranged)
-    limits = budget(options.limits, seconds, effort=effort, time_limit=time_limit)
+    limits = budget(options.limits, seconds, effort=effort, time_limit=time_limit, solver=options.solver)
     return replace(request, options=replace(options, limits=limits))
 
 
@@ -210,7 +210,7 @@ def with_own_bound(physical: ScopedBound, synthesis: Synthesis) -> tuple[ScopedB
     return (replace(physical, time_us=own.time_us, reason=own.reason) if own.time_us > physical.time_us else physical,)
 
 
-def wire_bounds(found: Synthesis, lowered: Synthesis, profile: RuntimeProfile) -> tuple[ScopedBound, ...]:
+def wire_bounds(found: Synthesis, lowered: Synthesis) -> tuple[ScopedBound, ...]:
     """Bounds on links and ports of an answer: for any algorithm, and the restricted one if there is one.
 
     Parameters
@@ -219,8 +219,6 @@ def wire_bounds(found: Synthesis, lowered: Synthesis, profile: RuntimeProfile) -
         The answer as it was found.
     lowered
         The answer for which a program was made; its bound may be one for the messages that its runtime carries.
-    profile
-        The neutral one.
     """
     schedule = found.schedule
     collective, own, size_bytes = schedule.collective, found.bound, schedule_size(schedule)
@@ -229,7 +227,7 @@ def wire_bounds(found: Synthesis, lowered: Synthesis, profile: RuntimeProfile) -
     if is_free and schedule.topology.num_ranks > _MOST_ANALYSED:
         physical = ScopedBound(Scope.PHYSICAL, own.time_us, own.reason, ANY_ALGORITHM)
     else:
-        analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], profile)
+        analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], neutral_profile())
         (physical,) = scoped_bounds(analysis, size_bytes)
     bounds = with_own_bound(physical, found)
     return (bounds[0], *with_own_bound(bounds[0], lowered)[1:])

@@ -141,11 +141,14 @@ def compare(as_json: bool, **values: Any) -> None:
     if selection.note:
         click.echo(f"note: times are those of links and ports alone, as {selection.note}", err=True)
     result = comparison_record(comparison)
-    result["ended"] = str(Ended.of(request.options.limits, is_proved=False))
+    if directory is None:
+        result["ended"] = str(Ended.of(request.options.limits, is_proved=False))
     if as_json:
         echo_json(result)
         return
-    for table in comparison_tables(result):
+    tables = comparison_tables(result)
+    tables[-1].caption = f"search ended: {result['ended']}" if "ended" in result else None
+    for table in tables:
         print_table(table)
     if note := remedy(result, str(directory) if directory is not None else "DIRECTORY"):
         click.echo(note, err=True)

@@ -87,7 +87,7 @@ def groups(as_json: bool, output: Path | None, **values: Any) -> None:
         texts = {output / f"group-{n}.json": write_schedule(schedule) for n, schedule in enumerate(found.schedules)}
         write_all(texts)
     result = groups_record(found, [str(path) for path in texts])
-    result["ended"] = str(Ended.of(request.options.limits, is_proved=False))
+    result["ended"] = str(Ended.of(request.options.limits, is_proved=found.bound.is_reached_by(found.makespan_us)))
     if as_json:
         echo_json(result)
         return

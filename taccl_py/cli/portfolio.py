@@ -53,7 +53,9 @@ def synth_portfolio(
         stem = _stem(portfolio, request, options)
         names = [_name(stem, member) for member in portfolio.members] if output is not None else []
         result = portfolio_record(portfolio, names) | ({"runtime_note": note} if note else {})
-        result |= {"runtime": options.runtime.name, "ended": str(Ended.of(request.options.limits, is_proved=False))}
+        is_proved = all(row.bound.is_reached_by(row.makespan_us) for row in portfolio.rows)
+        ended = Ended.of(request.options.limits, is_proved=is_proved)
+        result |= {"runtime": options.runtime.name, "ended": str(ended)}
         again = words_again(_ANY_OUTPUT)
         result |= {"command": again} if again else {}
         events.stage("plans by switch")

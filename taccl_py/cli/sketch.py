@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from taccl_py.answer import Ended
 from taccl_py.cli.options import KIND, OUTPUT, SIZE, budget_options, budgeted, echo_json, json_option
 from taccl_py.cli.progress import watched
 from taccl_py.jsonio import write_atomically
@@ -134,13 +135,21 @@ def suggest_command(as_json: bool, output: Path | None, **values: Any) -> None: 
     )
     with watched(stop) as events:
         suggestions = suggest(request, events)
-    best = suggestions[0].sketch
+    best, ended = suggestions[0].sketch, str(Ended.of(request.options.limits, is_proved=False))
     if output is not None:
         write_atomically(output, sketch_text(best))
     if as_json:
-        echo_json({"suggestions": [suggestion_record(s) for s in suggestions], "file": str(output) if output else None})
+        echo_json(
+            {
+                "suggestions": [suggestion_record(s) for s in suggestions],
+                "file": str(output) if output else None,
+                "ended": ended,
+            }
+        )
         return
-    print_table(suggestion_table(suggestions))
+    table = suggestion_table(suggestions)
+    table.caption = f"search ended: {ended}"
+    print_table(table)
     click.echo(
         f"wrote {output}" if output is not None else sketch_text(best), nl=output is not None, err=output is not None
     )

@@ -119,7 +119,7 @@ _V100 = "v100"
 @budget_options(
     f"{RACE_LIMIT_S:g} s on up to {LIMIT_RANKS} ranks, {ENGINE_LIMIT_S:g} with another engine than auto, {RANGE_LIMIT_S:g} with --sketch auto; with "
     f"--sizes {RANGE_LIMIT_S:g} on up to {RANGE_LIMIT_RANKS}; in proportion on more ranks, up to {MOST_LIMIT_S:g}. What was found is then lowered "
-    "and verified; of schedules that are nearly as fast the best one to lower is looked for meanwhile, for up to a quarter more"
+    "and verified; the best one to lower of schedules that are nearly as fast may take 0.4 times as long again"
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -172,7 +172,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     from taccl_py.cli.cache import verdicts
     from taccl_py.pipeline.resolve import resolve_machine
     from taccl_py.pipeline.search import synthesize
-    from taccl_py.profiles.catalog import neutral_profile, select_profile
+    from taccl_py.profiles.catalog import select_profile
 
     stop = threading.Event()
     sizes: SizeRange | None = values["sizes"]
@@ -206,7 +206,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
         facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
         facts |= _runtime_facts(synthesis, profile, selection.note)
         facts |= {
-            "bounds": bounds_json(wire_bounds(found, synthesis, neutral_profile()), facts["makespan_us"]),
+            "bounds": bounds_json(wire_bounds(found, synthesis), facts["makespan_us"]),
             "ended": str(ended),
         }
     files = _write(output, synthesis, lowered, facts)

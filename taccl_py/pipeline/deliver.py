@@ -54,8 +54,8 @@ _PORT_ORDERS = {False: (PortOrder.SENDS, PortOrder.BOTH), True: (PortOrder.BOTH,
 
 
 @dataclass(frozen=True)
-class Unverified:
-    """A program to try, which does not leave the tool.
+class ReplayedProgram:
+    """A program with its replay; unless it is a `Lowered` nobody has verified it, and it does not leave the tool.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Unverified:
 
 
 @dataclass(frozen=True)
-class Lowered(Unverified):
+class Lowered(ReplayedProgram):
     """A program that its verifier accepts.
 
     Attributes
@@ -106,7 +106,7 @@ def lower_and_verify(
 
 def lower_unverified(
     schedule: Schedule, options: LoweringOptions, stopped: Over = never, *, reorders: bool = True
-) -> Unverified:
+) -> ReplayedProgram:
     """Lower a schedule and replay the program.
 
     Where ports would let messages pass in another order than planned, or what is forwarded as it arrives would hold up what comes
@@ -146,7 +146,7 @@ def lower_unverified(
             break
         if replayed.makespan_us < timeline.makespan_us:
             program, timeline, kept = other, replayed, order
-    return Unverified(program, timeline, kept)
+    return ReplayedProgram(program, timeline, kept)
 
 
 def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) -> Lowered | None:
@@ -169,7 +169,7 @@ def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) ->
     return lowered if lowered.replay.makespan_us <= schedule.makespan_us * (1 + _REPLAY_TOLERANCE) else None
 
 
-def verified(found: Unverified, collective: Collective, runtime: Runtime) -> Lowered:
+def verified(found: ReplayedProgram, collective: Collective, runtime: Runtime) -> Lowered:
     """A program with its text, or InvalidArtifact if the verifier rejects that."""
     program = found.program
     count_work("lowered", sum(len(block.steps) for gpu in program.gpus for block in gpu.threadblocks))

@@ -19,7 +19,7 @@ from taccl_py.errors import InputError, Interrupted, InvalidArtifact, LoweringEr
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import possible_protocols
-from taccl_py.pipeline.deliver import Lowered, Unverified, lower_unverified, verified
+from taccl_py.pipeline.deliver import Lowered, ReplayedProgram, lower_unverified, verified
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.profiles.model import RuntimeProfile
 from taccl_py.runtimes import MAX_COUNT, MAX_DEPENDENCY_THREADBLOCK
@@ -107,10 +107,10 @@ class Trial:
     def __init__(
         self,
         schedule: Schedule,
-        lowered: Unverified,
+        lowered: ReplayedProgram,
         options: LoweringOptions,
         profile: RuntimeProfile,
-        joined: Mapping[int, Unverified],
+        joined: Mapping[int, ReplayedProgram],
     ) -> None:
         self.schedule, self.lowered = schedule, lowered
         self.options, self.profile = options, profile
@@ -135,7 +135,7 @@ class Trial:
             return self._joined[number].time_us(size_bytes, protocol=protocol)
         return self._replay.time_us(size_bytes, protocol=protocol, instances=number)
 
-    def lowered_for(self, setting: Setting) -> Unverified | None:
+    def lowered_for(self, setting: Setting) -> ReplayedProgram | None:
         """Program of a setting, if it was lowered already."""
         lowered = self.lowered if setting.instances == 1 else self.joined.get(setting.instances)
         return lowered if lowered is not None and lowered.program.protocol is setting.protocol else None
@@ -342,11 +342,11 @@ def _most_threadblocks(options: LoweringOptions, profile: RuntimeProfile) -> int
 
 
 def _joined(
-    schedule: Schedule, lowered: Unverified, options: LoweringOptions, stopped: Over, largest_bytes: float
-) -> dict[int, Unverified]:
+    schedule: Schedule, lowered: ReplayedProgram, options: LoweringOptions, stopped: Over, largest_bytes: float
+) -> dict[int, ReplayedProgram]:
     """Programs with instances that do not fit without joining threadblocks, as long as there are not too many of these."""
     most, blocks = options.max_threadblocks or 1, lowered.program.num_threadblocks
-    found: dict[int, Unverified] = {}
+    found: dict[int, ReplayedProgram] = {}
     if len(schedule.messages) > PARAMS.most_joined_messages:
         return found
     for number in PARAMS.instances:

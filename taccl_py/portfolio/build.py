@@ -12,7 +12,7 @@ from taccl_py.lowering.limits import NO_CALL, no_call, require_sizes
 from taccl_py.lowering.lower import LoweringOptions, PortOrder
 from taccl_py.lowering.program import Protocol
 from taccl_py.lowering.protocol import choose_protocol, possible_protocols
-from taccl_py.pipeline.deliver import Unverified, lower_unverified, replay_at, verified
+from taccl_py.pipeline.deliver import ReplayedProgram, lower_unverified, replay_at, verified
 from taccl_py.pipeline.resolve import Request, make_demand
 from taccl_py.pipeline.select import Trial, in_some_arrangement, preferred_us, require_chosen
 from taccl_py.pipeline.views import retimed
@@ -40,14 +40,12 @@ _PROBE_FACTOR = 2.0
 _BOUNDS, _LEAST_SECONDS = 0.25, 1.0
 # Part of the time that is kept for lowering: schedules whose programs are slower are of no use.
 _LOWERING = 0.25
-# The same under a runtime profile, where programs are replayed in all settings.
+# The same under a runtime profile, where programs are replayed in all settings. Guess.
 _REPLAYING = 0.45
 # Most seconds for bounds under a runtime profile.
 _BOUNDS_UNDER_SECONDS = 5.0
 # Choices that are lowered for one file under a runtime profile.
 _MOST_LOWERED = 3
-# So many choices of every stretch are lowered before it is known which of them are wanted. Guess.
-_LIKELY = 2
 # Part of the time for searches under a runtime profile that is for the machine itself.
 _OWN_SHARE = 0.6
 # Longest run of one engine; a range races many.
@@ -209,18 +207,8 @@ def _members_by_replay(
 def _likely_members(
     cover: ReplayedCover, stretches: Sequence[Stretch], options: LoweringOptions, racer: Racer
 ) -> _Ready:
-    """Programs of the first choices of every stretch for all its sizes, made side by side, as most of them are wanted."""
-    jobs = [
-        _UnloweredMember(
-            cover.candidates[choice.trial],
-            cover.trials[choice.trial],
-            choice,
-            SizeSpan(0, each.low, each.high),
-            options,
-        )
-        for each in stretches
-        for choice in each.choices[:_LIKELY]
-    ]
+    """Program of the first choice of every stretch for all its sizes, made side by side, as most of them are wanted."""
+    jobs = [_unlowered(cover, each.choices[0], SizeSpan(0, each.low, each.high), options) for each in stretches]
     made = racer.spread(_member_made, jobs)
     return {
         (job.choice, job.span.min_bytes, job.span.max_bytes): member for job, member in zip(jobs, made, strict=True)
@@ -259,8 +247,7 @@ def _first_member(
             if isinstance(made, LoweringError):
                 raise made
             span = SizeSpan(0, low, stretch.high)
-            candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
-            member = made or _member_of(_UnloweredMember(candidate, trial, choice, span, options), stopped)
+            member = made or _member_of(_unlowered(cover, choice, span, options), stopped)
         except LoweringError as error:
             failures.append(error)
             continue
@@ -286,6 +273,10 @@ class _UnloweredMember:
     choice: TrialChoice
     span: SizeSpan
     options: LoweringOptions
+
+
+def _unlowered(cover: ReplayedCover, choice: TrialChoice, span: SizeSpan, options: LoweringOptions) -> _UnloweredMember:
+    return _UnloweredMember(cover.candidates[choice.trial], cover.trials[choice.trial], choice, span, options)
 
 
 def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
@@ -472,15 +463,14 @@ def _lower_with(
     high = min(high, safe)
     program = replace(known.program, min_bytes=options.min_bytes, max_bytes=math.floor(high * share))
     require_sizes(program, options.runtime)
-    lowered = verified(
-        Unverified(program, known.replay, known.port_order), schedule.collective, options.runtime
-    )  # fmt: skip
+    found = ReplayedProgram(program, known.replay, known.port_order)
+    lowered = verified(found, schedule.collective, options.runtime)
     return PortfolioFile(variant.candidate, at_size(schedule, high), lowered, low, high, options.instances)
 
 
 def _lowered_anew(
     schedule: Schedule, options: LoweringOptions, wanted: int, stopped: Over, *, reorders: bool
-) -> Unverified:
+) -> ReplayedProgram:
     """Program up to a wanted size in bytes, else for as large sizes as it may be, else without an order at ports."""
     failure: LoweringError | None = None
     for port_order, max_bytes in product(

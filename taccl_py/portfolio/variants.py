@@ -16,7 +16,7 @@ from itertools import pairwise
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline.deliver import Unverified, lower_and_verify, replay_at
+from taccl_py.pipeline.deliver import ReplayedProgram, lower_and_verify, replay_at
 from taccl_py.portfolio.candidates import Candidate
 from taccl_py.schedule.ir import Schedule
 from taccl_py.schedule.transform import resized
@@ -60,7 +60,7 @@ class SizedCandidate:
 
     candidate: Candidate
     at_bytes: int
-    lowered: Unverified
+    lowered: ReplayedProgram
     curve: CostCurve
 
     @property

@@ -235,7 +235,7 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     if not answers and DIED in reasons:
         raise LimitReached(f"no engine has an answer: {DIED}; ask for fewer chunks")
     if not answers:
-        return load_engine("milp")(demand, options, events)  # for its error, or the schedule of another try
+        answers.append(load_engine("milp")(demand, options, events))  # for its error, or the schedule of another try
     return _joined(answers, bound, time.monotonic() - begun)
 
 

@@ -28,13 +28,12 @@ def bounded_by_messages(synthesis: Synthesis, most_chunks: int, over: Over = nev
         return synthesis
     proof = Proof.OPTIMAL if bound.is_reached_by(schedule.makespan_us) else synthesis.proof
     if schedule.origin is not None:
-        origin = schedule.origin
         origin = replace(
-            origin,
+            schedule.origin,
             status=str(proof),
             bound_us=bound.time_us,
             bound_reason=bound.reason,
-            holds_for=_held(origin, most_chunks),
+            holds_for=_held(schedule.origin, most_chunks),
         )
         schedule = schedule.with_origin(origin)
     return replace(synthesis, schedule=schedule, bound=bound, proof=proof)
