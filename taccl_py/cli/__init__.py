@@ -163,6 +163,7 @@ def _run(arguments: list[str]) -> int:
 
 def _sentence(error: BaseException) -> tuple[str, int] | None:
     """What is said of an error, and the exit code; None of a mistake in this program."""
+    error = _interrupt_behind(error)
     match error:
         case TacclError():
             return str(error), error.exit_code
@@ -181,6 +182,12 @@ def _sentence(error: BaseException) -> tuple[str, int] | None:
         case RecursionError():
             return "the input is nested too deeply; write it with fewer levels", InputError.exit_code
     return None
+
+
+def _interrupt_behind(error: BaseException) -> BaseException:
+    """The interrupt that caused the error, else the error: Python 3.11 hides one that comes while a class is made in a RuntimeError."""
+    cause = error.__cause__
+    return cause if isinstance(error, RuntimeError) and isinstance(cause, KeyboardInterrupt | Interrupted) else error
 
 
 def _in_one_sentence(error: click.ClickException) -> str:

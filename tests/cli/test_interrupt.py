@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from taccl_py import cli
 from taccl_py.cli import interrupt
 from taccl_py.errors import Interrupted
 from taccl_py.schedule.files import read_schedule
@@ -473,3 +474,17 @@ def test_progress_is_shown_on_a_terminal_and_only_on_stderr(start):
 def test_no_progress_is_shown_where_there_is_no_terminal(taccl):
     ended = taccl("synth", "mesh:2x3", "alltoall", "--time-limit", 1, "--json")
     assert ended.err == ""
+
+
+def test_an_interrupt_while_a_class_is_made_is_an_interrupt(monkeypatch, capsys):
+    """Modules are imported when first used, and Python 3.11 wraps what `__set_name__` raises, Ctrl-C too, in a RuntimeError."""
+
+    class Interrupting:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.cli, "main", lambda **_: type("Made", (), {"name": Interrupting()}))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["synth"])
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
