@@ -72,8 +72,9 @@ class Limits:
         vars(self).update({**given, "ends_at_s": given["ends_at_s"] + time.monotonic(), "stop": STOP})
 
     def within(self, seconds: float, work: float | None = None) -> Limits:
-        """Return the same limits with less time and the given amount of work."""
-        return replace(self, seconds=max(0.05, min(self.seconds, seconds)), work=work)
+        """Return the same limits with less time and the given amount of work; they are over at once where the clock has left none."""
+        ends_at_s = self.ends_at_s if self.by_work or seconds > 0 else time.monotonic()
+        return replace(self, seconds=max(0.05, min(self.seconds, seconds)), work=work, ends_at_s=ends_at_s)
 
     @property
     def grace_seconds(self) -> float:

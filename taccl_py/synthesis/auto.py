@@ -26,9 +26,9 @@ _CLOSE = 0.01
 # The engine for nodes; it also takes time for bounds, which hold however data is cut.
 _HIERARCHY = "hierarchy"
 # What is soon done goes first, in this process: other processes are not started for what it answers, nor for so few seconds as they
-# take to start.
+# take to start, or in which a leading run is better carried out in this one.
 _QUICK = ("templates",)
-_WORTH_PROCESSES = 1.0
+_WORTH_PROCESSES, _WORTH_PROCESSES_TOO = 1.0, 3.0
 # How many other schedules are kept, and how much slower they may be.
 _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
 # The linear model of one chunk has about this many pairs of chunk and link for each that is solved in a second.
@@ -221,8 +221,9 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
     def race_for_the_rest(runs: list[EngineRun]) -> None:
         left = replace(options, limits=limits.within(deadline.left))
         workers = limits.workers
-        if answers and left.limits.seconds < _WORTH_PROCESSES:
-            runs, workers = [run for run in runs if run in leading_runs(demand)], 1
+        leading = [run for run in runs if run in leading_runs(demand)]
+        if answers and left.limits.seconds < (_WORTH_PROCESSES_TOO if leading else _WORTH_PROCESSES):
+            runs, workers = leading, 1
         with Racer(left, limits.seconds / 2, workers, has_answer=bool(answers)).running() as racer:
             if not has_closed_the_gap(racer, runs) and not racer.over:
                 left_out = [] if _HIERARCHY in answering else [run for run in left_out_runs(demand) if run not in first]
@@ -230,7 +231,8 @@ def synthesize_auto(demand: Demand, options: Options, events: Events) -> Synthes
 
     first = first_runs(demand)
     quick = [run for run in first if run.engine in _QUICK]
-    if not has_closed_the_gap(Racer(options, limits.seconds / 2, 1), quick):
+    is_closed = has_closed_the_gap(Racer(options, limits.seconds / 2, 1), quick)
+    if not is_closed and (deadline.left or not answers):
         race_for_the_rest([run for run in first if run not in quick])
     if not answers and DIED in reasons:
         raise LimitReached(f"no engine has an answer: {DIED}; ask for fewer chunks")

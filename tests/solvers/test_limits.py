@@ -136,6 +136,13 @@ def test_the_clock_may_cut_a_budget_of_work_short():
     assert limits.clock_seconds == pytest.approx(0.05)
 
 
+def test_what_the_clock_has_left_no_time_for_is_over_at_once():
+    over = Limits(seconds=10.0).within(0.0)
+    assert over.deadline().left == 0.0
+    assert over.countdown(least_seconds=5.0)()
+    assert Limits(seconds=10.0, by_work=True).within(0.0).deadline().left > 0.0
+
+
 def test_by_work_what_is_better_to_lower_has_a_budget_of_its_own():
     over = Limits(seconds=20.0, by_work=True).to_lower()
     count_seconds(100.0)

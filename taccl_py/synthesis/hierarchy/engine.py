@@ -33,8 +33,8 @@ _MOST_RUNNERS_UP, _RUNNER_UP = 4, 1.12
 _MANY_MESSAGES, _MOST_FEWER = 4_000, 2
 # The part of the time in which ways are estimated; what remains is for writing them out.
 _TO_ESTIMATE = 0.5
-# Ways are looked for as long as this in any case.
-_LEAST_SECONDS = 1.0
+# Ways are looked for as long as this in any case, however little time there is: a few dozen on 64 ranks (guess).
+_LEAST_SECONDS = 0.3
 
 
 def synthesize_hierarchy(demand: Demand, options: Options, events: Events) -> Synthesis:
@@ -103,7 +103,7 @@ def _check(demand: Demand) -> None:
 
 
 def _promising(demand: Demand, limits: Limits) -> Iterator[HierarchyStrategy]:
-    """The most promising ways first, and not many of them; of those that can be estimated in time, and a second it is always."""
+    """The most promising ways first, and not many of them; of those that can be estimated in time, and a moment it is always."""
     over = limits.countdown(least_seconds=_LEAST_SECONDS)
     found: list[HierarchyStrategy] = []
     for way in ways(demand, limits):
