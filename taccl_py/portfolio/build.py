@@ -58,9 +58,6 @@ _MORE_TOLERANCE, _MOST_TOLERANCE = 4.0, 100.0
 _INSTANCE_BYTES = 4 << 20
 _MOST_INSTANCES = 4
 
-# Programs, or why there are none, by choice and sizes.
-_Ready = dict[tuple[TrialChoice, int, int], PortfolioFile | LoweringError]
-
 
 @dataclass(frozen=True)
 class Portfolio:
@@ -207,19 +204,42 @@ def _members_by_replay(
 def _likely_members(
     cover: ReplayedCover, stretches: Sequence[Stretch], options: LoweringOptions, racer: Racer
 ) -> _Ready:
-    """Program of the first choice of every stretch for all its sizes, made side by side, as most of them are wanted."""
-    jobs = [_unlowered(cover, each.choices[0], SizeSpan(0, each.low, each.high), options) for each in stretches]
-    made = racer.spread(_member_made, jobs)
-    return {
-        (job.choice, job.span.min_bytes, job.span.max_bytes): member for job, member in zip(jobs, made, strict=True)
-    }
+    """Programs of every stretch for all its sizes, made side by side: of the first choice, and of more where that is slower than it promised."""
+    ready: _Ready = {}
+    for _ in range(_MOST_LOWERED):
+        jobs = []
+        for stretch in stretches:
+            wanted = _next_choice(cover, stretch, LOWEST, stretch.low, ready)
+            if wanted is not None:
+                span = SizeSpan(0, stretch.low, stretch.high)
+                jobs.append(_unlowered(cover, wanted, span, options))
+        for job, made in zip(jobs, racer.spread(_member_made, jobs), strict=True):
+            ready[job.choice, job.span.min_bytes, job.span.max_bytes] = made
+    return ready
 
 
-def _member_made(job: _UnloweredMember) -> PortfolioFile | LoweringError:
-    try:
-        return _member_of(job, STOP.is_set)
-    except LoweringError as error:
-        return error
+def _next_choice(
+    cover: ReplayedCover, stretch: Stretch, floor: Protocol, low: int, ready: _Ready
+) -> TrialChoice | None:
+    """The next choice to be lowered for a stretch from `low` on; None where another is good enough, or there is none left.
+
+    What the first replay promised may be lost where threadblocks had to be joined; then the next choices are lowered too.
+    """
+    best_us, lowered = math.inf, 0
+    middle = _middle(low, stretch.high)
+    for choice in in_rising_order(stretch, floor):
+        made = ready.get((choice, low, stretch.high))
+        if made is None:
+            is_promising = lowered < _MOST_LOWERED and cover.time_us(choice, middle) <= best_us * (1 + _TOLERANCE)
+            return choice if is_promising or not lowered else None
+        if isinstance(made, _TimedFile):
+            best_us, lowered = min(best_us, made.middle_us), lowered + 1
+    return None
+
+
+def _middle(low: int, high: int) -> int:
+    """The size in the middle of two, by their logarithms."""
+    return min(max(low, round(math.sqrt(low * high))), high)
 
 
 def _first_member(
@@ -232,33 +252,19 @@ def _first_member(
     ready: _Ready,
 ) -> PortfolioFile | None:
     """The best choice that can be lowered for sizes from `low` on; None if there is no call up to the end of the stretch."""
-    failures: list[LoweringError] = []
-    best: PortfolioFile | None = None
-    best_us, lowered = math.inf, 0
-    middle = min(max(low, round(math.sqrt(low * stretch.high))), stretch.high)
-    for choice in in_rising_order(stretch, floor):
-        # What the first replay promised may be lost where threadblocks had to be joined; then the next choices are lowered too.
-        if best is not None and (
-            lowered == _MOST_LOWERED or cover.time_us(choice, middle) > best_us * (1 + _TOLERANCE)
+    span = SizeSpan(0, low, stretch.high)
+    while (choice := _next_choice(cover, stretch, floor, low, ready)) is not None:
+        ready[choice, low, stretch.high] = _member_made(_unlowered(cover, choice, span, options), stopped)
+    found = [ready.get((choice, low, stretch.high)) for choice in in_rising_order(stretch, floor)]
+    best: _TimedFile | None = None
+    for made in found:
+        if isinstance(made, _TimedFile) and (
+            best is None or (made.middle_us < best.middle_us and made.file.max_bytes >= best.file.max_bytes)
         ):
-            break
-        try:
-            made = ready.get((choice, low, stretch.high))
-            if isinstance(made, LoweringError):
-                raise made
-            span = SizeSpan(0, low, stretch.high)
-            member = made or _member_of(_unlowered(cover, choice, span, options), stopped)
-        except LoweringError as error:
-            failures.append(error)
-            continue
-        lowered += 1
-        replay = RuntimeReplay(member.lowered.program, member.schedule.topology, cover.profile)
-        time_us = preferred_us(replay.time_us(min(middle, member.max_bytes)), choice.setting)
-        if best is None or (time_us < best_us and member.max_bytes >= best.max_bytes):
-            best, best_us = member, time_us
+            best = made
     if best is not None:
-        return best
-    lasting = [failure for failure in failures if failure.limit != NO_CALL]
+        return best.file
+    lasting = [made for made in found if isinstance(made, LoweringError) and made.limit != NO_CALL]
     if lasting:
         raise lasting[0]
     return None
@@ -273,10 +279,34 @@ class _UnloweredMember:
     choice: TrialChoice
     span: SizeSpan
     options: LoweringOptions
+    profile: RuntimeProfile
+
+
+@dataclass(frozen=True)
+class _TimedFile:
+    """A file, and its time under the profile at the middle size of its stretch."""
+
+    file: PortfolioFile
+    middle_us: float
+
+
+# Files, or why there are none, by choice and sizes.
+_Ready = dict[tuple[TrialChoice, int, int], _TimedFile | LoweringError]
 
 
 def _unlowered(cover: ReplayedCover, choice: TrialChoice, span: SizeSpan, options: LoweringOptions) -> _UnloweredMember:
-    return _UnloweredMember(cover.candidates[choice.trial], cover.trials[choice.trial], choice, span, options)
+    candidate, trial = cover.candidates[choice.trial], cover.trials[choice.trial]
+    return _UnloweredMember(candidate, trial, choice, span, options, cover.profile)
+
+
+def _member_made(job: _UnloweredMember, stopped: Over = STOP.is_set) -> _TimedFile | LoweringError:
+    try:
+        member = _member_of(job, stopped)
+    except LoweringError as error:
+        return error
+    replay = RuntimeReplay(member.lowered.program, member.schedule.topology, job.profile)
+    middle = min(_middle(job.span.min_bytes, job.span.max_bytes), member.max_bytes)
+    return _TimedFile(member, preferred_us(replay.time_us(middle), job.choice.setting))
 
 
 def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
@@ -288,7 +318,7 @@ def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
         If a limit of the runtime cannot be kept, or the runtime raises flags of this protocol too early for the program.
     """
     candidate, trial, choice, span, options = job.candidate, job.trial, job.choice, job.span, job.options
-    made_for = min(max(span.min_bytes, round(math.sqrt(span.min_bytes * span.max_bytes))), span.max_bytes)
+    made_for = _middle(span.min_bytes, span.max_bytes)
     variant = SizedCandidate(candidate, made_for, trial.lowered, candidate.curve)
     wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
     divisor = _divisor(variant, options) * choice.setting.instances

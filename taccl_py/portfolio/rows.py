@@ -19,6 +19,9 @@ from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.race import Racer
 from taccl_py.units import relative_gap
 
+# Rows of one file that one process makes: what is made of a program for its replay serves them all.
+_ROWS_AT_ONCE = 4
+
 
 @dataclass(frozen=True)
 class PortfolioFile:
@@ -106,20 +109,21 @@ def size_rows(
     demand, over = probes[0].demand, limits.countdown()
     bounds = None if profile is None else RuntimeBounds.of(demand.topology, demand.kind, demand.root, profile, limits)
 
-    def jobs() -> Iterator[_UnmadeRow]:
-        for probe in probes:
-            size = round(probe.demand.size_bytes)
-            index = next(i for i, member in enumerate(members) if member.min_bytes <= size <= member.max_bytes)
-            yield _UnmadeRow(probe, index, members[index], options.runtime, bounds, over())
+    def unmade() -> Iterator[_UnmadeRows]:
+        for index, member in enumerate(members):
+            own = [probe for probe in probes if member.min_bytes <= round(probe.demand.size_bytes) <= member.max_bytes]
+            for first in range(0, len(own), _ROWS_AT_ONCE):
+                few = own[first : first + _ROWS_AT_ONCE]
+                yield _UnmadeRows(few, index, member, options.runtime, bounds, over())
 
-    return racer.spread(_row, jobs())
+    return [row for rows in racer.spread(_rows, unmade()) for row in rows]
 
 
 @dataclass(frozen=True)
-class _UnmadeRow:
-    """A size, by its probe, and the file for it, whose row is to be made; where time is over, with bounds that are quickly found."""
+class _UnmadeRows:
+    """Sizes, by their probes, and the file for them, whose rows are to be made; where time is over, with bounds that are quickly found."""
 
-    probe: Probe
+    probes: list[Probe]
     index: int
     member: PortfolioFile
     runtime: Runtime
@@ -127,14 +131,18 @@ class _UnmadeRow:
     is_over: bool
 
 
-def _row(job: _UnmadeRow) -> SizeRow:
-    size, member, bounds = round(job.probe.demand.size_bytes), job.member, job.bounds
-    schedule = at_size(member.schedule, size)
-    replay = replay_at(member.lowered.program, schedule, job.runtime, member.instances)
-    row = SizeRow(size, job.index, schedule.makespan_us, replay.makespan_us, job.probe.bound)
-    if bounds is None:
-        return row
-    found = RuntimeReplay(member.lowered.program, schedule.topology, bounds.profile)
-    return replace(
-        row, runtime_us=found.time_us(size), runtime_bound=bounds.at(size, over=always if job.is_over else never)
-    )
+def _rows(given: _UnmadeRows) -> list[SizeRow]:
+    member, bounds = given.member, given.bounds
+    program, topology = member.lowered.program, member.schedule.topology
+    found = None if bounds is None else RuntimeReplay(program, topology, bounds.profile)
+    rows = []
+    for probe in given.probes:
+        size = round(probe.demand.size_bytes)
+        schedule = at_size(member.schedule, size)
+        replay = replay_at(program, schedule, given.runtime, member.instances)
+        row = SizeRow(size, given.index, schedule.makespan_us, replay.makespan_us, probe.bound)
+        if bounds is not None and found is not None:
+            bound = bounds.at(size, over=always if given.is_over else never)
+            row = replace(row, runtime_us=found.time_us(size), runtime_bound=bound)
+        rows.append(row)
+    return rows
