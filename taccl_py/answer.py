@@ -56,13 +56,13 @@ class Ended(StrEnum):
     INTERRUPTED = "interrupted"
 
     @staticmethod
-    def of(limits: Limits, *, is_proved: bool) -> Ended:
-        """How a search with such limits ended, asked at its end."""
+    def of(limits: Limits, *, is_proved: bool, is_guarded: bool = False) -> Ended:
+        """How a search with such limits ended, asked at its end; guarded, it is never one that the clock has ended, as such answers are not used."""
         if is_proved:
             return Ended.PROVED
         if limits.stop.is_set():
             return Ended.INTERRUPTED
-        return Ended.EFFORT if limits.by_work and not limits.is_cut else Ended.TIME_LIMIT
+        return Ended.EFFORT if is_guarded or (limits.by_work and not limits.is_cut) else Ended.TIME_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,16 @@ class Answer:
     def bound(self, scope: Scope = Scope.PHYSICAL) -> ScopedBound | None:
         """Bound of a scope, or None: a restricted one where chunks are free, one of a runtime under the neutral profile."""
         return next((each for each in self.bounds if each.scope is scope), None)
+
+    @property
+    def own_bound(self) -> ScopedBound:
+        """The bound that the proof is about: the restricted one if there is one, else the physical one."""
+        return self.bound(Scope.RESTRICTED) or self.bounds[0]
+
+    @property
+    def wire_bounds(self) -> tuple[ScopedBound, ...]:
+        """Bounds on links and ports, which those of the schedule's time are; a runtime's bound is on the time of a program."""
+        return tuple(each for each in self.bounds if each.scope is not Scope.RUNTIME)
 
     def gap(self, scope: Scope = Scope.PHYSICAL) -> float | None:
         """Distance of the schedule from a bound on links and ports, as a part of the bound (0.09 is 9 %).

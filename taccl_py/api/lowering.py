@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taccl_py.answer import Answer, Scope
 from taccl_py.api.arguments import kind_of, names_arguments, path_of
 from taccl_py.api.files import LoweredFile
 from taccl_py.api.policy import AUTO, known_runtime, placement_of, runtime_named
+from taccl_py.api.search import with_own_bound
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
 from taccl_py.jsonio import read_text
@@ -77,41 +77,74 @@ def lower_schedule(
     return Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
 
 
-def lower_synthesis(
-    synthesis: Synthesis,
+@dataclass(frozen=True)
+class Delivered:
+    """An answer with its program.
+
+    Attributes
+    ----------
+    answer
+        The answer whose schedule was lowered: the one that was given, or with a runner-up whose program is faster. Its restricted bound
+        may be one for the messages that the runtime carries.
+    choice
+        The program, and how it was chosen.
+    """
+
+    answer: Answer
+    choice: Choice
+
+
+def deliver(
+    answer: Answer,
     options: LoweringOptions,
-    profile: RuntimeProfile,
     instances: int | None,
     *,
-    fixed_chunks: bool,
     over: Over = never,
-    stopped: Callable[[], bool] = never,
-) -> tuple[Synthesis, Choice]:
-    """Lower the schedule, or a runner-up, whose program is fastest; it becomes the synthesis' schedule.
+    stopped: Over = never,
+) -> Delivered:
+    """Lower the schedule of an answer, or a runner-up, whose program is fastest under the answer's profile.
 
     Parameters
     ----------
-    synthesis
+    answer
         What was found.
-    options, profile, instances
+    options, instances
         As for `lower_schedule`.
-    fixed_chunks
-        Whether chunks are the user's, a sketch's or what the bound is for, and are not cut.
     over, stopped
-        Whether time is up, and whether the user wants an end.
+        True once time is up, and once the user wants an end.
 
     Raises
     ------
     LoweringError
         If a limit of the runtime cannot be kept by any schedule.
     """
+    own, profile = answer.own_bound, answer.profile
+    found = Synthesis(
+        answer.schedule, Bound(own.time_us, own.reason), answer.proof, answer.provenance.solver, answer.stage_seconds,
+        answer.runners_up,
+    )  # fmt: skip
     if profile.is_neutral:
-        best, lowered = lower_best(synthesis, options, over, stopped)
-        return best, Choice(best.schedule, lowered, options.instances, None)
-    best, chosen = lower_under(
-        synthesis, options, profile, instances, fixed_chunks=fixed_chunks, over=over, stopped=stopped
-    )
-    return best, Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
+        best, lowered = lower_best(found, options, over, stopped)
+        choice = Choice(best.schedule, lowered, options.instances, None)
+    else:
+        best, chosen = lower_under(
+            found, options, profile, instances, fixed_chunks=answer.fixed_chunks, over=over, stopped=stopped
+        )
+        choice = Choice(chosen.schedule, chosen.lowered, chosen.setting.instances, chosen.runtime_us)
+    return Delivered(_with_schedule(answer, best), choice)
+
+
+def _with_schedule(answer: Answer, best: Synthesis) -> Answer:
+    """The answer with the schedule that was lowered, and what is proved of that."""
+    physical, *others = answer.bounds
+    restricted = with_own_bound(physical, best)[1:]
+    runtime = [each for each in others if each.scope is Scope.RUNTIME]
+    origin = best.schedule.origin
+    found_by = (origin.found_by if origin is not None else "") or answer.provenance.engine
+    return replace(
+        answer, schedule=best.schedule, bounds=(physical, *restricted, *runtime), proof=best.proof,
+        provenance=replace(answer.provenance, found_by=found_by),
+    )  # fmt: skip
 
 
 @names_arguments
@@ -176,22 +209,13 @@ def lower(
         RUNTIMES[name], placement_of(placement), _protocol(protocol), _instances(instances)
     )  # fmt: skip
     if isinstance(found, Answer):
-        _, choice = lower_synthesis(_synthesis(found), options, profile, instances, fixed_chunks=found.fixed_chunks)
+        choice = deliver(replace(found, profile=profile), options, instances).choice
     else:
         choice = lower_schedule(schedule, options, profile, instances)
     lowered = choice.lowered
     return LoweredFile(
         lowered.text, choice.schedule, lowered.program, name, profile, choice.instances, lowered.replay.makespan_us,
         choice.runtime_us,
-    )  # fmt: skip
-
-
-def _synthesis(answer: Answer) -> Synthesis:
-    """Answer of an engine, of which lowering takes a schedule."""
-    own = answer.bound(Scope.RESTRICTED) or answer.bounds[0]
-    return Synthesis(
-        answer.schedule, Bound(own.time_us, own.reason), answer.proof, answer.provenance.solver, answer.stage_seconds,
-        answer.runners_up,
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from taccl_py.errors import InputError
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.pipeline.resolve import AUTO_SKETCH, Request, make_demand, resolve_machine
 from taccl_py.pipeline.search import synthesize as synthesize_for
+from taccl_py.pipeline.select import bound_under
 from taccl_py.pipeline.select import size_of as schedule_size
 from taccl_py.portfolio.build import Portfolio, synthesize_portfolio
 from taccl_py.profiles.catalog import neutral_profile, select_profile
@@ -35,7 +36,7 @@ from taccl_py.runtimes import Runtime
 from taccl_py.schedule.ir import ANY_ALGORITHM
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.bounds import DemandBounds
-from taccl_py.synthesis.bounds.runtime import RuntimeBounds
+from taccl_py.synthesis.bounds.runtime import RuntimeBound, RuntimeBounds
 from taccl_py.synthesis.engine import Demand, Events, Options, Proof, Synthesis
 from taccl_py.topology.model import Topology
 from taccl_py.units import SizeRange
@@ -161,9 +162,32 @@ def synthesize(  # noqa: PLR0913 - keywords with defaults, as the command's opti
     target = runtime_named(runtime, topology)
     profile = select_profile(runtime_profile, target.name, topology).profile
     request = replace(request, profile=profile)
-    synthesis = synthesize_for(request, events or Events())
-    ended = Ended.of(request.options.limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
-    return answer_of(synthesis, request, target, ended)
+    return search_for(request, target, events or Events())
+
+
+def search_for(request: Request, runtime: Runtime, events: Events, *, is_guarded: bool = False) -> Answer:
+    """Find and verify a schedule for a request.
+
+    Parameters
+    ----------
+    request
+        What is asked for; its runtime profile is one of the runtime.
+    runtime
+        Runtime for which it is searched.
+    events
+        Told of progress.
+    is_guarded
+        The limits are a guard, and what they have ended is not used.
+
+    Raises
+    ------
+    TacclError
+        See `synthesize`.
+    """
+    synthesis = synthesize_for(request, events)
+    is_proved = synthesis.proof is not Proof.FEASIBLE
+    ended = Ended.of(request.options.limits, is_proved=is_proved, is_guarded=is_guarded)
+    return answer_of(synthesis, request, runtime, ended)
 
 
 def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: Ended) -> Answer:
@@ -181,11 +205,7 @@ def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: E
         How the search ended.
     """
     schedule, profile = synthesis.schedule, request.profile or neutral_profile()
-    collective, origin = schedule.collective, schedule.origin
-    size_bytes = schedule_size(schedule)
-    analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], profile)
-    physical, *others = scoped_bounds(analysis, size_bytes)
-    found = (*with_own_bound(physical, synthesis), *others)
+    origin = schedule.origin
     provenance = Provenance(
         engine=request.engine,
         found_by=(origin.found_by if origin is not None else "") or request.engine,
@@ -194,8 +214,11 @@ def answer_of(synthesis: Synthesis, request: Request, runtime: Runtime, ended: E
         seed=request.options.limits.seed,
         version=__version__,
     )
+    bounds = with_own_bound(_physical_bound(synthesis), synthesis)
+    if not profile.is_neutral:
+        bounds = (*bounds, _under(bound_under(schedule, profile), profile))
     return Answer(
-        schedule, found, synthesis.proof, ended, provenance, runtime, profile, synthesis.runners_up,
+        schedule, bounds, synthesis.proof, ended, provenance, runtime, profile, synthesis.runners_up,
         has_fixed_chunks(request.sketch, request.chunks_per_rank, request.engine), dict(synthesis.stage_seconds),
     )  # fmt: skip
 
@@ -210,27 +233,16 @@ def with_own_bound(physical: ScopedBound, synthesis: Synthesis) -> tuple[ScopedB
     return (replace(physical, time_us=own.time_us, reason=own.reason) if own.time_us > physical.time_us else physical,)
 
 
-def wire_bounds(found: Synthesis, lowered: Synthesis) -> tuple[ScopedBound, ...]:
-    """Bounds on links and ports of an answer: for any algorithm, and the restricted one if there is one.
-
-    Parameters
-    ----------
-    found
-        The answer as it was found.
-    lowered
-        The answer for which a program was made; its bound may be one for the messages that its runtime carries.
-    """
-    schedule = found.schedule
-    collective, own, size_bytes = schedule.collective, found.bound, schedule_size(schedule)
-    origin = schedule.origin
+def _physical_bound(synthesis: Synthesis) -> ScopedBound:
+    """Bound for any algorithm on links and ports: by analysis, or on many ranks what the engine has proved itself, if it is for any."""
+    schedule, own = synthesis.schedule, synthesis.bound
+    collective, origin = schedule.collective, schedule.origin
     is_free = origin is None or origin.holds_for == ANY_ALGORITHM
     if is_free and schedule.topology.num_ranks > _MOST_ANALYSED:
-        physical = ScopedBound(Scope.PHYSICAL, own.time_us, own.reason, ANY_ALGORITHM)
-    else:
-        analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], neutral_profile())
-        (physical,) = scoped_bounds(analysis, size_bytes)
-    bounds = with_own_bound(physical, found)
-    return (bounds[0], *with_own_bound(bounds[0], lowered)[1:])
+        return ScopedBound(Scope.PHYSICAL, own.time_us, own.reason, ANY_ALGORITHM)
+    size_bytes = schedule_size(schedule)
+    analysis = analyse(schedule.topology, collective.kind, collective.root, [size_bytes], neutral_profile())
+    return scoped_bounds(analysis, size_bytes)[0]
 
 
 @dataclass(frozen=True)
@@ -290,9 +302,13 @@ def scoped_bounds(analysis: BoundsAnalysis, size_bytes: float) -> tuple[ScopedBo
     physical = ScopedBound(Scope.PHYSICAL, best.time_us, best.reason, ANY_ALGORITHM)
     if analysis.runtime is None:
         return (physical,)
-    under, profile = analysis.runtime.at(size_bytes), analysis.runtime.profile
-    holds_for = f"any algorithm under runtime profile {profile.name}"
-    return (physical, ScopedBound(Scope.RUNTIME, under.time_us, under.reason, holds_for))
+    return (physical, _under(analysis.runtime.at(size_bytes), analysis.runtime.profile))
+
+
+def _under(bound: RuntimeBound, profile: RuntimeProfile) -> ScopedBound:
+    """Bound for any algorithm under a runtime profile."""
+    holds_for = f"{ANY_ALGORITHM} under runtime profile {profile.name}"
+    return ScopedBound(Scope.RUNTIME, bound.time_us, bound.reason, holds_for)
 
 
 def wanted_sizes(demand: Demand, sizes: SizeRange | None) -> list[float]:

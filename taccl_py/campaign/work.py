@@ -9,12 +9,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from taccl_py.api.lowering import deliver
+from taccl_py.api.search import search_for
 from taccl_py.campaign.case import Case
 from taccl_py.campaign.store import RESULT_FORMAT, Kept, Store, digest
 from taccl_py.errors import TacclError
 from taccl_py.lowering.lower import LoweringOptions
-from taccl_py.pipeline.deliver import lower_best
-from taccl_py.pipeline.search import synthesize
 from taccl_py.report.tables import record
 from taccl_py.runtimes import RUNTIMES
 from taccl_py.schedule.files import write_schedule
@@ -217,10 +217,11 @@ def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Ca
     begun = time.monotonic()
     limits = Limits(seconds=GUARD_SECONDS, workers=1, seed=case.seed, stop=stop)
     try:
-        synthesis = synthesize(case.request(limits), Events())
+        runtime = RUNTIMES[case.runtime]
+        answer = search_for(case.request(limits), runtime, Events(), is_guarded=True)
         if stop.is_set():
             return CaseOutcome(case, key, None, INTERRUPTED)
-        synthesis, lowered = lower_best(synthesis, LoweringOptions(RUNTIMES[case.runtime]))
+        delivered = deliver(answer, LoweringOptions(runtime), None)
     except TacclError as error:
         return CaseOutcome(case, key, None, INTERRUPTED if stop.is_set() else str(error), computed=not stop.is_set())
     if stop.is_set():
@@ -230,8 +231,9 @@ def compute(case: Case, store: Store | None, stop: threading.Event | None) -> Ca
             case, key, None, f"was not finished after {GUARD_SECONDS:g} s; make it smaller", computed=True
         )
     # Seconds differ from run to run; what is kept must not.
-    schedule = write_schedule(synthesis.schedule)
-    facts = record(synthesis, lowered, case.engine, ["schedule.json", "algorithm.xml"])
+    answer, lowered = delivered.answer, delivered.choice.lowered
+    schedule = write_schedule(answer.schedule)
+    facts = record(answer, lowered, ["schedule.json", "algorithm.xml"])
     digests = {"schedule_sha256": digest(schedule), "xml_sha256": digest(lowered.text)}
     kept = Kept({"format": RESULT_FORMAT, **facts, **digests}, schedule, lowered.text)
     if store is not None:

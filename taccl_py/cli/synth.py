@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from taccl_py.answer import Ended
+from taccl_py.answer import Scope
 from taccl_py.api.policy import (
     ENGINE_LIMIT_S,
     LIMIT_RANKS,
@@ -41,23 +40,21 @@ from taccl_py.cli.options import (
 from taccl_py.cli.progress import watched
 from taccl_py.errors import InputError, Interrupted
 from taccl_py.jsonio import canonical_json, write_all
-from taccl_py.report.tables import SUMMARY_FORMAT, bounds_json, print_table, record, summary_table, timed
+from taccl_py.report.tables import SUMMARY_FORMAT, print_table, record, summary_table, timed
 from taccl_py.runtimes import EXECUTOR, V100_THREADBLOCKS, Runtime
 from taccl_py.schedule.files import write_schedule
 from taccl_py.solvers.limits import Limits
 from taccl_py.synthesis.catalog import ENGINE_NAMES
-from taccl_py.synthesis.engine import Options, Proof, Synthesis
+from taccl_py.synthesis.engine import Options
 from taccl_py.units import SizeRange, format_gap, format_time
 
 if TYPE_CHECKING:
+    from taccl_py.answer import Answer
+    from taccl_py.api.lowering import Choice, Delivered
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline.deliver import Lowered
     from taccl_py.pipeline.resolve import Request
-    from taccl_py.profiles.model import RuntimeProfile
     from taccl_py.solvers.limits import Over
-
-    # Makes of an answer the one that is lowered, its program, and facts for the summary.
-    _Lowering = Callable[[Synthesis], tuple[Synthesis, Lowered, dict[str, Any]]]
 
 # A replay that is slower than the schedule by more than this is worth a word.
 _REPLAY_TOLERANCE = 0.01
@@ -168,10 +165,9 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
       taccl synth topo-ndv2-1MB.json alltoall --sketch sk1-ndv2-n2.json --json
       taccl synth ndv4 allreduce --nodes 3 --engine greedy --without-port 'node 1 ib3 in' --only-schedule
     """
-    from taccl_py.api.search import wire_bounds
+    from taccl_py.api.search import search_for
     from taccl_py.cli.cache import verdicts
     from taccl_py.pipeline.resolve import resolve_machine
-    from taccl_py.pipeline.search import synthesize
     from taccl_py.profiles.catalog import select_profile
 
     stop = threading.Event()
@@ -194,32 +190,26 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
     if values["only_schedule"] and output is not None and output.suffix != ".json":
         raise InputError("there is no XML to write; name a file ending in .json", path="command line", field="--output")
     with watched(stop, values["progress"]) as events:
-        found = synthesis = synthesize(request, events)
-        ended = Ended.of(request.options.limits, is_proved=synthesis.proof is not Proof.FEASIBLE)
+        answer = search_for(request, options.runtime, events)
         events.stage("lowering")
-        lowered = None
-        facts: dict[str, Any] = {}
+        choice = None
         if not values["only_schedule"] and not _only_schedule(output):
-            lower = _lowering(request, options, values["instances"], over, stop)
-            synthesis, lowered, facts = _lower(synthesis, lower, stop, output)
-            facts["runtime"] = options.runtime.name
-        facts = {**record(synthesis, lowered, request.engine, []), **facts, **_switch_facts(synthesis)}
-        facts |= _runtime_facts(synthesis, profile, selection.note)
-        facts |= {
-            "bounds": bounds_json(wire_bounds(found, synthesis), facts["makespan_us"]),
-            "ended": str(ended),
-        }
-    files = _write(output, synthesis, lowered, facts)
+            delivered = _deliver(answer, options, values["instances"], over, stop, output)
+            answer, choice = delivered.answer, delivered.choice
+        lowered = None if choice is None else choice.lowered
+        facts = {**record(answer, lowered, []), **_program_facts(choice, options.runtime), **_switch_facts(answer)}
+        facts |= _runtime_facts(answer, selection.note)
+    files = _write(output, answer, lowered, facts)
     if lowered is not None and files:
         verdicts().remember_program(lowered.text, options.runtime, lowered.program.kind, lowered.verdict)
-    result = timed({**facts, "files": files}, synthesis)
+    result = timed({**facts, "files": files}, answer)
     if as_json:
         echo_json(result)
         return
     print_table(summary_table(result))
     slow = ""
     if lowered is not None and profile.is_neutral:
-        slow = _slow_replay(synthesis, lowered, options.instances, cut_short=stop.is_set())
+        slow = _slow_replay(answer, lowered, options.instances, cut_short=stop.is_set())
     warnings = _warnings(lowered, options.runtime, topology.gpu, output) if lowered is not None else []
     for note in (slow, _faster_by_switch(result), *warnings):
         if note:
@@ -287,61 +277,52 @@ def _synth_range(
     synth_portfolio(request, sizes, options, output, instances, note, as_json=as_json)
 
 
-def _lower(
-    synthesis: Synthesis,
-    lower: _Lowering,
+def _deliver(
+    answer: Answer,
+    options: LoweringOptions,
+    instances: int | None,
+    over: Over,
     stop: threading.Event,
     output: Path | None,
-) -> tuple[Synthesis, Lowered, dict[str, Any]]:
+) -> Delivered:
     """Lower what was found; if that is interrupted, leave the schedule in the directory that was named."""
+    from taccl_py.api.lowering import deliver
+
     try:
         with interrupts_drop(stop, _NOT_LOWERED):
-            return lower(synthesis)
+            return deliver(answer, options, instances, over=over, stopped=stop.is_set)
     except Interrupted:
         if output is None or output.suffix == ".xml":
             raise
         path = output / _UNLOWERED
-        write_all({path: write_schedule(synthesis.schedule)})
+        write_all({path: write_schedule(answer.schedule)})
         raise Interrupted(f"interrupted while the schedule was lowered; taccl lower {path} does that") from None
 
 
-def _lowering(
-    request: Request, options: LoweringOptions, instances: int | None, over: Over, stop: threading.Event
-) -> _Lowering:
-    """How an answer is lowered, and what is to be said of it: by the schedule's own costs, or by replay under a profile."""
-    from taccl_py.api.lowering import lower_synthesis
-    from taccl_py.api.policy import has_fixed_chunks
-    from taccl_py.profiles.catalog import neutral_profile
-
-    profile = request.profile or neutral_profile()
-    fixed_chunks = has_fixed_chunks(request.sketch, request.chunks_per_rank, request.engine)
-
-    def lower(synthesis: Synthesis) -> tuple[Synthesis, Lowered, dict[str, Any]]:
-        synthesis, choice = lower_synthesis(
-            synthesis, options, profile, instances, fixed_chunks=fixed_chunks, over=over, stopped=stop.is_set
-        )
-        facts = {} if choice.runtime_us is None else {"instances": choice.instances, "runtime_us": choice.runtime_us}
-        return synthesis, choice.lowered, facts
-
-    return lower
+def _program_facts(choice: Choice | None, runtime: Runtime) -> dict[str, Any]:
+    """Runtime of a program, and what was chosen for it under a runtime profile; nothing without a program."""
+    if choice is None:
+        return {}
+    facts: dict[str, Any] = {"runtime": runtime.name}
+    if choice.runtime_us is not None:
+        facts |= {"instances": choice.instances, "runtime_us": choice.runtime_us}
+    return facts
 
 
-def _runtime_facts(synthesis: Synthesis, profile: RuntimeProfile, note: str) -> dict[str, Any]:
+def _runtime_facts(answer: Answer, note: str) -> dict[str, Any]:
     """Runtime profile, and the bound under it or why it is neutral."""
-    from taccl_py.pipeline.select import bound_under
-
-    if profile.is_neutral:
+    profile, bound = answer.profile, answer.bound(Scope.RUNTIME)
+    if bound is None:
         return {"runtime_profile": profile.name, **({"runtime_note": note} if note else {})}
     facts: dict[str, Any] = {"runtime_profile": profile.name, "runtime_evidence": profile.evidence}
-    bound = bound_under(synthesis.schedule, profile)
     return facts | {"runtime_bound_us": bound.time_us, "runtime_bound_reason": bound.reason}
 
 
-def _switch_facts(synthesis: Synthesis) -> dict[str, Any]:
+def _switch_facts(answer: Answer) -> dict[str, Any]:
     """Predicted time of a plan by switch for the same machine, collective and size, if there is one."""
     from taccl_py.pipeline.in_network import switch_times_us
 
-    schedule = synthesis.schedule
+    schedule = answer.schedule
     collective, topology = schedule.collective, schedule.topology
     size_bytes = schedule.chunk_bytes * collective.chunks_per_size
     (time_us,) = switch_times_us(topology, collective.kind, collective.root, [size_bytes])
@@ -361,9 +342,9 @@ def _faster_by_switch(result: dict[str, Any]) -> str:
     )
 
 
-def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int, *, cut_short: bool) -> str:
+def _slow_replay(answer: Answer, lowered: Lowered, instances: int, *, cut_short: bool) -> str:
     """A note for people where the XML does not keep what the schedule promises, with the cause where it is known."""
-    slower = lowered.replay.makespan_us / synthesis.schedule.makespan_us - 1
+    slower = lowered.replay.makespan_us / answer.time_us - 1
     if slower <= _REPLAY_TOLERANCE:
         return ""
     cause = ""
@@ -371,7 +352,7 @@ def _slow_replay(synthesis: Synthesis, lowered: Lowered, instances: int, *, cut_
         cause = ", as other orders may not have been tried after the interrupt (taccl lower tries them)"
     elif instances > 1:
         cause = f", because each of the {instances} instances pays alpha for itself"
-    elif synthesis.schedule.topology.ports:
+    elif answer.schedule.topology.ports:
         cause = ", because ranks that share a port (a NIC) cannot wait for each other in MSCCL"
     return (
         f"note: the XML takes {format_gap(slower)} longer than the schedule{cause}; the replay is the safer prediction"
@@ -416,11 +397,11 @@ def _check_output(output: Path | None) -> None:
         raise InputError("is a file; name a directory, or a file ending in .xml or .json", path=str(output))
 
 
-def _write(output: Path | None, synthesis: Synthesis, lowered: Lowered | None, facts: dict[str, Any]) -> list[str]:
+def _write(output: Path | None, answer: Answer, lowered: Lowered | None, facts: dict[str, Any]) -> list[str]:
     """Write what was asked for, `facts` in the summary; every text is complete before the first file is."""
     if output is None:
         return []
-    schedule = write_schedule(synthesis.schedule)
+    schedule = write_schedule(answer.schedule)
     if output.suffix == ".json":
         texts = {output: schedule}
     elif lowered is None or output.suffix == ".xml":

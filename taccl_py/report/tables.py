@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from taccl_py.answer import ScopedBound
+from taccl_py.answer import Answer, ScopedBound
 from taccl_py.collective import busbw_factor, parse_kind
 from taccl_py.sketch.files import sketch_to_json
 from taccl_py.units import algbw_gbps, format_count, format_gap, format_rate, format_size, format_time, relative_gap
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Column, Table
 
     from taccl_py.pipeline.deliver import Lowered
-    from taccl_py.synthesis.engine import Synthesis
     from taccl_py.synthesis.suggest import Suggestion
 
 # What files say that they are that tell of schedules and are none: of one answer, of a range of sizes, of a front.
@@ -31,15 +30,14 @@ INDEX_FORMATS = (SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT)
 SUMMARY_FILE = "summary.json"
 
 
-def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON object of a synthesis; keys are stable, other programs rely on them.
+def record(answer: Answer, lowered: Lowered | None, files: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON object of an answer; keys are stable, other programs rely on them.
 
     Times are microseconds, sizes bytes, rates GB/s (1 GB = 10^9 bytes). On machines whose costs are per chunk the size and
     the rates are null and times are in the profile's own unit. Steps of a schedule of millions of messages are not counted: null.
     """
-    schedule = synthesis.schedule
+    schedule, provenance, own = answer.schedule, answer.provenance, answer.own_bound
     collective, topology = schedule.collective, schedule.topology
-    origin = schedule.origin
     moved = sum(len(message.chunks) for message in schedule.messages)
     result: dict[str, Any] = {
         "collective": str(collective.kind),
@@ -48,16 +46,18 @@ def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Se
         "num_nodes": topology.num_nodes,
         "root": collective.root,
         "chunks_per_rank": collective.chunks_per_rank,
-        "sketch": origin.sketch if origin else "",
-        "engine": engine,
-        "found_by": (origin.found_by if origin else "") or engine,
-        "solver": synthesis.solver,
-        "seed": origin.seed if origin else 0,
-        "status": str(synthesis.proof),
+        "sketch": provenance.sketch,
+        "engine": provenance.engine,
+        "found_by": provenance.found_by,
+        "solver": provenance.solver,
+        "seed": provenance.seed,
+        "status": str(answer.proof),
+        "ended": str(answer.ended),
         "makespan_us": schedule.makespan_us,
-        "bound_us": synthesis.bound.time_us,
-        "bound_reason": synthesis.bound.reason,
-        "gap": synthesis.gap,
+        "bound_us": own.time_us,
+        "bound_reason": own.reason,
+        "gap": relative_gap(schedule.makespan_us, own.time_us),
+        "bounds": bounds_json(answer.wire_bounds, schedule.makespan_us),
         "size_bytes": schedule.size_bytes if schedule.size_bytes is None else round(schedule.size_bytes),
         "algbw_gbps": schedule.algbw_gbps,
         "busbw_gbps": schedule.busbw_gbps,
@@ -81,10 +81,10 @@ def record(synthesis: Synthesis, lowered: Lowered | None, engine: str, files: Se
     return result | {"files": list(files)}
 
 
-def timed(result: dict[str, Any], synthesis: Synthesis) -> dict[str, Any]:
+def timed(result: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """Return a record with the wall-clock times of the solvers, which files leave out to stay the same from run to run."""
-    seconds = {name: round(value, 3) for name, value in synthesis.stage_seconds.items()}
-    return result | {"solver_seconds": round(sum(synthesis.stage_seconds.values()), 3), "stage_seconds": seconds}
+    seconds = {name: round(value, 3) for name, value in answer.stage_seconds.items()}
+    return result | {"solver_seconds": round(sum(answer.stage_seconds.values()), 3), "stage_seconds": seconds}
 
 
 # Said of times that no runtime profile is in.

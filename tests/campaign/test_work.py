@@ -148,6 +148,6 @@ def _sleep(_case, _store):
 
 def test_what_was_found_until_an_interrupt_is_not_lowered(monkeypatch):
     stop = threading.Event()
-    monkeypatch.setattr("taccl_py.campaign.work.synthesize", lambda *_: stop.set())
-    monkeypatch.setattr("taccl_py.campaign.work.lower_best", None)
+    monkeypatch.setattr("taccl_py.campaign.work.search_for", lambda *_, **__: stop.set())
+    monkeypatch.setattr("taccl_py.campaign.work.deliver", None)
     assert compute(CASES[0], None, stop).error == "interrupted"

@@ -53,13 +53,13 @@ def test_nothing_is_written_without_an_output(taccl, folder):
 
 @pytest.mark.parametrize("name", ["ring.xml", "ring.json"])
 def test_a_directory_in_place_of_the_file_is_refused_before_any_work(refuse, folder, monkeypatch, name):
-    monkeypatch.setattr("taccl_py.pipeline.search.synthesize", lambda *_: pytest.fail("the search has begun"))
+    monkeypatch.setattr("taccl_py.api.search.synthesize_for", lambda *_: pytest.fail("the search has begun"))
     (folder / name).mkdir()
     refuse(2, [name, "is a directory"], "synth", "ring:4", "allgather", "-o", name)
 
 
 def test_a_file_in_place_of_the_directory_is_refused_before_any_work(refuse, folder, monkeypatch):
-    monkeypatch.setattr("taccl_py.pipeline.search.synthesize", lambda *_: pytest.fail("the search has begun"))
+    monkeypatch.setattr("taccl_py.api.search.synthesize_for", lambda *_: pytest.fail("the search has begun"))
     (folder / "out").write_text("mine")
     refuse(2, ["out", "is a file"], "synth", "ring:4", "allgather", "-o", "out")
 
@@ -71,7 +71,7 @@ def test_a_file_in_the_way_is_refused(refuse, folder):
 
 @pytest.mark.parametrize("output", ["file/ring.xml", "file/deep/out", "/dev/null", "/proc/nothing/out"])
 def test_what_cannot_be_written_is_refused_before_any_work(refuse, folder, monkeypatch, output):
-    monkeypatch.setattr("taccl_py.pipeline.search.synthesize", lambda *_: pytest.fail("the search has begun"))
+    monkeypatch.setattr("taccl_py.api.search.synthesize_for", lambda *_: pytest.fail("the search has begun"))
     (folder / "file").write_text("mine")
     refuse(2, [output], "synth", "ring:4", "allgather", "-o", output)
 

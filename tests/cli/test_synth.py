@@ -342,7 +342,7 @@ def test_what_is_fastest_is_asked_for_unless_a_sketch_or_solver_is_named(taccl, 
         found.append(request.engine)
         raise LimitReached("enough")
 
-    monkeypatch.setattr("taccl_py.pipeline.search.synthesize", give_up)
+    monkeypatch.setattr("taccl_py.api.search.synthesize_for", give_up)
     assert taccl("synth", "torus:4x4", "broadcast", *options).code == 3
     assert found == [engine]
 
@@ -418,7 +418,7 @@ def test_larger_machines_have_more_time_unless_a_limit_is_given(taccl, monkeypat
         found.append(request.options.limits.seconds)
         raise LimitReached("enough")
 
-    monkeypatch.setattr("taccl_py.pipeline.search.synthesize", give_up)
+    monkeypatch.setattr("taccl_py.api.search.synthesize_for", give_up)
     monkeypatch.setattr("taccl_py.api.policy.RACE_LIMIT_S", RACE_LIMIT_S)
     milp = ("--engine", "milp")
     rows = [
