@@ -57,7 +57,7 @@ _FAMILY_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What the user says of NCCL's tuner.
+    """User's settings of NCCL's tuner.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class ComparedSize:
 
     @property
     def is_slower(self) -> bool:
-        """Whether NCCL is faster than our program under the runtime profile, so that the size is better left to it."""
+        """True if NCCL is faster than our program under the runtime profile, so that the size is better left to it."""
         best = self.nccl_best
         return (
             best is not None and self.runtime_us is not None and best.time_us < self.runtime_us * (1 - _WORTH_TELLING)
@@ -253,7 +253,7 @@ class OwnFile:
     runtime: Runtime
 
     def serves(self, size_bytes: int) -> bool:
-        """Whether a runtime takes it for a size as nccl-tests counts it."""
+        """True if the runtime takes the file for a size as nccl-tests counts it."""
         program = self.program
         counted = size_bytes * Fraction(program.num_chunks_per_loop, chunks_of_size(program, self.runtime))
         return program.min_bytes <= counted <= program.max_bytes
@@ -261,7 +261,7 @@ class OwnFile:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What may be compared beside our search and the baselines.
+    """Candidates to compare beside our search and the baselines.
 
     Attributes
     ----------

@@ -96,7 +96,7 @@ def log_observations(log: Log, machine: NcclMachine) -> list[NcclObservation]:
 
 
 class ScaleFit(NamedTuple):
-    """What `fit_scales` found.
+    """Result of `fit_scales`.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ class NcclAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What NCCL's search for channels found (``NCCL_GRAPH_DUMP_FILE`` writes it).
+    """Result of NCCL's search for channels (``NCCL_GRAPH_DUMP_FILE`` writes it).
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class NcclRanks:
-    """What NCCL knows of the machine.
+    """Machine as NCCL's tuner knows it.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class NcclPrediction:
 
 @dataclass(frozen=True, slots=True)
 class NcclChoice:
-    """What NCCL chooses for a size, and the time that it expects."""
+    """NCCL's choice for a size, and the time that it expects."""
 
     algorithm: NcclAlgorithm
     protocol: Protocol
@@ -186,7 +186,7 @@ _GATHERS = (Kind.ALLGATHER, Kind.REDUCESCATTER)
 
 
 def predictions(job: NcclRanks, kind: Kind) -> tuple[NcclPrediction, ...]:
-    """What NCCL can choose among for a collective; nothing for those that it makes of single sends and receives."""
+    """Candidates of NCCL for a collective; none for those that it makes of single sends and receives."""
     found = []
     for algorithm, protocol in _possible(job, kind):
         bus_gbps = _bus_gbps(job, kind, algorithm, protocol)
@@ -212,7 +212,7 @@ def expected_us(job: NcclRanks, kind: Kind, prediction: NcclPrediction, size_byt
 
 
 def choose(job: NcclRanks, kind: Kind, size_bytes: float) -> NcclChoice | None:
-    """What NCCL chooses for a size; None for what it makes of single sends and receives."""
+    """NCCL's choice for a size; None for collectives that it makes of single sends and receives."""
     choices = [
         NcclChoice(p.algorithm, p.protocol, expected_us(job, kind, p, size_bytes)) for p in predictions(job, kind)
     ]

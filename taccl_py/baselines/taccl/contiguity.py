@@ -86,7 +86,7 @@ def _without_alphas_us(plan: OrderedRouting) -> float:
 
 
 def _may_join(plan: OrderedRouting, before: int, h: int) -> bool:
-    """Whether TACCL considers sending two neighbours of a link between nodes together."""
+    """True if TACCL considers sending two neighbours of a link between nodes together."""
     source = plan.view.collective.source
     return not plan.sums or source[plan.hops[before].chunk] == source[plan.hops[h].chunk]
 

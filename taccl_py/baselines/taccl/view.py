@@ -53,7 +53,7 @@ class TacclView:
 
     @property
     def collective(self) -> Collective:
-        """What must move."""
+        """Collective to synthesize."""
         return self.problem.collective
 
     def resources(self, link: int) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class TacclView:
         return self.alpha_us[link] + chunks * self.chunk_us[link]
 
     def is_remote(self, link: int) -> bool:
-        """Whether a link joins two nodes."""
+        """True if a link joins two nodes."""
         ends = self.topology.links[link]
         return self.topology.node_of[ends.src] != self.topology.node_of[ends.dst]
 
@@ -149,7 +149,7 @@ def _link_cost(topology: Topology, link: int, megabytes: float) -> _ViewCost:
 
 
 def _nic_shares(view: TacclView, megabytes: float) -> dict[int, float]:
-    """What a chunk costs on every declared link between nodes; TACCL's profiles have been split when they were read."""
+    """Cost of a chunk on every declared link between nodes; TACCL's profiles have been split when they were read."""
     topology = view.topology
     if topology.chunk_costs:
         return {}
