@@ -34,7 +34,7 @@ _WRITING_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What became of a case.
+    """Outcome of a case.
 
     Attributes
     ----------
