@@ -281,7 +281,7 @@ def _sizes(facts: ProgramFacts) -> str:
 
 
 def _divisor(facts: ProgramFacts) -> int:
-    """What has to divide the count of a call, which these three collectives give for each rank, so that the runtime takes the file."""
+    """Number that must divide a call's count, given per rank for these three collectives, for the runtime to take the file."""
     for_each_rank = facts.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
     return facts.num_chunks_per_loop // math.gcd(facts.num_chunks_per_loop, facts.num_ranks if for_each_rank else 1)
 

@@ -162,7 +162,7 @@ def compare(as_json: bool, **values: Any) -> None:
 
 
 def _request(values: dict[str, Any], stop: threading.Event) -> Request:
-    """What is asked for.
+    """Request for the search, from parsed options.
 
     Raises
     ------

@@ -158,7 +158,7 @@ def _open_job(values: dict[str, Any]) -> LaunchedProcesses | None:
 
 @dataclass(frozen=True)
 class _Setup:
-    """What the command line names.
+    """Parsed command line.
 
     Attributes
     ----------
@@ -324,7 +324,7 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
 
 
 def _look_alike_reordered(topology: Topology) -> bool:
-    """Whether nodes look the same, but only in another order of their ranks."""
+    """True if nodes look the same, but only in another order of their ranks."""
     from taccl_py.topology.alignment import align_nodes
     from taccl_py.topology.difference import TOLERANCE
 
