@@ -1,4 +1,4 @@
-"""What must move: the eight collectives, their chunks, and where chunks live in the buffers.
+"""Collectives: the eight kinds, their chunks, and where chunks live in the buffers.
 
 A collective over R ranks has C chunks of equal size. A *routed* collective (AllGather, AllToAll, Broadcast, Gather,
 Scatter) has one source rank for each chunk and a set of ranks that want it. A *combining* collective (Reduce,
@@ -147,7 +147,7 @@ class Collective:
 
     @property
     def reduces(self) -> bool:
-        """Whether contributions are summed."""
+        """True if contributions are summed."""
         return self.kind in COMBINING
 
     @property
