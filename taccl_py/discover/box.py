@@ -25,7 +25,7 @@ from taccl_py.topology.template import AlphaBeta, Nic, NodeLink, NodePort, NodeS
 
 
 class DeviceKind(StrEnum):
-    """What a wire can end at."""
+    """Kinds of devices that a wire can end at."""
 
     GPU = "gpu"
     NIC = "nic"
@@ -76,7 +76,7 @@ class NetPort:
 
 @dataclass
 class Box:
-    """What a reader found.
+    """Server or rack, as a reader found it.
 
     Attributes
     ----------

@@ -100,7 +100,7 @@ class SwitchedGraph:
 
 
 def is_teccl(value: Any) -> bool:
-    """Whether a JSON value is an input of TE-CCL, or a topology of it in matrices."""
+    """True if a JSON value is an input of TE-CCL, or a topology of it in matrices."""
     return isinstance(value, dict) and ("TopologyParams" in value or "capacity" in value)
 
 
@@ -181,7 +181,7 @@ def _teccl_by_name(params: Fields) -> Topology:
 
 
 def is_sccl(value: Any) -> bool:
-    """Whether a JSON value is a topology that SCCL (msccl-tools) saved."""
+    """True if a JSON value is a topology that SCCL (msccl-tools) saved."""
     return isinstance(value, dict) and "topology" in (value.get("sccl_type"), value.get("msccl_type"))
 
 

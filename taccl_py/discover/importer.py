@@ -45,7 +45,7 @@ _APART = (
 
 @dataclass(frozen=True)
 class Imported:
-    """What files say of a machine.
+    """Machine that files describe.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ class _Switches:
 
 
 def is_syccl(value: Any) -> bool:
-    """Whether a JSON value is a configuration of SyCCL."""
+    """True if a JSON value is a configuration of SyCCL."""
     return isinstance(value, dict) and {"hosts", "topo", "link_spec"} <= value.keys()
 
 
