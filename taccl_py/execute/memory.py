@@ -101,5 +101,5 @@ class RankMemory:
 
 
 def starts_with_input(plan: ExecutablePlan, rank: int) -> bool:
-    """Whether the collective takes the rank's input."""
+    """True if the collective takes the rank's input."""
     return plan.kind not in (Kind.BROADCAST, Kind.SCATTER) or rank == plan.root

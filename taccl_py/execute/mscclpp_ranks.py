@@ -44,7 +44,7 @@ def load_mscclpp() -> Any:
 
 
 class Device(Protocol):
-    """What MSCCL++ runs on."""
+    """Device on which MSCCL++ runs."""
 
     def cells(self, data_type: DataType) -> CellArithmetic:
         """Return where elements live."""

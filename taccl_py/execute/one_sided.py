@@ -75,7 +75,7 @@ class OneSidedOperation:
 
     @property
     def is_proxied(self) -> bool:
-        """Whether a proxy does it."""
+        """True if a proxy carries out the operation."""
         return self.name in _PUTS and bool(self.channels) and self.channels[0].type == "port"
 
 
@@ -108,7 +108,7 @@ class OneSidedPlan(ExecutablePlan):
 
 
 def is_one_sided(text: str, path: str) -> bool:
-    """Whether a JSON text is an execution plan, and not a schedule."""
+    """True if a JSON text is an execution plan, and not a schedule."""
     value = parse_json(text, path)
     return isinstance(value, dict) and "gpus" in value and "format" not in value
 
@@ -274,7 +274,7 @@ class _GpuReader:
         )  # fmt: skip
 
     def _places(self, fields: Fields, known: list[Any]) -> list[Place]:
-        """What an operand names: of one rank, or by a switch of several; `known` are remote buffers or switch channels."""
+        """Places that an operand names: of one rank, or by a switch of several; `known` are remote buffers or switch channels."""
         if fields.has("switch_channel_id"):
             group: _SwitchMembers = _item(
                 fields, "switch_channel_id", known, fields.integer("switch_channel_id", least=0)

@@ -144,7 +144,7 @@ class _OneSidedState:
             raise InvalidArtifact(self._plan.name, [_left_over(channel) for channel in left])
 
     def _take_turns(self, active: list[_ThreadblockState]) -> bool:
-        """Whether anybody has moved; some of them in any order, or if they cannot, all."""
+        """True if any threadblock advanced; some of them are tried in any order, or if they cannot, all."""
         if self._order is not None:
             some = self._order.sample(active, self._order.randint(1, len(active)))
             if any([self._turn(worker, self._order.random() < 0.5) for worker in some]):

@@ -1,4 +1,4 @@
-"""What is executed: the threadblocks of an algorithm file, the lengths of its buffers, and how data are cut for them.
+"""Executable program: the threadblocks of an algorithm file, the lengths of its buffers, and how data are cut for them.
 
 Nothing here needs numpy, so that options can be read without it.
 """
@@ -35,12 +35,12 @@ class DataType(StrEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether it has a fraction."""
+        """True if the type has a fraction."""
         return "float" in self.value
 
 
 class Operator(StrEnum):
-    """What a combining collective does with the contributions; ``avg`` is a sum that the caller divides."""
+    """Operator with which a collective combines contributions; ``avg`` is a sum that the caller divides."""
 
     SUM = "sum"
     PROD = "prod"
@@ -50,7 +50,7 @@ class Operator(StrEnum):
 
 
 class Backend(StrEnum):
-    """What carries the messages of torch's processes; ``auto`` is NCCL where each has a GPU for itself, gloo elsewhere."""
+    """Backend that carries messages of torch's processes; ``auto`` is NCCL where each has a GPU for itself, gloo elsewhere."""
 
     AUTO = "auto"
     GLOO = "gloo"
@@ -59,7 +59,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepAction:
-    """What steps of one type do.
+    """Action of the steps of one type.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Step:
 
     @property
     def action(self) -> StepAction:
-        """What it does."""
+        """Action of the step."""
         return ACTIONS[self.type]
 
 
@@ -175,7 +175,7 @@ class ExecutablePlan:
 
     @property
     def reduces(self) -> bool:
-        """Whether contributions are combined."""
+        """True if contributions are combined."""
         return self.kind in COMBINING
 
     @property
@@ -200,7 +200,7 @@ class ExecutablePlan:
         return self._whole
 
     def has_buffer(self, buffer: Buffer, rank: int, *, in_place: bool) -> bool:
-        """Whether a rank's buffer exists; where it does not the caller may pass NULL."""
+        """True if a rank's buffer exists; where it does not, the caller may pass NULL."""
         if rank == self.root or self.kind not in ROOTED:
             return True
         if buffer is Buffer.INPUT:

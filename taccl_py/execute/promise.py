@@ -1,4 +1,4 @@
-"""What goes in, and what the collective promises to come out, computed from its definition on whole buffers.
+"""Inputs of a collective, and the outputs that it promises, computed from its definition on whole buffers.
 
 Inputs are drawn so that every order of the operations gives the same bits: integers wrap around anyway, sums of floats are
 of whole numbers that the type holds exactly, products of powers of two. Nothing is drawn that leaves a sum or a product as

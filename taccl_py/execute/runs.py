@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What is the same for all calls.
+    """Settings that all calls share.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What a call did.
+    """Outcome of a call.
 
     Attributes
     ----------

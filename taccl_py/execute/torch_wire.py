@@ -1,4 +1,4 @@
-"""What carries messages between processes of torch: gloo and the processors' memory, or NCCL and that of GPUs."""
+"""Transports between processes of torch: gloo and the processors' memory, or NCCL and that of GPUs."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def take_seat(torch: Any, rank: int) -> ProcessSeat:
 
 
 def _is_shared(seats: Sequence[ProcessSeat]) -> bool:
-    """Whether processes share a GPU."""
+    """True if processes share a GPU."""
     return len({(seat.host, seat.gpu) for seat in seats}) < len(seats)
 
 

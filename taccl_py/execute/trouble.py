@@ -1,4 +1,4 @@
-"""What can happen to a program that runs: a place, the name of a rule, and a sentence."""
+"""Errors of a running program: a place, the name of a rule, and a sentence."""
 
 from __future__ import annotations
 
