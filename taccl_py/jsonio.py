@@ -85,7 +85,7 @@ def _await_writer(handle: int, path: str) -> bytes:
 
 
 def _blocks(first: bytes, file: RawIOBase) -> Iterator[bytes]:
-    """What was read of a file already, and the rest of it."""
+    """Blocks of a file: what was read already, and the rest of it."""
     if first:
         yield first
     while block := file.read(_BLOCK_BYTES):
@@ -167,7 +167,7 @@ def read_json(path: Path) -> Any:
 
 
 def format_of(text: str, path: str) -> str | None:
-    """What a file of ours says that it is, wherever it stands in it; None of all others, XML among them.
+    """Format that a file of ours names, wherever it stands in it; None for all other files, XML among them.
 
     Raises
     ------
@@ -391,7 +391,7 @@ class Fields:
         raise InputError(what, path=self.path, field=pointer.lstrip("/").replace("/", ".") or None)
 
     def has(self, key: str) -> bool:
-        """Whether the field is present."""
+        """True if the field is present."""
         self._asked.add(key)
         return key in self._value
 
