@@ -71,7 +71,7 @@ class BufferSizes:
         return self.collective.input_chunks * self.instances
 
     def input_shift(self, rank: int) -> int:
-        """What has to be added to the offset of an output cell for that of the input cell which is the same memory in place."""
+        """Offset of the input cell minus that of the output cell which is the same memory in place."""
         share = rank * self.collective.chunks_per_rank * self.instances
         if self.collective.kind in (Kind.ALLGATHER, Kind.GATHER):
             return -share

@@ -23,7 +23,7 @@ _NOWHERE = (Address(Buffer.INPUT, -1), Address(Buffer.OUTPUT, -1))
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What a conversion is for.
+    """Target of a conversion: runtime and placements.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def _take_apart(gpu: Gpu) -> list[_ConvertedBlock]:
 
 
 def _waited(acts: list[list[_ConvertedStep]], rank: int, number: int, depends_on: tuple[int, int]) -> _ConvertedStep:
-    """What a dependency is about: the step, or if that is a nop, the one that it belongs to."""
+    """Step that a dependency names, or if that is a nop, the one that it belongs to."""
     block, index = depends_on
     steps = acts[block] if block < len(acts) else []
     target = next((act for act in steps[index:] if act.op is not Op.NOP), None) if index < len(steps) else None
@@ -234,7 +234,7 @@ def _parts(act: _ConvertedStep, private: Address, *, in_place: bool) -> list[_Co
 
 
 def _may_overlap(one: Address, other: Address, count: int, *, in_place: bool) -> bool:
-    """Whether two ranges of cells can be the same memory."""
+    """True if two ranges of cells can be the same memory."""
     if one.buffer is other.buffer:
         return abs(one.offset - other.offset) < count
     return in_place and Buffer.SCRATCH not in (one.buffer, other.buffer)

@@ -1,4 +1,4 @@
-"""Whether a program comes to its end when connections hold only so many operations.
+"""Deadlock check of a program whose connections hold only a few operations.
 
 A step of n cells is one operation when the data are small, and up to n when they are large. A send waits while its
 connection is full, so a plan that sends before it receives can stop for large data only. All waits are for things that stay

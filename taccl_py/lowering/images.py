@@ -37,7 +37,7 @@ class RankImages:
 
     @property
     def are_whole(self) -> bool:
-        """Whether no step moves cells of several ranks' shares, unless these are neighbours in every image too."""
+        """True if no step copies cells of several ranks' shards, unless these are neighbours in every image too."""
         return all(
             address.buffer not in self._of_all
             or self._schedule.stay_neighbours(
@@ -50,7 +50,7 @@ class RankImages:
         )
 
     def of(self, rank: int) -> Gpu:
-        """What a rank does."""
+        """Program of a rank."""
         pattern = self._patterns[self._schedule.root_of(rank)]
         if rank == pattern.rank:
             return pattern

@@ -64,7 +64,7 @@ _FEWEST_SLOTS = 2  # of any protocol of any runtime; a ring of fused steps needs
 
 @dataclass(frozen=True, slots=True)
 class LoweringOptions:
-    """What the user decides about the program.
+    """User's choices for a program.
 
     Attributes
     ----------
@@ -125,14 +125,14 @@ class LoweredRank:
 
     @property
     def decisions(self) -> Decisions:
-        """What is decided before the first attempt."""
+        """Decisions of the first attempt."""
         spread = self.orbits.spread
         return Decisions({link: spread[orbit] for link, orbit in self.orbits.of.items() if orbit in spread})
 
 
 @dataclass(frozen=True, slots=True)
 class _LoweringCase:
-    """What is decided before the first attempt and never again, but for the protocol."""
+    """Facts decided before the first attempt and never again, but for the protocol."""
 
     schedule: Schedule
     options: LoweringOptions
@@ -190,7 +190,7 @@ def lower_rank(part: Schedule, subject: LoweredRank, options: LoweringOptions) -
 
 @dataclass(frozen=True, slots=True)
 class _LoweredPlacement:
-    """What is done, before it is decided which threadblock does it."""
+    """Steps of every rank, before it is decided which threadblock does them."""
 
     work: RankWork
     flow: DataFlow

@@ -135,7 +135,7 @@ def _channels_needed(schedule: GroupSchedule, patterns: Patterns) -> dict[int, i
 
 
 def has_images(schedule: GroupSchedule, patterns: Patterns) -> bool:
-    """Whether other ranks' programs are images of the roots', so that only these are lowered."""
+    """True if other ranks' programs are images of the roots', so that only these are lowered."""
     return _images(schedule, patterns) is not None
 
 

@@ -27,19 +27,19 @@ class Op(StrEnum):
 
     @property
     def receives(self) -> bool:
-        """Whether the step takes a message from the receive peer."""
+        """True if the step takes a message from the receive peer."""
         return self in (
             Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND
         )  # fmt: skip
 
     @property
     def sends(self) -> bool:
-        """Whether the step gives a message to the send peer."""
+        """True if the step gives a message to the send peer."""
         return self in (Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 
     @property
     def adds(self) -> bool:
-        """Whether the step adds the message that it takes to a local operand."""
+        """True if the step adds the message that it takes to a local operand."""
         return self in (Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 
 

@@ -21,7 +21,7 @@ from taccl_py.runtimes import MAX_COUNT, Runtime
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What an attempt may decide otherwise than the one before.
+    """Decisions of an attempt, which a later one may change.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class ProgramRevision:
 
     @cached_property
     def fifos(self) -> Fifos:
-        """What decides whether it comes to its end."""
+        """Deadlock check with connections of limited capacity."""
         return Fifos(self.drafts, self.dependencies.waits, self.transfers)
 
 

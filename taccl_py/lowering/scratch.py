@@ -135,7 +135,7 @@ def _block(group: list[_ScratchAccess]) -> _ScratchBlock:
 
 
 def _is_read_later(access: _ScratchAccess, group: list[_ScratchAccess]) -> bool:
-    """Whether what it writes is read by others, so that who waits for them has waited for it."""
+    """True if later steps read what the step writes, so that a step that waits for these has waited for it."""
     return access.writes and any(
         not other.writes
         and other.order > access.order

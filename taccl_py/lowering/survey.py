@@ -1,4 +1,4 @@
-"""What each message means for its two ranks: where it is sent from, how it is taken in, what must be copied before.
+"""Survey of messages: where each is sent from, how it is taken in, what must be copied before.
 
 A rank's own contribution lies in its input; everything else that it holds lies in the chunk's *home* (output or scratch,
 `taccl_py.lowering.homes`). A message of own contributions alone goes straight from the input if they are neighbours
@@ -81,7 +81,7 @@ class MessageEnd:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """What placing has to respect.
+    """Rules that placing has to respect.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class PlacementRules:
     seams: frozenset[int] = frozenset()
 
     def counts(self, rank: int) -> bool:
-        """Whether all that a rank sends and gets is in the schedule."""
+        """True if the schedule holds all messages that a rank sends and receives."""
         return self.subject is None or rank == self.subject
 
 
@@ -135,7 +135,7 @@ class Survey:
 
 
 def spans_seam(first: Address, count: int, seams: frozenset[int]) -> bool:
-    """Whether there is a seam between chunks that follow each other from an address on."""
+    """True if there is a seam between chunks that follow each other from an address on."""
     if first.buffer is Buffer.SCRATCH or not seams:
         return False
     return any(offset in seams for offset in range(first.offset, first.offset + count - 1))
@@ -258,7 +258,7 @@ class _Surveyor:
                 self.last_arrival[rank][chunk] = index
 
     def _straight(self, rank: int, chunks: tuple[int, ...]) -> bool:
-        """Whether the chunks are own contributions, untouched so far, that lie one after the other in the input."""
+        """True if the chunks are own contributions, untouched so far, that lie one after the other in the input."""
         arrived = self.last_arrival[rank]
         if chunks[0] in arrived:
             return False
@@ -301,7 +301,7 @@ class _Surveyor:
         return MessageHandling.ADD_ARRIVED
 
     def _together(self, rank: int, chunks: tuple[int, ...]) -> bool:
-        """Whether the schedule keeps the chunks one after the other."""
+        """True if the schedule keeps the chunks one after the other."""
         places = [self._schedule.address(chunk, rank) for chunk in chunks]
         first = places[0]
         return (first is None or not spans_seam(first, len(chunks), self._rules.seams)) and all(
@@ -310,7 +310,7 @@ class _Surveyor:
         )
 
     def _own_apart(self, rank: int, chunks: tuple[int, ...]) -> bool:
-        """Whether what arrives may be stored at home before the own contribution is added to it.
+        """True if an arriving message may be stored at home before the own contribution is added to it.
 
         The home must be other memory than the input. A sum in the output must have one writer: runtimes without fused
         steps do not promise that a threadblock sees what another one has just written there when it reads it with `re`.

@@ -46,18 +46,18 @@ class UnfinishedThreadblock:
 
     @property
     def is_local(self) -> bool:
-        """Whether it has no peers."""
+        """True if the threadblock has no peers."""
         return self.recv_peer == NONE and self.send_peer == NONE
 
     @property
     def is_joined(self) -> bool:
-        """Whether it has both peers."""
+        """True if the threadblock has both peers."""
         return self.recv_peer != NONE and self.send_peer != NONE
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadblockRules:
-    """What threadblocks depend on.
+    """Limits and choices on which threadblocks depend.
 
     Attributes
     ----------
@@ -295,7 +295,7 @@ class _Joiner:
         )
 
     def _may_pass(self, arrival: RankAction, send: RankAction) -> bool:
-        """Whether one step may do both: it ends only when the message has left, and others may need the data before."""
+        """True if one step may do both: it ends only when the message has left, and others may need the data before."""
         if arrival.arrives == NONE or arrival.leaves != NONE:
             return False
         left_us = send.ready_us + send.busy_us

@@ -19,7 +19,7 @@ HUB = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Post:
-    """What a threadblock is there for: the peer that it puts to (or `HUB`), of which instance, and which part of that."""
+    """Role of a threadblock: the peer that it puts to (or `HUB`), of which instance, and which part of that."""
 
     rank: int
     peer: int

@@ -128,7 +128,7 @@ class _RankInstance:
 
     @property
     def is_owner(self) -> bool:
-        """Whether it cares for any."""
+        """True if the rank cares for a part."""
         return self.part < self.site.owners
 
     def peers(self, role: int) -> list[Post]:
@@ -136,11 +136,11 @@ class _RankInstance:
         return [Post(rank, role, self.instance) for rank in self.site.nodes[self.node] if rank != self.rank]
 
     def busy(self, role: int) -> list[Post]:
-        """Those of the others that care for a part."""
+        """Threadblocks of the other ranks of this node that care for a part."""
         return [post for post in self.peers(role) if self._beside(post).is_owner]
 
     def idle(self) -> list[Post]:
-        """Those of the others that do not, of the one role that these have."""
+        """Threadblocks of the other ranks that care for none; these have one role only."""
         return [post for post in self.peers(_FIRST) if not self._beside(post).is_owner]
 
     def _beside(self, post: Post) -> _RankInstance:
@@ -224,7 +224,7 @@ def _part_as_friends(script: Script, place: _RankInstance, role: int) -> None:
 
 
 def _look_on(script: Script, place: _RankInstance, greeted: int, last: int) -> None:
-    """What a rank does that cares for no part: say that it has begun, and wait until all is stored at it."""
+    """Write the block of a rank that cares for no part: it signals that it has begun, and waits until all is stored at it."""
     post = place.post(_FIRST)
     script.tell(post, "rlxsignal", place.busy(greeted))
     script.tell(post, "wait", place.busy(last))
@@ -256,7 +256,7 @@ class _SumLayout:
         return CellRange(Buffer.SCRATCH, area * self.share + number * self.parts, self.parts)
 
     def part_of(self, cells: CellRange, node: int) -> CellRange:
-        """What a node adds up of some cells."""
+        """Part of some cells that a node adds up."""
         return cells.part(node if self.parts > 1 else 0, 1)
 
     def received(self, place: _RankInstance, number: int, sender: int) -> CellRange:
@@ -388,7 +388,7 @@ def _give_share(script: Script, place: _RankInstance) -> None:
 
 
 def _pass_on(script: Script, place: _RankInstance, root: int) -> None:
-    """What a rank does with its part: in the root's node it comes from the root, elsewhere along the rail."""
+    """Write the blocks of a rank that passes on its part: in the root's node it comes from the root, elsewhere along the rail."""
     start = next(node for node, ranks in enumerate(place.site.nodes) if root in ranks)
     steps = (place.node - start) % len(place.site.nodes)  # nodes are visited in order from the root's
     if place.site.rails is NodeRails.DIRECT:

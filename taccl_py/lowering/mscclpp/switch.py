@@ -52,7 +52,7 @@ class SwitchCut:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is done on one node; `owners` are those who let the switch store something, each a part of an AllReduce."""
+    """Work on one node; `owners` are the ranks that let the switch store something, each a part of an AllReduce."""
 
     collective: Collective
     owners: tuple[int, ...]
@@ -124,7 +124,7 @@ def serving_switches(topology: Topology, kind: Kind, ranks: Sequence[int]) -> li
 
 
 def needs_rails(schedule: Schedule) -> bool:
-    """Whether switches serve nodes, and not all ranks at once.
+    """True if switches serve nodes, and not all ranks at once.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def needs_rails(schedule: Schedule) -> bool:
 
 
 def _write_block(script: Script, work: _Work, post: Post) -> None:
-    """What a rank does in one instance: the ranks that store are greeted by all others, and tell them when they are done."""
+    """Write the block of a rank in one instance: all others signal the ranks that store, and these signal when they are done."""
     others = [Post(rank, post.peer, post.instance) for rank in range(work.collective.num_ranks) if rank != post.rank]
     storing = [other for other in others if other.rank in work.owners]
     served = others if post.rank in work.owners else []

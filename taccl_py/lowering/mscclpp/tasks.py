@@ -200,7 +200,7 @@ def _scratch_cells(tasks: tuple[BlockTask, ...], num_ranks: int) -> tuple[int, .
 
 
 def touch(one: CellRange, other: CellRange) -> bool:
-    """Whether two runs of cells of one rank have a cell in common."""
+    """True if two runs of cells of one rank have a cell in common."""
     return one.buffer is other.buffer and one.first < other.end and other.first < one.end
 
 
