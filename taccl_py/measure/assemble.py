@@ -24,7 +24,7 @@ ASSUMED = (
 
 
 class Grouping(StrEnum):
-    """What shares one fit."""
+    """Links that share one fit."""
 
     PAIR = "pair"
     CLASS = "class"

@@ -251,7 +251,7 @@ class PortSearch:
                     left.pop((side, pair), None)
 
     def _unexplained(self, group: Sequence[MeasuredFlow]) -> bool:
-        """Whether some flow of a group takes longer than alone and than its known ports explain."""
+        """True if some flow of a group takes longer than alone and than its known ports explain."""
         late = self._lateness(group, EXPECTED_MESSAGES)
         if late <= self._slower or late > self._slower * (1 + 1 / EXPECTED_MESSAGES):
             return late > self._slower
@@ -259,7 +259,7 @@ class PortSearch:
         return self._lateness(group, _SURE_MESSAGES) > self._slower
 
     def _is_sure(self, group: Sequence[MeasuredFlow]) -> bool:
-        """Whether a smallest set that was found late among many, of which chance makes some late, is so in other experiments too.
+        """True if a smallest set that was late among many, some of them by chance, is late in other experiments too.
 
         One flow of many is always late by chance, so they must also be late on average: in a smallest set none is without need.
         """
@@ -330,7 +330,7 @@ class PortSearch:
         wide: set[int] | None = None,
         exists: set[MeasuredFlow] | None = None,
     ) -> bool:
-        """Whether sets with a new rank take longer than known ports explain: one of `variants`, or all dealt-out ones."""
+        """True if sets with a new rank take longer than known ports explain: one of `variants`, or all dealt-out ones."""
         clean = [variant for variant in variants if self._is_clean(variant)]
         if clean or rank is None or wide is None or exists is None:
             return bool(clean) and self._unexplained(clean[0])
@@ -339,7 +339,7 @@ class PortSearch:
         return bool(picked) and all(self._unexplained(variant) for variant in picked)
 
     def _is_clean(self, group: Sequence[MeasuredFlow]) -> bool:
-        """Whether known ports do not slow a group."""
+        """True if known ports do not slow a group."""
         megabytes = self._large_bytes / BYTES_PER_MB
         alone = [EXPECTED_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
         return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
@@ -385,7 +385,7 @@ def _message_us(cost: AlphaBeta, megabytes: float) -> float:
 
 
 def _is_matching(links: Sequence[MeasuredFlow]) -> bool:
-    """Whether senders and receivers are all different."""
+    """True if senders and receivers are all different."""
     return len({flow.src for flow in links}) == len(links) == len({flow.dst for flow in links})
 
 

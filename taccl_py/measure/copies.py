@@ -29,17 +29,17 @@ _TRANSFER_BENCH_ROW = re.compile(r"^\s*(CPU|GPU)\s+([0-9]+)\s*(?:->)?\s+(.*)$")
 
 
 def is_p2p(lines: Sequence[str]) -> bool:
-    """Whether lines are what CUDA's p2pBandwidthLatencyTest printed."""
+    """True if lines are what CUDA's p2pBandwidthLatencyTest printed."""
     return any(_P2P_RATES.match(line) for line in lines)
 
 
 def is_nvbandwidth(lines: Sequence[str]) -> bool:
-    """Whether lines are what nvbandwidth printed."""
+    """True if lines are what nvbandwidth printed."""
     return any(_NVBANDWIDTH.match(line) or _NVBANDWIDTH_COPIES.match(line) for line in lines)
 
 
 def is_transfer_bench(lines: Sequence[str]) -> bool:
-    """Whether lines are what the preset p2p of TransferBench printed."""
+    """True if lines are what the preset p2p of TransferBench printed."""
     return any(_TRANSFER_BENCH.match(line) for line in lines)
 
 

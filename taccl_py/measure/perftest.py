@@ -18,7 +18,7 @@ _UNITS = {"gb": 125.0, "mb": (1 << 20) / 1e6, "mib": (1 << 20) / 1e6}
 
 
 def is_perftest(lines: Sequence[str]) -> bool:
-    """Whether lines are what a program of perftest printed."""
+    """True if lines are what a program of perftest printed."""
     return any(_TITLE.match(line) for line in lines) and any(_COLUMNS.match(line) for line in lines)
 
 

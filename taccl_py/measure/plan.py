@@ -19,7 +19,7 @@ _PROBE_BYTES, _PROBE_MESSAGES = 1_048_576, 8
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What a profile takes.
+    """Effort of a profile.
 
     Attributes
     ----------

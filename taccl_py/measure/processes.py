@@ -83,7 +83,7 @@ class LaunchedProcesses(ABC):
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """What all processes are to do.
+    """Order to all processes.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class EndedProcesses:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentPart:
-    """What one rank tells of an experiment.
+    """Report of one rank on an experiment.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ class ProcessBench(ABC):
 
     @abstractmethod
     def _collect(self, own: ExperimentPart) -> list[ExperimentPart]:
-        """What all ranks report; for rank 0."""
+        """Reports of all ranks; for rank 0."""
 
     @abstractmethod
     def _report(self, own: ExperimentPart) -> None:

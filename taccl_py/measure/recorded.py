@@ -128,7 +128,7 @@ class _Inference:
         ]
 
     def _contradicted(self, links: frozenset[MeasuredFlow]) -> bool:
-        """Whether some group was faster than it could be if these flows shared a port."""
+        """True if some group was faster than it could be if these flows shared a port."""
         (port,) = self._found([links])
         for group in self._concerned(links):
             last = max(one.time_us for one in group.samples if MeasuredFlow(one.src, one.dst) in links)

@@ -99,7 +99,7 @@ class TorchProcesses(LaunchedProcesses):
 
 
 class TorchBench(ProcessBench):
-    """What is the same with every backend."""
+    """Common part of the benches of all backends."""
 
     def __init__(self, job: TorchProcesses, device: Any, throttle: Throttle | None = None) -> None:
         self._job = job
