@@ -332,7 +332,7 @@ def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
 
 
 def range_demand(request: Request, sizes: SizeRange) -> Demand:
-    """What is asked for, at the largest size of a range.
+    """Demand at the largest size of a range.
 
     Raises
     ------
@@ -469,7 +469,7 @@ def _lower_from(
 
 
 def _divisor(variant: SizedCandidate, options: LoweringOptions) -> int:
-    """What a size, as nccl-tests counts it, has to be a multiple of for the runtime to take the program."""
+    """Number that must divide a size, as nccl-tests counts it, for the runtime to take the program."""
     return math.ceil(variant.lowered.program.num_chunks_per_loop / bytes_per_byte(variant.candidate.schedule, options))
 
 
@@ -515,7 +515,7 @@ def _lowered_anew(
 
 
 def _no_slower(one: PortfolioFile, other: PortfolioFile, options: LoweringOptions) -> bool:
-    """Whether one program is nowhere slower than another, as far as the ends of their range tell."""
+    """True if one program is nowhere slower than another, as far as the ends of their range tell."""
     for size in (other.min_bytes, other.max_bytes):
         schedule = at_size(other.schedule, size)
         times = [replay_at(m.lowered.program, schedule, options.runtime, m.instances) for m in (one, other)]

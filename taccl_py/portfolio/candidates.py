@@ -181,7 +181,7 @@ class _Candidates:
                     self.candidates.append(new)
 
     def is_hopeless(self, run: EngineRun) -> bool:
-        """Whether the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""
+        """True if the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""
         size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
         below = max((other for other in times_us if other < size), default=0.0)
         above = min((other for other in times_us if other > size), default=math.inf)
@@ -194,7 +194,7 @@ class _Candidates:
 
 
 def _makes_needless(one: CostCurve, other: CostCurve) -> bool:
-    """Whether one algorithm is clearly faster than another at every size, or as fast: both curves are straight between breakpoints."""
+    """True if one algorithm is clearly faster than another, or as fast, at every size: curves are straight between breakpoints."""
     borders = {one.min_bytes, one.max_bytes, *(p.from_bytes for c in (one, other) for p in c.pieces)}
     ratios = [one.time_us(size) / other.time_us(size) for size in borders]
     return max(ratios) <= 1 / (1 + _NEAR) or all(abs(ratio - 1) <= 1e-9 for ratio in ratios)

@@ -99,7 +99,7 @@ def _resolved(folder: Path) -> Path:
 
 
 def _may_be_moved(folder: Path) -> bool:
-    """Whether a directory holds algorithm files and nothing that is not to be copied: no folder but that of our notes."""
+    """True if a directory holds algorithm files and nothing that must not be copied: no folder but that of our notes."""
     if not folder.exists():
         return True
     if folder.is_mount():

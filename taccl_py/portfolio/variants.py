@@ -69,7 +69,7 @@ class SizedCandidate:
         return self.curve.time_us(self.at_bytes) / self.candidate.curve.time_us(self.at_bytes)
 
     def is_made_for(self, size: int, *, own: bool) -> bool:
-        """Whether it is likely that the candidate's program for a size is no faster, or not worth the time to find out.
+        """True if the candidate's program for a size is probably no faster, or not worth the time to find out.
 
         Of a candidate's own size, for which it was found, only a program that keeps the schedule's promise tells that.
         """
@@ -179,7 +179,7 @@ class _Tries:
         return None
 
     def batches(self) -> Iterator[list[_UnloweredVariant]]:
-        """Those that are lowered next, a few at once; what has become of these is known when the next ones are asked for."""
+        """Variants to lower next, a few at once; results of these are known when the next ones are asked for."""
         chosen: dict[int, _UnloweredVariant] = {}
         for size in self._sizes:
             candidate = self.next_at(size)
