@@ -95,7 +95,7 @@ def sweep_figure(sweep: SizeSweep) -> Any:
 
 
 def bound_name(sweep: SizeSweep) -> str:
-    """What a legend calls the bound on links and ports."""
+    """Name of the bound on links and ports in a legend."""
     return "bound, links and ports alone" if sweep.runtime_bounds else "lower bound, any algorithm"
 
 

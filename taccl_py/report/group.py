@@ -67,7 +67,7 @@ def _roots(roots: Sequence[int]) -> str:
 
 
 def part_record(rank: int, sent: Sequence[Message], received: Sequence[Message]) -> dict[str, Any]:
-    """What one rank does: the messages that it sends and receives, in order of time."""
+    """Record of one rank: the messages that it sends and receives, in order of time."""
     return {
         "rank": rank,
         "sends": [_message(message) for message in sent],

@@ -1,4 +1,4 @@
-"""What a report is about: schedules with their programs, and how they do at every size."""
+"""Items of a report: schedules with their programs, and how they do at every size."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _runtime_cells(item: Item) -> list[str]:
 
 
 def model_words(items: Sequence[Item]) -> str:
-    """What the times of a report are of."""
+    """Sentence on what the times of a report include."""
     plain = "of links and ports alone (runtime profile neutral), without launch, protocols and threadblocks"
     facts = [item.portfolio.runtime if item.portfolio else item.runtime for item in items]
     profiles = sorted({one.title for one in facts if one is not None and one.points})

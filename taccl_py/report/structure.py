@@ -1,4 +1,4 @@
-"""What algorithm a program is: the trees along which its chunks travel, and whether they are rings, chains or direct sends.
+"""Structure of a program: the trees along which its chunks travel; rings, chains or direct sends.
 
 A program is executed with symbols in place of data. What travels of one chunk of the input makes a tree: away from the rank that
 has it, or, while contributions are being added up, towards the rank where the sum becomes complete. Trees of a chunk that pass
@@ -281,7 +281,7 @@ class _TreeTracer:
             yield self._first(rank, place) if found is None else found
 
     def _first(self, rank: int, place: tuple[int, Buffer, int]) -> _Symbol | None:
-        """What a cell holds before anybody has written it: input, or nothing."""
+        """Symbol that a cell holds before anybody has written it: input, or nothing."""
         _, buffer, offset = place
         if self._is_gathered_in_place:
             offset -= rank * self._share

@@ -1,4 +1,4 @@
-"""What a schedule or a program does, as a JSON record, as tables, and as a small timeline in characters."""
+"""Views of a schedule or a program: a JSON record, tables, and a small timeline in characters."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _steps(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
-    """What crosses every link and port that is used, the busiest first."""
+    """Traffic on every link and port that is used, the busiest first."""
     messages: Counter[int] = Counter()
     size_bytes: Counter[int] = Counter()
     busy_us: dict[int, float] = {}
