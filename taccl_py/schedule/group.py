@@ -177,12 +177,12 @@ class GroupSchedule:
         return tuple(self._translations.carried(self.root_of(rank), rank, everyone).tolist())
 
     def stay_neighbours(self, first: int, last: int) -> bool:
-        """Whether ranks that follow each other do so wherever a translation takes them."""
+        """True if ranks that follow each other do so under every translation."""
         return bool(self._followed[first:last].all())
 
     @cached_property
     def _followed(self) -> NDArray[np.bool_]:
-        """Whether every translation takes a rank and the next one to neighbours in the same order."""
+        """Mask of the ranks that every translation takes, with the next rank, to neighbours in the same order."""
         role = self._translations.role
         torn = np.zeros(len(role), dtype=np.bool_)
         torn[-1] = True

@@ -37,7 +37,7 @@ _Flow = tuple[int, int, int, int, int]  # epoch, chunk, its source, from, to
 
 
 def is_teccl_schedule(text: str) -> bool:
-    """Whether a text is a schedule that TE-CCL wrote."""
+    """True if a text is a schedule that TE-CCL wrote."""
     return text.lstrip()[:1] == "{" and any(f'"{key}"' in text for key in (_FLOWS, *_PATHS))
 
 

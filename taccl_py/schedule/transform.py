@@ -42,7 +42,7 @@ def backwards(schedule: Schedule, topology: Topology) -> list[UntimedMessage]:
 
 
 def is_reversible(topology: Topology, chunk_bytes: float) -> bool:
-    """Whether schedules of single chunks can be run backwards at the mirrored times.
+    """True if schedules of single chunks can be run backwards at the mirrored times.
 
     A message occupies its ports from its start. Backwards it would have to from its end, which is the same but for a shift if
     all that shares a port arrives equally long after it has left the port.
