@@ -117,7 +117,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What was decided in one moment: the requests that start, and when to ask again."""
+    """Decisions of one moment: the requests that start, and when to ask again."""
 
     grants: tuple[Grant, ...]
     alarms: tuple[Alarm, ...]
@@ -197,7 +197,7 @@ class Arbiter:
             heapq.heappush(self._filed[resource], promoted)
 
     def _has_filed(self, resource: int) -> bool:
-        """Whether somebody waits for a resource; drops outdated entries from the front of its queue."""
+        """True if a request waits for a resource; drops outdated entries from the front of its queue."""
         queue = self._filed[resource]
         while queue and self._waiting.get(queue[0].owner, (None, -1)) != (queue[0], resource):
             heapq.heappop(queue)
@@ -245,7 +245,7 @@ class Arbiter:
 
 @dataclass(frozen=True, slots=True)
 class RequestCost:
-    """What a request asks of a resource.
+    """Cost of a request on a resource.
 
     Attributes
     ----------

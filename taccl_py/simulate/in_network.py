@@ -1,4 +1,4 @@
-"""What a switch does for a plan, as loads of ports.
+"""Loads of ports by the operations that a plan has switches do.
 
 A multicast (``gstore``) leaves its sender once and enters every rank of its group once, the sender too if it is one of them. A sum
 (``glres``) leaves every rank that is loaded from, enters the rank that asked for it, leaves that again and enters every rank where
@@ -21,7 +21,7 @@ BY_SWITCH = frozenset({"glres", "gstore"})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Errand:
-    """What a switch is asked to do: by whom, the ranks whose cells it adds up (none: a multicast), those where it stores."""
+    """Operation of a switch: rank that asks for it, ranks whose cells are added up (none: a multicast), ranks where it stores."""
 
     rank: int
     summed: tuple[int, ...]

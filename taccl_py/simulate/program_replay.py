@@ -76,7 +76,7 @@ def replay_program(
 
 
 class _ReplayPhase(IntEnum):
-    """What a threadblock does about its present step."""
+    """Phase of a threadblock in its present step."""
 
     DEPENDENCY = 0
     RECEIVE = 1

@@ -182,7 +182,7 @@ class _Structure:
 
 @dataclass(frozen=True, slots=True)
 class _ReplayCase:
-    """What one replay is for: bytes of a chunk in an iteration, copies side by side, usable shares, limits of NICs and GPUs."""
+    """Setting of one replay: bytes of a chunk in an iteration, copies side by side, usable parts of bandwidth, limits of NICs and GPUs."""
 
     costs: ProtocolCosts
     cell_bytes: float
@@ -403,7 +403,7 @@ class _Nature:
 
 
 def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[ShapeLoad, ...]:
-    """What a message asks of each of its resources, and of its GPU where it stays inside the node."""
+    """Loads of a message on each of its resources, and on its GPU where it stays inside the node."""
     costs = topology.resource_cost
     loads = [
         ShapeLoad(each, *costs[each], nature.far[each], nature.serial[each], parallel)
@@ -454,7 +454,7 @@ def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: S
 
 
 def _fuses(step: Step, following: Step) -> bool:
-    """Whether the parser of the runtimes fuses two sums that follow each other."""
+    """True if the parser of the runtimes fuses two sums that follow each other."""
     return (
         following.op is Op.REDUCE
         and following.dst == step.dst

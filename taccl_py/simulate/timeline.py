@@ -43,7 +43,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class SwitchWork:
-    """What a switch did for a threadblock.
+    """Work of a switch for a threadblock.
 
     Attributes
     ----------
