@@ -18,7 +18,7 @@ from taccl_py.topology.model import Topology
 
 
 class Strategy(StrEnum):
-    """What an engine should do with the links of a node besides finishing early."""
+    """Preference of an engine among links of a node, besides finishing early."""
 
     NONE = "none"
     SWITCH = "switch"  # follow the policy of each switch
@@ -49,7 +49,7 @@ def machine_name(topology_name: str) -> str:
 
 
 def is_machine(topology_name: str, wanted: str) -> bool:
-    """Whether a topology's name (``ndv2-x2``, ``torus-4x4``) is that of a machine (``ndv2``, ``torus:4x4``)."""
+    """True if a topology's name (``ndv2-x2``, ``torus-4x4``) is that of a machine (``ndv2``, ``torus:4x4``)."""
     return topology_name == wanted or machine_name(topology_name) == wanted.replace(":", "-")
 
 
@@ -186,7 +186,7 @@ class Sketch:
                 )
 
     def connected(self, sender: int, receiver: int) -> bool:
-        """Whether the sketch lets local rank `sender` send to local rank `receiver` of another node."""
+        """True if the sketch lets local rank `sender` send to local rank `receiver` of another node."""
         if self.connections is None or self.connections == FULLY_CONNECTED:
             return True
         if isinstance(self.connections, str):
