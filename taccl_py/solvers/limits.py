@@ -63,7 +63,7 @@ class Limits:
     ends_at_s: float = math.inf
 
     def __getstate__(self) -> dict[str, Any]:
-        """What crosses to another process, which has a clock and an interrupt of its own."""
+        """State for another process, which has a clock and an interrupt of its own."""
         own = {name: value for name, value in vars(self).items() if name != "stop"}
         return {**own, "ends_at_s": self.ends_at_s - time.monotonic()}
 
@@ -113,7 +113,7 @@ class Limits:
         return Deadline(self)
 
     def countdown(self, *, least_seconds: float = 0.0, grace_seconds: float = 0.0) -> Over:
-        """Whether time is up, counted from now on, or the user wants an end.
+        """Test for the end, counted from now on: true once time is up or the user wants an end.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ def always() -> bool:
 
 
 def until(over: Over, found: Iterable[_T]) -> Iterator[_T]:
-    """What is found before time is over, one at least."""
+    """Items found before time is over, one at least."""
     for each in found:
         yield each
         if over():

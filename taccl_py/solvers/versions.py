@@ -1,4 +1,4 @@
-"""What a result depends on besides what was asked for: the code of this package, and the versions of the solvers."""
+"""Versions on which a result depends beside its request: the code of this package, and the solvers."""
 
 from __future__ import annotations
 
