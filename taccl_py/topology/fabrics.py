@@ -38,7 +38,7 @@ _GBPS_US_PER_MB = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What a machine of one node consists of: ranks, links, switches, ports and symmetry."""
+    """Parts of a machine of one node: ranks, links, switches, ports and symmetry."""
 
     num_ranks: int
     links: tuple[NodeLink, ...] = ()

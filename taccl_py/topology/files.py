@@ -40,7 +40,7 @@ _GPU = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 def is_taccl_profile(value: Any) -> bool:
-    """Whether a JSON value is a topology profile of TACCL (for `taccl_py.topology.taccl_profile`), not one of our files."""
+    """True if a JSON value is a topology profile of TACCL (for `taccl_py.topology.taccl_profile`), not one of our files."""
     return isinstance(value, dict) and "gpus_per_node" in value and "format" not in value
 
 

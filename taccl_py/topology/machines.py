@@ -101,7 +101,7 @@ def formulas_of_gpu(gpu: str) -> tuple[str, ...]:
 
 
 def is_formula(text: str) -> bool:
-    """Whether the text is meant as a formula (a word, a colon, no path separator), right or wrong."""
+    """True if the text is meant as a formula (a word, a colon, no path separator), right or wrong."""
     return _LOOKS_LIKE_FORMULA.fullmatch(text) is not None
 
 

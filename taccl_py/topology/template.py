@@ -153,7 +153,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What joins the nodes.
+    """Network between the nodes.
 
     Attributes
     ----------
@@ -359,7 +359,7 @@ def repeat_symmetry(local: tuple[tuple[int, ...], ...], num_ranks: int, nodes: i
 
 
 def _keeps_nics(template: NodeTemplate, image: tuple[int, ...]) -> bool:
-    """Whether renaming local rank r to ``image[r]`` makes each NIC, with what lies before it, one of the NICs."""
+    """True if renaming local rank r to ``image[r]`` makes each NIC, with what lies before it, one of the NICs."""
     cost_of = {port.name: port.cost for port in template.ports}
     new_name: dict[str, str] = {}
     taken: set[int] = set()
