@@ -74,7 +74,7 @@ def _check_group(schedule: GroupSchedule) -> Iterable[Violation]:
 
 
 def _check_free(schedule: GroupSchedule, label: IntArray, roots: Sequence[int]) -> Iterable[Violation]:
-    """Whether elements that take rank 0 to the same rank are the same: they take all other roots to the same ranks too.
+    """Check that elements that take rank 0 to the same rank are the same: they take all other roots to the same ranks too.
 
     As there are then as many elements as there are ranks that rank 0 is taken to, and every other root is taken to as many, an element
     that keeps a rank in place, and by commuting all that it can be taken to, is one of those that keep rank 0 in place.
@@ -235,7 +235,7 @@ def _check_data(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[Viola
 
 
 def _check_chunk(schedule: GroupSchedule, messages: list[tuple[int, Message]], root: int) -> Iterable[Violation]:
-    """What is done with one chunk of a collective in which everyone wants, or sums, everything."""
+    """Violations in one chunk's messages, of a collective in which everyone wants, or sums, everything."""
     kind = schedule.kind
     sums = [(number, message) for number, message in messages if message.reduce]
     copies = [(number, message) for number, message in messages if not message.reduce]

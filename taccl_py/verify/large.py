@@ -40,7 +40,7 @@ BoolArray = NDArray[np.bool_]
 
 
 def is_for_large(schedule: Schedule) -> bool:
-    """Whether a schedule is so large that it has to be verified here, and of a sort that can be."""
+    """True if a schedule is so large that it has to be verified here, and of a kind that can be."""
     if schedule.collective.kind not in KINDS or any(schedule.scratch):
         return False
     return sum(len(message.chunks) for message in schedule.messages) > LARGE

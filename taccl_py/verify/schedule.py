@@ -284,7 +284,7 @@ class _ChunkPlaces:
 
 
 def _are_neighbours(places: list[Address | None]) -> bool:
-    """Whether the places follow each other in one buffer; a place that does not exist is the matter of other rules."""
+    """True if the places follow each other in one buffer; other rules report a place that does not exist."""
     known = [place for place in places if place is not None]
     if len(known) < len(places) or not known:
         return True

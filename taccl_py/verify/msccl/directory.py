@@ -52,7 +52,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryVerdict:
-    """What the verifier says of a directory.
+    """Verdict on a directory.
 
     Attributes
     ----------

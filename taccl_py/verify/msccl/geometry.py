@@ -77,7 +77,7 @@ class BufferPlacement:
 
 
 def divides_among_ranks(kind: Kind | None, custom: bool) -> bool:
-    """Whether nchunksperloop counts all ranks' shares and so must be a multiple of the number of ranks."""
+    """True if nchunksperloop counts all ranks' shards and so must be a multiple of the number of ranks."""
     return kind in _PER_RANK or (custom and kind in (Kind.GATHER, Kind.SCATTER))
 
 

@@ -80,7 +80,7 @@ class FileImages:
 
     @cached_property
     def wires(self) -> Wires:
-        """What the roots' connections are called."""
+        """Names of the roots' connections."""
         inverse = np.argsort(self.to, axis=1)
         roots = int(self.root.max()) + 1
         return Wires(self.root.tolist(), inverse[:, :roots].tolist())
@@ -131,7 +131,7 @@ def _read(text: str, runtime: Runtime) -> AlgoElement | None:
 def _permutations(
     parts: Sequence[str], geometry: BufferLengths, is_read: Callable[[str], bool]
 ) -> tuple[list[IntArray], list[int]]:
-    """What ranks are called in every rank's program, and whose image that is; nothing if too many are images of no other rank's."""
+    """New names of the ranks in every rank's program, and whose image that is; nothing if too many are images of no other rank's."""
     patterns: list[_Pattern] = []
     to: list[IntArray] = []
     root: list[int] = []
@@ -165,7 +165,7 @@ def _unit(geometry: BufferLengths) -> int:
 
 
 def _may_have_images(geometry: BufferLengths, num_ranks: int) -> bool:
-    """Whether images can be told: of each rank, and each rank's share, which is of whole chunks."""
+    """True if images can be recognized: shards are of whole chunks, one for each rank."""
     whole = max(geometry.input_chunks, geometry.output_chunks)
     if geometry.kind is None or geometry.kind in ROOTED or geometry.num_ranks != num_ranks or whole % num_ranks:
         return False
@@ -261,7 +261,7 @@ def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
 
 
 def _fits_together(gpu: Gpu, images: FileImages) -> bool:
-    """Whether the image of what each peer of a root is the image of is the image of where that peer goes."""
+    """True if renaming the ranks of a root's program is consistent: the image of each peer's root is the root's image of that peer."""
     to, root = images.to, images.root
     rows = np.flatnonzero(root == gpu.id)
     peers = sorted({peer for tb in gpu.threadblocks for peer in (tb.send_peer, tb.recv_peer) if peer >= 0})

@@ -93,7 +93,7 @@ class Contents:
             self._fill_input(rank, region)
 
     def value(self, rank: int, offset: int) -> int:
-        """What input cell `offset` of a rank holds at the start."""
+        """Value of input cell `offset` of a rank at the start."""
         shared = self.setting.geometry.kind in COMBINING
         chunk = offset if shared else rank * self.setting.geometry.input_chunks + offset
         return chunk << self.num_ranks | 1 << rank
@@ -148,7 +148,7 @@ class Contents:
             queues[operation.outbound].append(values)
 
     def arrived(self, connection: int, values: list[int]) -> list[int]:  # noqa: ARG002
-        """What the receiver makes of a message: the values that were sent, as all ranks are there."""
+        """Values of a message at its receiver: those that were sent, as all ranks are there."""
         return values
 
     def read(self, gpu: int, address: Address, count: int, where: str) -> list[int]:
