@@ -352,7 +352,7 @@ def _rings(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[Algo
 
 
 def _trees(machine: NcclMachine, size_bytes: float) -> Iterator[AlgorithmRun]:
-    """Chains inside nodes, and two trees over them, up and down; a node of two sends half of each way."""
+    """Chains inside nodes, and two trees over them, up and down; a node of two sends half in each direction."""
     n, nodes = machine.num_ranks, machine.num_nodes
     if n == 1:
         return

@@ -113,13 +113,13 @@ def _timed(plan: OrderedRouting, joined: frozenset[int]) -> HopTimes | None:
         for before, h in pairwise(hops):
             if group[h] != group[before]:
                 waits[group[h]].add(group[before])
-    start_us = _longest_ways(waits, cost_us)
+    start_us = _longest_paths(waits, cost_us)
     if start_us is None:
         return None
     return HopTimes(plan, tuple(start_us[g] for g in group), tuple(start_us[g] + cost_us[g] for g in group))
 
 
-def _longest_ways(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict[int, float] | None:
+def _longest_paths(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict[int, float] | None:
     """When each message starts if it waits for the end of others, or None if there is a cycle."""
     users: dict[int, list[int]] = defaultdict(list)
     for g, before in waits.items():
