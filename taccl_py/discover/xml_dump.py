@@ -31,7 +31,7 @@ from taccl_py.errors import InputError
 from taccl_py.topology.catalog import list_topologies, name_of_file
 from taccl_py.topology.model import Medium
 
-# NCCL's and RCCL's names of ways between two GPUs (``graph/topo.cc``): NVB passes one other GPU.
+# NCCL's and RCCL's names of paths between two GPUs (``graph/topo.cc``): NVB passes one other GPU.
 _NVLINK_PATHS = ("LOC", "NVL", "NVB", "XGMI")
 _PCIE_PATHS = ("C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 _NVSWITCH, _CPU = "0x068000", "0x068001"
@@ -153,7 +153,7 @@ def read_graph_dump(root: Element, path: str) -> Box:
     """Server of a graph dump: links that its channels use, with the rates that the search gave them.
 
     Links that no channel uses are not in it. Of several graphs that use a link the one with the highest rate counts. What joins
-    the GPUs is the worst ``typeintra`` of graphs with channels, NVLink up to a way over one other GPU (``NVB``), as for LL128.
+    the GPUs is the worst ``typeintra`` of graphs with channels, NVLink up to a path over one other GPU (``NVB``), as for LL128.
 
     Parameters
     ----------
