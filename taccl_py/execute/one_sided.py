@@ -290,7 +290,7 @@ class _GpuReader:
 
 
 def _require_switches(fields: Fields, name: str) -> None:
-    """Refuse operands of a switch where the runtime would look for a rank's own buffer, and the other way round."""
+    """Refuse operands of a switch where the runtime would look for a rank's own buffer, and the reverse."""
     for field, users in (("src_buff", ("glres",)), ("dst_buff", ("glres", "gstore"))):
         for one in fields.objects(field, []):
             if one.has("switch_channel_id") != (name in users):

@@ -21,11 +21,11 @@ _HOST, _FLAG = "NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 class MessageWire(Protocol):
-    """How messages travel, and what time their way takes."""
+    """How messages travel, and how long they take."""
 
     @property
     def group(self) -> Any:
-        """Processes among which they travel; None for all, by the way of torch's default."""
+        """Processes among which they travel; None for all, over torch's default group."""
 
     def cells(self, data_type: DataType) -> TorchCells:
         """Return where elements live."""
