@@ -212,7 +212,7 @@ def _scalar_line(value: dict[str, Any]) -> str | None:
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file by way of a temporary file beside it, so that nobody ever sees half of it.
+    """Write a file through a temporary file beside it, so that nobody ever sees half of it.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def _umask() -> int:
 
 
 def _kind(value: Any) -> str:
-    """Name a JSON value the way a user would."""
+    """Name a JSON value as a user would."""
     if value is None:
         return "null"
     if isinstance(value, bool):
