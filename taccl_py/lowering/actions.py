@@ -129,7 +129,7 @@ def cut_actions(actions: tuple[RankAction, ...], messages: tuple[StepTransfer, .
     """Cut every chunk into `instances` cells, and every action into one for each instance and at most `MAX_COUNT` cells.
 
     A message's cells are cut into as many neighbouring parts as there are instances, equal at both ends, so that each
-    part is still one transfer. Local work is cut in the same way.
+    part is still one transfer. Local work is cut likewise.
 
     Parameters
     ----------

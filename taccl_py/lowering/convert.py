@@ -45,7 +45,7 @@ class ConvertOptions:
 
 
 def conversions(file: ForeignFile, runtime: Runtime, placement: CallPlacement | None) -> list[ConvertOptions]:
-    """Ways to read a file, the most useful first.
+    """Readings of a file, the most useful first.
 
     Raises
     ------

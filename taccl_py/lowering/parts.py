@@ -5,7 +5,7 @@ images of its program (`taccl_py.lowering.images`): memory is that of one rank's
 neighbouring chunks apart every rank is lowered by itself. Its peers then decide on their side what they send together and in which
 order; as all ranks do the same the two sides agree, which `find_disagreement` looks at.
 
-All ranks are busy in the same way at the same time, so whatever passes a port out of turn does so everywhere, and the time lost
+All ranks do the same at the same time, so whatever passes a port out of turn does so everywhere, and the time lost
 adds up over the rounds. So where there are ports, each rank keeps the schedule's order of its sends from the outset
 (`taccl_py.lowering.turns`), at the price of fused steps; what it receives then comes in the schedule's order too, as messages to
 one rank have no other reason to overtake each other.

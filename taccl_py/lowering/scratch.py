@@ -107,7 +107,7 @@ def _accesses(
 
 
 def _blocks(accesses: list[_ScratchAccess]) -> Iterator[_ScratchBlock]:
-    """Accesses that overlap, directly or by way of others."""
+    """Accesses that overlap, directly or through others."""
     group: list[_ScratchAccess] = []
     end = 0
     for access in accesses:
