@@ -4,8 +4,8 @@ Stars (all links of a rank out, or in) and matchings (links of different senders
 are run at once and compared with what links alone, and the ports found so far, predict. What takes longer is shrunk to a
 smallest set that still does; its time gives the port's cost, and one experiment for each other rank tells whether it belongs
 too. A port is a set of senders or of receivers with a scope: inside nodes, between nodes, or both. Before that, all links of a
-rank run one way, the other, and both ways at once: where the same processor sends and receives, that takes longer than
-either way, and they all share a port.
+rank run in one direction, the other, and both at once: where the same processor sends and receives, that takes longer than
+either alone, and they all share a port.
 
 A port of several ranks that is as fast as one link of each together slows no matching: it is found in the star of each of them,
 as a port of that rank alone.
@@ -39,7 +39,7 @@ _COST_MESSAGES = 16  # of each flow, when the cost of a port is measured: more, 
 _TIMES_A_PORT = 3  # experiments that tell the cost of a port, at each of two to four sizes
 _OBVIOUSLY = 3.0  # times as much later than what is late, on average, needs no other experiments
 _FAIR = 1.025  # flows that differ by less took turns; one message less is 3 % of those that one cost is measured with
-_DEALS = 3  # ways in which the membership of a sender is tried
+_DEALS = 3  # sets in which the membership of a sender is tried
 _LEAST_SLOWER, _DEVIATIONS = 1.08, 4.0  # times that differ by less, or by fewer deviations, are the same
 
 
@@ -210,18 +210,18 @@ class PortSearch:
             self._ports.append(FoundPort(f"{name} ({again + 1})" if again else name, cost, members))
 
     def _find_processors(self, links: Sequence[MeasuredFlow], word: str) -> None:
-        """Add a port for each rank whose links take longer both ways at once than either way: what sends also receives."""
+        """Add a port for each rank whose links take longer in both directions at once than in either: what sends also receives."""
         for rank in sorted({flow.src for flow in links} & {flow.dst for flow in links}):
             out, into = ([flow for flow in links if side(flow) == rank] for side in (_sender, _receiver))
             counts = (EXPECTED_MESSAGES, _SURE_MESSAGES)
-            if all(self._is_slower_both_ways(out, into, messages) for messages in counts):
+            if all(self._is_slower_together(out, into, messages) for messages in counts):
                 cost = self._cost([*out, *into])
                 self._ports.append(FoundPort(f"{word} {rank} both ways", cost, frozenset([*out, *into])))
 
-    def _is_slower_both_ways(self, out: Sequence[MeasuredFlow], into: Sequence[MeasuredFlow], messages: int) -> bool:
+    def _is_slower_together(self, out: Sequence[MeasuredFlow], into: Sequence[MeasuredFlow], messages: int) -> bool:
         both = self._counted.last_us([*out, *into], self._large_bytes, messages)
-        ways = (self._counted.last_us(way, self._large_bytes, messages) for way in (out, into))
-        return both > self._slower * max(ways)
+        alone_us = (self._counted.last_us(flows, self._large_bytes, messages) for flows in (out, into))
+        return both > self._slower * max(alone_us)
 
     def _cover(self, links: Sequence[MeasuredFlow], word: str) -> None:
         """Run every two senders, and every two receivers, together where no known port hides a new one."""

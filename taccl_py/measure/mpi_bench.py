@@ -36,7 +36,7 @@ _IDLE_SECONDS, _NAP_SECONDS = 2e-4, 1e-4
 
 @dataclass
 class _FlowProgress:
-    """One flow out of this rank: what is left, and the message under way."""
+    """One flow out of this rank: what is left, and the message in flight."""
 
     dst: int
     tag: int

@@ -25,7 +25,7 @@ def is_perftest(lines: Sequence[str]) -> bool:
 def read_perftest(lines: Sequence[str], path: str) -> list[Sample]:
     """Samples from rank 0 to rank 1.
 
-    Latencies are those of a message, half of the way there and back. Bandwidths are of many messages in flight, so the largest size
+    Latencies are those of a message, half of the round trip. Bandwidths are of many messages in flight, so the largest size
     says beta and none says alpha.
 
     Parameters

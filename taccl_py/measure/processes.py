@@ -281,7 +281,7 @@ class Arrival:
         When the flow could send: the start, and then the end of its last message. How late the processes were to notice that
         is no matter of the machine that is emulated.
     due_seconds
-        When the message under way arrives; None until it is asked for.
+        When the message in flight arrives; None until it is asked for.
     late_seconds
         How long after that it was noticed, for the last one that has arrived.
     """
@@ -295,11 +295,11 @@ class Arrival:
 
     @property
     def left_seconds(self) -> float:
-        """How long the message under way still takes; 0 if none is."""
+        """How long the message in flight still takes; 0 if none is."""
         return 0.0 if self.due_seconds is None else max(0.0, self.due_seconds - time.monotonic())
 
     def wait_seconds(self) -> float:
-        """How long the message that has come is still under way; 0 if it has arrived, and then the next one is asked for."""
+        """How long the message that has come is still in flight; 0 if it has arrived, and then the next one is asked for."""
         if self.due_seconds is None:
             passage = self.throttle.send(self.flow, self.size_bytes, self.ready_seconds)
             self.ready_seconds, self.due_seconds = passage.free_seconds, passage.due_seconds

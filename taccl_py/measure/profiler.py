@@ -109,7 +109,7 @@ def profile(counted: Counted, *, all_pairs: bool = False, largest_bytes: int = S
 
 
 class _MachineSurvey:
-    """One way through all stages, and what is known on the way.
+    """One pass through all stages, and its results so far.
 
     Parameters
     ----------

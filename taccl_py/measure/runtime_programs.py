@@ -64,7 +64,7 @@ def ring_allgather(num_ranks: int, channels: int, instances: int, protocol: Prot
                 cell = source * instances + instance
                 steps += [_move(Op.RECV, cell)] if distance else []
                 steps += [_move(Op.SEND, cell)] if distance < num_ranks - 1 else []
-        sends, receives = (any(getattr(step.op, way) for step in steps) for way in ("sends", "receives"))
+        sends, receives = (any(getattr(step.op, direction) for step in steps) for direction in ("sends", "receives"))
         return Threadblock(
             (rank + 1) % num_ranks if sends else -1,
             (rank - 1) % num_ranks if receives else -1,

@@ -57,7 +57,7 @@ class Throttle:
 
     @staticmethod
     def create(topology: Topology, path: Path) -> None:
-        """Make the file, with nothing under way.
+        """Make the file, with nothing in flight.
 
         Parameters
         ----------
