@@ -161,8 +161,8 @@ def _rails(schedule: Schedule) -> tuple[NodeRails, ...]:
 def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterator[_CachedPlan]]:
     """Cuts for each path between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
     failures: list[LoweringError] = []
-    ways = _rails(schedule)
-    for rails in ways:
+    choices = _rails(schedule)
+    for rails in choices:
         cuts = _cuts(schedule, replace(options, rails=rails))
         try:
             first = next(cuts)
@@ -170,7 +170,7 @@ def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterato
             failures.append(error)
         else:
             yield chain([first], cuts)
-    if len(failures) == len(ways):
+    if len(failures) == len(choices):
         raise failures[0]
 
 
