@@ -511,7 +511,7 @@ def _lowered_anew(
             return lower_unverified(schedule, wishes, stopped, reorders=reorders)
         except LoweringError as error:
             failure = error
-    raise failure or ValueError("no way to lower was tried")
+    raise failure or ValueError("no options of lowering were tried")
 
 
 def _no_slower(one: PortfolioFile, other: PortfolioFile, options: LoweringOptions) -> bool:

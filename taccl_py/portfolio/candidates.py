@@ -83,7 +83,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
     Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
     which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these, at the largest
-    one among the first. Where quick engines are of no use is seen on the way.
+    one among the first. The search also shows where quick engines are of no use.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Candidates()

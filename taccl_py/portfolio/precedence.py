@@ -110,10 +110,10 @@ def _without(part: C, other: C) -> list[C]:
 
 def _already_done(offer: SizeClaim, other: SizeClaim, sizes: tuple[int, int]) -> InputError:
     """Error for a file some of whose sizes another one does."""
-    ways = ["give them other sizes with taccl lower"]
-    ways += ["add --replace to take away all that the directory holds"] if other.held else []
+    remedies = ["give them other sizes with taccl lower"]
+    remedies += ["add --replace to take away all that the directory holds"] if other.held else []
     return InputError(
-        f"{offer.kind} from {sizes[0]} to {sizes[1]} bytes is also done by {other.source}; {', '.join(ways)}, or add --trim to "
+        f"{offer.kind} from {sizes[0]} to {sizes[1]} bytes is also done by {other.source}; {', '.join(remedies)}, or add --trim to "
         "keep the one that is named first",
         path=offer.source,
     )
@@ -122,7 +122,7 @@ def _already_done(offer: SizeClaim, other: SizeClaim, sizes: tuple[int, int]) ->
 def _nothing_left(offer: SizeClaim, *, held: bool) -> InputError:
     """Error for a file of whose sizes trimming leaves none: who names a file wants something of it."""
     where = "that the directory holds" if held else "that are named before it"
-    way = "add --replace to take those away" if held else "name it before them"
+    remedy = "add --replace to take those away" if held else "name it before them"
     return InputError(
-        f"is cut to nothing, as all its sizes are done by files {where}; {way}, or leave it out", path=offer.source
+        f"is cut to nothing, as all its sizes are done by files {where}; {remedy}, or leave it out", path=offer.source
     )
