@@ -204,7 +204,7 @@ class _Symbol:
 
 @dataclass(slots=True, eq=False)
 class _TracedBlock:
-    """A threadblock on its way."""
+    """State of a threadblock that is executed."""
 
     rank: int
     record: Threadblock
