@@ -177,20 +177,20 @@ class _ScheduleClock:
         """Send all, of those that could start first always the one with the longest path to go; in which order."""
         waiting = [set(deliveries) for deliveries in self.deliveries]
         users: list[list[int]] = [[] for _ in self.drafts]
-        way_us = [lasting.message_us for lasting in self.lasting]
+        path_us = [lasting.message_us for lasting in self.lasting]
         for i in reversed(self.order):
-            way_us[i] += max((way_us[user] for user in users[i]), default=0.0)
+            path_us[i] += max((path_us[user] for user in users[i]), default=0.0)
             for j in self.deliveries[i]:
                 users[j].append(i)
         ready_us = [0.0] * len(self.drafts)
-        queue = [(0.0, -way_us[i], i) for i in self.order if not waiting[i]]
+        queue = [(0.0, -path_us[i], i) for i in self.order if not waiting[i]]
         heapq.heapify(queue)
         sent = []
         while queue:
-            known, way, i = queue[0]
+            known, priority, i = queue[0]
             start = self.earliest(i, ready_us[i])
             if start > known:  # something else has been sent there meanwhile
-                heapq.heapreplace(queue, (start, way, i))
+                heapq.heapreplace(queue, (start, priority, i))
                 continue
             heapq.heappop(queue)
             self.send(i, start)
@@ -199,7 +199,7 @@ class _ScheduleClock:
                 waiting[user].discard(i)
                 if not waiting[user]:
                     ready_us[user] = self.ready_us(user)
-                    heapq.heappush(queue, (self.earliest(user, ready_us[user]), -way_us[user], user))
+                    heapq.heappush(queue, (self.earliest(user, ready_us[user]), -path_us[user], user))
         return sent
 
 
