@@ -37,8 +37,8 @@ def errand_of(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> Errand:
     return Errand(gpu.rank, summed, groups[operation.stored])
 
 
-def find_ways(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath]:
-    """Way of everything that a switch is asked to do in a plan.
+def find_switch_paths(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath]:
+    """Path of every operation that a plan has a switch do.
 
     Raises
     ------
@@ -53,10 +53,10 @@ def find_ways(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath]:
         if operation.name in BY_SWITCH
     }
     ports: dict[tuple[str, int, bool], tuple[int, ...]] = {}
-    return {errand: _way(plan, topology, errand, ports) for errand in sorted(used)}
+    return {errand: _switch_path(plan, topology, errand, ports) for errand in sorted(used)}
 
 
-def _way(
+def _switch_path(
     plan: Plan, topology: Topology, errand: Errand, ports: dict[tuple[str, int, bool], tuple[int, ...]]
 ) -> SwitchPath:  # fmt: skip
     switch = _switch_for(plan, topology, errand)
