@@ -288,7 +288,7 @@ class Sketch:
     def for_sums(self, reversed_topology: Topology) -> Sketch:
         """Return the sketch for the reversed machine, where the routed collective runs whose mirror image is a sum.
 
-        A sum goes the ways of the sketch backwards, so there the sketch is read as it stands: senders and receivers change
+        A sum goes backwards over the links of the sketch, so there the sketch is read as it stands: senders and receivers change
         roles. Where it lists links that are one-way, nothing can go backwards over them; it is turned around with the machine
         then, so that sums take the listed links themselves.
 
