@@ -23,7 +23,7 @@ STOP = threading.Event()
 Over = Callable[[], bool]
 # Signals with which the user, a cluster's scheduler or a closed terminal asks a program to end.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# How long after a time limit what is under way may take to come to its end: a part of it, and so many seconds at least.
+# Time after the limit that running work may take to come to its end: a part of it, and so many seconds at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.25, 2.0
 # Work that may go into what is better to lower, as a part of a search's.
 _LOWERING = 0.4
@@ -78,7 +78,7 @@ class Limits:
 
     @property
     def grace_seconds(self) -> float:
-        """How long what is under way may take to come to its end; the user who wants one does not wait for more than the least."""
+        """Seconds that running work may take to come to its end; the user who wants one does not wait for more than the least."""
         return _LEAST_GRACE_SECONDS if self.stop.is_set() else max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds)
 
     def to_lower(self) -> Over:
