@@ -56,7 +56,7 @@ class Medium(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One directed way from one rank to another.
+    """One directed connection from one rank to another.
 
     Attributes
     ----------
