@@ -3,7 +3,7 @@
 Chunks that only ever travel together (a *bundle*) have one fate, so one of each is looked at. Of sums it accepts those that
 are formed along a tree: of each chunk every rank but one sends what it has added up once, after all that it is sent has arrived. Then
 the one that does not send has the whole sum, as a rank whose sum goes astray would have had to send later than whoever it sent
-to. Copies spread from there: whoever sends one has had it before, and nobody gets two. A right schedule that sums in another way
+to. Copies spread from there: whoever sends one has had it before, and nobody gets two. A right schedule that sums otherwise
 is rejected (``not-a-tree``); `taccl_py.verify.schedule` may verify it where there is time.
 
 Nothing is taken from the code that makes schedules. Times are compared as in `taccl_py.verify.schedule`.

@@ -65,7 +65,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class BufferPlacement:
-    """One way in which the user's buffers can lie: in place or not; `root` is None while it is not known."""
+    """Layout of the user's buffers: in place or not; `root` is None while it is not known."""
 
     in_place: bool
     root: int | None

@@ -159,7 +159,7 @@ def find_races(
     plan, order
         All operations, and an order of them that respects queues and flags.
     settings, found
-        Every way to run the program, and where its errors go.
+        Every setting of the program, and where its errors go.
     promises
         What orders operations.
     """

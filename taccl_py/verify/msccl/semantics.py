@@ -25,7 +25,7 @@ WRONG = -2  # rejected before; whatever is made of it is not rejected again
 
 @dataclass(frozen=True, slots=True)
 class RunSetting:
-    """One way to run the program: a geometry, a placement, and the cells of every rank in it."""
+    """Setting in which the program is run: a geometry, a placement, and the cells of every rank in it."""
 
     geometry: BufferLengths
     placement: BufferPlacement
@@ -80,7 +80,7 @@ def check_contents(plan: KernelProgram, order: Sequence[int], contents: Contents
 
 
 class Contents:
-    """All cells, and the messages under way."""
+    """All cells, and the messages in flight."""
 
     def __init__(self, setting: RunSetting, findings: Findings) -> None:
         self.setting = setting

@@ -50,7 +50,7 @@ class Access:
 
 @dataclass(slots=True)
 class _ExecutedThreadblock:
-    """A threadblock on its way."""
+    """State of a threadblock that is executed."""
 
     seat: ThreadblockSeat
     gpu: Gpu
