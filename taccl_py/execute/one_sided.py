@@ -85,7 +85,7 @@ class OneSidedBlock:
 
     rank: int
     number: int
-    deeds: tuple[OneSidedOperation, ...]
+    operations: tuple[OneSidedOperation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,15 @@ def _find_root(kind: Kind, blocks: tuple[OneSidedBlock, ...], num_ranks: int) ->
     if kind not in ROOTED:
         return 0
     starts = kind in (Kind.BROADCAST, Kind.SCATTER)
-    deeds = [(block.rank, deed) for block in blocks for deed in block.deeds if deed.target is not None]
-    puts = [(rank, place.rank) for rank, deed in deeds for place in (deed.target, *deed.copies) if place is not None]
+    operations = [
+        (block.rank, operation) for block in blocks for operation in block.operations if operation.target is not None
+    ]
+    puts = [
+        (rank, place.rank)
+        for rank, operation in operations
+        for place in (operation.target, *operation.copies)
+        if place is not None
+    ]
     busy = {dst if starts else src for src, dst in puts if src != dst}
     idle = [rank for rank in range(num_ranks) if rank not in busy]
     return idle[0] if len(idle) == 1 else None
@@ -239,10 +246,12 @@ class _GpuReader:
             kind = one.choice("access_channel_type", ("memory", "port"))
             ids = one.integers("remote_buffer_ids", least=0)
             remotes[kind] = [_item(one, "remote_buffer_ids", self._remotes, i) for i in ids]
-        deeds = tuple(self._deed(one, channels, remotes) for one in fields.objects("ops"))
-        return OneSidedBlock(self._rank, number, deeds)
+        operations = tuple(self._operation(one, channels, remotes) for one in fields.objects("ops"))
+        return OneSidedBlock(self._rank, number, operations)
 
-    def _deed(self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]) -> OneSidedOperation:
+    def _operation(
+        self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]
+    ) -> OneSidedOperation:
         name = fields.text("name")
         if name not in _NAMES or fields.has("tbg_info"):
             shown = f"{name!r} by a group of threadblocks" if name in _NAMES else repr(name)
