@@ -122,19 +122,19 @@ def lower_variants(
     }
     tries = _Tries(candidates, sizes, options)
 
-    def try_all(jobs: list[_UnloweredVariant]) -> None:
-        for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
-            tries.take(job, made)
+    def try_all(tasks: list[_UnloweredVariant]) -> None:
+        for task, made in zip(tasks, racer.spread(_lowered_if_possible, tasks), strict=True):
+            tries.take(task, made)
 
     try_all(list(largest.values()))
     # Small sizes first, whose programs take least; neighbouring ones together, which take about as long.
     number = -1
     while number < len(tries.done):
         number = len(tries.done)
-        for jobs in tries.batches():
+        for tasks in tries.task_groups():
             if over() and tries.found:
                 return tries.found
-            try_all(jobs)
+            try_all(tasks)
     if not tries.found:
         raise tries.failure or ValueError("there is no candidate")
     return tries.found
@@ -178,7 +178,7 @@ class _Tries:
                 return candidate
         return None
 
-    def batches(self) -> Iterator[list[_UnloweredVariant]]:
+    def task_groups(self) -> Iterator[list[_UnloweredVariant]]:
         """Variants to lower next, a few at once; results of these are known when the next ones are asked for."""
         chosen: dict[int, _UnloweredVariant] = {}
         for size in self._sizes:
@@ -192,15 +192,15 @@ class _Tries:
         if chosen:
             yield list(chosen.values())
 
-    def take(self, job: _UnloweredVariant, made: SizedCandidate | LoweringError) -> None:
-        """Take note of what became of a job."""
-        self.done.add(_Try(id(job.candidate), job.size))
+    def take(self, task: _UnloweredVariant, made: SizedCandidate | LoweringError) -> None:
+        """Take note of the result of a task."""
+        self.done.add(_Try(id(task.candidate), task.size))
         if isinstance(made, SizedCandidate):
             # What comes from another process has a copy of its candidate.
-            self.found.append(replace(made, candidate=job.candidate))
+            self.found.append(replace(made, candidate=task.candidate))
         else:
             self.failure = self.failure or made
-            self._failures.add(job.candidate, made)
+            self._failures.add(task.candidate, made)
 
 
 class _Failures:
@@ -230,26 +230,26 @@ class _UnloweredVariant:
     options: LoweringOptions
 
 
-def _lowered_if_possible(job: _UnloweredVariant) -> SizedCandidate | LoweringError:
+def _lowered_if_possible(task: _UnloweredVariant) -> SizedCandidate | LoweringError:
     try:
-        return _lowered(job)
+        return _lowered(task)
     except LoweringError as error:
         return error
 
 
-def _lowered(job: _UnloweredVariant) -> SizedCandidate:
-    candidate, size, options = job.candidate, job.size, job.options
+def _lowered(task: _UnloweredVariant) -> SizedCandidate:
+    candidate, size, options = task.candidate, task.size, task.options
     lowered = lower_and_verify(at_size(candidate.schedule, size), options)
     if lowered.program.max_bytes < size * bytes_per_byte(candidate.schedule, options):
         raise LoweringError(f"{size} bytes are not safe", runtime=options.runtime.name, limit="max_bytes")
     slower = {float(size): lowered.replay.makespan_us / candidate.curve.time_us(size)}
-    for each in job.sizes:
+    for each in task.sizes:
         if each != size and 1 / _NEAR < each / size < _NEAR:
             resized = at_size(candidate.schedule, each)
             replay = replay_at(lowered.program, resized, options.runtime, options.instances)
             slower[float(each)] = replay.makespan_us / candidate.curve.time_us(each)
     unknown = _UNKNOWN if max(slower.values()) > 1 + _WORTH else 1.0
-    curve = _slowed(candidate.curve, {float(each): unknown for each in job.sizes} | slower)
+    curve = _slowed(candidate.curve, {float(each): unknown for each in task.sizes} | slower)
     return SizedCandidate(candidate, size, lowered, curve)
 
 
