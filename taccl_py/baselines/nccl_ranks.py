@@ -84,7 +84,7 @@ def has_amd_cpu(topology: Topology) -> bool:
     return _base(topology) in _AMD_CPUS
 
 
-def job_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> NcclRanks:
+def nccl_ranks_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> NcclRanks:
     """Facts about the machine that NCCL's tuner uses.
 
     Parameters

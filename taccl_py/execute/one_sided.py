@@ -136,9 +136,9 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         fields.fail("gpus", f"has {len(gpus)} ranks, at least 2 are needed")
     readers = [_GpuReader(gpu, rank, len(gpus)) for rank, gpu in enumerate(gpus)]
     given, wanted = gpus[0].integer("input_chunks", least=1), gpus[0].integer("output_chunks", least=1)
-    share = wanted if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given
+    shard = wanted if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given
     if kind is Kind.ALLTOALL:
-        share //= len(gpus)
+        shard //= len(gpus)
     blocks = tuple(block for reader in readers for block in reader.blocks())
     if root and kind not in ROOTED:
         raise InputError(f"{kind} has no root; leave --root out", path=path, field="collective")
@@ -150,7 +150,7 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         name=path,
         kind=kind,
         root=found,
-        share_chunks=max(share, 1),
+        shard_chunks=max(shard, 1),
         protocol="Simple",
         in_place=in_place,
         out_of_place=not in_place,

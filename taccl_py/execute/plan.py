@@ -149,8 +149,8 @@ class ExecutablePlan:
         Collective.
     root
         Root of a rooted collective, else 0.
-    share_chunks
-        Chunks of one rank's share; of the whole buffer for AllReduce, Broadcast and Reduce.
+    shard_chunks
+        Chunks of one rank's shard; of the whole buffer for AllReduce, Broadcast and Reduce.
     protocol
         As written.
     in_place, out_of_place
@@ -162,7 +162,7 @@ class ExecutablePlan:
     name: str
     kind: Kind
     root: int
-    share_chunks: int
+    shard_chunks: int
     protocol: str
     in_place: bool
     out_of_place: bool
@@ -180,19 +180,19 @@ class ExecutablePlan:
 
     @property
     def _whole(self) -> int:
-        """Chunks of all shares."""
+        """Chunks of all shards."""
         shared = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE)
-        return self.share_chunks * (1 if shared else self.num_ranks)
+        return self.shard_chunks * (1 if shared else self.num_ranks)
 
     @property
     def input_chunks(self) -> int:
         """Length of a rank's input."""
-        return self.share_chunks if self.kind in (Kind.ALLGATHER, Kind.GATHER) else self._whole
+        return self.shard_chunks if self.kind in (Kind.ALLGATHER, Kind.GATHER) else self._whole
 
     @property
     def output_chunks(self) -> int:
         """Length of a rank's output."""
-        return self.share_chunks if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else self._whole
+        return self.shard_chunks if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else self._whole
 
     @property
     def chunks_per_size(self) -> int:
@@ -245,8 +245,8 @@ def cut_size(plan: ExecutablePlan, size_bytes: int, data_type: DataType, runtime
     return SizeCut(elements, min(elements, payload // data_type.size_bytes), together)
 
 
-def share_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) -> int:
-    """Chunks of one rank's share (of the whole buffer where there are no shares) for an ``nchunksperloop``.
+def shard_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) -> int:
+    """Chunks of one rank's shard (of the whole buffer where there are no shards) for an ``nchunksperloop``.
 
     Raises
     ------

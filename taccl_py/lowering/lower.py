@@ -176,7 +176,7 @@ def lower_rank(part: Schedule, subject: LoweredRank, options: LoweringOptions) -
     part
         The messages that the rank sends and receives, and no others.
     subject
-        The rank; the program's other GPUs do only their share of these messages.
+        The rank; the program's other GPUs do only their part of these messages.
     options
         As for `lower`.
 

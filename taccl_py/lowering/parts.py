@@ -157,7 +157,7 @@ def _lower_one(schedule: GroupSchedule, patterns: Patterns, rank: int) -> Progra
 
 
 def alone(program: Program, gpu: Gpu) -> Program:
-    """The program with that GPU's share alone."""
+    """The program with that GPU's part alone."""
     idle = (Gpu(other, 0, 0, 0, ()) for other in range(len(program.gpus)))
     return replace(program, gpus=tuple(gpu if other.rank == gpu.rank else other for other in idle))
 

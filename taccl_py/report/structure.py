@@ -218,7 +218,7 @@ class _TreeTracer:
         self._program = program
         self._all = (1 << len(program.gpus)) - 1
         self._reduces = program.kind in COMBINING
-        self._share = program.num_chunks_per_loop // len(program.gpus)
+        self._shard = program.num_chunks_per_loop // len(program.gpus)
         self._is_gathered_in_place = program.kind is Kind.ALLGATHER and not program.out_of_place
         self._cells: dict[tuple[int, Buffer, int], _Symbol] = {}
         self._queues: dict[tuple[int, int, int], deque[list[_Symbol | None]]] = {}
@@ -284,8 +284,8 @@ class _TreeTracer:
         """Symbol that a cell holds before anybody has written it: input, or nothing."""
         _, buffer, offset = place
         if self._is_gathered_in_place:
-            offset -= rank * self._share
-            if buffer is not Buffer.OUTPUT or not 0 <= offset < self._share:
+            offset -= rank * self._shard
+            if buffer is not Buffer.OUTPUT or not 0 <= offset < self._shard:
                 return None
         elif buffer is not Buffer.INPUT:
             return None
@@ -298,6 +298,6 @@ class _TreeTracer:
         if self._program.out_of_place or buffer is Buffer.SCRATCH:
             return rank, buffer, offset
         if self._is_gathered_in_place:
-            return rank, Buffer.OUTPUT, offset + (rank * self._share if buffer is Buffer.INPUT else 0)
+            return rank, Buffer.OUTPUT, offset + (rank * self._shard if buffer is Buffer.INPUT else 0)
         shifted = self._program.kind is Kind.REDUCESCATTER and buffer is Buffer.OUTPUT
-        return rank, Buffer.INPUT, offset + (rank * self._share if shifted else 0)
+        return rank, Buffer.INPUT, offset + (rank * self._shard if shifted else 0)

@@ -73,7 +73,7 @@ def _keeps(schedule: Schedule, present: Counter[_Key], image: Sequence[int]) -> 
 
 
 def _moved_chunks(schedule: Schedule, image: Sequence[int]) -> list[int]:
-    """Where every chunk goes: it is one of a rank's share, or of what a rank has for another one."""
+    """Where every chunk goes: it is one of a rank's shard, or of what a rank has for another one."""
     collective = schedule.collective
     owners = list(image)
     if collective.kind is Kind.ALLTOALL:

@@ -100,7 +100,7 @@ class Sketch:
     rotations, permutations
         Symmetry: generators of the group under which the algorithm repeats.
     chunks_per_rank
-        Chunks of one rank's share.
+        Chunks of one rank's shard.
     source
         File that it was read from, for error messages.
     words

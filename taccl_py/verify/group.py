@@ -159,10 +159,10 @@ def _check_messages(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[V
 def _chunks_of(schedule: GroupSchedule, roots: Sequence[int]) -> set[int]:
     """Chunks of the roots that have to move."""
     size, parts = schedule.topology.num_ranks, schedule.chunks_per_rank
-    shares = list(roots)
+    shards = list(roots)
     if schedule.kind is Kind.ALLTOALL:
-        shares = [root * size + rank for root in roots for rank in range(size) if rank != root]
-    return {share * parts + part for share in shares for part in range(parts)}
+        shards = [root * size + rank for root in roots for rank in range(size) if rank != root]
+    return {shard * parts + part for shard in shards for part in range(parts)}
 
 
 def _names(roots: Sequence[int]) -> str:
@@ -227,11 +227,11 @@ def _check_data(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[Viola
         if message.reduce and kind in (Kind.ALLGATHER, Kind.ALLTOALL):
             yield Violation(f"base message {number}", "wrong-reduce", f"adds, but {kind} sums nothing")
     for chunk in sorted(_chunks_of(schedule, roots)):
-        messages, share = carried.get(chunk, []), chunk // parts
+        messages, shard = carried.get(chunk, []), chunk // parts
         if kind is Kind.ALLTOALL:
-            yield from _check_spread(schedule, messages, {share // size: 0.0}, (share % size,))
+            yield from _check_spread(schedule, messages, {shard // size: 0.0}, (shard % size,))
         else:
-            yield from _check_chunk(schedule, messages, share)
+            yield from _check_chunk(schedule, messages, shard)
 
 
 def _check_chunk(schedule: GroupSchedule, messages: list[tuple[int, Message]], root: int) -> Iterable[Violation]:

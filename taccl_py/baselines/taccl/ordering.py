@@ -50,7 +50,7 @@ class OrderedRouting:
     after
         Hops (positions) that bring what a hop sends, [hop].
     sums
-        Whether receivers add; then only parts of one rank's share go together.
+        Whether receivers add; then only parts of one rank's shard go together.
     """
 
     view: TacclView

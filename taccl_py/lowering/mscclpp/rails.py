@@ -190,7 +190,7 @@ def rails_gpus(collective: Collective, node_of: tuple[int, ...], site: RailSite)
                 continue
             _let_switch_add(script, place, layout)
             (_add_part if relayed else _add_all)(script, place, layout)
-        cells = site.owners * layout.share
+        cells = site.owners * layout.owned
         return script.gpus(Lengths(cells, cells, layout.scratch))
     if collective.kind is Kind.ALLGATHER:
         for place in site.places():
@@ -242,7 +242,7 @@ class _SumLayout:
     parts: int
 
     @property
-    def share(self) -> int:
+    def owned(self) -> int:
         """Cells that ranks of one local number own."""
         return self.site.num_pieces * self.parts
 
@@ -253,7 +253,7 @@ class _SumLayout:
     def own(self, place: _RankInstance, number: int) -> CellRange:
         """Scratch for the sums of the node; not where a neighbour's are."""
         area = place.local % 2 if place.local ^ 1 < self.site.num_local else 2
-        return CellRange(Buffer.SCRATCH, area * self.share + number * self.parts, self.parts)
+        return CellRange(Buffer.SCRATCH, area * self.owned + number * self.parts, self.parts)
 
     def part_of(self, cells: CellRange, node: int) -> CellRange:
         """Part of some cells that a node adds up."""
@@ -262,7 +262,7 @@ class _SumLayout:
     def received(self, place: _RankInstance, number: int, sender: int) -> CellRange:
         """Scratch for the sum of another node, at the rank of this place."""
         slot = sender - (sender > place.node)
-        return CellRange(Buffer.SCRATCH, self._areas * self.share + slot * self.site.num_pieces + number, 1)
+        return CellRange(Buffer.SCRATCH, self._areas * self.owned + slot * self.site.num_pieces + number, 1)
 
     def total(self, number: int) -> CellRange:
         """Scratch for what a node has added up."""
@@ -276,7 +276,7 @@ class _SumLayout:
     def scratch(self) -> int:
         """Cells of scratch."""
         received = len(self.site.nodes) - 1 + (self.parts > 1)
-        return self._areas * self.share + received * self.site.num_pieces
+        return self._areas * self.owned + received * self.site.num_pieces
 
     def result(self) -> Buffer:
         """Buffer of the result; in place the input has both names."""

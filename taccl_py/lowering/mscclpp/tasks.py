@@ -117,7 +117,7 @@ class Places:
             whole = Buffer.INPUT
         if cells.buffer is whole:
             return cells
-        # The shorter buffer is the rank's own share of the longer one.
+        # The shorter buffer is the rank's own shard of the longer one.
         short = min(collective.input_chunks, collective.output_chunks) * self.geometry.instances
         first = rank * short if collective.input_chunks != collective.output_chunks else 0
         return CellRange(whole, first + cells.first, cells.count)

@@ -1,7 +1,7 @@
 """Files in which ranks do what a few of them do, with other names: there these few, the *roots*, can stand for all.
 
 Rank r's program is an *image* of a root's if a permutation of the ranks, which takes the root to r, makes the one text of the
-other: peers are renamed, shares of ranks in the buffers change places, and all else is the same, letter by letter. Shares that one
+other: peers are renamed, shards of ranks in the buffers change places, and all else is the same, letter by letter. Shards that one
 step moves together must follow each other in the image too. The permutations are read off the text, and must fit together: for
 all peers q of a root, the image of what q's root does for its image of rank x is what the image of q does for the image of x, and q
 and its image have the same root (so the two sides of every connection agree). Then
@@ -144,7 +144,7 @@ def _permutations(
             if not may_be_root or not _PLAIN_GPU.fullmatch(part) or not is_read(part):
                 return [], []
             patterns.append(_Pattern(part, geometry))
-            # In what is an image of itself all ranks and shares exist.
+            # In what is an image of itself all ranks and shards exist.
             image = patterns[-1].image(rank, pieces)
             if image is None:
                 return [], []
@@ -154,13 +154,13 @@ def _permutations(
 
 
 def _of_all(geometry: BufferLengths) -> frozenset[Buffer]:
-    """Buffers that hold a share for every rank."""
+    """Buffers that hold a shard for every rank."""
     longest = max(geometry.input_chunks, geometry.output_chunks)
     return frozenset(buffer for buffer in (Buffer.INPUT, Buffer.OUTPUT) if geometry.chunks(buffer) == longest)
 
 
 def _unit(geometry: BufferLengths) -> int:
-    """Chunks of one rank's share of a buffer that holds one for every rank."""
+    """Chunks of one rank's shard of a buffer that holds one for every rank."""
     return max(geometry.input_chunks, geometry.output_chunks) // geometry.num_ranks
 
 
@@ -181,7 +181,7 @@ class _Followers:
     of
         Number of the place, among all that may be otherwise in an image.
     by, owners
-        How many shares further on, and whose share that is.
+        How many shards further on, and whose shard that is.
     """
 
     of: IntArray
@@ -209,7 +209,7 @@ class _Pattern:
             if is_place:
                 owner, cell = divmod(int(pieces[index]), unit)
                 more = (cell + max(int(pieces[index + _TO_COUNT[name]]), 1) - 1) // unit
-                more = min(more, geometry.num_ranks)  # beyond all shares, which is enough to see that this is no image
+                more = min(more, geometry.num_ranks)  # beyond all shards, which is enough to see that this is no image
                 followers += [(len(changing), by, owner + by) for by in range(1, more + 1)]
             changing.append(index)
             scales.append(1 if is_peer else unit)

@@ -210,7 +210,7 @@ class Contents:
 def _scores(contents: Contents) -> list[int]:
     """How much of the result is right, for each rank as the root."""
     geometry = contents.setting.geometry
-    kind, share = geometry.kind, geometry.share
+    kind, shard = geometry.kind, geometry.shard
     scores = [0] * geometry.num_ranks
     for rank in range(geometry.num_ranks):
         for offset in range(geometry.output_chunks):
@@ -220,10 +220,10 @@ def _scores(contents: Contents) -> list[int]:
             if kind is Kind.REDUCE:
                 scores[rank] += contents.num_contributions(value)
             elif kind is Kind.GATHER:
-                scores[rank] += value == contents.value(offset // share, offset % share)
+                scores[rank] += value == contents.value(offset // shard, offset % shard)
             else:
                 source, cell = contents.origin(value)
-                scores[source] += cell == (rank * share + offset if kind is Kind.SCATTER else offset)
+                scores[source] += cell == (rank * shard + offset if kind is Kind.SCATTER else offset)
     return scores
 
 
@@ -240,17 +240,17 @@ def _wanted(contents: Contents) -> Iterator[tuple[int, list[int]]]:
 
 def _wanted_value(contents: Contents, rank: int, offset: int) -> int:
     geometry = contents.setting.geometry
-    kind, share, root = geometry.kind, geometry.share, contents.setting.placement.root or 0
+    kind, shard, root = geometry.kind, geometry.shard, contents.setting.placement.root or 0
     if kind in (Kind.ALLREDUCE, Kind.REDUCE):
         return contents.total(offset)
     if kind is Kind.REDUCESCATTER:
-        return contents.total(rank * share + offset)
+        return contents.total(rank * shard + offset)
     if kind is Kind.BROADCAST:
         return contents.value(root, offset)
     if kind is Kind.SCATTER:
-        return contents.value(root, rank * share + offset)
-    source, part = divmod(offset, share)
-    return contents.value(source, rank * share + part if kind is Kind.ALLTOALL else part)
+        return contents.value(root, rank * shard + offset)
+    source, part = divmod(offset, shard)
+    return contents.value(source, rank * shard + part if kind is Kind.ALLTOALL else part)
 
 
 def check_results(contents: Contents, findings: Findings) -> None:
