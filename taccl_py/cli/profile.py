@@ -188,7 +188,7 @@ def _prepare(job: LaunchedProcesses | None, values: dict[str, Any], output: Path
     if job is None:
         return _Setup(truth, reference, "")
     from taccl_py.measure.processes import require_ranks
-    from taccl_py.measure.throttle import Throttle
+    from taccl_py.measure.shared_emulation import Throttle
 
     require_ranks(truth, job)
     folder = tempfile.mkdtemp(prefix="taccl-profile-")
@@ -268,7 +268,7 @@ def _open_bench(job: LaunchedProcesses | None, setup: _Setup, values: dict[str, 
         return EmulatedBench(_given(setup.truth), values["noise"])
     if setup.truth is None:
         return job.bench(None)
-    from taccl_py.measure.throttle import Throttle
+    from taccl_py.measure.shared_emulation import Throttle
 
     return job.bench(Throttle(setup.truth, Path(setup.folder) / _SHARED, values["slow_down"]))
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from taccl_py.discover.box import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.discover.rates import socket_gbps
+from taccl_py.discover.server import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.errors import InputError
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")

@@ -17,7 +17,6 @@ from typing import NoReturn
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from taccl_py.discover.box import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.discover.gpus import model_of_architecture
 from taccl_py.discover.rates import (
     DEFAULT_NET_GBPS,
@@ -27,6 +26,7 @@ from taccl_py.discover.rates import (
     socket_gbps,
     xgmi_gbps,
 )
+from taccl_py.discover.server import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.errors import InputError
 from taccl_py.topology.catalog import list_topologies, name_of_file
 from taccl_py.topology.model import Medium

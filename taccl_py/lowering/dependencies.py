@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from taccl_py.lowering.actions import NONE, RankAction
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.memory import CellHistory
+from taccl_py.lowering.port_order import latest_first
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.threadblocks import UnfinishedThreadblock, find_senders
-from taccl_py.lowering.turns import latest_first
 from taccl_py.runtimes import MAX_REDUCE_CHAIN
 
 _CLOCK_BUDGET = 60_000_000
@@ -71,7 +71,7 @@ def find_dependencies(
     aliased
         Whether the call may be in place.
     turns
-        For a send, other sends of its rank that must leave before it (`taccl_py.lowering.turns`).
+        For a send, other sends of its rank that must leave before it (`taccl_py.lowering.port_order`).
     whole
         Whether the drafts are all that ranks do; if not, nothing is concluded from messages.
     gather

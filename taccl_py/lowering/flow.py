@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from taccl_py.lowering.actions import NONE, RankAction, RankWork
 from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.contiguous import Stretches
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True)

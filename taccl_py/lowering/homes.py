@@ -14,7 +14,7 @@ from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
-from taccl_py.lowering.survey import START, MessageEnd, MessageHandling, PlacementRules, Survey, spans_seam
+from taccl_py.lowering.message_ends import START, MessageEnd, MessageHandling, PlacementRules, Survey, spans_seam
 from taccl_py.schedule.ir import Schedule
 
 
@@ -29,7 +29,7 @@ class Homes:
     scratch_chunks
         Scratch cells given out.
     seams
-        See `taccl_py.lowering.survey.PlacementRules`.
+        See `taccl_py.lowering.message_ends.PlacementRules`.
     """
 
     address_of: tuple[dict[int, Address], ...]

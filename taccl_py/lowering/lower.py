@@ -26,16 +26,19 @@ from dataclasses import dataclass, replace
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.actions import RankWork, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
+from taccl_py.lowering.attempts import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
 from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
+from taccl_py.lowering.deadlock import FifoModel
 from taccl_py.lowering.dependencies import find_dependencies
-from taccl_py.lowering.fifo import FifoModel
 from taccl_py.lowering.flow import DataFlow, trace_flow
 from taccl_py.lowering.fold import folded
 from taccl_py.lowering.limits import require_limits, require_name, require_sizes
 from taccl_py.lowering.memory import CellHistory
+from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import Event, order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
+from taccl_py.lowering.port_order import PortOrder, find_turns
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.lowering.protocol import (
     ProtocolChoice,
@@ -45,12 +48,9 @@ from taccl_py.lowering.protocol import (
     largest_size_bytes,
     largest_size_with,
 )
-from taccl_py.lowering.revise import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.scratch import pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
-from taccl_py.lowering.survey import PlacementRules
 from taccl_py.lowering.threadblocks import ThreadblockRules, draft_threadblocks
-from taccl_py.lowering.turns import PortOrder, find_turns
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
 
@@ -116,7 +116,7 @@ class LoweredRank:
     orbits
         What has the same channels as its links.
     seams
-        See `taccl_py.lowering.survey.PlacementRules`.
+        See `taccl_py.lowering.message_ends.PlacementRules`.
     """
 
     rank: int

@@ -16,9 +16,7 @@ from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.homes import Homes, assign_homes
-from taccl_py.lowering.order import Event
-from taccl_py.lowering.program import Op
-from taccl_py.lowering.survey import (
+from taccl_py.lowering.message_ends import (
     START,
     MessageEnd,
     MessageHandling,
@@ -27,6 +25,8 @@ from taccl_py.lowering.survey import (
     spans_seam,
     survey_messages,
 )
+from taccl_py.lowering.order import Event
+from taccl_py.lowering.program import Op
 from taccl_py.schedule.ir import Schedule
 
 _DURING, _AFTER = 1, 2

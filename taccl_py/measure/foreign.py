@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from taccl_py.errors import InputError
-from taccl_py.measure.copies import (
+from taccl_py.measure.copy_matrices import (
     is_nvbandwidth,
     is_p2p,
     is_transfer_bench,

@@ -25,8 +25,8 @@ from taccl_py.measure.processes import (
     WorkOrder,
     payload_bytes,
 )
-from taccl_py.measure.throttle import Throttle
-from taccl_py.measure.waiting import Waiting
+from taccl_py.measure.processor_wait import Waiting
+from taccl_py.measure.shared_emulation import Throttle
 
 _ORDER_TAG, _REPORT_TAG, _DATA_TAG = 1, 2, 7
 # Naps of a rank that has no flows, and between two looks at messages on an emulated machine. Processes that look all the time

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from taccl_py.errors import InputError, TacclError
 from taccl_py.measure.experiment import Experiment, MeasuredFlow
-from taccl_py.measure.throttle import Throttle
+from taccl_py.measure.shared_emulation import Throttle
 from taccl_py.topology.model import Topology
 
 T = TypeVar("T")

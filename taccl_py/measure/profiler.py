@@ -16,9 +16,9 @@ from taccl_py.measure.contention import (
     most_port_experiments,
     slower_factor,
 )
+from taccl_py.measure.equal_nodes import EqualNodes
 from taccl_py.measure.experiment import Bench, Counted, MeasuredFlow, Stopped
 from taccl_py.measure.fitting import FittedLine, fit_samples
-from taccl_py.measure.repeat import EqualNodes
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.topology.template import AlphaBeta

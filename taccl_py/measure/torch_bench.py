@@ -27,7 +27,7 @@ from taccl_py.measure.processes import (
     WorkOrder,
     payload_bytes,
 )
-from taccl_py.measure.throttle import Throttle
+from taccl_py.measure.shared_emulation import Throttle
 
 _TIMEOUT = timedelta(minutes=30)  # rank 0 may think for long between two experiments
 

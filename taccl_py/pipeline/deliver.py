@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError
-from taccl_py.lowering.limits import require_limits
-from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
-from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
-from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
-from taccl_py.lowering.parts import (
+from taccl_py.lowering.group_programs import (
     Patterns,
     alone,
     find_peers,
@@ -23,6 +19,10 @@ from taccl_py.lowering.parts import (
     lower_ranks,
     require_agreement,
 )
+from taccl_py.lowering.limits import require_limits
+from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
+from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
+from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.program import Program
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.runtimes import MAX_COUNT, Runtime

@@ -19,10 +19,10 @@ from taccl_py.collective import Buffer, Kind
 from taccl_py.lowering.actions import NONE, cut_actions
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.survey import PlacementRules
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 

@@ -16,9 +16,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from taccl_py.discover.node_symmetry import node_symmetry
 from taccl_py.discover.pruning import prune_ports
 from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALPHA_US
-from taccl_py.discover.regular import node_symmetry
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Medium
 from taccl_py.topology.template import AlphaBeta, Nic, NodeLink, NodePort, NodeSwitch, NodeTemplate, PortSide, Side

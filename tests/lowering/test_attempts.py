@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from taccl_py.lowering.attempts import Decisions, ProgramRevision, loosen
+from taccl_py.lowering.deadlock import FifoModel
 from taccl_py.lowering.dependencies import Dependencies
-from taccl_py.lowering.fifo import FifoModel
-from taccl_py.lowering.revise import Decisions, ProgramRevision, loosen
 from tests.lowering.drafts import copy, held_up
 
 ONE_CELL = FifoModel(1, 1)

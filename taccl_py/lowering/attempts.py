@@ -13,8 +13,8 @@ from functools import cached_property
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.assemble import count_steps
+from taccl_py.lowering.deadlock import FifoModel, Fifos
 from taccl_py.lowering.dependencies import Dependencies
-from taccl_py.lowering.fifo import FifoModel, Fifos
 from taccl_py.lowering.threadblocks import Joint, UnfinishedThreadblock
 from taccl_py.runtimes import MAX_COUNT, Runtime
 

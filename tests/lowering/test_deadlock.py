@@ -1,4 +1,4 @@
-from taccl_py.lowering.fifo import FifoModel, Fifos
+from taccl_py.lowering.deadlock import FifoModel, Fifos
 from taccl_py.lowering.program import Op
 from tests.lowering.drafts import act, draft, held_up, recv, send, transfer
 

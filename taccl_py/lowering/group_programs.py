@@ -7,7 +7,7 @@ order; as all ranks do the same the two sides agree, which `find_disagreement` l
 
 All ranks do the same at the same time, so whatever passes a port out of turn does so everywhere, and the time lost
 adds up over the rounds. So where there are ports, each rank keeps the schedule's order of its sends from the outset
-(`taccl_py.lowering.turns`), at the price of fused steps; what it receives then comes in the schedule's order too, as messages to
+(`taccl_py.lowering.port_order`), at the price of fused steps; what it receives then comes in the schedule's order too, as messages to
 one rank have no other reason to overtake each other.
 """
 

@@ -4,8 +4,8 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
+from taccl_py.lowering.port_order import find_turns, latest_first
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.turns import find_turns, latest_first
 from taccl_py.runtimes import EXECUTOR, RUNTIMES
 from taccl_py.schedule.layout import UntimedMessage as Hop
 from taccl_py.schedule.timing import build_schedule

@@ -1,6 +1,6 @@
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.buffers import BufferSizes
-from taccl_py.lowering.stretches import Stretches
+from taccl_py.lowering.contiguous import Stretches
 from tests.lowering.drafts import cells, copy, recv
 
 
