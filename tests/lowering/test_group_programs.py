@@ -115,7 +115,7 @@ def test_links_that_are_images_of_each_other_get_as_many_channels():
 
 def test_without_room_for_turns_messages_pass_ports_as_they_come(monkeypatch):
     schedule = group("hpn:2", Kind.ALLREDUCE)
-    monkeypatch.setattr("taccl_py.lowering.group_programs._lower_one", _refuses_turns(parts._lower_one))
+    monkeypatch.setattr("taccl_py.lowering.group_programs._lower_one", _refuses_turns(group_programs._lower_one))
     lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     assert lowered.port_order is PortOrder.FREE
