@@ -80,7 +80,7 @@ class Phase:
             more = " ..." if len(self.rings) > _MOST_NAMED else ""
             return f"{what} go around {_counted(len(self.rings), 'ring')} ({named}{more})"
         if self.shape == "exchange":
-            return f"{what} are exchanged both ways, in {depth} hops"
+            return f"{what} are exchanged in both directions, in {depth} hops"
         if self.shape == "direct":
             return f"{what} go straight from rank to rank"
         if self.shape == "chain":

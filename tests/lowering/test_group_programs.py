@@ -6,6 +6,7 @@ import pytest
 
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InvalidArtifact, LoweringError, Violation
+from taccl_py.lowering import group_programs
 from taccl_py.lowering.group_programs import find_disagreement, find_peers, join_ranks, lower_patterns, lower_ranks
 from taccl_py.lowering.images import RankImages
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
