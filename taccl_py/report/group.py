@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Keys of ``stage_seconds`` that stay as they are in JSON, in the words of the tables.
 _STAGES = {"judge": "verify"}
 
+
 def group_record(synthesis: GroupSynthesis) -> dict[str, Any]:
     """Return the JSON object of a group schedule; times are microseconds, rates GB/s."""
     schedule, topology = synthesis.schedule, synthesis.schedule.topology
@@ -43,7 +44,9 @@ def group_record(synthesis: GroupSynthesis) -> dict[str, Any]:
 
 def group_table(result: dict[str, Any]) -> Table:
     """Table of a record."""
-    seconds = ", ".join(f"{_STAGES.get(stage, stage)} {time_s:.2f}" for stage, time_s in result["stage_seconds"].items())
+    seconds = ", ".join(
+        f"{_STAGES.get(stage, stage)} {time_s:.2f}" for stage, time_s in result["stage_seconds"].items()
+    )
     rows = [
         ("predicted time", format_time(result["makespan_us"])),
         ("lower bound", f"{format_time(result['bound_us'])}  ({result['bound_reason']})"),
