@@ -28,7 +28,7 @@ from taccl_py.spelling import did_you_mean
 
 # First characters of texts of these forms.
 _BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
-# What is read at a time, and at most: of a file, and of a pipe or a device, which may have no end.
+# Bytes read at a time, and at most: of a file, and of a pipe or a device, which may have no end.
 _BLOCK_BYTES, _MOST_BYTES, _MOST_STREAM_BYTES = 1 << 20, 1 << 32, 1 << 27
 # Characters of a name that a temporary file beside it begins with: names have an end too.
 _NAME_KEPT = 40

@@ -36,7 +36,7 @@ _COUNTED = {
 }
 # Channels of at least this rate are cut in two, except on the newest machines.
 _CUT_GBPS, _UNCUT_GBPS, _UNCUT_CHANNELS = 25.0, 50.0, 4
-# What the shipped machines are built of.
+# GPUs and CPUs of the shipped machines.
 _GPU_OF = {
     "ndv2": GpuGeneration.VOLTA,
     "dgx1": GpuGeneration.VOLTA,

@@ -41,7 +41,7 @@ _THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
 _LEAST_BYTES = {Protocol.LL: 8, Protocol.LL128: 8, Protocol.SIMPLE: 64}
 # Bytes to one peer up to which single sends use LL, and what a channel passes on at once in Broadcast and Reduce.
 _DIRECT_LL_BYTES, _PIECE_BYTES = 16384, 524288
-# What NCCL counts of a tree's bandwidth (``src/graph/tuning.cc``).
+# Part of a tree's bandwidth that NCCL counts (``src/graph/tuning.cc``).
 _TREE_EFFICIENCY = 0.92
 _GATHERS = (Kind.ALLGATHER, Kind.REDUCESCATTER)
 _CHAINS = (Kind.BROADCAST, Kind.REDUCE)

@@ -174,7 +174,7 @@ _RATES = {
     GpuGeneration.BLACKWELL: _Rates((282, 90, 70), (40, 40, 40), (55.6, 31.67, 20), (70, 42.8, 24), (0, 96, 80)),
 }
 _NVLS_EFFICIENCY = {GpuGeneration.HOPPER: 0.85, GpuGeneration.BLACKWELL: 0.74}
-# What is left of a tree's bandwidth at 64 bytes, 128, 256, ...
+# Part of a tree's bandwidth that is left at 64 bytes, 128, 256, ...
 _TREE_CORRECTION = {
     Protocol.LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
     Protocol.LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),

@@ -31,7 +31,7 @@ _UNREAD_TEXT = (
     "text-declaration", "text-nul", "unexpected-end", "unterminated-element", "value-length",
 )  # fmt: skip
 _UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
-# What only the comparison of several places tells, or the execution: one of the places is wrong, and may have been rejected.
+# Rules broken by several places together, or in the execution: one of the places is wrong, and may have been rejected.
 _CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
 _RANK_OF_RULE = {
     **dict.fromkeys(_UNREAD_TEXT, -2),

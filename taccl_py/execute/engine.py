@@ -179,7 +179,7 @@ class ThreadblockEngine:
     def _is_free(self, block: ExecutedBlock) -> bool:
         step = block.steps[block.position]
         action = step.action
-        # What is asked most often and answered soonest comes first: most threadblocks wait for messages, most of the time.
+        # The most frequent and quickest test comes first: most threadblocks wait for messages, most of the time.
         block.awaits = action.receives and not self._transport.has_message(block.source)
         if block.awaits:
             return False
@@ -261,7 +261,7 @@ class ThreadblockEngine:
             raise Trouble(where, "count-mismatch", f"{what}; sender and receiver must count alike")
         return message.reshape(count, width)
 
-    # What is done with data
+    # Operations on data
 
     def _local(self, rank: int, address: Address, count: int, part: slice, where: str) -> Any:
         return self._memories[rank].cells(address, count, part, where)
@@ -280,7 +280,7 @@ class ThreadblockEngine:
     def _store(self, cells: Any, values: Any) -> None:
         cells[...] = values
 
-    # What somebody waits for
+    # Obstacles of threadblocks that wait
 
     def _wait(self, block: ExecutedBlock) -> BlockedThreadblock:
         step = block.steps[block.position]

@@ -144,7 +144,7 @@ class MscclppSession(MpiSession):
         cut, cells = cut_aligned(plan, call), self._device.cells(call.data_type)
         task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
         promises, memory = ExpectedOutputs(task), RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
-        # Who has no such buffer still has to name one.
+        # A rank without such a buffer still has to name one.
         given = memory.whole(Buffer.INPUT, cells.empty(plan.input_chunks, cut.chunk_elements))
         wanted = memory.whole(Buffer.OUTPUT, cells.empty(plan.output_chunks, cut.chunk_elements))
         algorithm = self._mscclpp.ExecutionPlan(plan.name, self.rank)

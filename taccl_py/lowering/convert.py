@@ -219,7 +219,7 @@ def _parts(act: _ConvertedStep, private: Address, *, in_place: bool) -> list[_Co
         if src == dst:
             parts = [_ConvertedStep(Op.RECV, src, private, count), _ConvertedStep(Op.REDUCE, private, dst, count)]
         elif _may_overlap(src, dst, count, in_place=in_place):
-            # What arrives must not be stored over what it is to be added to.
+            # A message must not be stored over the cells that it is added to.
             parts = [_ConvertedStep(Op.RECV, src, private, count), _ConvertedStep(Op.REDUCE, src, private, count)]
             parts.append(_ConvertedStep(Op.COPY, private, dst, count))
         else:

@@ -277,7 +277,7 @@ class Lowering:
                     continue
                 better = _unblock(case, attempt, decisions)
             if better is None or better == decisions:
-                # What is too long for threadblocks in one order at ports will be so in others.
+                # A program too long for threadblocks in one order at ports will be so in others.
                 self._enough = Decisions(decisions.spread, decisions.local)
                 return case, attempt
             decisions = better

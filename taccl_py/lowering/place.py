@@ -172,7 +172,7 @@ class _ActionWriter:
             return None
         spare = self._spare_cells(use)
         if not self._rules.counts(use.rank):
-            return spare  # what was copied there came in messages that are not in the schedule
+            return spare  # cells copied there came in messages that are not in the schedule
         copies = []
         for step, (chunk, since) in enumerate(zip(use.chunks, use.since, strict=True)):
             own = self._schedule.collective.input_address(chunk, use.rank) if since == START else None

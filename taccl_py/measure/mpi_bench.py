@@ -146,7 +146,7 @@ class MpiBench(ProcessBench):
                 os.sched_yield()  # there may be more processes than processors
             else:
                 time.sleep(_nap_seconds(busy_out, busy_in))
-        # What a rank does that has no part disturbs nobody.
+        # A rank without a part disturbs nobody.
         waited_us = self._waiting.waited_us() - waited_us if sending or receiving else 0.0
         return ExperimentPart({one.place: _ended(one) for one in receiving}, waited_us)
 

@@ -18,7 +18,7 @@ from taccl_py.measure.samples import Sample
 from taccl_py.topology.template import AlphaBeta
 from taccl_py.units import BYTES_PER_MB, format_ranks
 
-_LEAST_NOISE = 0.02  # what recorded times are taken to be wrong by
+_LEAST_NOISE = 0.02  # relative error that recorded times are taken to have
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def _collective(lines: Sequence[str], columns: Sequence[str], rows: Sequence[Seq
     named = stated or next((match[1] for line in lines if (match := _PROGRAM.search(line))), "")
     if stated:
         return "" if stated == _SENDRECV else f"{stated}_perf"
-    # What else stands in the log, as the command, is believed only where columns agree.
+    # Other lines of the log, such as the command, are believed only where columns agree.
     other = (
         f"{named}_perf" if named and named != _SENDRECV else "a collective (its columns are not those of sendrecv_perf)"
     )

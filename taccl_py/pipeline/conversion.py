@@ -91,7 +91,7 @@ def convert_and_verify(
         try:
             return _convert_once(file, path, options, verify)
         except (InvalidArtifact, LoweringError) as error:
-            # What is wrong with the placement that the file names says more than that a guess was wrong.
+            # Errors with the placement that the file names say more than those with a guessed one.
             guessed = placement is None and options.in_place and options.out_of_place and file.legacy
             refusals.setdefault(guessed, error)
     raise refusals.get(False) or refusals.get(True) or ValueError("a file has no reading")

@@ -380,7 +380,7 @@ def _choose(
         ):
             break
         if stopped() and trial.lowered_for(setting) is None:
-            continue  # who wants an end gets what is there
+            continue  # an interrupted user gets what is there
         # Of schedules that are as fast as each other in the same setting, which are often images of each other, one is enough.
         likeness = (setting, float(f"{estimate_us:.3g}"))
         if likeness in tried:

@@ -22,7 +22,7 @@ from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.race import EngineRun, RaceOutcome, Racer
 
-# What takes longer runs at one in so many probes.
+# Engines that take longer run at one in so many probes.
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
@@ -90,7 +90,7 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     fewer = [*probes[:-1:_EVERY], probes[-1]]
 
     def race(runs: Callable[[Demand], Iterable[EngineRun]], at: Iterable[Probe]) -> None:
-        if racer.over:  # what runs there are takes a search too
+        if racer.over:  # to find the runs takes a search too
             return
         asked = [replace(run, bound=probe.bound) for probe in at for run in runs(probe.demand)]
         found.add(racer.race_for(_Examination(low, high), asked, events))
@@ -167,7 +167,7 @@ class _Candidates:
 
     def __init__(self) -> None:
         self.candidates: list[Candidate] = []
-        # What each engine found at each size.
+        # Times that each engine found at each size.
         self._times_us: dict[str, dict[float, float]] = {}
 
     def add(self, answers: Iterable[Sequence[Candidate]]) -> None:

@@ -27,7 +27,7 @@ from taccl_py.units import BYTES_PER_MB
 
 # Most programs that are made at one probe size of candidates that were found there, and of others; and that are made side by side.
 _MOST_TRIES, _AT_ONCE = 4, 4
-# What another program could gain at most where no other one is looked for.
+# Most that another program could gain where no other one is looked for.
 _WORTH = 5e-4
 # Candidates of many messages are lowered anew only where their program seems to lose so much by being made for another size, those of
 # very many are lowered once: it takes seconds, and more than twice as long for twice as many.
@@ -38,7 +38,7 @@ _LIMITS_OF_SIZE = frozenset({"max_bytes"})
 _MOST_FAILURES = 2
 # A program is replayed at sizes up to this factor from the one that it is made for.
 _NEAR = 8.5
-# What is not replayed counts as so many times as slow, unless the program keeps the schedule's promise wherever it is replayed.
+# A program that is not replayed counts as so many times as slow, unless the program keeps the schedule's promise wherever it is replayed.
 _UNKNOWN = 2.0
 
 
@@ -196,7 +196,7 @@ class _Tries:
         """Take note of the result of a task."""
         self.done.add(_Try(id(task.candidate), task.size))
         if isinstance(made, SizedCandidate):
-            # What comes from another process has a copy of its candidate.
+            # A result from another process has a copy of its candidate.
             self.found.append(replace(made, candidate=task.candidate))
         else:
             self.failure = self.failure or made

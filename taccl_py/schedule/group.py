@@ -188,7 +188,7 @@ class GroupSchedule:
         torn[-1] = True
         for generator in self._translations.generators:
             torn[:-1] |= np.diff(np.array(generator)) != 1
-        # What one rank of a role comes to when it is taken on, the others come to as well.
+        # Every rank of a role is taken to the ranks that any one of them is taken to.
         return ~np.isin(role, role[torn])
 
     @property

@@ -26,7 +26,7 @@ from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
 
-# What moments that are the same can differ by: as a part of themselves, and of the whole plan.
+# Most by which equal moments can differ: as a part of themselves, and of the whole plan.
 _ROUNDING, _PLAN_ROUNDING = 1e-9, 1e-12
 
 

@@ -224,7 +224,7 @@ class _ReplayRun:
         ) else MAX_COUNT  # fmt: skip
         self._durations = [[self._duration(work, mb, per_operation) for work in block.works] for block in blocks]
         self._operations = [[-(-work.count // per_operation) for work in block.works] for block in blocks]
-        # What a receiver still copies when the last bytes of the last operation of a step have arrived.
+        # Bytes that a receiver still copies when the last bytes of the last operation of a step have arrived.
         self._tails = [
             [costs.tail * time_us / max(1, number) for time_us, number in zip(*of_block, strict=True)]
             for of_block in zip(self._durations, self._operations, strict=True)

@@ -39,7 +39,7 @@ FULLY_CONNECTED = "fully-connected"
 NODE = "node"
 MACHINE = "machine"
 
-# What several nodes of a machine add to its name.
+# Suffix that several nodes of a machine add to its name.
 _COUNT = re.compile(r"-x[0-9]+$")
 
 

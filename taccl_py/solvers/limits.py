@@ -19,7 +19,7 @@ from taccl_py.work import work_seconds
 _T = TypeVar("_T")
 # In a process of a pool: set when all is to end.
 STOP = threading.Event()
-# Whether time is up or the user wants an end.
+# Test for the end: true once time is up or the user wants an end.
 Over = Callable[[], bool]
 # Signals with which the user, a cluster's scheduler or a closed terminal asks a program to end.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

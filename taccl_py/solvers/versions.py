@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taccl_py import __version__
 
-# What has no part in a result, and what has.
+# Folders without a part in a result, and packages with one.
 _WITHOUT_PART = ("cli", "report", "campaign")
 _SOLVERS = ("highspy", "numpy", "ortools")
 

@@ -14,7 +14,7 @@ from taccl_py.errors import InputError
 from taccl_py.topology.automorphism import image_of_links
 from taccl_py.topology.model import Link, Port, Topology
 
-# What joins two ranks: costs of links with those of their ports; and what a rank has to do with others.
+# Label of a pair of ranks: costs of links with those of their ports; and label of a rank: those of its pairs.
 _Label = tuple[object, ...]
 
 

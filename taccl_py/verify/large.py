@@ -250,7 +250,7 @@ def _check_overlaps(schedule: Schedule, table: _Table) -> Iterator[Violation]:
     occupied_us = alpha_us[resource] + beta[resource] * table.size[message] * schedule.chunk_bytes / BYTES_PER_MB
     until_us = table.start_us[message] + occupied_us
     free_us = until_us - _slack_us(occupied_us, until_us)
-    # Whoever is first at a resource is not too early there, and in a legal order the one before ends last.
+    # The first message at a resource is not too early there, and in a legal order the one before ends last.
     early = (resource[1:] == resource[:-1]) & (table.start_us[message][1:] < free_us[:-1])
     yield from _named(message[1:][early], "overlap", "starts while its link or a port is busy with the message before")
 

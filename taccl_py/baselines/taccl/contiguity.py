@@ -19,7 +19,7 @@ from taccl_py.solvers.limits import Limits
 
 _MOST_TOGETHER = 6
 _UNITS_PER_SMALLEST_COST = 1000
-# What goes together is not searched for a gain of less than this.
+# Least gain for which chunks to send together are searched.
 _WORTH_IT = 1e-3
 
 

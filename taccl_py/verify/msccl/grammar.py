@@ -11,7 +11,7 @@ from taccl_py.runtimes import LEGACY, Runtime
 from taccl_py.verify.msccl.findings import Findings, place, quoted
 from taccl_py.verify.msccl.text import Document, Element
 
-LEGACY_MAX_BYTES = 1 << 27  # what the legacy runtime takes where maxBytes is missing
+LEGACY_MAX_BYTES = 1 << 27  # value of the legacy runtime where maxBytes is missing
 
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")

@@ -247,7 +247,7 @@ class _Pattern:
             return None
         expected = (image[self._owners] * self._scales + self._cells).tolist()
         names = self._names
-        # What was found twice must have been found equal: of shares named first and of those that follow them.
+        # Images found twice must be equal: of shards named first and of those that follow them.
         agree = np.array_equal(image[more.owners], following)
         return image if agree and tuple([names[number] for number in expected]) == changed else None
 
