@@ -208,7 +208,7 @@ def _unfuse(blocks: Sequence[_ConvertedBlock], scratch: int, *, in_place: bool) 
 
 
 def _parts(act: _ConvertedStep, private: Address, *, in_place: bool) -> list[_ConvertedStep]:
-    """Steps of which an act consists; it is the last of them, so that who waits for it waits for all."""
+    """Steps of which an act consists; it is the last of them, so that a wait for it is one for all."""
     count, src, dst = act.count, act.src, act.dst
     if act.op is Op.RECV_COPY_SEND:
         parts = [_ConvertedStep(Op.RECV, src, dst, count), _ConvertedStep(Op.SEND, dst, dst, count)]
@@ -253,7 +253,7 @@ def _lengths(file: ForeignFile, gpu: Gpu, blocks: Sequence[_ConvertedBlock], run
     chunks = counted_by(program, runtime, custom=file.custom)
     lone = Buffer.OUTPUT if program.kind is Kind.GATHER else Buffer.INPUT
     if runtime.collectives.get(program.kind) == CUSTOM:
-        # Only who has which buffer tells what a custom collective is.
+        # Only the buffers of the ranks tell what a custom collective is.
         return {buffer: chunks if buffer is not lone or buffer in used else 0 for buffer in lengths}
     return {buffer: chunks * (ranks if buffer is lone else 1) * (buffer in used) for buffer in lengths}
 

@@ -51,7 +51,7 @@ class Fifos:
 
     Parameters
     ----------
-    drafts
+    blocks
         Threadblocks by rank.
     waits
         Actions of other threadblocks that must be done before, by `RankAction.order`.
@@ -61,7 +61,7 @@ class Fifos:
 
     def __init__(
         self,
-        drafts: Sequence[Sequence[UnfinishedThreadblock]],
+        blocks: Sequence[Sequence[UnfinishedThreadblock]],
         waits: Mapping[int, tuple[int, ...]],
         transfers: Sequence[StepTransfer],
     ) -> None:
@@ -84,7 +84,7 @@ class Fifos:
                 )
                 for a in d.actions
             ]
-            for rank in drafts
+            for rank in blocks
             for d in rank
         ]
         self._connections = len(number)
@@ -191,7 +191,7 @@ class ResumableExecution:
         return possible == todo
 
     def _pass_on(self, block: int, connection: int, moved: int, *, stops: bool) -> None:
-        """Wake whoever stopped at a connection on which something has moved, and note who stops there now."""
+        """Wake the threadblock stopped at a connection that has changed, and note the one that stops there now."""
         stopped = self._stopped[connection]
         if moved and stopped:
             self._wake(sorted(stopped))

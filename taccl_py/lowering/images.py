@@ -1,7 +1,7 @@
 """Images of a rank's program: what all ranks do where they are symmetric, from what one of each role does.
 
 The translation that takes the root of a role to another rank renames peers, and moves the shards of ranks in the buffers; scratch,
-steps, threadblocks, channels and who waits for whom stay.
+steps, threadblocks, channels and dependencies stay.
 """
 
 from __future__ import annotations
