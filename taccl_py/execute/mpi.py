@@ -460,7 +460,7 @@ def _with_comparison(report: _RankReport, comparison: ResultCheck) -> _RankRepor
 
 
 def _verify(reports: list[_RankReport], num_ranks: int, timeout_seconds: float) -> list[Violation]:
-    """Why the run did not come to its end: what ranks did wrong, ranks that are lost, who waits, what was not taken."""
+    """Why the run did not come to its end: errors of ranks, lost ranks, waiting threadblocks, messages left over."""
     found = [violation for report in reports for violation in report.violations]
     missing = sorted(set(range(num_ranks)) - {report.rank for report in reports})
     found += [_lost(rank, timeout_seconds) for rank in missing]

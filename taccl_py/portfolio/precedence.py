@@ -120,7 +120,7 @@ def _already_done(offer: SizeClaim, other: SizeClaim, sizes: tuple[int, int]) ->
 
 
 def _nothing_left(offer: SizeClaim, *, held: bool) -> InputError:
-    """Error for a file of whose sizes trimming leaves none: who names a file wants something of it."""
+    """Error for a file of whose sizes trimming leaves none: a user who names a file wants something of it."""
     where = "that the directory holds" if held else "that are named before it"
     remedy = "add --replace to take those away" if held else "name it before them"
     return InputError(

@@ -106,7 +106,7 @@ def _may_be_moved(folder: Path) -> bool:
         return False
     try:
         here = Path().resolve()
-        if folder in (here, *here.parents):  # who is in it would be left in the old one
+        if folder in (here, *here.parents):  # a process in it would be left in the old one
             return False
         return all(entry.name == NOTES for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
     except OSError:

@@ -187,14 +187,14 @@ def _schedule(
     together: dict[tuple[int, ...], list[int]] = {}
     for epoch, chunk, src, dst in flows:
         together.setdefault((epoch, src, dst) if pieces > 1 else (epoch, src, dst, chunk), []).append(chunk)
-    drafts = [
+    untimed = [
         UntimedMessage(number[src, dst], tuple(chunks), float(epoch), float(epoch + 1))
         for (epoch, src, dst, *_), chunks in together.items()
     ]
     try:
         machine = Topology("te-ccl", f"links that {path} uses, one epoch for a chunk of TE-CCL", (0,) * collective.num_ranks, (), links,
                            chunk_costs=True)  # fmt: skip
-        return build_schedule(machine, collective, BYTES_PER_MB, drafts)
+        return build_schedule(machine, collective, BYTES_PER_MB, untimed)
     except InputError as error:
         raise InputError(error.what, path=path) from None
 

@@ -105,8 +105,8 @@ def mirrored(schedule: Schedule) -> Schedule | None:
         if lane >= len(lanes) or not _same_cost(topology, index, turned, lanes[lane]):
             return None
         link_of.append(lanes[lane])
-    drafts = [replace(draft, link=link_of[draft.link]) for draft in drafts_of(schedule)]
-    copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, drafts)
+    untimed = [replace(message, link=link_of[message.link]) for message in drafts_of(schedule)]
+    copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, untimed)
     return copy if copy.makespan_us <= schedule.makespan_us * (1 + 1e-9) else None
 
 
@@ -123,7 +123,7 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     into neighbouring parts. The result may be invalid where a message must not start after the arrival of another.
     """
     collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * pieces)
-    drafts: list[UntimedMessage] = []
+    untimed: list[UntimedMessage] = []
     for message in schedule.messages:
         cells = [chunk * pieces + piece for chunk in message.chunks for piece in range(pieces)]
         each = len(message.chunks)
@@ -132,8 +132,8 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
                 message.start_us + (message.end_us - message.start_us) * at / pieces for at in (piece, piece + 1)
             )
             part = tuple(cells[piece * each : (piece + 1) * each])
-            drafts.append(UntimedMessage(message.link, part, start, end, message.reduce, packed=message.packed))
-    return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, drafts)
+            untimed.append(UntimedMessage(message.link, part, start, end, message.reduce, packed=message.packed))
+    return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, untimed)
 
 
 def resized(schedule: Schedule, chunk_bytes: float) -> Schedule:

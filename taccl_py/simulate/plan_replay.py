@@ -241,7 +241,7 @@ class _PlanBlockState:
 
 @dataclass(slots=True, eq=False)
 class _Flow:
-    """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
+    """One put: the threadblock that asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
 
     `signals` are told when it has arrived.
 
@@ -450,7 +450,7 @@ class _PlanRun:
         return not block.asked
 
     def _leave(self, block: _PlanBlockState, lane: _Lane, signals: int) -> None:
-        """Let what a proxy has put be there; who waits for that goes on."""
+        """End a put by a proxy: its data are there, and threadblocks that wait for them go on."""
         for _ in range(signals):
             self._give(lane)
         block.unsent[lane] -= 1

@@ -396,7 +396,7 @@ class _Contributions:
 
 
 def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
-    """Combining: no contribution is counted twice, and those who want a sum end with every contribution in it."""
+    """Combining: no contribution is counted twice, and ranks that want a sum end with every contribution in it."""
     collective = schedule.collective
     sums = _Contributions(collective.num_ranks)
     for event in _events(schedule, usable):

@@ -65,7 +65,7 @@ def ends(plan: KernelProgram, chunks_per_message: int, capacity: int) -> bool:
 
 
 def find_circles(plan: KernelProgram, chunks_per_message: int, capacity: int | None) -> tuple[DeadlockCycle, ...]:
-    """Who waits for whom when the program does not end; `capacity` None stands for queues without limit."""
+    """Waits of the threadblocks when the program does not end; `capacity` None stands for queues without limit."""
     machine = ExecutionState(plan, chunks_per_message, capacity or 1)
     machine.run()
     while capacity is None and not machine.ended and machine.lengthen_queues():
