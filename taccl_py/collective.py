@@ -1,4 +1,4 @@
-"""What must move: the eight collectives, their chunks, and where chunks live in the buffers.
+"""Collectives: the eight kinds, their chunks, and where chunks live in the buffers.
 
 A collective over R ranks has C chunks of equal size. A *routed* collective (AllGather, AllToAll, Broadcast, Gather,
 Scatter) has one source rank for each chunk and a set of ranks that want it. A *combining* collective (Reduce,
@@ -7,7 +7,7 @@ AllGather run backwards, which is what `Collective.dual` says.
 
 Chunk numbering (k chunks per rank):
 
-* AllGather, ReduceScatter, AllReduce: chunk ``r*k + j`` is part j of rank r's share.
+* AllGather, ReduceScatter, AllReduce: chunk ``r*k + j`` is part j of rank r's shard.
 * AllToAll: chunk ``(s*R + d)*k + j`` goes from rank s to rank d.
 * Broadcast, Reduce: chunk ``j`` of the one buffer, j < k.
 * Gather, Scatter: chunk ``r*k + j`` comes from, or goes to, rank r.
@@ -94,7 +94,7 @@ class Collective:
     num_ranks
         R.
     chunks_per_rank
-        k: chunks of one rank's share (of the whole buffer for Broadcast and Reduce).
+        k: chunks of one rank's shard (of the whole buffer for Broadcast and Reduce).
     root
         Root rank of the rooted ones, else 0.
     together
@@ -123,7 +123,7 @@ class Collective:
                 f"chunks per rank must be at least 1, found {self.chunks_per_rank}", field="chunks_per_rank"
             )
         if self.together != 1 and (
-            self.kind is not Kind.ALLREDUCE or self.together < 1 or self._shares % self.together
+            self.kind is not Kind.ALLREDUCE or self.together < 1 or self._shards % self.together
         ):
             raise InputError(
                 f"{self.together} chunks of {self.kind} on {self.num_ranks} ranks cannot count as one", field="together"
@@ -141,13 +141,13 @@ class Collective:
             raise InputError(f"{self.kind} has no root; leave the root out", field="root")
 
     @property
-    def _shares(self) -> int:
-        """Chunks of all ranks' shares."""
+    def _shards(self) -> int:
+        """Chunks of all ranks' shards."""
         return self.num_ranks * self.chunks_per_rank
 
     @property
     def reduces(self) -> bool:
-        """Whether contributions are summed."""
+        """True if contributions are summed."""
         return self.kind in COMBINING
 
     @property
@@ -163,28 +163,28 @@ class Collective:
             return self.num_ranks**2 * self.chunks_per_rank
         if self.kind in (Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self._shares // self.together
+        return self._shards // self.together
 
     @property
     def chunks_per_size(self) -> int:
         """Chunks that the size of nccl-tests is spread over: ``chunk_bytes = size / chunks_per_size``."""
         if self.kind in (Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self._shares // self.together
+        return self._shards // self.together
 
     @property
     def input_chunks(self) -> int:
         """Length of a rank's input buffer in chunks."""
         if self.kind in (Kind.ALLGATHER, Kind.GATHER, Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self._shares // self.together
+        return self._shards // self.together
 
     @property
     def output_chunks(self) -> int:
         """Length of a rank's output buffer in chunks."""
         if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER, Kind.BROADCAST, Kind.REDUCE):
             return self.chunks_per_rank
-        return self._shares // self.together
+        return self._shards // self.together
 
     def chunk_bytes(self, size_bytes: float) -> float:
         """Bytes of one chunk for a size as nccl-tests counts it."""

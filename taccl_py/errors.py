@@ -71,7 +71,7 @@ class Infeasible(SynthesisError):
     chunk, source, rank
         The chunk that cannot get from the rank that has it to the rank that wants it.
     restriction
-        The sketch field (or ``topology``) that took the last way.
+        The sketch field (or ``topology``) that removed the last path.
     """
 
     def __init__(self, what: str, *, chunk: int, source: int, rank: int, restriction: str) -> None:

@@ -28,7 +28,7 @@ from taccl_py.spelling import did_you_mean
 
 # First characters of texts of these forms.
 _BEGINS = {"JSON": ("{", "["), "XML": ("<",)}
-# What is read at a time, and at most: of a file, and of a pipe or a device, which may have no end.
+# Bytes read at a time, and at most: of a file, and of a pipe or a device, which may have no end.
 _BLOCK_BYTES, _MOST_BYTES, _MOST_STREAM_BYTES = 1 << 20, 1 << 32, 1 << 27
 # Characters of a name that a temporary file beside it begins with: names have an end too.
 _NAME_KEPT = 40
@@ -85,7 +85,7 @@ def _await_writer(handle: int, path: str) -> bytes:
 
 
 def _blocks(first: bytes, file: RawIOBase) -> Iterator[bytes]:
-    """What was read of a file already, and the rest of it."""
+    """Blocks of a file: what was read already, and the rest of it."""
     if first:
         yield first
     while block := file.read(_BLOCK_BYTES):
@@ -167,7 +167,7 @@ def read_json(path: Path) -> Any:
 
 
 def format_of(text: str, path: str) -> str | None:
-    """What a file of ours says that it is, wherever it stands in it; None of all others, XML among them.
+    """Format that a file of ours names, wherever it stands in it; None for all other files, XML among them.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def _scalar_line(value: dict[str, Any]) -> str | None:
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file by way of a temporary file beside it, so that nobody ever sees half of it.
+    """Write a file through a temporary file beside it, so that nobody ever sees half of it.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def _umask() -> int:
 
 
 def _kind(value: Any) -> str:
-    """Name a JSON value the way a user would."""
+    """Name a JSON value as a user would."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -391,7 +391,7 @@ class Fields:
         raise InputError(what, path=self.path, field=pointer.lstrip("/").replace("/", ".") or None)
 
     def has(self, key: str) -> bool:
-        """Whether the field is present."""
+        """True if the field is present."""
         self._asked.add(key)
         return key in self._value
 

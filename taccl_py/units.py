@@ -16,7 +16,7 @@ from taccl_py.errors import InputError
 
 BYTES_PER_MB = 1_000_000
 
-# What is accepted, on the command line and in files alike. All of it is far beyond any machine: a larger number is a slip of
+# Largest accepted values, on the command line and in files alike. They are far beyond any machine: a larger number is a slip of
 # the pen, and would only overflow or fill the memory later, where nobody could say which field it came from.
 MAX_SIZE_BYTES = 1 << 62
 MAX_COST_US = 1e12  # alpha, latency, and beta per megabyte: eleven days
@@ -121,7 +121,7 @@ def parse_left(text: str) -> Left:
 def format_size(size_bytes: float) -> str:
     """Text of a size in binary units alone, with four significant digits: ``1MiB``, ``976.6KiB`` (1 MB), ``512B``, ``1.5GiB``."""
     for factor, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        # What would be rounded to 1024 of the next smaller unit is 1 of this one.
+        # A size that would be rounded to 1024 of the next smaller unit is 1 of this one.
         if size_bytes >= 0.99995 * factor:
             digits = 4 if size_bytes < 999.95 * factor else 5
             return f"{size_bytes / factor:.{digits}g}{unit}"

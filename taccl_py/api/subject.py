@@ -56,7 +56,7 @@ class GivenFile:
 
 @dataclass(frozen=True)
 class Placed:
-    """What a user says of the machine on which an XML file or a plan runs; a schedule carries its machine.
+    """Machine on which an XML file or a plan runs, as a user names it; a schedule carries its own.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from itertools import chain
 
 from taccl_py.baselines.library import Family, baselines_of
 from taccl_py.baselines.nccl_graph import Graphs
-from taccl_py.baselines.nccl_job import generation_of, gpu_of, has_amd_cpu, job_of
+from taccl_py.baselines.nccl_ranks import generation_of, gpu_of, has_amd_cpu, nccl_ranks_of
 from taccl_py.baselines.nccl_time import NcclMachine, NcclTime, NcclTimes, nccl_machine, with_processes
 from taccl_py.baselines.nccl_tuner import GpuGeneration, NcclAlgorithm, NcclChoice, NcclRanks, choose, predictions
 from taccl_py.baselines.taccl.method import KINDS, Effort, run_taccl, sketches_for
@@ -57,7 +57,7 @@ _FAMILY_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What the user says of NCCL's tuner.
+    """User's settings of NCCL's tuner.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class ComparedSize:
 
     @property
     def is_slower(self) -> bool:
-        """Whether NCCL is faster than our program under the runtime profile, so that the size is better left to it."""
+        """True if NCCL is faster than our program under the runtime profile, so that the size is better left to it."""
         best = self.nccl_best
         return (
             best is not None and self.runtime_us is not None and best.time_us < self.runtime_us * (1 - _WORTH_TELLING)
@@ -202,7 +202,7 @@ class BaselineComparison:
     ----------
     demand
         The collective on the machine, at the largest size.
-    job
+    nccl
         What NCCL would know of the machine; None if its GPUs are not known.
     profile
         The runtime profile.
@@ -213,7 +213,7 @@ class BaselineComparison:
     """
 
     demand: Demand
-    job: NcclRanks | None
+    nccl: NcclRanks | None
     profile: RuntimeProfile
     rows: tuple[ComparedSize, ...]
     measured: tuple[MeasuredLog, ...] = ()
@@ -253,7 +253,7 @@ class OwnFile:
     runtime: Runtime
 
     def serves(self, size_bytes: int) -> bool:
-        """Whether a runtime takes it for a size as nccl-tests counts it."""
+        """True if the runtime takes the file for a size as nccl-tests counts it."""
         program = self.program
         counted = size_bytes * Fraction(program.num_chunks_per_loop, chunks_of_size(program, self.runtime))
         return program.min_bytes <= counted <= program.max_bytes
@@ -261,7 +261,7 @@ class OwnFile:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What may be compared beside our search and the baselines.
+    """Candidates to compare beside our search and the baselines.
 
     Attributes
     ----------
@@ -338,7 +338,7 @@ def compare_sizes(
     else:
         files = _for_demand(given.installed, demand)
         own = _installed(demand, sizes, files, limits)
-    job = _job(topology, tuned)
+    nccl = _nccl_ranks(topology, tuned)
     replays = _Replays(files, topology, profile)
     taccl: dict[int, tuple[BaselineTime, ...]] = {}
     if given.with_taccl:
@@ -348,15 +348,15 @@ def compare_sizes(
         replace(
             row,
             baselines=(*_fastest(timed, row.size_bytes), *taccl.get(row.size_bytes, ())),
-            nccl=choose(job, demand.kind, row.size_bytes) if job is not None else None,
-            is_direct=job is not None and not predictions(job, demand.kind),
+            nccl=choose(nccl, demand.kind, row.size_bytes) if nccl is not None else None,
+            is_direct=nccl is not None and not predictions(nccl, demand.kind),
             runtime_us=replays.time_us(row.size_bytes) if row.runtime_us is None else row.runtime_us,
             nccl_runtime=times.at(demand.kind, row.size_bytes),
         )
         for row in own
     ]
     measured = tuple(_beside(log, subject, machine, replays, demand.kind) for subject, log in given.logs)
-    return BaselineComparison(demand, job, profile, tuple(rows), measured, tried_all)
+    return BaselineComparison(demand, nccl, profile, tuple(rows), measured, tried_all)
 
 
 def _searched(
@@ -530,11 +530,11 @@ def _taccl(demand: Demand, sizes_bytes: Sequence[int], limits: Limits) -> dict[i
     return found
 
 
-def _job(topology: Topology, tuned: Tuned) -> NcclRanks | None:
+def _nccl_ranks(topology: Topology, tuned: Tuned) -> NcclRanks | None:
     gpu = tuned.gpu or gpu_of(topology)
     if gpu is None:
         return None
-    job = job_of(topology, gpu, amd_cpu=has_amd_cpu(topology) if tuned.amd_cpu is None else tuned.amd_cpu)
+    nccl = nccl_ranks_of(topology, gpu, amd_cpu=has_amd_cpu(topology) if tuned.amd_cpu is None else tuned.amd_cpu)
     if tuned.graphs is None:
-        return job
-    return replace(job, graph=tuned.graphs.ring, tree=tuned.graphs.tree, nvls=tuned.graphs.nvls)
+        return nccl
+    return replace(nccl, graph=tuned.graphs.ring, tree=tuned.graphs.tree, nvls=tuned.graphs.nvls)

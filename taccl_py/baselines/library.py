@@ -38,7 +38,7 @@ _TURNED = {Kind.REDUCESCATTER: Kind.ALLGATHER, Kind.REDUCE: Kind.BROADCAST, Kind
 
 @dataclass(frozen=True)
 class BaselineVariant:
-    """One way to carry out a baseline.
+    """Variant of a baseline.
 
     Attributes
     ----------

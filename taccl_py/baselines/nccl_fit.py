@@ -96,7 +96,7 @@ def log_observations(log: Log, machine: NcclMachine) -> list[NcclObservation]:
 
 
 class ScaleFit(NamedTuple):
-    """What `fit_scales` found.
+    """Result of `fit_scales`.
 
     Attributes
     ----------
@@ -256,7 +256,7 @@ def _scaled(profile: RuntimeProfile, near: float, far: float, blocks: float, lin
         }
     values |= {f"fabric_us/{name}": far * extra for name, extra in profile.fabric_us.items()}
     values |= {f"shares/{name}": min(1.0, links * share.value) for name, share in profile.shares.items()}
-    # What only NCCL's algorithms need is measured so; what a runtime of XML files costs is not.
+    # Costs that only NCCL's algorithms need are measured so; costs of a runtime of XML files are not.
     own = {place: value for place, value in values.items() if place.startswith(_ONLY_NCCL)}
     scaled = with_figures(profile, values, FITTED_TO_LOG, measured=False)
     return with_figures(scaled, own, FITTED_TO_LOG, measured=True)

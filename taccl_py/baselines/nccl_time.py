@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from taccl_py.baselines.nccl_graph import Graphs
-from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of, nics_of_node, sending_gbps
+from taccl_py.baselines.nccl_ranks import gpu_of, has_amd_cpu, nccl_ranks_of, nics_of_node, sending_gbps
 from taccl_py.baselines.nccl_tuner import GpuGeneration, NcclAlgorithm, NcclRanks
 from taccl_py.collective import Kind
 from taccl_py.errors import InputError
@@ -41,7 +41,7 @@ _THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
 _LEAST_BYTES = {Protocol.LL: 8, Protocol.LL128: 8, Protocol.SIMPLE: 64}
 # Bytes to one peer up to which single sends use LL, and what a channel passes on at once in Broadcast and Reduce.
 _DIRECT_LL_BYTES, _PIECE_BYTES = 16384, 524288
-# What NCCL counts of a tree's bandwidth (``src/graph/tuning.cc``).
+# Part of a tree's bandwidth that NCCL counts (``src/graph/tuning.cc``).
 _TREE_EFFICIENCY = 0.92
 _GATHERS = (Kind.ALLGATHER, Kind.REDUCESCATTER)
 _CHAINS = (Kind.BROADCAST, Kind.REDUCE)
@@ -127,15 +127,15 @@ def nccl_machine(
             f"{topology.name} is a TACCL profile, whose costs are for one chunk; name a machine with costs by size"
         )
     generation = gpu or gpu_of(topology)
-    job: NcclRanks | None = None
+    nccl: NcclRanks | None = None
     channels = _MOST_CHANNELS
     if generation is not None:
-        job = job_of(topology, generation, amd_cpu=has_amd_cpu(topology))
-        graph = graphs.ring if graphs is not None else job.graph
+        nccl = nccl_ranks_of(topology, generation, amd_cpu=has_amd_cpu(topology))
+        graph = graphs.ring if graphs is not None else nccl.graph
         channels = max(1, min(_MOST_CHANNELS, _DOUBLED * graph.channels))
-    nvls = job is not None and (job.nvls is not None if graphs is None else graphs.nvls is not None)
+    nvls = nccl is not None and (nccl.nvls is not None if graphs is None else graphs.nvls is not None)
     nic_gbps = sum(nics_of_node(topology)) if topology.num_nodes > 1 else 0.0
-    ll128 = job is not None and topology.inside is Medium.NVLINK
+    ll128 = nccl is not None and topology.inside is Medium.NVLINK
     return NcclMachine(
         topology, channels, nvls, ll128, sending_gbps(topology), nic_gbps, fabric, max(1, gpus_per_process)
     )  # fmt: skip
@@ -352,7 +352,7 @@ def _rings(machine: NcclMachine, kind: Kind, size_bytes: float) -> Iterator[Algo
 
 
 def _trees(machine: NcclMachine, size_bytes: float) -> Iterator[AlgorithmRun]:
-    """Chains inside nodes, and two trees over them, up and down; a node of two sends half of each way."""
+    """Chains inside nodes, and two trees over them, up and down; a node of two sends half in each direction."""
     n, nodes = machine.num_ranks, machine.num_nodes
     if n == 1:
         return

@@ -37,7 +37,7 @@ class NcclAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What NCCL's search for channels found (``NCCL_GRAPH_DUMP_FILE`` writes it).
+    """Result of NCCL's search for channels (``NCCL_GRAPH_DUMP_FILE`` writes it).
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class NcclRanks:
-    """What NCCL knows of the machine.
+    """Machine as NCCL's tuner knows it.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class NcclPrediction:
 
 @dataclass(frozen=True, slots=True)
 class NcclChoice:
-    """What NCCL chooses for a size, and the time that it expects."""
+    """NCCL's choice for a size, and the time that it expects."""
 
     algorithm: NcclAlgorithm
     protocol: Protocol
@@ -174,7 +174,7 @@ _RATES = {
     GpuGeneration.BLACKWELL: _Rates((282, 90, 70), (40, 40, 40), (55.6, 31.67, 20), (70, 42.8, 24), (0, 96, 80)),
 }
 _NVLS_EFFICIENCY = {GpuGeneration.HOPPER: 0.85, GpuGeneration.BLACKWELL: 0.74}
-# What is left of a tree's bandwidth at 64 bytes, 128, 256, ...
+# Part of a tree's bandwidth that is left at 64 bytes, 128, 256, ...
 _TREE_CORRECTION = {
     Protocol.LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
     Protocol.LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
@@ -185,19 +185,19 @@ _TREE_CORRECTION = {
 _GATHERS = (Kind.ALLGATHER, Kind.REDUCESCATTER)
 
 
-def predictions(job: NcclRanks, kind: Kind) -> tuple[NcclPrediction, ...]:
-    """What NCCL can choose among for a collective; nothing for those that it makes of single sends and receives."""
+def predictions(nccl: NcclRanks, kind: Kind) -> tuple[NcclPrediction, ...]:
+    """Candidates of NCCL for a collective; none for those that it makes of single sends and receives."""
     found = []
-    for algorithm, protocol in _possible(job, kind):
-        bus_gbps = _bus_gbps(job, kind, algorithm, protocol)
+    for algorithm, protocol in _possible(nccl, kind):
+        bus_gbps = _bus_gbps(nccl, kind, algorithm, protocol)
         if bus_gbps > 0:
-            bandwidth_gbps = bus_gbps * _share(job, kind, algorithm)
-            latency_us = _latency_us(job, kind, algorithm, protocol)
+            bandwidth_gbps = bus_gbps * _share(nccl, kind, algorithm)
+            latency_us = _latency_us(nccl, kind, algorithm, protocol)
             found.append(NcclPrediction(algorithm, protocol, latency_us, bandwidth_gbps))
     return tuple(found)
 
 
-def expected_us(job: NcclRanks, kind: Kind, prediction: NcclPrediction, size_bytes: float) -> float:
+def expected_us(nccl: NcclRanks, kind: Kind, prediction: NcclPrediction, size_bytes: float) -> float:
     """Time that NCCL expects of a line of its model at a size, with its corrections."""
     latency_us, bandwidth_gbps = prediction.latency_us, prediction.bandwidth_gbps
     if prediction.algorithm is NcclAlgorithm.TREE and kind is Kind.ALLREDUCE:
@@ -205,61 +205,61 @@ def expected_us(job: NcclRanks, kind: Kind, prediction: NcclPrediction, size_byt
         correction = _TREE_CORRECTION[prediction.protocol]
         bandwidth_gbps *= correction[place] if 0 <= place < len(correction) else 1
     is_plain_ring = prediction.algorithm is NcclAlgorithm.RING and prediction.protocol is Protocol.SIMPLE
-    per_channel = size_bytes / (job.graph.channels * job.num_ranks)
-    if is_plain_ring and kind is Kind.ALLREDUCE and job.num_nodes > 1 and per_channel >= 64:
-        latency_us *= 1.9 if job.gpu is GpuGeneration.VOLTA else 1.4
+    per_channel = size_bytes / (nccl.graph.channels * nccl.num_ranks)
+    if is_plain_ring and kind is Kind.ALLREDUCE and nccl.num_nodes > 1 and per_channel >= 64:
+        latency_us *= 1.9 if nccl.gpu is GpuGeneration.VOLTA else 1.4
     return latency_us + size_bytes / (1000 * bandwidth_gbps)
 
 
-def choose(job: NcclRanks, kind: Kind, size_bytes: float) -> NcclChoice | None:
-    """What NCCL chooses for a size; None for what it makes of single sends and receives."""
+def choose(nccl: NcclRanks, kind: Kind, size_bytes: float) -> NcclChoice | None:
+    """NCCL's choice for a size; None for collectives that it makes of single sends and receives."""
     choices = [
-        NcclChoice(p.algorithm, p.protocol, expected_us(job, kind, p, size_bytes)) for p in predictions(job, kind)
+        NcclChoice(p.algorithm, p.protocol, expected_us(nccl, kind, p, size_bytes)) for p in predictions(nccl, kind)
     ]
     return min(choices, key=lambda choice: choice.time_us, default=None)
 
 
-def _possible(job: NcclRanks, kind: Kind) -> list[tuple[NcclAlgorithm, Protocol]]:
+def _possible(nccl: NcclRanks, kind: Kind) -> list[tuple[NcclAlgorithm, Protocol]]:
     """Pairs that NCCL allows without anybody's asking: LL128 where NVLink joins the GPUs of a node."""
     if kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER):
         return []
-    protocols = [p for p in Protocol if p is not Protocol.LL128 or job.nvlink]
+    protocols = [p for p in Protocol if p is not Protocol.LL128 or nccl.nvlink]
     found = [(NcclAlgorithm.RING, protocol) for protocol in protocols]
     if kind is Kind.ALLREDUCE:
         found += [(NcclAlgorithm.TREE, protocol) for protocol in protocols]
-    if job.nvls is not None and job.gpu in _NVLS_EFFICIENCY and kind in (Kind.ALLREDUCE, *_GATHERS):
-        if job.num_nodes == 1:
+    if nccl.nvls is not None and nccl.gpu in _NVLS_EFFICIENCY and kind in (Kind.ALLREDUCE, *_GATHERS):
+        if nccl.num_nodes == 1:
             found.append((NcclAlgorithm.NVLS, Protocol.SIMPLE))
         elif kind is Kind.ALLREDUCE:
             found.append((NcclAlgorithm.NVLS_TREE, Protocol.SIMPLE))
-    if kind in _GATHERS and job.num_ranks == job.num_nodes:
+    if kind in _GATHERS and nccl.num_ranks == nccl.num_nodes:
         found.append((NcclAlgorithm.PAT, Protocol.SIMPLE))
     return found
 
 
-def _graph(job: NcclRanks, algorithm: NcclAlgorithm) -> Graph:
+def _graph(nccl: NcclRanks, algorithm: NcclAlgorithm) -> Graph:
     """The algorithm's own graph where there is one."""
-    if algorithm is NcclAlgorithm.TREE and job.tree is not None:
-        return job.tree
-    if algorithm in (NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE) and job.nvls is not None:
-        return job.nvls
-    return job.graph
+    if algorithm is NcclAlgorithm.TREE and nccl.tree is not None:
+        return nccl.tree
+    if algorithm in (NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE) and nccl.nvls is not None:
+        return nccl.nvls
+    return nccl.graph
 
 
-def _place(job: NcclRanks) -> int:
+def _place(nccl: NcclRanks) -> int:
     """Column of the tables by number of nodes."""
-    return min(job.num_nodes, 3) - 1
+    return min(nccl.num_nodes, 3) - 1
 
 
-def _bus_gbps(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
+def _bus_gbps(nccl: NcclRanks, kind: Kind, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
     if algorithm in (NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE):
-        return _nvls_gbps(job, kind, algorithm)
-    graph, place = _graph(job, algorithm), _place(job)
-    rates = _RATES[job.gpu]
-    bus_gbps = graph.channels * (graph.intra_gbps if job.num_nodes <= 2 else graph.inter_gbps)
+        return _nvls_gbps(nccl, kind, algorithm)
+    graph, place = _graph(nccl, algorithm), _place(nccl)
+    rates = _RATES[nccl.gpu]
+    bus_gbps = graph.channels * (graph.intra_gbps if nccl.num_nodes <= 2 else graph.inter_gbps)
     # On several nodes it is the CPU that limits LL, and NCCL keeps its figures in rows of other names.
-    of_cpu = _RATES[GpuGeneration.AMPERE if job.amd_cpu else GpuGeneration.VOLTA]
-    most_ll_gbps = (rates if job.num_nodes == 1 else of_cpu).ll[place]
+    of_cpu = _RATES[GpuGeneration.AMPERE if nccl.amd_cpu else GpuGeneration.VOLTA]
+    most_ll_gbps = (rates if nccl.num_nodes == 1 else of_cpu).ll[place]
     if algorithm is NcclAlgorithm.PAT:
         return 0.75 * bus_gbps
     if algorithm is NcclAlgorithm.RING:
@@ -275,61 +275,61 @@ def _bus_gbps(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm, protocol: Pr
         case Protocol.LL:
             return min(bus_gbps / 3.8, most_ll_gbps)
         case Protocol.LL128:
-            part = 7 / 9 if job.num_nodes == 1 else 120 / 128
+            part = 7 / 9 if nccl.num_nodes == 1 else 120 / 128
             return min(bus_gbps * part, graph.channels * rates.tree_ll128[place])
         case Protocol.SIMPLE:
             return bus_gbps
 
 
-def _nvls_gbps(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm) -> float:
-    graph, ranks = job.nvls, job.ranks_per_node
+def _nvls_gbps(nccl: NcclRanks, kind: Kind, algorithm: NcclAlgorithm) -> float:
+    graph, ranks = nccl.nvls, nccl.ranks_per_node
     if graph is None or graph.channels < 2:
         return 0.0
     gain = 2 if kind is Kind.ALLREDUCE else (ranks - 1) / ranks
-    channel_gbps = graph.intra_gbps * _NVLS_EFFICIENCY[job.gpu] * (graph.channels - 1) / graph.channels * gain
+    channel_gbps = graph.intra_gbps * _NVLS_EFFICIENCY[nccl.gpu] * (graph.channels - 1) / graph.channels * gain
     if algorithm is NcclAlgorithm.NVLS_TREE:
-        inter_gbps = graph.inter_gbps * (2 if job.num_nodes <= 2 else 1)
-        channel_gbps = min(channel_gbps, inter_gbps, _RATES[job.gpu].nvls_tree[_place(job)])
+        inter_gbps = graph.inter_gbps * (2 if nccl.num_nodes <= 2 else 1)
+        channel_gbps = min(channel_gbps, inter_gbps, _RATES[nccl.gpu].nvls_tree[_place(nccl)])
     return graph.channels * channel_gbps
 
 
-def _num_steps(job: NcclRanks, kind: Kind) -> int:
+def _num_steps(nccl: NcclRanks, kind: Kind) -> int:
     """Steps of a ring."""
-    n = job.num_ranks
+    n = nccl.num_ranks
     return 2 * (n - 1) if kind is Kind.ALLREDUCE else n - 1 if kind in _GATHERS else n
 
 
-def _share(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm) -> float:
+def _share(nccl: NcclRanks, kind: Kind, algorithm: NcclAlgorithm) -> float:
     """Algorithm bandwidth over the bandwidth of the channels."""
     if algorithm is not NcclAlgorithm.RING and kind in _GATHERS:
         return 1.0
     if algorithm in (NcclAlgorithm.RING, NcclAlgorithm.NVLS, NcclAlgorithm.NVLS_TREE):
-        return job.num_ranks / _num_steps(job, kind)
+        return nccl.num_ranks / _num_steps(nccl, kind)
     return 0.5
 
 
-def _latency_us(job: NcclRanks, kind: Kind, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
-    local = _NVLINK_US if job.nvlink else _PCI_US
+def _latency_us(nccl: NcclRanks, kind: Kind, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
+    local = _NVLINK_US if nccl.nvlink else _PCI_US
     intra_us = local[algorithm].of(protocol)
-    network = NcclAlgorithm.TREE if job.ranks_per_node == 1 else algorithm
+    network = NcclAlgorithm.TREE if nccl.ranks_per_node == 1 else algorithm
     times = 2 if protocol is Protocol.SIMPLE else 1
-    inter_us = _NET_US[network].of(protocol) + times * _graph(job, algorithm).inter_latency_us
+    inter_us = _NET_US[network].of(protocol) + times * _graph(nccl, algorithm).inter_latency_us
     base_us = _BASE_US[algorithm].of(protocol) if algorithm in _BASE_US else 0.0
-    doublings = job.num_nodes.bit_length() - 1
+    doublings = nccl.num_nodes.bit_length() - 1
     match algorithm:
         case NcclAlgorithm.RING if kind in (Kind.BROADCAST, Kind.REDUCE):
-            return base_us + (intra_us if job.num_nodes == 1 else _NET_US[NcclAlgorithm.RING].of(protocol))
+            return base_us + (intra_us if nccl.num_nodes == 1 else _NET_US[NcclAlgorithm.RING].of(protocol))
         case NcclAlgorithm.RING:
-            num_inter = 0 if job.num_nodes == 1 else (job.num_nodes - 1) * (2 if kind is Kind.ALLREDUCE else 1)
-            overhead_us = 0.0 if job.num_nodes == 1 else (2.0 if job.amd_cpu else 1.0)
+            num_inter = 0 if nccl.num_nodes == 1 else (nccl.num_nodes - 1) * (2 if kind is Kind.ALLREDUCE else 1)
+            overhead_us = 0.0 if nccl.num_nodes == 1 else (2.0 if nccl.amd_cpu else 1.0)
             overhead_us *= 3 if protocol is Protocol.SIMPLE else 1
-            num_intra = _num_steps(job, kind) - num_inter
+            num_intra = _num_steps(nccl, kind) - num_inter
             return base_us + num_intra * max(intra_us, overhead_us) + num_inter * inter_us
         case NcclAlgorithm.TREE:
-            return base_us + 2 * ((job.ranks_per_node - 1) * intra_us + doublings * inter_us)
+            return base_us + 2 * ((nccl.ranks_per_node - 1) * intra_us + doublings * inter_us)
         case NcclAlgorithm.NVLS:
-            return intra_us + (inter_us if job.num_nodes > 1 else 0.0)
+            return intra_us + (inter_us if nccl.num_nodes > 1 else 0.0)
         case NcclAlgorithm.NVLS_TREE:
             return intra_us + 2 * doublings * inter_us
         case NcclAlgorithm.PAT:
-            return base_us + doublings * inter_us / 3.5 + 2.8 * job.num_ranks
+            return base_us + doublings * inter_us / 3.5 + 2.8 * nccl.num_ranks

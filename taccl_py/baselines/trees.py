@@ -105,7 +105,7 @@ def _pair(site: TemplateSite, channel: int) -> list[_Tree]:
 
 
 def _edges(chains: Sequence[Sequence[int]], parents: Sequence[int]) -> list[tuple[int, int]]:
-    """Edges from the root down: to the heads of the nodes below first, because their ways are longer, then along the chain."""
+    """Edges from the root down: to the heads of the nodes below first, because their paths are longer, then along the chain."""
     edges = []
     waiting = [parents.index(-1)]
     while waiting:

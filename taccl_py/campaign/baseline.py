@@ -42,13 +42,13 @@ class MetricChange:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it got worse by more than is tolerated."""
+        """True if the metric got worse by more than is tolerated."""
         return self.worsening > self.threshold
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found.
+    """Result of a check against the baseline.
 
     Attributes
     ----------
@@ -75,17 +75,17 @@ class Verdict:
 
     @property
     def worse(self) -> tuple[MetricChange, ...]:
-        """What got worse by more than is tolerated."""
+        """Metrics that got worse by more than is tolerated."""
         return tuple(change for change in self.changes if change.is_worse)
 
     @property
     def better(self) -> tuple[MetricChange, ...]:
-        """What got better."""
+        """Metrics that got better."""
         return tuple(change for change in self.changes if change.worsening < 0)
 
     @property
     def passes(self) -> bool:
-        """Whether nothing got worse and baseline and suite name the same instances."""
+        """True if nothing got worse and baseline and suite name the same instances."""
         return not (self.worse or self.missing or self.gone or self.failed)
 
 

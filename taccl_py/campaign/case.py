@@ -57,7 +57,7 @@ class Case:
     seed: int = 0
 
     def request(self, limits: Limits) -> Request:
-        """What the pipeline is asked for."""
+        """Request to the pipeline."""
         return Request(
             topology=self.topology,
             kind=self.kind,

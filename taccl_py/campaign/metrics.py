@@ -1,4 +1,4 @@
-"""What is recorded of a result so that it can be compared with a later one."""
+"""Metrics recorded of a result so that it can be compared with a later one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Metric(StrEnum):
 
     @property
     def is_count(self) -> bool:
-        """Whether it is a whole number; otherwise microseconds."""
+        """True for a whole number; False for microseconds."""
         return self not in (Metric.COST, Metric.REPLAY, Metric.BOUND)
 
     @property

@@ -28,13 +28,13 @@ GUARD_SECONDS = 3600.0
 _POLL_SECONDS = 0.2
 # Error of what the user's interrupt has kept from being finished.
 INTERRUPTED = "interrupted"
-# What is not finished at an interrupt has no result, so it is only waited for as long as a result that is finished takes to be written.
+# Cases not finished at an interrupt have no result, so they are only waited for as long as a finished result takes to be written.
 _WRITING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What became of a case.
+    """Outcome of a case.
 
     Attributes
     ----------

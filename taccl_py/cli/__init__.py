@@ -162,7 +162,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _sentence(error: BaseException) -> tuple[str, int] | None:
-    """What is said of an error, and the exit code; None of a mistake in this program."""
+    """Sentence and exit code of an error; None for a mistake in this program."""
     error = _interrupt_behind(error)
     match error:
         case TacclError():
@@ -191,7 +191,7 @@ def _interrupt_behind(error: BaseException) -> BaseException:
 
 
 def _in_one_sentence(error: click.ClickException) -> str:
-    """What click has to say, without its usage lines."""
+    """Message of a click error, without its usage lines."""
     what = " ".join(error.format_message().split())
     # Some versions of click suggest names, each in its own form, and only for options and commands of plain groups.
     what = _CLICKS_QUESTION.sub("", what).replace(". (", " (").rstrip(". ")

@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def force_options(command: F) -> F:
-    """Options that say who does the work, and on which instances."""
+    """Options of a campaign: its processes, and its instances."""
     decorators = [
         click.option("--workers", type=click.IntRange(1), default=None, help="Instances at a time; default: one a core."),
         click.option("--scheduler", default="", help='Dask scheduler whose workers do it, such as tcp://host:8786 (extra "dask").'),

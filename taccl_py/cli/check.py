@@ -31,7 +31,7 @@ _UNREAD_TEXT = (
     "text-declaration", "text-nul", "unexpected-end", "unterminated-element", "value-length",
 )  # fmt: skip
 _UNREAD_VALUE = ("buffer-name", "number-format", "number-range", "step-type")
-# What only the comparison of several places tells, or the execution: one of the places is wrong, and may have been rejected.
+# Rules broken by several places together, or in the execution: one of the places is wrong, and may have been rejected.
 _CONSEQUENCE = ("deadlock", "missing-counterpart", "race")
 _RANK_OF_RULE = {
     **dict.fromkeys(_UNREAD_TEXT, -2),
@@ -281,7 +281,7 @@ def _sizes(facts: ProgramFacts) -> str:
 
 
 def _divisor(facts: ProgramFacts) -> int:
-    """What has to divide the count of a call, which these three collectives give for each rank, so that the runtime takes the file."""
+    """Number that must divide a call's count, given per rank for these three collectives, for the runtime to take the file."""
     for_each_rank = facts.kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.ALLTOALL)
     return facts.num_chunks_per_loop // math.gcd(facts.num_chunks_per_loop, facts.num_ranks if for_each_rank else 1)
 

@@ -109,7 +109,7 @@ def compare(as_json: bool, **values: Any) -> None:
     """
     from taccl_py.baselines.compare import Given, Tuned, compare_sizes
     from taccl_py.baselines.nccl_graph import read_graphs
-    from taccl_py.baselines.nccl_job import tuned_as
+    from taccl_py.baselines.nccl_ranks import tuned_as
     from taccl_py.cli.progress import watched
     from taccl_py.lowering.lower import LoweringOptions
     from taccl_py.pipeline.resolve import resolve_machine
@@ -162,7 +162,7 @@ def compare(as_json: bool, **values: Any) -> None:
 
 
 def _request(values: dict[str, Any], stop: threading.Event) -> Request:
-    """What is asked for.
+    """Request for the search, from parsed options.
 
     Raises
     ------

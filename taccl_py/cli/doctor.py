@@ -40,7 +40,7 @@ _HANGS_SECONDS = 300
 
 
 class State(StrEnum):
-    """What was found of one thing."""
+    """State of a checked item."""
 
     WORKS = "works"
     MISSING = "missing"  # not installed or not set, which is no fault
@@ -162,7 +162,7 @@ def _programs() -> Iterator[Check]:
 
 
 def _variables(environ: Mapping[str, str], asked: str | None) -> tuple[list[Check], list[dict[str, Any]]]:
-    """What the variables of the runtimes say, and results on the files that they name."""
+    """Checks of the runtimes' variables, and results on the files that they name."""
     from taccl_py.cli.check import verify_file, verify_loaded, verify_plans_of
 
     checks: list[Check] = []
@@ -201,7 +201,7 @@ def _scanning(environ: Mapping[str, str], asked: str | None) -> Runtime:
 
 
 def _fault(name: str, value: str, environ: Mapping[str, str]) -> str:
-    """What is wrong with a variable itself; empty if files are to be looked at."""
+    """Fault of a variable itself; empty if its files are to be checked."""
     if not value:
         return "is empty; name files or a directory, or unset it"
     if name == "MSCCL_CONFIG" and not os.path.isfile(value):

@@ -88,7 +88,7 @@ def install(sources: tuple[Path, ...], output: Path, runtime: str, as_json: bool
     with sole_user(output):
         old = _files_of_runtimes(output) if output.is_dir() else []
         kept = [] if replaces else [path for path in old if path.name != LEGACY_CONFIG]
-        # What is in a directory of the legacy runtime counts maxBytes as that does, whatever else the files say.
+        # Files in a directory of the legacy runtime count maxBytes as that does, whatever else they say.
         origin = LEGACY if any(path.name == LEGACY_CONFIG for path in old) else None
         files = [*((path, origin, True) for path in kept), *((path, None, False) for path in xml_files(sources))]
         with shown_one_by_one(files, lambda file: file[0].name) as shown:

@@ -16,7 +16,7 @@ from types import FrameType
 from taccl_py.errors import Interrupted, LimitReached
 from taccl_py.solvers.limits import INTERRUPTS
 
-# What follows so soon is the same interrupt: `timeout` sends one to the command, and then one to its process group.
+# A signal that follows so soon is the same interrupt: `timeout` sends one to the command, and then one to its process group.
 _ONE_INTERRUPT_SECONDS = 0.2
 _NO_ANSWER = "interrupted before there was an answer"
 
@@ -99,7 +99,7 @@ def _handled(act: Callable[[], None]) -> Iterator[None]:
     def handler(_number: int, _frame: FrameType | None) -> None:
         _LISTENER.hears(act)
 
-    # Who started the command with nohup wants it to outlive the terminal.
+    # A user who started the command with nohup wants it to outlive the terminal.
     heeded = [one for one in INTERRUPTS if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:

@@ -167,7 +167,7 @@ def degradation_options(command: F) -> F:
 
 
 def make_degradation(values: dict[str, Any]) -> Degradation:
-    """What parsed command-line values of `degradation_options` say."""
+    """Degradation from the parsed command-line values of `degradation_options`."""
     return Degradation(
         tuple(values["without_link"]),
         tuple(values["slow_link"]),

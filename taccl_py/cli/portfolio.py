@@ -115,7 +115,7 @@ def _written_before(output: Path, stem: str) -> list[str]:
 
 
 def _stem(portfolio: Portfolio, request: Request, options: LoweringOptions) -> str:
-    """What all names begin with: the calls that the files are for, the runtime, the machine, and ranks and root if they are not all and 0.
+    """Common beginning of all file names: calls, runtime and machine, and ranks and root if they are not all and 0.
 
     One directory may hold the files of several portfolios, and only those of the same stem replace each other.
     """

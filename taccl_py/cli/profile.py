@@ -158,7 +158,7 @@ def _open_job(values: dict[str, Any]) -> LaunchedProcesses | None:
 
 @dataclass(frozen=True)
 class _Setup:
-    """What the command line names.
+    """Parsed command line.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ def _prepare(job: LaunchedProcesses | None, values: dict[str, Any], output: Path
     if job is None:
         return _Setup(truth, reference, "")
     from taccl_py.measure.processes import require_ranks
-    from taccl_py.measure.throttle import Throttle
+    from taccl_py.measure.shared_emulation import Throttle
 
     require_ranks(truth, job)
     folder = tempfile.mkdtemp(prefix="taccl-profile-")
@@ -268,7 +268,7 @@ def _open_bench(job: LaunchedProcesses | None, setup: _Setup, values: dict[str, 
         return EmulatedBench(_given(setup.truth), values["noise"])
     if setup.truth is None:
         return job.bench(None)
-    from taccl_py.measure.throttle import Throttle
+    from taccl_py.measure.shared_emulation import Throttle
 
     return job.bench(Throttle(setup.truth, Path(setup.folder) / _SHARED, values["slow_down"]))
 
@@ -324,7 +324,7 @@ def _lead(bench: Bench, setup: _Setup, values: dict[str, Any], output: Path | No
 
 
 def _look_alike_reordered(topology: Topology) -> bool:
-    """Whether nodes look the same, but only in another order of their ranks."""
+    """True if nodes look the same, but only in another order of their ranks."""
     from taccl_py.topology.alignment import align_nodes
     from taccl_py.topology.difference import TOLERANCE
 

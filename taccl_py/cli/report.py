@@ -51,10 +51,10 @@ def report(results: tuple[Path, ...], output: Path, form: str | None, as_json: b
       taccl report out/ -o report.svg
     """
     from taccl_py.campaign.results import read_results
-    from taccl_py.report.images import draw
     from taccl_py.report.items import size_sweeps, title_of
     from taccl_py.report.markdown import report_markdown
     from taccl_py.report.page import report_page
+    from taccl_py.report.picture import draw
 
     form = form or output.suffix.removeprefix(".")
     if form not in _FORMATS:

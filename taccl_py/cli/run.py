@@ -144,7 +144,7 @@ class _Session(Protocol):
 
     @property
     def speaks(self) -> bool:
-        """Whether it is for this process to tell the user."""
+        """True if this process is the one that reports to the user."""
 
     def share(self, make: Callable[[], _Made]) -> _Made:
         """Return what the first rank makes."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from taccl_py.errors import InputError
 
-# What a shell reports of a program that a closed pipe has ended: 128 and the number of SIGPIPE.
+# Exit code that a shell reports of a program that a closed pipe has ended: 128 and the number of SIGPIPE.
 CLOSED_PIPE_EXIT_CODE = 141
 _STANDARD = (0, 1, 2)
 
@@ -65,7 +65,7 @@ class _Stream:
             self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        # What still waits must go somewhere, or the interpreter tries again at its end.
+        # Buffered text must go somewhere, or the interpreter tries again at its end.
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

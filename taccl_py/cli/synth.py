@@ -219,7 +219,7 @@ def synth(as_json: bool, output: Path | None, **values: Any) -> None:  # fmt: sk
 
 
 def _request(values: dict[str, Any], stop: threading.Event) -> Request:
-    """What the options ask for.
+    """Request from the parsed options.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""What other tools know about a machine: their dumps, matrices and files become topologies. Nothing is measured here."""
+"""Topologies from other tools' dumps, matrices and files. Nothing is measured here."""

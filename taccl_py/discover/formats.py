@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class DumpFormat(StrEnum):
-    """What `import_machine` reads."""
+    """Formats that `import_machine` reads."""
 
     NCCL = "nccl"
     NCCL_GRAPH = "nccl-graph"

@@ -13,7 +13,7 @@ from taccl_py.spelling import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """What is known of a kind of GPU.
+    """Links, rates and names of a kind of GPU.
 
     Attributes
     ----------

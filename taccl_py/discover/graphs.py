@@ -1,7 +1,7 @@
 """Whole machines as graphs with switches, and topologies of TE-CCL and SCCL; those of networkx are in `taccl_py.discover.node_link`.
 
 They become ranks, links and ports: what leads from one rank to another over switches only is a link that shares a port with
-all others for each edge on its way.
+all others for each edge on its path.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class SwitchedGraph:
             beside.setdefault(near, []).append(far)
         table, links = PortTable(), []
         for name, src in ranks.items():
-            for other, way in self._ways(name, beside).items():
-                links += self._links(src, ranks[other], way, table)
+            for other, vertices in self._paths(name, beside).items():
+                links += self._links(src, ranks[other], vertices, table)
                 if len(links) > MAX_LINKS:
                     raise InputError(f"has more than {MAX_LINKS} links; import a smaller machine", path=path)
         try:
@@ -59,22 +59,22 @@ class SwitchedGraph:
             raise InputError(error.what, path=path) from None
         return topology
 
-    def _ways(self, start: str, beside: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    def _paths(self, start: str, beside: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
         """Shortest path to every rank that can be reached over switches only."""
-        ways: dict[str, tuple[str, ...]] = {start: (start,)}
+        paths: dict[str, tuple[str, ...]] = {start: (start,)}
         waiting = deque([start])
         while waiting:
             here = waiting.popleft()
             if here != start and here in self.node_of:
                 continue
             for there in beside.get(here, []):
-                if there not in ways:
-                    ways[there] = (*ways[here], there)
+                if there not in paths:
+                    paths[there] = (*paths[here], there)
                     waiting.append(there)
-        return {name: way for name, way in ways.items() if name in self.node_of and name != start}
+        return {name: path for name, path in paths.items() if name in self.node_of and name != start}
 
-    def _links(self, src: int, dst: int, way: tuple[str, ...], table: PortTable) -> list[Link]:
-        hops = list(pairwise(way))
+    def _links(self, src: int, dst: int, vertices: tuple[str, ...], table: PortTable) -> list[Link]:
+        hops = list(pairwise(vertices))
         lanes = 1 if len(hops) > 1 else len(self.edges[hops[0]])
         links = []
         for lane in range(lanes):
@@ -100,7 +100,7 @@ class SwitchedGraph:
 
 
 def is_teccl(value: Any) -> bool:
-    """Whether a JSON value is an input of TE-CCL, or a topology of it in matrices."""
+    """True if a JSON value is an input of TE-CCL, or a topology of it in matrices."""
     return isinstance(value, dict) and ("TopologyParams" in value or "capacity" in value)
 
 
@@ -181,7 +181,7 @@ def _teccl_by_name(params: Fields) -> Topology:
 
 
 def is_sccl(value: Any) -> bool:
-    """Whether a JSON value is a topology that SCCL (msccl-tools) saved."""
+    """True if a JSON value is a topology that SCCL (msccl-tools) saved."""
     return isinstance(value, dict) and "topology" in (value.get("sccl_type"), value.get("msccl_type"))
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from taccl_py.discover.box import Box, node_of_box
 from taccl_py.discover.formats import DumpFormat
 from taccl_py.discover.gpus import GPU_MODELS
 from taccl_py.discover.graphs import is_sccl, is_teccl, read_sccl, read_teccl
 from taccl_py.discover.node_link import read_node_link
 from taccl_py.discover.rates import ALPHA_SOURCE
+from taccl_py.discover.server import Box, node_of_box
 from taccl_py.discover.smi_text import read_amd_matrix, read_nvidia_matrix
 from taccl_py.discover.syccl import is_syccl, read_syccl
 from taccl_py.discover.xml_dump import are_trays, is_tray, parse_xml_root, read_graph_dump, read_topology_dumps
@@ -45,7 +45,7 @@ _APART = (
 
 @dataclass(frozen=True)
 class Imported:
-    """What files say of a machine.
+    """Machine that files describe.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ _SWITCH_WORDS = ("switch", "nvswitch", "spine", "leaf", "tor")
 _RATE_KEYS = ("beta_us_per_mb", "bandwidth_gbps")
 # Fields of a topology file that are vertices and edges of a graph, and those of a link that are the ends of an edge.
 _VERTICES, _EDGES, _ENDS = "node_of", "links", ("from", "to")
-# What stands for a file in errors about a graph.
+# Name in errors about a graph, in place of a file's.
 _PATH = "networkx graph"
 
 

@@ -81,7 +81,7 @@ def _covered(
     rivals: Mapping[PortSide, set[_Traffic]],
     cost_of: Mapping[str, AlphaBeta],
 ) -> bool:
-    """Whether something at least as slow serves all who use a direction of a port, and perhaps others."""
+    """True if something at least as slow serves all who use a direction of a port, and perhaps others."""
     first = min(users)
     if len(users) == 1 and first.kind == "link":
         return node.links[first.device].cost.beta_us_per_mb >= cost.beta_us_per_mb

@@ -63,7 +63,7 @@ def pci_gbps(speed: str, width: str) -> float:
 
 
 def socket_gbps(arch: str, vendor: str, model: int) -> float:
-    """What joins two CPUs, one direction, in GB/s, as NCCL counts it.
+    """Rate between two CPUs, one direction, in GB/s, as NCCL counts it.
 
     Parameters
     ----------

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from taccl_py.discover.box import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.discover.gpus import GPU_MODELS, GpuModel
 from taccl_py.discover.rates import socket_gbps
+from taccl_py.discover.server import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.errors import InputError
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -165,13 +165,13 @@ def _add_pci(box: Box, matrix: _Matrix, model: GpuModel) -> None:
     above: dict[str, str] = {}
     for name in names:
         peers = {inner[other] for other in names if outer[other] == outer[name]}
-        ways = []
+        above_it = []
         if sum(other == inner[name] for other in inner.values()) > 1:
-            ways.append(f"switch{inner[name]}")
+            above_it.append(f"switch{inner[name]}")
         if len(peers) > 1:
-            ways.append(f"bridge{outer[name]}")
-        ways.append(f"cpu{socket[name]}")
-        for low, high in zip([name, *ways], ways, strict=False):
+            above_it.append(f"bridge{outer[name]}")
+        above_it.append(f"cpu{socket[name]}")
+        for low, high in zip([name, *above_it], above_it, strict=False):
             above[low] = high
     for name in dict.fromkeys(above.values()):
         box.add(name, DeviceKind.CPU if name.startswith("cpu") else DeviceKind.INNER)

@@ -37,7 +37,7 @@ class _Switches:
 
 
 def is_syccl(value: Any) -> bool:
-    """Whether a JSON value is a configuration of SyCCL."""
+    """True if a JSON value is a configuration of SyCCL."""
     return isinstance(value, dict) and {"hosts", "topo", "link_spec"} <= value.keys()
 
 
@@ -169,7 +169,7 @@ class _Reader:
         if not self.switches:
             return
         share = self.gpus // self.nics
-        under: dict[int, list[tuple[int, int]]] = {}  # the ranks (host, GPU) that some way joins
+        under: dict[int, list[tuple[int, int]]] = {}  # the ranks (host, GPU) that some path joins
         for host in range(self.hosts):
             for gpu in range(self.gpus):
                 under.setdefault(self.switches[-1].of[host, gpu // share], []).append((host, gpu))
@@ -185,12 +185,12 @@ class _Reader:
     def _far_link(self, src: int, dst: int, ends: tuple[tuple[int, int], tuple[int, int]], level: int) -> Link:
         beta = max(self.nic.beta_us_per_mb, self.switches[0].cost.beta_us_per_mb)
         ports, betas = [], [beta]
-        for (host, nic), way in zip(ends, ("out", "in"), strict=True):
-            ports.append(self.table.index(f"NIC {nic} of host {host} {way}", AlphaBeta(0.0, beta)))
+        for (host, nic), side in zip(ends, ("out", "in"), strict=True):
+            ports.append(self.table.index(f"NIC {nic} of host {host} {side}", AlphaBeta(0.0, beta)))
         for below, layer in zip(self.switches[:level], self.switches[1 : level + 1], strict=True):
             betas.append(layer.cost.beta_us_per_mb)
-            for pair, way in zip(ends, ("up", "down"), strict=True):
-                trunk = f"switch {below.of[pair]} of layer {self.switches.index(below)} {way}"
+            for pair, side in zip(ends, ("up", "down"), strict=True):
+                trunk = f"switch {below.of[pair]} of layer {self.switches.index(below)} {side}"
                 ports.append(self.table.index(trunk, AlphaBeta(0.0, layer.cost.beta_us_per_mb)))
         alpha_us = self.nic.alpha_us + self.switches[level].cost.alpha_us
         return Link(src, dst, alpha_us, max(betas), ports=tuple(ports))

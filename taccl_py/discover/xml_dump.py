@@ -17,7 +17,6 @@ from typing import NoReturn
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from taccl_py.discover.box import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.discover.gpus import model_of_architecture
 from taccl_py.discover.rates import (
     DEFAULT_NET_GBPS,
@@ -27,11 +26,12 @@ from taccl_py.discover.rates import (
     socket_gbps,
     xgmi_gbps,
 )
+from taccl_py.discover.server import Box, DeviceKind, GpuLink, NetPort
 from taccl_py.errors import InputError
 from taccl_py.topology.catalog import list_topologies, name_of_file
 from taccl_py.topology.model import Medium
 
-# NCCL's and RCCL's names of ways between two GPUs (``graph/topo.cc``): NVB passes one other GPU.
+# NCCL's and RCCL's names of paths between two GPUs (``graph/topo.cc``): NVB passes one other GPU.
 _NVLINK_PATHS = ("LOC", "NVL", "NVB", "XGMI")
 _PCIE_PATHS = ("C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 _NVSWITCH, _CPU = "0x068000", "0x068001"
@@ -80,7 +80,7 @@ def read_topology_dumps(roots: Sequence[Element], paths: Sequence[str]) -> Box:
 
 
 def are_trays(roots: Sequence[Element]) -> bool:
-    """Whether dumps are of trays of one rack, whose GPUs are all on one NVLink switch.
+    """True if dumps are of trays of one rack, whose GPUs are all on one NVLink switch.
 
     That is so where the GPUs of each are on an NVLink switch, there are no more of them than a rack has, and one dump has
     several hosts, or the CPUs are Grace's: its trays have no switch of their own.
@@ -95,7 +95,7 @@ def are_trays(roots: Sequence[Element]) -> bool:
 
 
 def _host(cpu: Element, number: int) -> str:
-    """What tells the host of a CPU from others; `number` is that of the dump, which counts where NCCL wrote no hash."""
+    """Identity of a CPU's host; `number` is that of the dump, which counts where NCCL wrote no hash."""
     return cpu.get("host_hash") or f"dump {number}"
 
 
@@ -104,7 +104,7 @@ def _hosts(roots: Sequence[Element]) -> set[str]:
 
 
 def is_tray(root: Element) -> bool:
-    """Whether a dump is of one host with Grace CPUs whose GPUs are on an NVLink switch, which is then that of a rack."""
+    """True if a dump is of one host with Grace CPUs whose GPUs are on an NVLink switch, which is then that of a rack."""
     grace = all(cpu.get("arch") == "arm64" for cpu in root.findall("cpu"))
     return grace and len(_hosts([root])) == 1 and any(link.get("tclass") == _NVSWITCH for link in root.iter("nvlink"))
 
@@ -150,10 +150,10 @@ def _require_dump(root: Element, path: str) -> None:
 
 
 def read_graph_dump(root: Element, path: str) -> Box:
-    """What a graph dump says of the server: links that its channels use, with the rates that the search gave them.
+    """Server of a graph dump: links that its channels use, with the rates that the search gave them.
 
     Links that no channel uses are not in it. Of several graphs that use a link the one with the highest rate counts. What joins
-    the GPUs is the worst ``typeintra`` of graphs with channels, NVLink up to a way over one other GPU (``NVB``), as for LL128.
+    the GPUs is the worst ``typeintra`` of graphs with channels, NVLink up to a path over one other GPU (``NVB``), as for LL128.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def read_graph_dump(root: Element, path: str) -> Box:
 
 
 def _medium(path_type: str) -> Medium:
-    """What NCCL's type of the widest way between the GPUs of a graph means."""
+    """Medium that NCCL's type of the widest path between the GPUs of a graph stands for."""
     if path_type in _NVLINK_PATHS:
         return Medium.NVLINK
     return Medium.PCIE if path_type in _PCIE_PATHS else Medium.UNKNOWN

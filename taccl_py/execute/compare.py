@@ -84,7 +84,7 @@ def _compare(
     if not count:
         return ResultCheck(0, None)
     index = int(np.argmax(wrong))
-    chunk_elements = task.share_elements // plan.share_chunks
+    chunk_elements = task.shard_elements // plan.shard_chunks
     values = [str(decode(values[index : index + 1], task.data_type)[0]) for values in (found, wanted)]
     if values[0] == values[1]:  # not a number twice, with other bits
         values = [f"{values[0]} (bits {array[index : index + 1].tobytes()[::-1].hex()})" for array in (found, wanted)]

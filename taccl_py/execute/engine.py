@@ -31,7 +31,7 @@ class Transport:
     """Carries messages over connections. One that need not copy says so by taking and giving cells of buffers themselves."""
 
     def has_room(self, connection: MessageQueue) -> bool:
-        """Whether a message can be pushed."""
+        """True if a message can be pushed."""
         raise NotImplementedError
 
     def push(self, connection: MessageQueue, message: Any) -> None:
@@ -39,7 +39,7 @@ class Transport:
         raise NotImplementedError
 
     def has_message(self, connection: MessageQueue) -> bool:
-        """Whether a message can be popped."""
+        """True if a message can be popped."""
         raise NotImplementedError
 
     def pop(self, connection: MessageQueue) -> Any:
@@ -48,15 +48,15 @@ class Transport:
 
     @property
     def lends(self) -> bool:
-        """Whether any cells are lent."""
+        """True if any cells are lent."""
         return False
 
     def lend(self, connection: MessageQueue, cells: Any) -> bool:  # noqa: ARG002
-        """Whether cells of a buffer have been pushed as they are; they must not be changed while they `are_lent`."""
+        """True if cells of a buffer have been pushed as they are; they must not be changed while they `are_lent`."""
         return False
 
     def are_lent(self, cells: Any) -> bool:  # noqa: ARG002
-        """Whether any of these cells are still needed."""
+        """True if any of these cells are still needed."""
         return False
 
     def want(self, connection: MessageQueue, cells: Any) -> None:
@@ -145,7 +145,7 @@ class ThreadblockEngine:
         return moved > 0
 
     def waits(self, blocks: Iterable[ExecutedBlock]) -> list[BlockedThreadblock]:
-        """What threadblocks wait for; those that could go on are left out."""
+        """Obstacles of the threadblocks that wait; those that could go on are left out."""
         return [self._wait(block) for block in blocks if not self._is_free(block)]
 
     def _want(self, block: ExecutedBlock) -> None:
@@ -160,12 +160,12 @@ class ThreadblockEngine:
             block.wants = True
 
     def _is_awaited(self, block: ExecutedBlock, step: Step) -> bool:
-        """Whether a message is all that a threadblock waits for."""
+        """True if a threadblock waits for nothing but a message."""
         ready = step.waits_for is None or block.done > 0 or self._is_signalled(block, step)
         return ready and not self._transport.has_message(block.source)
 
     def _is_target_lent(self, block: ExecutedBlock, step: Step) -> bool:
-        """Whether cells that the next operation writes are lent; where there are no such cells it may go on and fail."""
+        """True if the next operation writes to cells that are lent; an operation whose cells do not exist may go on and fail."""
         if not step.action.writes or not self._transport.lends:
             return False
         try:
@@ -179,7 +179,7 @@ class ThreadblockEngine:
     def _is_free(self, block: ExecutedBlock) -> bool:
         step = block.steps[block.position]
         action = step.action
-        # What is asked most often and answered soonest comes first: most threadblocks wait for messages, most of the time.
+        # The most frequent and quickest test comes first: most threadblocks wait for messages, most of the time.
         block.awaits = action.receives and not self._transport.has_message(block.source)
         if block.awaits:
             return False
@@ -261,7 +261,7 @@ class ThreadblockEngine:
             raise Trouble(where, "count-mismatch", f"{what}; sender and receiver must count alike")
         return message.reshape(count, width)
 
-    # What is done with data
+    # Operations on data
 
     def _local(self, rank: int, address: Address, count: int, part: slice, where: str) -> Any:
         return self._memories[rank].cells(address, count, part, where)
@@ -280,7 +280,7 @@ class ThreadblockEngine:
     def _store(self, cells: Any, values: Any) -> None:
         cells[...] = values
 
-    # What somebody waits for
+    # Obstacles of threadblocks that wait
 
     def _wait(self, block: ExecutedBlock) -> BlockedThreadblock:
         step = block.steps[block.position]

@@ -21,7 +21,7 @@ class LocalQueues(Transport):
         self._queues: dict[MessageQueue, deque[Array]] = {}
 
     def has_room(self, connection: MessageQueue) -> bool:
-        """Whether a slot is free."""
+        """True if a slot is free."""
         return len(self._queues.setdefault(connection, deque())) < self._slots
 
     def push(self, connection: MessageQueue, message: Array) -> None:
@@ -29,7 +29,7 @@ class LocalQueues(Transport):
         self._queues[connection].append(message)
 
     def has_message(self, connection: MessageQueue) -> bool:
-        """Whether a slot is taken."""
+        """True if a slot is taken."""
         return bool(self._queues.get(connection))
 
     def pop(self, connection: MessageQueue) -> Array:
@@ -71,7 +71,7 @@ def run_all(
 
 
 def _take_turns(engine: ThreadblockEngine, active: Sequence[ExecutedBlock], order: random.Random | None) -> bool:
-    """Whether anybody has moved; some of them in any order, or if they cannot, all."""
+    """True if any threadblock advanced; some of them are tried in any order, or if they cannot, all."""
     if order is not None:
         some = order.sample(active, order.randint(1, len(active)))
         if any([engine.advance(block, 1) for block in some]):

@@ -9,7 +9,7 @@ from taccl_py.execute.arithmetic import Array, CellArithmetic
 from taccl_py.execute.plan import ExecutablePlan, SizeCut
 from taccl_py.execute.trouble import Trouble
 
-# What memory holds that nobody has written: not a number where there are such, and no likely number elsewhere.
+# Content of memory that nobody has written: not a number where there are such, and no likely number elsewhere.
 _NOTHING_FLOAT, _NOTHING_WHOLE = 0xFF, 0xA5
 _NAMES = {Buffer.INPUT: "input", Buffer.OUTPUT: "output", Buffer.SCRATCH: "scratch"}
 
@@ -101,5 +101,5 @@ class RankMemory:
 
 
 def starts_with_input(plan: ExecutablePlan, rank: int) -> bool:
-    """Whether the collective takes the rank's input."""
+    """True if the collective takes the rank's input."""
     return plan.kind not in (Kind.BROADCAST, Kind.SCATTER) or rank == plan.root

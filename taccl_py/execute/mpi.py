@@ -64,7 +64,7 @@ def load_mpi() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _RankReport:
-    """What one rank has to say about one run."""
+    """Report of one rank on one run."""
 
     rank: int
     seconds: float
@@ -76,13 +76,13 @@ class _RankReport:
 
     @property
     def good(self) -> bool:
-        """Whether it came to its end."""
+        """True if the rank's program came to its end."""
         return not self.waits and not self.violations
 
 
 @dataclass(frozen=True, slots=True)
 class _RankVerdict:
-    """What rank 0 has made of the reports; no violations when all came to their end."""
+    """Verdict of rank 0 on all reports; no violations when all came to their end."""
 
     violations: tuple[Violation, ...]
 
@@ -119,7 +119,7 @@ class _Messages(Transport):
         self.popped: Counter[MessageQueue] = Counter()
 
     def has_room(self, connection: MessageQueue) -> bool:
-        """Whether a slot is free, as far as credits have come."""
+        """True if a slot is free, as far as credits have come."""
         return self._open[connection] < self._credit.slots
 
     def push(self, connection: MessageQueue, message: Array) -> None:
@@ -127,7 +127,7 @@ class _Messages(Transport):
         self._push(connection, message, self._pending)
 
     def has_message(self, connection: MessageQueue) -> bool:
-        """Whether a message has come."""
+        """True if a message has come."""
         return bool(self._arrived.get(connection))
 
     def pop(self, connection: MessageQueue) -> Array | None:
@@ -139,7 +139,7 @@ class _Messages(Transport):
 
     @property
     def lends(self) -> bool:
-        """Whether messages lie in cells and have not left yet."""
+        """True if messages lie in cells and have not left yet."""
         return bool(self._lent)
 
     def lend(self, connection: MessageQueue, cells: Array) -> bool:
@@ -150,7 +150,7 @@ class _Messages(Transport):
         return True
 
     def are_lent(self, cells: Array) -> bool:
-        """Whether a message that has not left yet lies in any of these cells."""
+        """True if a message that has not left yet lies in any of these cells."""
         return any(np.may_share_memory(cells, lent) for _, lent in self._lent)
 
     def want(self, connection: MessageQueue, cells: Array) -> None:
@@ -178,7 +178,7 @@ class _Messages(Transport):
 
     @property
     def quiet(self) -> bool:
-        """Whether all has been sent."""
+        """True if all has been sent."""
         return not self._pending and not self._lent
 
     def _take(self, message: Any, status: Any) -> None:
@@ -460,7 +460,7 @@ def _with_comparison(report: _RankReport, comparison: ResultCheck) -> _RankRepor
 
 
 def _verify(reports: list[_RankReport], num_ranks: int, timeout_seconds: float) -> list[Violation]:
-    """Why the run did not come to its end: what ranks did wrong, ranks that are lost, who waits, what was not taken."""
+    """Why the run did not come to its end: errors of ranks, lost ranks, waiting threadblocks, messages left over."""
     found = [violation for report in reports for violation in report.violations]
     missing = sorted(set(range(num_ranks)) - {report.rank for report in reports})
     found += [_lost(rank, timeout_seconds) for rank in missing]

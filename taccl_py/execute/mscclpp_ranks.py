@@ -44,7 +44,7 @@ def load_mscclpp() -> Any:
 
 
 class Device(Protocol):
-    """What MSCCL++ runs on."""
+    """Device on which MSCCL++ runs."""
 
     def cells(self, data_type: DataType) -> CellArithmetic:
         """Return where elements live."""
@@ -144,7 +144,7 @@ class MscclppSession(MpiSession):
         cut, cells = cut_aligned(plan, call), self._device.cells(call.data_type)
         task = make_task(plan, cut.chunk_elements, call.data_type, call.operator, conditions.seed)
         promises, memory = ExpectedOutputs(task), RankMemory(plan, cut, cells, self.rank, in_place=call.in_place)
-        # Who has no such buffer still has to name one.
+        # A rank without such a buffer still has to name one.
         given = memory.whole(Buffer.INPUT, cells.empty(plan.input_chunks, cut.chunk_elements))
         wanted = memory.whole(Buffer.OUTPUT, cells.empty(plan.output_chunks, cut.chunk_elements))
         algorithm = self._mscclpp.ExecutionPlan(plan.name, self.rank)
@@ -180,7 +180,7 @@ class MscclppSession(MpiSession):
 
 def _require_own_memory(plan: OneSidedPlan) -> None:
     """Refuse plans that need memory which a switch can reach at all ranks at once: torch allocates none."""
-    if any(deed.name in ("glres", "gstore") for block in plan.blocks for deed in block.deeds):
+    if any(operation.name in ("glres", "gstore") for block in plan.blocks for operation in block.operations):
         raise InputError(
             "uses switch channels, which need buffers that MSCCL++ has allocated for that, and the run's are torch's; leave "
             "--with out, or install the plan and run your own program",

@@ -75,7 +75,7 @@ class OneSidedOperation:
 
     @property
     def is_proxied(self) -> bool:
-        """Whether a proxy does it."""
+        """True if a proxy carries out the operation."""
         return self.name in _PUTS and bool(self.channels) and self.channels[0].type == "port"
 
 
@@ -85,7 +85,7 @@ class OneSidedBlock:
 
     rank: int
     number: int
-    deeds: tuple[OneSidedOperation, ...]
+    operations: tuple[OneSidedOperation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class OneSidedPlan(ExecutablePlan):
 
 
 def is_one_sided(text: str, path: str) -> bool:
-    """Whether a JSON text is an execution plan, and not a schedule."""
+    """True if a JSON text is an execution plan, and not a schedule."""
     value = parse_json(text, path)
     return isinstance(value, dict) and "gpus" in value and "format" not in value
 
@@ -136,9 +136,9 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         fields.fail("gpus", f"has {len(gpus)} ranks, at least 2 are needed")
     readers = [_GpuReader(gpu, rank, len(gpus)) for rank, gpu in enumerate(gpus)]
     given, wanted = gpus[0].integer("input_chunks", least=1), gpus[0].integer("output_chunks", least=1)
-    share = wanted if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given
+    shard = wanted if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else given
     if kind is Kind.ALLTOALL:
-        share //= len(gpus)
+        shard //= len(gpus)
     blocks = tuple(block for reader in readers for block in reader.blocks())
     if root and kind not in ROOTED:
         raise InputError(f"{kind} has no root; leave --root out", path=path, field="collective")
@@ -150,7 +150,7 @@ def read_one_sided(text: str, path: str, *, root: int | None = None) -> OneSided
         name=path,
         kind=kind,
         root=found,
-        share_chunks=max(share, 1),
+        shard_chunks=max(shard, 1),
         protocol="Simple",
         in_place=in_place,
         out_of_place=not in_place,
@@ -175,8 +175,15 @@ def _find_root(kind: Kind, blocks: tuple[OneSidedBlock, ...], num_ranks: int) ->
     if kind not in ROOTED:
         return 0
     starts = kind in (Kind.BROADCAST, Kind.SCATTER)
-    deeds = [(block.rank, deed) for block in blocks for deed in block.deeds if deed.target is not None]
-    puts = [(rank, place.rank) for rank, deed in deeds for place in (deed.target, *deed.copies) if place is not None]
+    operations = [
+        (block.rank, operation) for block in blocks for operation in block.operations if operation.target is not None
+    ]
+    puts = [
+        (rank, place.rank)
+        for rank, operation in operations
+        for place in (operation.target, *operation.copies)
+        if place is not None
+    ]
     busy = {dst if starts else src for src, dst in puts if src != dst}
     idle = [rank for rank in range(num_ranks) if rank not in busy]
     return idle[0] if len(idle) == 1 else None
@@ -239,10 +246,12 @@ class _GpuReader:
             kind = one.choice("access_channel_type", ("memory", "port"))
             ids = one.integers("remote_buffer_ids", least=0)
             remotes[kind] = [_item(one, "remote_buffer_ids", self._remotes, i) for i in ids]
-        deeds = tuple(self._deed(one, channels, remotes) for one in fields.objects("ops"))
-        return OneSidedBlock(self._rank, number, deeds)
+        operations = tuple(self._operation(one, channels, remotes) for one in fields.objects("ops"))
+        return OneSidedBlock(self._rank, number, operations)
 
-    def _deed(self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]) -> OneSidedOperation:
+    def _operation(
+        self, fields: Fields, channels: dict[str, list[Any]], remotes: dict[str, list[Any]]
+    ) -> OneSidedOperation:
         name = fields.text("name")
         if name not in _NAMES or fields.has("tbg_info"):
             shown = f"{name!r} by a group of threadblocks" if name in _NAMES else repr(name)
@@ -274,7 +283,7 @@ class _GpuReader:
         )  # fmt: skip
 
     def _places(self, fields: Fields, known: list[Any]) -> list[Place]:
-        """What an operand names: of one rank, or by a switch of several; `known` are remote buffers or switch channels."""
+        """Places that an operand names: of one rank, or by a switch of several; `known` are remote buffers or switch channels."""
         if fields.has("switch_channel_id"):
             group: _SwitchMembers = _item(
                 fields, "switch_channel_id", known, fields.integer("switch_channel_id", least=0)
@@ -290,7 +299,7 @@ class _GpuReader:
 
 
 def _require_switches(fields: Fields, name: str) -> None:
-    """Refuse operands of a switch where the runtime would look for a rank's own buffer, and the other way round."""
+    """Refuse operands of a switch where the runtime would look for a rank's own buffer, and the reverse."""
     for field, users in (("src_buff", ("glres",)), ("dst_buff", ("glres", "gstore"))):
         for one in fields.objects(field, []):
             if one.has("switch_channel_id") != (name in users):

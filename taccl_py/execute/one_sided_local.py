@@ -99,7 +99,7 @@ class _ThreadblockState:
 
     @property
     def has_ended(self) -> bool:
-        return self.position == len(self.block.deeds) and not self.requests
+        return self.position == len(self.block.operations) and not self.requests
 
     @property
     def where(self) -> str:
@@ -144,7 +144,7 @@ class _OneSidedState:
             raise InvalidArtifact(self._plan.name, [_left_over(channel) for channel in left])
 
     def _take_turns(self, active: list[_ThreadblockState]) -> bool:
-        """Whether anybody has moved; some of them in any order, or if they cannot, all."""
+        """True if any threadblock advanced; some of them are tried in any order, or if they cannot, all."""
         if self._order is not None:
             some = self._order.sample(active, self._order.randint(1, len(active)))
             if any([self._turn(worker, self._order.random() < 0.5) for worker in some]):
@@ -155,11 +155,11 @@ class _OneSidedState:
         """Let a threadblock, or its proxies, do one thing; whether they could."""
         if proxy:
             return self._carry_out(worker)
-        if worker.position == len(worker.block.deeds):
+        if worker.position == len(worker.block.operations):
             return False
-        deed = worker.block.deeds[worker.position]
+        operation = worker.block.operations[worker.position]
         before = worker.taken
-        if not self._do(worker, deed):
+        if not self._do(worker, operation):
             return worker.taken > before
         worker.taken = 0
         worker.position += 1
@@ -168,30 +168,30 @@ class _OneSidedState:
     def _carry_out(self, worker: _ThreadblockState) -> bool:
         if not worker.requests:
             return False
-        deed = worker.requests.popleft()
-        self._move(worker, deed)
-        if deed.name in ("pws", "pwsf"):
-            self._signal(deed.channels[0])
+        operation = worker.requests.popleft()
+        self._move(worker, operation)
+        if operation.name in ("pws", "pwsf"):
+            self._signal(operation.channels[0])
         return True
 
-    def _do(self, worker: _ThreadblockState, deed: OneSidedOperation) -> bool:
-        match deed.name:
+    def _do(self, worker: _ThreadblockState, operation: OneSidedOperation) -> bool:
+        match operation.name:
             case "signal" | "rlxsignal":
-                for channel in deed.channels:
+                for channel in operation.channels:
                     self._signal(channel)
             case "wait" | "rlxwait":
-                return self._take(worker, list(deed.channels), self._signals)
+                return self._take(worker, list(operation.channels), self._signals)
             case "sem_release":
-                for number in deed.semaphores:
+                for number in operation.semaphores:
                     self._semaphores[worker.block.rank, number] += 1
             case "sem_acquire":
-                return self._take(worker, [(worker.block.rank, one) for one in deed.semaphores], self._semaphores)
+                return self._take(worker, [(worker.block.rank, one) for one in operation.semaphores], self._semaphores)
             case "barrier":
-                return self._meet(worker, deed)
+                return self._meet(worker, operation)
             case "flush":
-                return not any(request.channels[0] in deed.channels for request in worker.requests)
+                return not any(request.channels[0] in operation.channels for request in worker.requests)
             case "put" | "pws" | "pwsf" | "copy" | "re" | "glres" | "gstore":
-                return self._start(worker, deed)
+                return self._start(worker, operation)
         return True
 
     def _signal(self, channel: Channel) -> None:
@@ -207,12 +207,12 @@ class _OneSidedState:
             worker.taken += 1
         return True
 
-    def _meet(self, worker: _ThreadblockState, deed: OneSidedOperation) -> bool:
-        met = self._met.setdefault((worker.block.rank, deed.barrier), [])
+    def _meet(self, worker: _ThreadblockState, operation: OneSidedOperation) -> bool:
+        met = self._met.setdefault((worker.block.rank, operation.barrier), [])
         if worker not in met:
             met.append(worker)
             worker.taken = 1
-        if len(met) < deed.barrier_blocks:
+        if len(met) < operation.barrier_blocks:
             return False
         for other in met:
             if other is not worker:
@@ -220,36 +220,36 @@ class _OneSidedState:
         met.clear()
         return True
 
-    def _start(self, worker: _ThreadblockState, deed: OneSidedOperation) -> bool:
+    def _start(self, worker: _ThreadblockState, operation: OneSidedOperation) -> bool:
         """Move data, or ask the proxy to; a flush waits until it has."""
-        if not deed.is_proxied:
-            self._move(worker, deed)
+        if not operation.is_proxied:
+            self._move(worker, operation)
             return True
         if worker.taken == 0:
-            worker.requests.append(deed)
+            worker.requests.append(operation)
             worker.taken = 1
-        return deed.name != "pwsf" or not worker.requests
+        return operation.name != "pwsf" or not worker.requests
 
-    def _move(self, worker: _ThreadblockState, deed: OneSidedOperation) -> None:
-        if deed.target is None:
+    def _move(self, worker: _ThreadblockState, operation: OneSidedOperation) -> None:
+        if operation.target is None:
             return
-        values = self._cells.copy(self._view(worker, deed.sources[0]))
-        for source in deed.sources[1:]:
+        values = self._cells.copy(self._view(worker, operation.sources[0]))
+        for source in operation.sources[1:]:
             values = self._cells.combine(Operator.SUM, values, self._view(worker, source))
-        for place in (deed.target, *deed.copies):
+        for place in (operation.target, *operation.copies):
             self._view(worker, place)[...] = values
 
     def _view(self, worker: _ThreadblockState, place: Place) -> Any:
         return self._memories[place.rank].cells(place.address, place.count, _ALL, worker.where)
 
     def _stuck(self, worker: _ThreadblockState) -> Violation:
-        deed = worker.block.deeds[worker.position]
-        if deed.name == "barrier":
-            what = f"waits at barrier {deed.barrier}"
-        elif deed.name == "sem_acquire":
-            what = f"waits for semaphore {deed.semaphores[worker.taken]}"
+        operation = worker.block.operations[worker.position]
+        if operation.name == "barrier":
+            what = f"waits at barrier {operation.barrier}"
+        elif operation.name == "sem_acquire":
+            what = f"waits for semaphore {operation.semaphores[worker.taken]}"
         else:
-            channel = deed.channels[worker.taken]
+            channel = operation.channels[worker.taken]
             what = f"waits for a signal of gpu {channel.peer} on {channel.type} channel {channel.number} between them"
         return Violation(worker.where, "deadlock", what)
 

@@ -1,4 +1,4 @@
-"""What is executed: the threadblocks of an algorithm file, the lengths of its buffers, and how data are cut for them.
+"""Executable program: the threadblocks of an algorithm file, the lengths of its buffers, and how data are cut for them.
 
 Nothing here needs numpy, so that options can be read without it.
 """
@@ -35,12 +35,12 @@ class DataType(StrEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether it has a fraction."""
+        """True if the type has a fraction."""
         return "float" in self.value
 
 
 class Operator(StrEnum):
-    """What a combining collective does with the contributions; ``avg`` is a sum that the caller divides."""
+    """Operator with which a collective combines contributions; ``avg`` is a sum that the caller divides."""
 
     SUM = "sum"
     PROD = "prod"
@@ -50,7 +50,7 @@ class Operator(StrEnum):
 
 
 class Backend(StrEnum):
-    """What carries the messages of torch's processes; ``auto`` is NCCL where each has a GPU for itself, gloo elsewhere."""
+    """Backend that carries messages of torch's processes; ``auto`` is NCCL where each has a GPU for itself, gloo elsewhere."""
 
     AUTO = "auto"
     GLOO = "gloo"
@@ -59,7 +59,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepAction:
-    """What steps of one type do.
+    """Action of the steps of one type.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Step:
 
     @property
     def action(self) -> StepAction:
-        """What it does."""
+        """Action of the step."""
         return ACTIONS[self.type]
 
 
@@ -149,8 +149,8 @@ class ExecutablePlan:
         Collective.
     root
         Root of a rooted collective, else 0.
-    share_chunks
-        Chunks of one rank's share; of the whole buffer for AllReduce, Broadcast and Reduce.
+    shard_chunks
+        Chunks of one rank's shard; of the whole buffer for AllReduce, Broadcast and Reduce.
     protocol
         As written.
     in_place, out_of_place
@@ -162,7 +162,7 @@ class ExecutablePlan:
     name: str
     kind: Kind
     root: int
-    share_chunks: int
+    shard_chunks: int
     protocol: str
     in_place: bool
     out_of_place: bool
@@ -175,24 +175,24 @@ class ExecutablePlan:
 
     @property
     def reduces(self) -> bool:
-        """Whether contributions are combined."""
+        """True if contributions are combined."""
         return self.kind in COMBINING
 
     @property
     def _whole(self) -> int:
-        """Chunks of all shares."""
+        """Chunks of all shards."""
         shared = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE)
-        return self.share_chunks * (1 if shared else self.num_ranks)
+        return self.shard_chunks * (1 if shared else self.num_ranks)
 
     @property
     def input_chunks(self) -> int:
         """Length of a rank's input."""
-        return self.share_chunks if self.kind in (Kind.ALLGATHER, Kind.GATHER) else self._whole
+        return self.shard_chunks if self.kind in (Kind.ALLGATHER, Kind.GATHER) else self._whole
 
     @property
     def output_chunks(self) -> int:
         """Length of a rank's output."""
-        return self.share_chunks if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else self._whole
+        return self.shard_chunks if self.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else self._whole
 
     @property
     def chunks_per_size(self) -> int:
@@ -200,7 +200,7 @@ class ExecutablePlan:
         return self._whole
 
     def has_buffer(self, buffer: Buffer, rank: int, *, in_place: bool) -> bool:
-        """Whether a rank's buffer exists; where it does not the caller may pass NULL."""
+        """True if a rank's buffer exists; where it does not, the caller may pass NULL."""
         if rank == self.root or self.kind not in ROOTED:
             return True
         if buffer is Buffer.INPUT:
@@ -245,8 +245,8 @@ def cut_size(plan: ExecutablePlan, size_bytes: int, data_type: DataType, runtime
     return SizeCut(elements, min(elements, payload // data_type.size_bytes), together)
 
 
-def share_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) -> int:
-    """Chunks of one rank's share (of the whole buffer where there are no shares) for an ``nchunksperloop``.
+def shard_of(kind: Kind, num_ranks: int, chunks_per_loop: int, spelling: str) -> int:
+    """Chunks of one rank's shard (of the whole buffer where there are no shards) for an ``nchunksperloop``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What goes in, and what the collective promises to come out, computed from its definition on whole buffers.
+"""Inputs of a collective, and the outputs that it promises, computed from its definition on whole buffers.
 
 Inputs are drawn so that every order of the operations gives the same bits: integers wrap around anyway, sums of floats are
 of whole numbers that the type holds exactly, products of powers of two. Nothing is drawn that leaves a sum or a product as
@@ -33,8 +33,8 @@ class CallTask:
     ----------
     kind, num_ranks, root
         The collective.
-    input_elements, share_elements
-        Length of a rank's input, and of one rank's share of the whole.
+    input_elements, shard_elements
+        Length of a rank's input, and of one rank's shard of the whole.
     operator
         None for collectives that do not combine.
     """
@@ -43,7 +43,7 @@ class CallTask:
     num_ranks: int
     root: int
     input_elements: int
-    share_elements: int
+    shard_elements: int
     data_type: DataType
     operator: Operator | None
     seed: int
@@ -58,7 +58,7 @@ def make_task(
         num_ranks=plan.num_ranks,
         root=plan.root,
         input_elements=plan.input_chunks * chunk_elements,
-        share_elements=plan.share_chunks * chunk_elements,
+        shard_elements=plan.shard_chunks * chunk_elements,
         data_type=data_type,
         operator=operator if plan.reduces else None,
         seed=seed,
@@ -115,8 +115,8 @@ class ExpectedOutputs:
 
     def output(self, rank: int) -> Array | None:
         """Output that one rank must have at the end; None where it has none."""
-        task, share = self.task, self.task.share_elements
-        mine = slice(rank * share, (rank + 1) * share)
+        task, shard = self.task, self.task.shard_elements
+        mine = slice(rank * shard, (rank + 1) * shard)
         match task.kind:
             case Kind.ALLGATHER:
                 return self._joined

@@ -21,7 +21,7 @@ from taccl_py.execute.plan import (
     Step,
     Threadblock,
     find_root,
-    share_of,
+    shard_of,
 )
 from taccl_py.runtimes import CUSTOM, EXECUTOR
 from taccl_py.units import MAX_RANKS
@@ -110,13 +110,13 @@ class _PlanReader:
         kind = self._kind(algo, kind)
         chunks = self._number(algo, "nchunksperloop", least=1)
         spelling = algo.values.get("coll", "")
-        share = self._build(algo, "nchunksperloop", lambda: share_of(kind, num_ranks, chunks, spelling))
+        shard = self._build(algo, "nchunksperloop", lambda: shard_of(kind, num_ranks, chunks, spelling))
         in_place = self._number(algo, "inplace", default=0) != 0
         return ExecutablePlan(
             name=self._name,
             kind=kind,
             root=self._root(algo, kind, root, ranks),
-            share_chunks=share,
+            shard_chunks=shard,
             protocol=self._word(algo, "proto", _PROTOCOLS),
             in_place=in_place,
             out_of_place=self._number(algo, "outofplace", default=int(not in_place)) != 0,

@@ -32,7 +32,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What is exchanged when a round ends, in an order that is the same on all ranks, and whose slots are free then."""
+    """Messages exchanged when a round ends, in an order that is the same on all ranks, and the slots that are free then."""
 
     parcels: tuple[Parcel, ...]
     freed: tuple[MessageQueue, ...]
@@ -49,7 +49,7 @@ class Mailbox(Transport):
         self._popped: list[MessageQueue] = []
 
     def has_room(self, connection: MessageQueue) -> bool:
-        """Whether a slot is free."""
+        """True if a slot is free."""
         return self._open.get(connection, 0) < self._slots
 
     def push(self, connection: MessageQueue, message: Any) -> None:
@@ -58,7 +58,7 @@ class Mailbox(Transport):
         self._staged.append((connection, message))
 
     def has_message(self, connection: MessageQueue) -> bool:
-        """Whether a message has arrived."""
+        """True if a message has arrived."""
         return bool(self._arrived.get(connection))
 
     def pop(self, connection: MessageQueue) -> Any:
@@ -115,7 +115,7 @@ class _Ghost(ThreadblockEngine):
 
 
 def find_rounds(plan: ExecutablePlan, cut: SizeCut, slots: int, *, in_place: bool) -> list[Round]:
-    """What happens in every round.
+    """All rounds of a program.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What is the same for all calls.
+    """Settings that all calls share.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What a call did.
+    """Outcome of a call.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ def make_outcome(plan: ExecutablePlan, call: Call, cut: SizeCut, measured: Measu
     return CallOutcome(
         call=call,
         size_bytes=size_bytes,
-        count=cut.chunk_elements * plan.share_chunks,
+        count=cut.chunk_elements * plan.shard_chunks,
         time_us=measured.time_us,
         algbw_gbps=algbw,
         busbw_gbps=algbw * Collective(plan.kind, plan.num_ranks).busbw_factor,

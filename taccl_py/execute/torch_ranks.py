@@ -26,7 +26,7 @@ from taccl_py.execute.torch_wire import GlooWire, MessageWire, NcclWire, choose_
 T = TypeVar("T")
 
 _LAST_WORDS_SECONDS = 10.0  # in which the rank that speaks says what has happened
-_GRACE_SECONDS = 2.0  # in which those who noticed that somebody is lost find out who is not
+_GRACE_SECONDS = 2.0  # in which ranks that noticed a lost rank find out which ones are left
 
 
 class TorchSession:
@@ -218,7 +218,7 @@ class TorchSession:
             mailbox.free(connection)
 
     def _explain(self, timeout_seconds: float, *, late: bool) -> list[Violation]:
-        """Ask who is still there: the others have stopped, or have been stopped; the first who is there speaks."""
+        """Ask which ranks are still there: the others have stopped, or have been stopped; the first one there reports."""
         store = self._distributed.distributed_c10d._get_default_store()
         store.set(f"there {self.rank}", "yes")
         deadline = time.perf_counter() + timeout_seconds + _GRACE_SECONDS

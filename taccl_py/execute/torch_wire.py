@@ -1,4 +1,4 @@
-"""What carries messages between processes of torch: gloo and the processors' memory, or NCCL and that of GPUs."""
+"""Transports between processes of torch: gloo and the processors' memory, or NCCL and that of GPUs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HOST, _FLAG = "NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 class MessageWire(Protocol):
-    """How messages travel, and what time their way takes."""
+    """How messages travel, and how long they take."""
 
     @property
     def group(self) -> Any:
-        """Processes among which they travel; None for all, by the way of torch's default."""
+        """Processes among which they travel; None for all, over torch's default group."""
 
     def cells(self, data_type: DataType) -> TorchCells:
         """Return where elements live."""
@@ -126,7 +126,7 @@ def take_seat(torch: Any, rank: int) -> ProcessSeat:
 
 
 def _is_shared(seats: Sequence[ProcessSeat]) -> bool:
-    """Whether processes share a GPU."""
+    """True if processes share a GPU."""
     return len({(seat.host, seat.gpu) for seat in seats}) < len(seats)
 
 

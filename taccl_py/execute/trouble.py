@@ -1,4 +1,4 @@
-"""What can happen to a program that runs: a place, the name of a rule, and a sentence."""
+"""Errors of a running program: a place, the name of a rule, and a sentence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def explain_deadlock(waits: Sequence[BlockedThreadblock]) -> list[Violation]:
 
 
 def _chain(by_block: dict[BlockName, BlockedThreadblock]) -> list[BlockedThreadblock]:
-    """Threadblocks of which each waits for the next one: a whole cycle, or a way to the one for whom nobody is left."""
+    """Threadblocks of which each waits for the next one: a whole cycle, or a path to the one for whom nobody is left."""
     seen: list[BlockedThreadblock] = []
     wait = next(iter(by_block.values()))
     while wait not in seen:

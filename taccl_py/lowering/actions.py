@@ -62,7 +62,7 @@ class RankAction:
 
     @property
     def is_local(self) -> bool:
-        """Whether it neither takes nor gives a transfer."""
+        """True if the step neither takes nor gives a transfer."""
         return self.arrives == NONE and self.leaves == NONE
 
     def on(self, reads: CellRange | None, writes: CellRange | None) -> RankAction:
@@ -75,7 +75,7 @@ class RankAction:
 
 @dataclass(frozen=True, slots=True)
 class StepTransfer:
-    """What one sending step gives to one receiving step: a message, or one instance's part or a piece of it.
+    """Data that one sending step gives to one receiving step: a message, or one instance's part or a piece of it.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ def cut_actions(actions: tuple[RankAction, ...], messages: tuple[StepTransfer, .
     """Cut every chunk into `instances` cells, and every action into one for each instance and at most `MAX_COUNT` cells.
 
     A message's cells are cut into as many neighbouring parts as there are instances, equal at both ends, so that each
-    part is still one transfer. Local work is cut in the same way.
+    part is still one transfer. Local work is cut likewise.
 
     Parameters
     ----------

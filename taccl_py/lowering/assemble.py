@@ -26,14 +26,14 @@ class _ActionPlace:
     step: int
 
 
-def count_steps(draft: UnfinishedThreadblock, dependencies: Dependencies) -> int:
+def count_steps(block: UnfinishedThreadblock, dependencies: Dependencies) -> int:
     """Steps of a threadblock, nops included."""
     waits = dependencies.waits
-    return len(draft.actions) + sum(max(0, len(waits.get(action.order, ())) - 1) for action in draft.actions)
+    return len(block.actions) + sum(max(0, len(waits.get(action.order, ())) - 1) for action in block.actions)
 
 
 def assemble_gpus(
-    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...],
+    blocks: tuple[tuple[UnfinishedThreadblock, ...], ...],
     dependencies: Dependencies,
     geometry: BufferSizes,
     scratch_cells: tuple[int, ...],
@@ -42,7 +42,7 @@ def assemble_gpus(
 
     Parameters
     ----------
-    drafts
+    blocks
         Threadblocks by rank, on their final cells.
     dependencies
         Between these threadblocks.
@@ -51,10 +51,10 @@ def assemble_gpus(
     scratch_cells
         Scratch cells of every rank.
     """
-    assembler = _Assembler(drafts, dependencies)
+    assembler = _Assembler(blocks, dependencies)
     gpus: list[Gpu] = []
-    for rank, of_rank in enumerate(drafts):
-        used = {cells.buffer for draft in of_rank for a in draft.actions for cells in (a.reads, a.writes) if cells}
+    for rank, of_rank in enumerate(blocks):
+        used = {cells.buffer for block in of_rank for a in block.actions for cells in (a.reads, a.writes) if cells}
         gpus.append(
             Gpu(
                 rank,
@@ -70,37 +70,37 @@ def assemble_gpus(
 class _Assembler:
     """Writes steps; the addresses of the other side are for people."""
 
-    def __init__(self, drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], dependencies: Dependencies) -> None:
+    def __init__(self, blocks: tuple[tuple[UnfinishedThreadblock, ...], ...], dependencies: Dependencies) -> None:
         self._dependencies = dependencies
-        self._senders = find_senders(drafts)
-        self._receivers = find_receivers(drafts)
+        self._senders = find_senders(blocks)
+        self._receivers = find_receivers(blocks)
 
-    def threadblocks(self, drafts: tuple[UnfinishedThreadblock, ...]) -> tuple[Threadblock, ...]:
+    def threadblocks(self, blocks: tuple[UnfinishedThreadblock, ...]) -> tuple[Threadblock, ...]:
         """Return the threadblocks of one rank."""
-        numbered = self._numbered(drafts)
+        numbered = self._numbered(blocks)
         places: dict[int, _ActionPlace] = {}
-        for number, draft in enumerate(numbered):
+        for number, block in enumerate(numbered):
             step = 0
-            for action in draft.actions:
+            for action in block.actions:
                 step += max(0, len(self._dependencies.waits.get(action.order, ())) - 1)
                 places[action.order] = _ActionPlace(number, step)
                 step += 1
         return tuple(
             Threadblock(
-                draft.send_peer,
-                draft.recv_peer,
-                draft.channel,
-                tuple(step for action in draft.actions for step in self._steps(action, places)),
+                block.send_peer,
+                block.recv_peer,
+                block.channel,
+                tuple(step for action in block.actions for step in self._steps(action, places)),
             )
-            for draft in numbered
+            for block in numbered
         )
 
-    def _numbered(self, drafts: tuple[UnfinishedThreadblock, ...]) -> tuple[UnfinishedThreadblock, ...]:
+    def _numbered(self, blocks: tuple[UnfinishedThreadblock, ...]) -> tuple[UnfinishedThreadblock, ...]:
         """Threadblocks in the order of their numbers; those that others wait for need the small ones."""
-        if len(drafts) <= MAX_DEPENDENCY_THREADBLOCK + 1:
-            return drafts
+        if len(blocks) <= MAX_DEPENDENCY_THREADBLOCK + 1:
+            return blocks
         targets = {target for waits in self._dependencies.waits.values() for target in waits}
-        return tuple(sorted(drafts, key=lambda draft: not any(action.order in targets for action in draft.actions)))
+        return tuple(sorted(blocks, key=lambda block: not any(action.order in targets for action in block.actions)))
 
     def _steps(self, action: RankAction, places: dict[int, _ActionPlace]) -> Iterator[Step]:
         """Nops for all dependencies but the last, then the step itself."""

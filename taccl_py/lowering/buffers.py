@@ -9,7 +9,7 @@ from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import LoweringError
 from taccl_py.runtimes import LEGACY, Runtime
 
-_ONE_SHARE = frozenset({Kind.GATHER, Kind.SCATTER})
+_ONE_SHARD = frozenset({Kind.GATHER, Kind.SCATTER})
 
 
 class CallPlacement(StrEnum):
@@ -42,11 +42,11 @@ class BufferSizes:
     def chunks_per_loop(self) -> int:
         """Cells that one call's size is spread over (nchunksperloop).
 
-        Runtimes count one rank's share for Gather and Scatter, except the one that wants both buffers to be as long as
+        Runtimes count one rank's shard for Gather and Scatter, except the one that wants both buffers to be as long as
         the loop: there the caller must give the size of the whole.
         """
         collective = self.collective
-        if collective.kind in _ONE_SHARE and not self.exact:
+        if collective.kind in _ONE_SHARD and not self.exact:
             return collective.chunks_per_rank * self.instances
         return max(collective.input_chunks, collective.output_chunks) * self.instances
 
@@ -57,7 +57,7 @@ class BufferSizes:
         alone tell which of the two it is.
         """
         collective = self.collective
-        if self.exact and collective.kind in _ONE_SHARE:
+        if self.exact and collective.kind in _ONE_SHARD:
             lone = Buffer.OUTPUT if collective.kind is Kind.GATHER else Buffer.INPUT
             return self.chunks_per_loop if buffer is not lone or rank == collective.root else 0
         if not used:
@@ -71,11 +71,11 @@ class BufferSizes:
         return self.collective.input_chunks * self.instances
 
     def input_shift(self, rank: int) -> int:
-        """What has to be added to the offset of an output cell for that of the input cell which is the same memory in place."""
-        share = rank * self.collective.chunks_per_rank * self.instances
+        """Offset of the input cell minus that of the output cell which is the same memory in place."""
+        shard = rank * self.collective.chunks_per_rank * self.instances
         if self.collective.kind in (Kind.ALLGATHER, Kind.GATHER):
-            return -share
-        return share if self.collective.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else 0
+            return -shard
+        return shard if self.collective.kind in (Kind.REDUCESCATTER, Kind.SCATTER) else 0
 
     def input_under(self, rank: int, offset: int) -> int | None:
         """Input cell that is the same memory as an output cell when the call is in place, or None if there is none."""

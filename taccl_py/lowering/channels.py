@@ -45,7 +45,7 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRules:
-    """What channels depend on.
+    """Limits and choices on which channels depend.
 
     Attributes
     ----------

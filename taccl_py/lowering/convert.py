@@ -23,7 +23,7 @@ _NOWHERE = (Address(Buffer.INPUT, -1), Address(Buffer.OUTPUT, -1))
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What a conversion is for.
+    """Target of a conversion: runtime and placements.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class ConvertOptions:
 
 
 def conversions(file: ForeignFile, runtime: Runtime, placement: CallPlacement | None) -> list[ConvertOptions]:
-    """Ways to read a file, the most useful first.
+    """Readings of a file, the most useful first.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def _take_apart(gpu: Gpu) -> list[_ConvertedBlock]:
 
 
 def _waited(acts: list[list[_ConvertedStep]], rank: int, number: int, depends_on: tuple[int, int]) -> _ConvertedStep:
-    """What a dependency is about: the step, or if that is a nop, the one that it belongs to."""
+    """Step that a dependency names, or if that is a nop, the one that it belongs to."""
     block, index = depends_on
     steps = acts[block] if block < len(acts) else []
     target = next((act for act in steps[index:] if act.op is not Op.NOP), None) if index < len(steps) else None
@@ -208,7 +208,7 @@ def _unfuse(blocks: Sequence[_ConvertedBlock], scratch: int, *, in_place: bool) 
 
 
 def _parts(act: _ConvertedStep, private: Address, *, in_place: bool) -> list[_ConvertedStep]:
-    """Steps of which an act consists; it is the last of them, so that who waits for it waits for all."""
+    """Steps of which an act consists; it is the last of them, so that a wait for it is one for all."""
     count, src, dst = act.count, act.src, act.dst
     if act.op is Op.RECV_COPY_SEND:
         parts = [_ConvertedStep(Op.RECV, src, dst, count), _ConvertedStep(Op.SEND, dst, dst, count)]
@@ -219,7 +219,7 @@ def _parts(act: _ConvertedStep, private: Address, *, in_place: bool) -> list[_Co
         if src == dst:
             parts = [_ConvertedStep(Op.RECV, src, private, count), _ConvertedStep(Op.REDUCE, private, dst, count)]
         elif _may_overlap(src, dst, count, in_place=in_place):
-            # What arrives must not be stored over what it is to be added to.
+            # A message must not be stored over the cells that it is added to.
             parts = [_ConvertedStep(Op.RECV, src, private, count), _ConvertedStep(Op.REDUCE, src, private, count)]
             parts.append(_ConvertedStep(Op.COPY, private, dst, count))
         else:
@@ -234,7 +234,7 @@ def _parts(act: _ConvertedStep, private: Address, *, in_place: bool) -> list[_Co
 
 
 def _may_overlap(one: Address, other: Address, count: int, *, in_place: bool) -> bool:
-    """Whether two ranges of cells can be the same memory."""
+    """True if two ranges of cells can be the same memory."""
     if one.buffer is other.buffer:
         return abs(one.offset - other.offset) < count
     return in_place and Buffer.SCRATCH not in (one.buffer, other.buffer)
@@ -253,7 +253,7 @@ def _lengths(file: ForeignFile, gpu: Gpu, blocks: Sequence[_ConvertedBlock], run
     chunks = counted_by(program, runtime, custom=file.custom)
     lone = Buffer.OUTPUT if program.kind is Kind.GATHER else Buffer.INPUT
     if runtime.collectives.get(program.kind) == CUSTOM:
-        # Only who has which buffer tells what a custom collective is.
+        # Only the buffers of the ranks tell what a custom collective is.
         return {buffer: chunks if buffer is not lone or buffer in used else 0 for buffer in lengths}
     return {buffer: chunks * (ranks if buffer is lone else 1) * (buffer in used) for buffer in lengths}
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from taccl_py.lowering.actions import NONE, RankAction
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.memory import CellHistory
+from taccl_py.lowering.port_order import latest_first
 from taccl_py.lowering.program import Op
 from taccl_py.lowering.threadblocks import UnfinishedThreadblock, find_senders
-from taccl_py.lowering.turns import latest_first
 from taccl_py.runtimes import MAX_REDUCE_CHAIN
 
 _CLOCK_BUDGET = 60_000_000
@@ -52,7 +52,7 @@ class Dependencies:
 
 
 def find_dependencies(
-    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...],
+    blocks: tuple[tuple[UnfinishedThreadblock, ...], ...],
     geometry: BufferSizes,
     *,
     aliased: bool,
@@ -64,21 +64,21 @@ def find_dependencies(
 
     Parameters
     ----------
-    drafts
+    blocks
         Threadblocks by rank.
     geometry
         Knows which cells are the same memory in place.
     aliased
         Whether the call may be in place.
     turns
-        For a send, other sends of its rank that must leave before it (`taccl_py.lowering.turns`).
+        For a send, other sends of its rank that must leave before it (`taccl_py.lowering.port_order`).
     whole
-        Whether the drafts are all that ranks do; if not, nothing is concluded from messages.
+        Whether the blocks are all that ranks do; if not, nothing is concluded from messages.
     gather
         Whether sums with one destination that follow each other wait for all their sources first.
     """
-    clocks = _Clocks(drafts, whole=whole)
-    everything = sorted((a for rank in drafts for draft in rank for a in draft.actions), key=lambda a: a.order)
+    clocks = _Clocks(blocks, whole=whole)
+    everything = sorted((a for rank in blocks for block in rank for a in block.actions), key=lambda a: a.order)
     memory = CellHistory(everything, geometry, aliased=aliased)
     by_order = {action.order: action for action in everything}
     waits: dict[int, tuple[int, ...]] = {}
@@ -90,14 +90,14 @@ def find_dependencies(
             waits[action.order] = tuple(sorted(found))
             frees_source = frees_source or any(by_order[t].op is Op.SEND and t in needed for t in found)
     if gather:
-        waits = _gathered(drafts, waits)
+        waits = _gathered(blocks, waits)
     flagged = {target for targets in waits.values() for target in targets}
-    flagged.update(list(_chain_breaks(drafts, waits, flagged)))
+    flagged.update(list(_chain_breaks(blocks, waits, flagged)))
     return Dependencies(waits, frozenset(flagged), frees_source)
 
 
 def _gathered(
-    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], waits: dict[int, tuple[int, ...]]
+    blocks: tuple[tuple[UnfinishedThreadblock, ...], ...], waits: dict[int, tuple[int, ...]]
 ) -> dict[int, tuple[int, ...]]:
     """Waits of which those of a chain of sums are its first one's, and those for one of its sums are for the last one.
 
@@ -106,7 +106,7 @@ def _gathered(
     """
     first_of: dict[int, int] = {}
     last_of: dict[int, int] = {}
-    for chain in (chain for rank in drafts for draft in rank for chain in _chains(draft)):
+    for chain in (chain for rank in blocks for block in rank for chain in _chains(block)):
         for action in chain:
             first_of[action.order], last_of[action.order] = chain[0].order, chain[-1].order
     gathered: dict[int, set[int]] = {}
@@ -116,10 +116,10 @@ def _gathered(
     return {order: tuple(sorted(targets)) for order, targets in gathered.items()}
 
 
-def _chains(draft: UnfinishedThreadblock) -> Iterator[list[RankAction]]:
+def _chains(block: UnfinishedThreadblock) -> Iterator[list[RankAction]]:
     """Runs of sums that the runtime would merge if none of them but the first waited, each of at most as many as it can."""
     chain: list[RankAction] = []
-    for action in draft.actions:
+    for action in block.actions:
         fits = chain and _would_merge(chain[-1], action) and chain[-1].count == action.count
         if not fits or len(chain) == MAX_REDUCE_CHAIN:
             if len(chain) > 1:
@@ -145,24 +145,24 @@ class _Clocks:
     then nothing is concluded from messages.
     """
 
-    def __init__(self, drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], *, whole: bool) -> None:
+    def __init__(self, blocks: tuple[tuple[UnfinishedThreadblock, ...], ...], *, whole: bool) -> None:
         self._seat: dict[int, _Seat] = {}
         self._orders: dict[int, tuple[int, ...]] = {}
-        num_actions = sum(len(draft.actions) for rank in drafts for draft in rank)
-        self._across = whole and num_actions * sum(map(len, drafts)) <= _CLOCK_BUDGET
+        num_actions = sum(len(block.actions) for rank in blocks for block in rank)
+        self._across = whole and num_actions * sum(map(len, blocks)) <= _CLOCK_BUDGET
         self._width: list[int] = []
         column = 0
-        for rank in drafts:
+        for rank in blocks:
             column = column if self._across else 0
-            for draft in rank:
-                for position, action in enumerate(draft.actions):
+            for block in rank:
+                for position, action in enumerate(block.actions):
                     self._seat[action.order] = _Seat(column, position)
-                    self._orders[action.order] = (draft.actions[position - 1].order,) if position else ()
+                    self._orders[action.order] = (block.actions[position - 1].order,) if position else ()
                 column += 1
             self._width.append(column)
         if self._across:
-            self._width = [column] * len(drafts)
-        self._sender = find_senders(drafts) if self._across else {}
+            self._width = [column] * len(blocks)
+        self._sender = find_senders(blocks) if self._across else {}
         self._begin: dict[int, _Clock] = {}
         self._end: dict[int, _Clock] = {}
 
@@ -192,16 +192,16 @@ class _Clocks:
 
 
 def _chain_breaks(
-    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...], waits: dict[int, tuple[int, ...]], flagged: set[int]
+    blocks: tuple[tuple[UnfinishedThreadblock, ...], ...], waits: dict[int, tuple[int, ...]], flagged: set[int]
 ) -> Iterator[int]:
     """Reductions that must raise a flag so that the runtime does not merge the next one into them.
 
     Runtimes merge reductions into one destination that follow each other without flags. That is wrong when they differ in
     length, and at 16 of them.
     """
-    for draft in (draft for rank in drafts for draft in rank):
+    for block in (block for rank in blocks for block in rank):
         length = 1
-        for before, action in pairwise(draft.actions):
+        for before, action in pairwise(block.actions):
             if not _would_merge(before, action) or action.order in waits or before.order in flagged:
                 length = 1
             elif before.count != action.count or length >= MAX_REDUCE_CHAIN:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from taccl_py.lowering.actions import NONE, RankAction, RankWork
 from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.contiguous import Stretches
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def trace_flow(work: RankWork, makespan_us: float) -> DataFlow:
 
 
 class _WriterTracer:
-    """Knows who wrote every cell last."""
+    """Last writer of every cell."""
 
     def __init__(self, actions: Sequence[RankAction]) -> None:
         self.source = [NONE] * len(actions)
@@ -93,7 +93,7 @@ class _WriterTracer:
                 self.readers[maker].append(self._user)
 
     def _read(self, action: RankAction, cells: CellRange) -> dict[int, None]:
-        """Note the reading, and return who made the cells (in order, without repetition)."""
+        """Note the reading, and return the actions that wrote the cells (in order, without repetition)."""
         makers = dict.fromkeys(self._writer[place] for place in self._stretches.of(action.rank, cells))
         for maker in makers:
             if maker != NONE and (not self.readers[maker] or self.readers[maker][-1] != action.order):

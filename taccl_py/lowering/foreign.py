@@ -39,7 +39,7 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFile:
-    """What a file says.
+    """Algorithm file of another tool, as read.
 
     Attributes
     ----------

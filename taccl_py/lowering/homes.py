@@ -14,7 +14,7 @@ from taccl_py.collective import Address, Buffer
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
-from taccl_py.lowering.survey import START, MessageEnd, MessageHandling, PlacementRules, Survey, spans_seam
+from taccl_py.lowering.message_ends import START, MessageEnd, MessageHandling, PlacementRules, Survey, spans_seam
 from taccl_py.schedule.ir import Schedule
 
 
@@ -29,7 +29,7 @@ class Homes:
     scratch_chunks
         Scratch cells given out.
     seams
-        See `taccl_py.lowering.survey.PlacementRules`.
+        See `taccl_py.lowering.message_ends.PlacementRules`.
     """
 
     address_of: tuple[dict[int, Address], ...]
@@ -75,7 +75,7 @@ def assign_homes(schedule: Schedule, survey: Survey, geometry: BufferSizes, rule
     """
     uses_of: list[list[MessageEnd]] = [[] for _ in range(schedule.collective.num_ranks)]
     for use in survey.uses:
-        if use.way is not MessageHandling.SEND or not (use.straight or use.since):
+        if use.handling is not MessageHandling.SEND or not (use.straight or use.since):
             uses_of[use.rank].append(use)
     address_of: list[dict[int, Address]] = []
     scratch_chunks: list[int] = []
@@ -133,14 +133,14 @@ def _early_chunks(
                 read_until[chunk] = last_read[offset]
     early: set[int] = set()
     for use in uses if read_until else ():
-        if use.way is not MessageHandling.SEND:
+        if use.handling is not MessageHandling.SEND:
             early.update(chunk for chunk in use.chunks if read_until.get(chunk, START) > use.event)
     grown = bool(early)
     while grown:
         grown = False
         for use in uses:
             inside = sum(chunk in early for chunk in use.chunks)
-            if use.way not in (MessageHandling.UNPACK, MessageHandling.ADD_APART) and 0 < inside < len(use.chunks):
+            if use.handling not in (MessageHandling.UNPACK, MessageHandling.ADD_APART) and 0 < inside < len(use.chunks):
                 early.update(use.chunks)
                 grown = True
     return early

@@ -1,7 +1,7 @@
 """Images of a rank's program: what all ranks do where they are symmetric, from what one of each role does.
 
-The translation that takes the root of a role to another rank renames peers, and moves the shares of ranks in the buffers; scratch,
-steps, threadblocks, channels and who waits for whom stay.
+The translation that takes the root of a role to another rank renames peers, and moves the shards of ranks in the buffers; scratch,
+steps, threadblocks, channels and dependencies stay.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class RankImages:
         collective = schedule.collective
         self._schedule = schedule
         self._patterns = {pattern.rank: pattern for pattern in patterns}
-        self._share = schedule.chunks_per_rank * instances
+        self._shard = schedule.chunks_per_rank * instances
         lengths = {Buffer.INPUT: collective.input_chunks, Buffer.OUTPUT: collective.output_chunks}
         self._of_all = {buffer for buffer, chunks in lengths.items() if chunks > schedule.chunks_per_rank}
 
     @property
     def are_whole(self) -> bool:
-        """Whether no step moves cells of several ranks' shares, unless these are neighbours in every image too."""
+        """True if no step copies cells of several ranks' shards, unless these are neighbours in every image too."""
         return all(
             address.buffer not in self._of_all
             or self._schedule.stay_neighbours(
-                address.offset // self._share, (address.offset + max(step.count, 1) - 1) // self._share
+                address.offset // self._shard, (address.offset + max(step.count, 1) - 1) // self._shard
             )
             for pattern in self._patterns.values()
             for tb in pattern.threadblocks
@@ -50,7 +50,7 @@ class RankImages:
         )
 
     def of(self, rank: int) -> Gpu:
-        """What a rank does."""
+        """Program of a rank."""
         pattern = self._patterns[self._schedule.root_of(rank)]
         if rank == pattern.rank:
             return pattern
@@ -81,7 +81,7 @@ class RankImages:
         """Where the cell lies in the image; `moved` remembers it."""
         found = address
         if address.buffer in self._of_all and address.offset >= 0:
-            owner, cell = divmod(address.offset, self._share)
-            found = Address(address.buffer, image[owner] * self._share + cell)
+            owner, cell = divmod(address.offset, self._shard)
+            found = Address(address.buffer, image[owner] * self._shard + cell)
         moved[address] = found
         return found

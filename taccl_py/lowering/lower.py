@@ -9,11 +9,11 @@
     sequence_actions    one message at a time on every connection
     trace_flow          who forwards and who reads what an action makes
     assign_channels     transfers -> channels
-    draft_threadblocks  actions -> threadblocks, forwards fused
+    make_threadblocks   actions -> threadblocks, forwards fused
     pack_scratch        as few scratch cells as cost nothing
     find_turns          who goes first through a port, if that is wanted
-    find_dependencies   who waits for whom
-    (revise)            too long, or can stop: decide otherwise and draft again
+    find_dependencies   waits between threadblocks
+    (revise)            too long, or can stop: decide otherwise and lay out again
     assemble_gpus       numbers, nops, buffer sizes
     require_limits      nothing leaves that the runtime would not run
 """
@@ -26,16 +26,19 @@ from dataclasses import dataclass, replace
 from taccl_py.errors import InputError, LoweringError
 from taccl_py.lowering.actions import RankWork, cut_actions
 from taccl_py.lowering.assemble import assemble_gpus
+from taccl_py.lowering.attempts import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.buffers import BufferSizes, CallPlacement, Flags, placement_flags
 from taccl_py.lowering.channels import ChannelRules, LinkOrbits, assign_channels
+from taccl_py.lowering.deadlock import FifoModel
 from taccl_py.lowering.dependencies import find_dependencies
-from taccl_py.lowering.fifo import FifoModel
 from taccl_py.lowering.flow import DataFlow, trace_flow
 from taccl_py.lowering.fold import folded
 from taccl_py.lowering.limits import require_limits, require_name, require_sizes
 from taccl_py.lowering.memory import CellHistory
+from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import Event, order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
+from taccl_py.lowering.port_order import PortOrder, find_turns
 from taccl_py.lowering.program import Program, Protocol
 from taccl_py.lowering.protocol import (
     ProtocolChoice,
@@ -45,12 +48,9 @@ from taccl_py.lowering.protocol import (
     largest_size_bytes,
     largest_size_with,
 )
-from taccl_py.lowering.revise import Decisions, ProgramRevision, least_cells_per_operation, loosen, shorten
 from taccl_py.lowering.scratch import pack_scratch
 from taccl_py.lowering.sequence import sequence_actions
-from taccl_py.lowering.survey import PlacementRules
-from taccl_py.lowering.threadblocks import ThreadblockRules, draft_threadblocks
-from taccl_py.lowering.turns import PortOrder, find_turns
+from taccl_py.lowering.threadblocks import ThreadblockRules, make_threadblocks
 from taccl_py.runtimes import MAX_COUNT, MAX_NAME, Runtime
 from taccl_py.schedule.ir import Schedule
 
@@ -64,7 +64,7 @@ _FEWEST_SLOTS = 2  # of any protocol of any runtime; a ring of fused steps needs
 
 @dataclass(frozen=True, slots=True)
 class LoweringOptions:
-    """What the user decides about the program.
+    """User's choices for a program.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class LoweredRank:
     orbits
         What has the same channels as its links.
     seams
-        See `taccl_py.lowering.survey.PlacementRules`.
+        See `taccl_py.lowering.message_ends.PlacementRules`.
     """
 
     rank: int
@@ -125,14 +125,14 @@ class LoweredRank:
 
     @property
     def decisions(self) -> Decisions:
-        """What is decided before the first attempt."""
+        """Decisions of the first attempt."""
         spread = self.orbits.spread
         return Decisions({link: spread[orbit] for link, orbit in self.orbits.of.items() if orbit in spread})
 
 
 @dataclass(frozen=True, slots=True)
 class _LoweringCase:
-    """What is decided before the first attempt and never again, but for the protocol."""
+    """Facts decided before the first attempt and never again, but for the protocol."""
 
     schedule: Schedule
     options: LoweringOptions
@@ -176,7 +176,7 @@ def lower_rank(part: Schedule, subject: LoweredRank, options: LoweringOptions) -
     part
         The messages that the rank sends and receives, and no others.
     subject
-        The rank; the program's other GPUs do only their share of these messages.
+        The rank; the program's other GPUs do only their part of these messages.
     options
         As for `lower`.
 
@@ -190,14 +190,14 @@ def lower_rank(part: Schedule, subject: LoweredRank, options: LoweringOptions) -
 
 @dataclass(frozen=True, slots=True)
 class _LoweredPlacement:
-    """What is done, before it is decided which threadblock does it."""
+    """Steps of every rank, before it is decided which threadblock does them."""
 
     work: RankWork
     flow: DataFlow
 
 
 class Lowering:
-    """Programs of one schedule that differ in who goes first at ports; what they have in common is made once.
+    """Programs of one schedule that differ in the order of messages at ports; their common parts are made once.
 
     Parameters
     ----------
@@ -252,23 +252,23 @@ class Lowering:
             out_of_place=case.flags.out_of_place,
             min_bytes=options.min_bytes,
             max_bytes=_max_bytes(case, attempt),
-            gpus=assemble_gpus(attempt.drafts, attempt.dependencies, case.geometry, attempt.scratch_cells),
+            gpus=assemble_gpus(attempt.blocks, attempt.dependencies, case.geometry, attempt.scratch_cells),
         )
         require_limits(program, options.runtime)
         require_sizes(program, options.runtime)
         return program
 
     def _settle(self, case: _LoweringCase) -> tuple[_LoweringCase, ProgramRevision]:
-        """Draft until everything fits."""
+        """Lay out threadblocks until everything fits."""
         runtime = case.options.runtime
         alike = case.subject.orbits.of if case.subject else None
         decisions = self._enough
         for _ in range(_MAX_ATTEMPTS):
             placed = self._place(decisions.staged)
-            draft = _drafted(case, decisions, placed)
-            better: Decisions | None = shorten(draft, decisions, runtime, alike)
+            attempt = _laid_out(case, decisions, placed)
+            better: Decisions | None = shorten(attempt, decisions, runtime, alike)
             if better == decisions:
-                attempt = _completed(case, draft)
+                attempt = _completed(case, attempt)
                 better = shorten(attempt, decisions, runtime, alike)
             if better == decisions:
                 choice = _other_choice(case, attempt)
@@ -277,7 +277,7 @@ class Lowering:
                     continue
                 better = _unblock(case, attempt, decisions)
             if better is None or better == decisions:
-                # What is too long for threadblocks in one order at ports will be so in others.
+                # A program too long for threadblocks in one order at ports will be so in others.
                 self._enough = Decisions(decisions.spread, decisions.local)
                 return case, attempt
             decisions = better
@@ -333,8 +333,8 @@ def _placed(case: _LoweringCase, staged: frozenset[int]) -> _LoweredPlacement:
     return _LoweredPlacement(work, trace_flow(work, case.schedule.makespan_us))
 
 
-def _drafted(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacement) -> ProgramRevision:
-    """Threadblocks without nops, on cells that nobody has packed yet."""
+def _laid_out(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacement) -> ProgramRevision:
+    """Threadblocks without nops, on scratch cells that are not packed yet."""
     runtime, options, subject, work = case.options.runtime, case.options, case.subject, placed.work
     orbits = subject.orbits if subject is not None else None
     channel_rules = ChannelRules(runtime, options.instances, decisions.spread, orbits)
@@ -348,24 +348,24 @@ def _drafted(case: _LoweringCase, decisions: Decisions, placed: _LoweredPlacemen
         fuse=options.port_order is PortOrder.FREE,
         instances=options.instances,
     )
-    drafts = draft_threadblocks(work, placed.flow, channels, case.schedule.collective.num_ranks, block_rules)
-    return ProgramRevision(drafts, work.transfers, 1 + max(channels, default=0))
+    blocks = make_threadblocks(work, placed.flow, channels, case.schedule.collective.num_ranks, block_rules)
+    return ProgramRevision(blocks, work.transfers, 1 + max(channels, default=0))
 
 
-def _completed(case: _LoweringCase, draft: ProgramRevision) -> ProgramRevision:
-    """Threadblocks on their last cells, and who waits for whom."""
+def _completed(case: _LoweringCase, revision: ProgramRevision) -> ProgramRevision:
+    """Threadblocks on their last cells, and the waits between them."""
     options = case.options
     reuse = not flag_is_early(options.runtime, case.choice.protocol)
-    packed = tuple(pack_scratch(of_rank, draft.transfers, reuse=reuse) for of_rank in draft.drafts)
-    drafts = tuple(rank.drafts for rank in packed)
-    turns = find_turns(drafts, draft.transfers, case.schedule.topology, options.port_order)
+    packed = tuple(pack_scratch(of_rank, revision.transfers, reuse=reuse) for of_rank in revision.blocks)
+    blocks = tuple(rank.threadblocks for rank in packed)
+    turns = find_turns(blocks, revision.transfers, case.schedule.topology, options.port_order)
     aliased, whole = case.flags.in_place, case.subject is None
     return replace(
-        draft,
-        drafts=drafts,
+        revision,
+        blocks=blocks,
         scratch_cells=tuple(rank.scratch_cells for rank in packed),
         dependencies=find_dependencies(
-            drafts, case.geometry, aliased=aliased, turns=turns, whole=whole, gather=options.gather_sums
+            blocks, case.geometry, aliased=aliased, turns=turns, whole=whole, gather=options.gather_sums
         ),
     )
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from taccl_py.lowering.actions import NONE, RankAction
 from taccl_py.lowering.buffers import BufferSizes
+from taccl_py.lowering.contiguous import Stretches
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.stretches import Stretches
 
 
 class CellHistory:

@@ -16,9 +16,7 @@ from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.homes import Homes, assign_homes
-from taccl_py.lowering.order import Event
-from taccl_py.lowering.program import Op
-from taccl_py.lowering.survey import (
+from taccl_py.lowering.message_ends import (
     START,
     MessageEnd,
     MessageHandling,
@@ -27,6 +25,8 @@ from taccl_py.lowering.survey import (
     spans_seam,
     survey_messages,
 )
+from taccl_py.lowering.order import Event
+from taccl_py.lowering.program import Op
 from taccl_py.schedule.ir import Schedule
 
 _DURING, _AFTER = 1, 2
@@ -109,37 +109,37 @@ class _ActionWriter:
         own = self._own_cells(use) if use.straight else None
         beside = use.message if use.beside else NONE
         self.add_copies(use.rank, self._fetches(use), beside)
-        if use.way is MessageHandling.SEND:
+        if use.handling is MessageHandling.SEND:
             reads = self._spare_of.get(use.spare_of) or own or self._packed(use) or self._home_cells(use)
             self._add(now, RankAction(0, use.rank, Op.SEND, reads, None, leaves=use.message, busy_us=busy_us))
             return
         staged = use.message in self._rules.staged
-        if use.way is MessageHandling.UNPACK and (staged or self._homes.run(use.rank, use.chunks) is None):
+        if use.handling is MessageHandling.UNPACK and (staged or self._homes.run(use.rank, use.chunks) is None):
             spare = self._spare_cells(use)
             self._add(now, RankAction(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
             self.add_copies(use.rank, self._kept(use, spare, use.chunks), NONE)
             return
-        if use.way is MessageHandling.ADD_APART:
+        if use.handling is MessageHandling.ADD_APART:
             spare = self._spare_cells(use)
             self._add(now, RankAction(0, use.rank, Op.RECV, None, spare, arrives=use.message, busy_us=busy_us))
             for run in _runs(self._kept(use, spare, use.chunks), self._rules.seams):
                 self._add(now, RankAction(0, use.rank, Op.REDUCE, run.source, run.target))
             return
         home = self._home_cells(use)
-        if use.way is MessageHandling.ADD:
+        if use.handling is MessageHandling.ADD:
             op = Op.RECV_REDUCE_COPY
             self._add(now, RankAction(0, use.rank, op, own or home, home, arrives=use.message, busy_us=busy_us))
             return
-        direct = use.way in (MessageHandling.STORE, MessageHandling.UNPACK, MessageHandling.ADD_OWN)
+        direct = use.handling in (MessageHandling.STORE, MessageHandling.UNPACK, MessageHandling.ADD_OWN)
         target = home if direct else self._spare_cells(use)
         self._add(now, RankAction(0, use.rank, Op.RECV, None, target, arrives=use.message, busy_us=busy_us))
-        if use.way is MessageHandling.STORE_LATER:
+        if use.handling is MessageHandling.STORE_LATER:
             self._add(now, RankAction(0, use.rank, Op.COPY, target, home))
-        elif use.way is MessageHandling.ADD_SPARE:
+        elif use.handling is MessageHandling.ADD_SPARE:
             self._add(now, RankAction(0, use.rank, Op.REDUCE, own, target, beside=beside))
             self.add_copies(use.rank, self._kept(use, target, use.keep), NONE)
-        elif use.way not in (MessageHandling.STORE, MessageHandling.UNPACK):
-            operand = own if use.way is MessageHandling.ADD_OWN else target
+        elif use.handling not in (MessageHandling.STORE, MessageHandling.UNPACK):
+            operand = own if use.handling is MessageHandling.ADD_OWN else target
             self._add(now, RankAction(0, use.rank, Op.REDUCE, operand, home, beside=beside))
 
     def add_copies(self, rank: int, copies: Iterable[_Copy], beside: int) -> None:
@@ -172,7 +172,7 @@ class _ActionWriter:
             return None
         spare = self._spare_cells(use)
         if not self._rules.counts(use.rank):
-            return spare  # what was copied there came in messages that are not in the schedule
+            return spare  # cells copied there came in messages that are not in the schedule
         copies = []
         for step, (chunk, since) in enumerate(zip(use.chunks, use.since, strict=True)):
             own = self._schedule.collective.input_address(chunk, use.rank) if since == START else None

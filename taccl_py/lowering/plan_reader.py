@@ -1,4 +1,4 @@
-"""The JSON of an execution plan -> records, for those who replay or show it; whether it is right is for the verifier."""
+"""The JSON of an execution plan -> records, for replays and tables; the verifier decides whether it is right."""
 
 from __future__ import annotations
 

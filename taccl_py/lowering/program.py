@@ -27,19 +27,19 @@ class Op(StrEnum):
 
     @property
     def receives(self) -> bool:
-        """Whether the step takes a message from the receive peer."""
+        """True if the step takes a message from the receive peer."""
         return self in (
             Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND
         )  # fmt: skip
 
     @property
     def sends(self) -> bool:
-        """Whether the step gives a message to the send peer."""
+        """True if the step gives a message to the send peer."""
         return self in (Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 
     @property
     def adds(self) -> bool:
-        """Whether the step adds the message that it takes to a local operand."""
+        """True if the step adds the message that it takes to a local operand."""
         return self in (Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 
 
@@ -111,7 +111,7 @@ class Program:
         Collective.
     num_chunks_per_loop
         Chunks that the runtime divides a call's size by (MSCCL's nchunksperloop): those of the larger of input and output,
-        but of one rank's share for Gather and Scatter, whose size the runtimes count per rank.
+        but of one rank's shard for Gather and Scatter, whose size the runtimes count per rank.
     num_channels
         Channels 0..n-1 are used.
     protocol
@@ -172,7 +172,7 @@ def chunks_of_size(program: Program, runtime: Runtime | None = None) -> int:
         The program.
     runtime
         For which it is; None is any that knows all collectives by name. One that takes Gather and Scatter for custom
-        collectives counts the whole buffer for them, and not one rank's share.
+        collectives counts the whole buffer for them, and not one rank's shard.
     """
     shared = program.kind in (Kind.GATHER, Kind.SCATTER)
     custom = runtime is not None and runtime.collectives.get(program.kind) == CUSTOM

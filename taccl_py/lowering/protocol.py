@@ -101,7 +101,7 @@ def _total_us(schedule: Schedule, protocol: Protocol) -> float:
 
 
 def flag_is_early(runtime: Runtime, protocol: Protocol) -> bool:
-    """Whether a threadblock may raise the flag of a send before all its threads have read what they send."""
+    """True if a threadblock may raise the flag of a send before all its threads have read what they send."""
     return runtime.name == RCCL.name and protocol is Protocol.LL
 
 

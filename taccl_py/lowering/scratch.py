@@ -22,25 +22,25 @@ from taccl_py.lowering.threadblocks import UnfinishedThreadblock
 class PackedRank:
     """Threadblocks of a rank on the cells that they really use, and how many scratch cells that takes."""
 
-    drafts: tuple[UnfinishedThreadblock, ...]
+    threadblocks: tuple[UnfinishedThreadblock, ...]
     scratch_cells: int
 
 
 def pack_scratch(
-    drafts: tuple[UnfinishedThreadblock, ...], transfers: tuple[StepTransfer, ...], *, reuse: bool
+    threadblocks: tuple[UnfinishedThreadblock, ...], transfers: tuple[StepTransfer, ...], *, reuse: bool
 ) -> PackedRank:
     """Move the scratch cells of one rank together.
 
     Parameters
     ----------
-    drafts
+    threadblocks
         The rank's threadblocks.
     transfers
         For the times at which messages start.
     reuse
         Whether cells may serve one after the other.
     """
-    accesses = sorted(_accesses(drafts, transfers), key=lambda a: (a.cells.first, a.cells.end, a.order))
+    accesses = sorted(_accesses(threadblocks, transfers), key=lambda a: (a.cells.first, a.cells.end, a.order))
     blocks = sorted(_blocks(accesses), key=lambda block: (block.first_order, block.first))
     place_of: dict[int, int] = {}
     slots = _ScratchSlots()
@@ -53,7 +53,7 @@ def pack_scratch(
         slots.give(_Slot(slot.first, slot.cells, block))
         place_of[block.first] = slot.first
     moves = _Moves(sorted(block.first for block in blocks), place_of)
-    moved = tuple(replace(d, actions=tuple(moves.action(action) for action in d.actions)) for d in drafts)
+    moved = tuple(replace(d, actions=tuple(moves.action(action) for action in d.actions)) for d in threadblocks)
     return PackedRank(moved, used)
 
 
@@ -63,7 +63,7 @@ class _ScratchAccess:
 
     cells: CellRange
     order: int
-    draft: int
+    threadblock: int
     writes: bool
     begin_us: float
     end_us: float
@@ -73,7 +73,7 @@ class _ScratchAccess:
 class _ScratchBlock:
     """Scratch cells that must stay neighbours, and the time during which they are needed.
 
-    `last_draft` is the threadblock that uses them last, or `NONE` if several do.
+    `last_threadblock` is the threadblock that uses them last, or `NONE` if several do.
     """
 
     first: int
@@ -82,7 +82,7 @@ class _ScratchBlock:
     last_order: int
     begin_us: float
     end_us: float
-    last_draft: int
+    last_threadblock: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class _Slot:
 
 
 def _accesses(
-    drafts: tuple[UnfinishedThreadblock, ...], transfers: tuple[StepTransfer, ...]
+    threadblocks: tuple[UnfinishedThreadblock, ...], transfers: tuple[StepTransfer, ...]
 ) -> Iterator[_ScratchAccess]:
-    for index, draft in enumerate(drafts):
-        for action in draft.actions:
+    for index, threadblock in enumerate(threadblocks):
+        for action in threadblock.actions:
             begin_us = transfers[action.arrives].start_us if action.arrives != NONE else action.ready_us
             end_us = action.ready_us + (action.busy_us if action.leaves != NONE else 0.0)
             for cells in (action.reads, action.writes):
@@ -107,7 +107,7 @@ def _accesses(
 
 
 def _blocks(accesses: list[_ScratchAccess]) -> Iterator[_ScratchBlock]:
-    """Accesses that overlap, directly or by way of others."""
+    """Accesses that overlap, directly or through others."""
     group: list[_ScratchAccess] = []
     end = 0
     for access in accesses:
@@ -121,7 +121,7 @@ def _blocks(accesses: list[_ScratchAccess]) -> Iterator[_ScratchBlock]:
 
 
 def _block(group: list[_ScratchAccess]) -> _ScratchBlock:
-    last = {access.draft for access in group if not _is_read_later(access, group)}
+    last = {access.threadblock for access in group if not _is_read_later(access, group)}
     first = group[0].cells.first
     return _ScratchBlock(
         first=first,
@@ -130,12 +130,12 @@ def _block(group: list[_ScratchAccess]) -> _ScratchBlock:
         last_order=max(access.order for access in group),
         begin_us=min(access.begin_us for access in group),
         end_us=max(access.end_us for access in group),
-        last_draft=last.pop() if len(last) == 1 else NONE,
+        last_threadblock=last.pop() if len(last) == 1 else NONE,
     )
 
 
 def _is_read_later(access: _ScratchAccess, group: list[_ScratchAccess]) -> bool:
-    """Whether what it writes is read by others, so that who waits for them has waited for it."""
+    """True if later steps read what the step writes, so that a step that waits for these has waited for it."""
     return access.writes and any(
         not other.writes
         and other.order > access.order
@@ -150,12 +150,12 @@ class _ScratchSlots:
 
     def __init__(self) -> None:
         self._busy: list[tuple[int, int, _Slot]] = []
-        # By size, then by who was done first.
+        # By size, then by end of use.
         self._idle: list[tuple[int, float, int, _Slot]] = []
 
     def give(self, slot: _Slot) -> None:
         """Keep a place for later blocks, if whoever uses it then has one threadblock alone to wait for."""
-        if slot.block.last_draft != NONE:
+        if slot.block.last_threadblock != NONE:
             heappush(self._busy, (slot.block.last_order, slot.first, slot))
 
     def take(self, block: _ScratchBlock) -> _Slot | None:

@@ -59,7 +59,7 @@ def _connection_pairs(work: RankWork, slots: int) -> Iterator[_OrderedPair]:
     for queue in queues.values():
         for one, other in zip(queue, queue[slots:], strict=False):
             yield _OrderedPair(arrived[one], sent[other])
-        # What waits for nobody else must not overtake on the way, nor be taken for what comes before it.
+        # An action that waits for no other must not overtake meanwhile, nor be taken for one before it.
         for one, other in pairwise(queue):
             yield _OrderedPair(sent[one], sent[other])
             yield _OrderedPair(arrived[one], arrived[other])

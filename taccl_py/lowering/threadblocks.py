@@ -46,18 +46,18 @@ class UnfinishedThreadblock:
 
     @property
     def is_local(self) -> bool:
-        """Whether it has no peers."""
+        """True if the threadblock has no peers."""
         return self.recv_peer == NONE and self.send_peer == NONE
 
     @property
     def is_joined(self) -> bool:
-        """Whether it has both peers."""
+        """True if the threadblock has both peers."""
         return self.recv_peer != NONE and self.send_peer != NONE
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadblockRules:
-    """What threadblocks depend on.
+    """Limits and choices on which threadblocks depend.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class ThreadblockRules:
     instances: int = 1
 
 
-def draft_threadblocks(
+def make_threadblocks(
     work: RankWork, flow: DataFlow, channels: tuple[int, ...], num_ranks: int, rules: ThreadblockRules
 ) -> tuple[tuple[UnfinishedThreadblock, ...], ...]:
     """Return the threadblocks of every rank, by rank.
@@ -103,14 +103,14 @@ def draft_threadblocks(
     joiner = _Joiner(work, flow, rules)
     result: list[tuple[UnfinishedThreadblock, ...]] = []
     for rank, actions in enumerate(of_rank):
-        drafts = list(_connection_drafts(work, channels, rank, actions))
-        drafts += _local_drafts(rules, rank, actions, max(1, rules.max_threadblocks - len(drafts)))
-        drafts = joiner.fit(rank, joiner.join_forwards(drafts))
-        result.append(tuple(sorted(drafts, key=lambda d: (d.is_local, d.channel, d.recv_peer, d.send_peer))))
+        blocks = list(_connection_blocks(work, channels, rank, actions))
+        blocks += _local_blocks(rules, rank, actions, max(1, rules.max_threadblocks - len(blocks)))
+        blocks = joiner.fit(rank, joiner.join_forwards(blocks))
+        result.append(tuple(sorted(blocks, key=lambda d: (d.is_local, d.channel, d.recv_peer, d.send_peer))))
     return tuple(result)
 
 
-def _connection_drafts(
+def _connection_blocks(
     work: RankWork, channels: tuple[int, ...], rank: int, actions: list[RankAction]
 ) -> Iterator[UnfinishedThreadblock]:
     """One threadblock for each end of a connection."""
@@ -128,7 +128,7 @@ def _connection_drafts(
         yield UnfinishedThreadblock(rank, NONE, peer, channel, tuple(found))
 
 
-def _local_drafts(
+def _local_blocks(
     rules: ThreadblockRules, rank: int, actions: list[RankAction], room: int
 ) -> Iterator[UnfinishedThreadblock]:
     """Local work, what touches the same cells in the same threadblock as long as there are enough such groups.
@@ -174,27 +174,27 @@ class _Joiner:
         self._flow = flow
         self._rules = rules
 
-    def join_forwards(self, drafts: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
+    def join_forwards(self, blocks: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
         """Join receivers and senders between which messages are forwarded, those with most forwards first."""
-        maker_of = {a.order: i for i, draft in enumerate(drafts) if draft.recv_peer != NONE for a in draft.actions}
+        maker_of = {a.order: i for i, block in enumerate(blocks) if block.recv_peer != NONE for a in block.actions}
         forwards: dict[tuple[int, int], int] = {}
-        for index, draft in enumerate(drafts):
-            for action in draft.actions if draft.send_peer != NONE else ():
+        for index, block in enumerate(blocks):
+            for action in block.actions if block.send_peer != NONE else ():
                 maker = maker_of.get(self._flow.source[action.order])
                 if maker is not None:
                     forwards[maker, index] = forwards.get((maker, index), 0) + 1
         taken: dict[int, UnfinishedThreadblock] = {}
         gone: set[int] = set()
         for (first, second), _ in sorted(forwards.items(), key=lambda item: (-item[1], item[0])):
-            if first in taken or second in gone or not self._may_join(drafts[first], drafts[second]):
+            if first in taken or second in gone or not self._may_join(blocks[first], blocks[second]):
                 continue
-            joined = self._join(drafts[first], drafts[second])
+            joined = self._join(blocks[first], blocks[second])
             if joined.joint not in self._rules.apart and self._delay_us(joined.actions) <= 0:
                 taken[first] = joined
                 gone.add(second)
-        return [taken.get(index, draft) for index, draft in enumerate(drafts) if index not in gone]
+        return [taken.get(index, block) for index, block in enumerate(blocks) if index not in gone]
 
-    def fit(self, rank: int, drafts: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
+    def fit(self, rank: int, blocks: list[UnfinishedThreadblock]) -> list[UnfinishedThreadblock]:
         """Join until there are few enough.
 
         Raises
@@ -203,39 +203,39 @@ class _Joiner:
             If no two can be joined any more.
         """
         limit = self._rules.max_threadblocks
-        while len(drafts) > limit:
-            surplus = len(drafts) - limit
-            pairs = self._harmless_pairs(drafts, surplus) or self._least_harmful_pairs(drafts, surplus)
+        while len(blocks) > limit:
+            surplus = len(blocks) - limit
+            pairs = self._harmless_pairs(blocks, surplus) or self._least_harmful_pairs(blocks, surplus)
             if not pairs:
                 raise LoweringError(
-                    f"rank {rank} needs {len(drafts)} threadblocks at once and may have {limit} on "
+                    f"rank {rank} needs {len(blocks)} threadblocks at once and may have {limit} on "
                     f"{self._rules.runtime.title}; use fewer instances, or a schedule with fewer peers or messages",
                     runtime=self._rules.runtime.name,
                     limit="threadblocks",
                 )
-            merged = {pair.first: self._join(drafts[pair.first], drafts[pair.second]) for pair in pairs}
+            merged = {pair.first: self._join(blocks[pair.first], blocks[pair.second]) for pair in pairs}
             gone = {pair.second for pair in pairs}
-            drafts = [merged.get(index, draft) for index, draft in enumerate(drafts) if index not in gone]
-        return drafts
+            blocks = [merged.get(index, block) for index, block in enumerate(blocks) if index not in gone]
+        return blocks
 
-    def _harmless_pairs(self, drafts: list[UnfinishedThreadblock], number: int) -> list[_MergeCandidate]:
+    def _harmless_pairs(self, blocks: list[UnfinishedThreadblock], number: int) -> list[_MergeCandidate]:
         """At most so many disjoint pairs that can be joined without holding anything up, the first that are found."""
         used: set[int] = set()
         found: list[_MergeCandidate] = []
-        for first in range(len(drafts)):
+        for first in range(len(blocks)):
             if len(found) == number:
                 break
-            for second in range(first + 1, len(drafts)):
-                pair = self._pair(drafts, first, second) if not used & {first, second} else None
+            for second in range(first + 1, len(blocks)):
+                pair = self._pair(blocks, first, second) if not used & {first, second} else None
                 if pair is not None and pair.delay_us <= 0:
                     found.append(pair)
                     used.update((first, second))
                     break
         return found
 
-    def _least_harmful_pairs(self, drafts: list[UnfinishedThreadblock], number: int) -> list[_MergeCandidate]:
+    def _least_harmful_pairs(self, blocks: list[UnfinishedThreadblock], number: int) -> list[_MergeCandidate]:
         """At most so many disjoint pairs, those that lose least first."""
-        every = [self._pair(drafts, i, j) for i in range(len(drafts)) for j in range(i + 1, len(drafts))]
+        every = [self._pair(blocks, i, j) for i in range(len(blocks)) for j in range(i + 1, len(blocks))]
         used: set[int] = set()
         found: list[_MergeCandidate] = []
         for pair in sorted((p for p in every if p is not None), key=lambda p: (p.delay_us, p.first, p.second)):
@@ -244,8 +244,8 @@ class _Joiner:
                 used.update((pair.first, pair.second))
         return found
 
-    def _pair(self, drafts: list[UnfinishedThreadblock], first: int, second: int) -> _MergeCandidate | None:
-        one, other = drafts[first], drafts[second]
+    def _pair(self, blocks: list[UnfinishedThreadblock], first: int, second: int) -> _MergeCandidate | None:
+        one, other = blocks[first], blocks[second]
         if not self._may_join(one, other):
             return None
         actions = sorted((*one.actions, *other.actions), key=lambda action: action.order)
@@ -295,7 +295,7 @@ class _Joiner:
         )
 
     def _may_pass(self, arrival: RankAction, send: RankAction) -> bool:
-        """Whether one step may do both: it ends only when the message has left, and others may need the data before."""
+        """True if one step may do both: it ends only when the message has left, and others may need the data before."""
         if arrival.arrives == NONE or arrival.leaves != NONE:
             return False
         left_us = send.ready_us + send.busy_us
@@ -344,11 +344,11 @@ class _MergeCandidate:
     second: int
 
 
-def find_senders(drafts: Iterable[Iterable[UnfinishedThreadblock]]) -> dict[int, RankAction]:
+def find_senders(blocks: Iterable[Iterable[UnfinishedThreadblock]]) -> dict[int, RankAction]:
     """Sending action of every transfer."""
-    return {a.leaves: a for rank in drafts for draft in rank for a in draft.actions if a.leaves != NONE}
+    return {a.leaves: a for rank in blocks for block in rank for a in block.actions if a.leaves != NONE}
 
 
-def find_receivers(drafts: Iterable[Iterable[UnfinishedThreadblock]]) -> dict[int, RankAction]:
+def find_receivers(blocks: Iterable[Iterable[UnfinishedThreadblock]]) -> dict[int, RankAction]:
     """Receiving action of every transfer."""
-    return {a.arrives: a for rank in drafts for draft in rank for a in draft.actions if a.arrives != NONE}
+    return {a.arrives: a for rank in blocks for block in rank for a in block.actions if a.arrives != NONE}

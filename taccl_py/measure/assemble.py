@@ -10,7 +10,7 @@ from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALP
 from taccl_py.errors import InputError
 from taccl_py.measure.experiment import MeasuredFlow
 from taccl_py.measure.fitting import Fit, fit_rates, fit_samples
-from taccl_py.measure.recorded import infer_ports
+from taccl_py.measure.recorded_ports import infer_ports
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.files import require_connected
 from taccl_py.topology.model import Link, Medium, Port, Topology
@@ -24,7 +24,7 @@ ASSUMED = (
 
 
 class Grouping(StrEnum):
-    """What shares one fit."""
+    """Links that share one fit."""
 
     PAIR = "pair"
     CLASS = "class"

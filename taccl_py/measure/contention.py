@@ -4,8 +4,8 @@ Stars (all links of a rank out, or in) and matchings (links of different senders
 are run at once and compared with what links alone, and the ports found so far, predict. What takes longer is shrunk to a
 smallest set that still does; its time gives the port's cost, and one experiment for each other rank tells whether it belongs
 too. A port is a set of senders or of receivers with a scope: inside nodes, between nodes, or both. Before that, all links of a
-rank run one way, the other, and both ways at once: where the same processor sends and receives, that takes longer than
-either way, and they all share a port.
+rank run in one direction, the other, and both at once: where the same processor sends and receives, that takes longer than
+either alone, and they all share a port.
 
 A port of several ranks that is as fast as one link of each together slows no matching: it is found in the star of each of them,
 as a port of that rank alone.
@@ -39,7 +39,7 @@ _COST_MESSAGES = 16  # of each flow, when the cost of a port is measured: more, 
 _TIMES_A_PORT = 3  # experiments that tell the cost of a port, at each of two to four sizes
 _OBVIOUSLY = 3.0  # times as much later than what is late, on average, needs no other experiments
 _FAIR = 1.025  # flows that differ by less took turns; one message less is 3 % of those that one cost is measured with
-_DEALS = 3  # ways in which the membership of a sender is tried
+_DEALS = 3  # sets in which the membership of a sender is tried
 _LEAST_SLOWER, _DEVIATIONS = 1.08, 4.0  # times that differ by less, or by fewer deviations, are the same
 
 
@@ -210,18 +210,18 @@ class PortSearch:
             self._ports.append(FoundPort(f"{name} ({again + 1})" if again else name, cost, members))
 
     def _find_processors(self, links: Sequence[MeasuredFlow], word: str) -> None:
-        """Add a port for each rank whose links take longer both ways at once than either way: what sends also receives."""
+        """Add a port for each rank whose links take longer in both directions at once than in either: what sends also receives."""
         for rank in sorted({flow.src for flow in links} & {flow.dst for flow in links}):
             out, into = ([flow for flow in links if side(flow) == rank] for side in (_sender, _receiver))
             counts = (EXPECTED_MESSAGES, _SURE_MESSAGES)
-            if all(self._is_slower_both_ways(out, into, messages) for messages in counts):
+            if all(self._is_slower_together(out, into, messages) for messages in counts):
                 cost = self._cost([*out, *into])
                 self._ports.append(FoundPort(f"{word} {rank} both ways", cost, frozenset([*out, *into])))
 
-    def _is_slower_both_ways(self, out: Sequence[MeasuredFlow], into: Sequence[MeasuredFlow], messages: int) -> bool:
+    def _is_slower_together(self, out: Sequence[MeasuredFlow], into: Sequence[MeasuredFlow], messages: int) -> bool:
         both = self._counted.last_us([*out, *into], self._large_bytes, messages)
-        ways = (self._counted.last_us(way, self._large_bytes, messages) for way in (out, into))
-        return both > self._slower * max(ways)
+        alone_us = (self._counted.last_us(flows, self._large_bytes, messages) for flows in (out, into))
+        return both > self._slower * max(alone_us)
 
     def _cover(self, links: Sequence[MeasuredFlow], word: str) -> None:
         """Run every two senders, and every two receivers, together where no known port hides a new one."""
@@ -251,7 +251,7 @@ class PortSearch:
                     left.pop((side, pair), None)
 
     def _unexplained(self, group: Sequence[MeasuredFlow]) -> bool:
-        """Whether some flow of a group takes longer than alone and than its known ports explain."""
+        """True if some flow of a group takes longer than alone and than its known ports explain."""
         late = self._lateness(group, EXPECTED_MESSAGES)
         if late <= self._slower or late > self._slower * (1 + 1 / EXPECTED_MESSAGES):
             return late > self._slower
@@ -259,7 +259,7 @@ class PortSearch:
         return self._lateness(group, _SURE_MESSAGES) > self._slower
 
     def _is_sure(self, group: Sequence[MeasuredFlow]) -> bool:
-        """Whether a smallest set that was found late among many, of which chance makes some late, is so in other experiments too.
+        """True if a smallest set that was late among many, some of them by chance, is late in other experiments too.
 
         One flow of many is always late by chance, so they must also be late on average: in a smallest set none is without need.
         """
@@ -330,7 +330,7 @@ class PortSearch:
         wide: set[int] | None = None,
         exists: set[MeasuredFlow] | None = None,
     ) -> bool:
-        """Whether sets with a new rank take longer than known ports explain: one of `variants`, or all dealt-out ones."""
+        """True if sets with a new rank take longer than known ports explain: one of `variants`, or all dealt-out ones."""
         clean = [variant for variant in variants if self._is_clean(variant)]
         if clean or rank is None or wide is None or exists is None:
             return bool(clean) and self._unexplained(clean[0])
@@ -339,7 +339,7 @@ class PortSearch:
         return bool(picked) and all(self._unexplained(variant) for variant in picked)
 
     def _is_clean(self, group: Sequence[MeasuredFlow]) -> bool:
-        """Whether known ports do not slow a group."""
+        """True if known ports do not slow a group."""
         megabytes = self._large_bytes / BYTES_PER_MB
         alone = [EXPECTED_MESSAGES * _message_us(self._costs[flow], megabytes) for flow in group]
         return all(time <= _CLEAN * limit for time, limit in zip(self._predicted_us(group), alone, strict=True))
@@ -385,7 +385,7 @@ def _message_us(cost: AlphaBeta, megabytes: float) -> float:
 
 
 def _is_matching(links: Sequence[MeasuredFlow]) -> bool:
-    """Whether senders and receivers are all different."""
+    """True if senders and receivers are all different."""
     return len({flow.src for flow in links}) == len(links) == len({flow.dst for flow in links})
 
 

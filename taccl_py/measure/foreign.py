@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from taccl_py.errors import InputError
-from taccl_py.measure.copies import (
+from taccl_py.measure.copy_matrices import (
     is_nvbandwidth,
     is_p2p,
     is_transfer_bench,
@@ -21,7 +21,7 @@ from taccl_py.measure.record import RECORD_FORMAT, samples_of_record
 from taccl_py.measure.samples import Sample, read_samples
 from taccl_py.measure.sendrecv import is_nccl_tests, read_sendrecv
 
-# What launchers put before each line: mpirun --tag-output (of Open MPI 4 and 5), srun --label.
+# Prefix that launchers put before each line: mpirun --tag-output (of Open MPI 4 and 5), srun --label.
 _MARK = re.compile(r"^(?:\[[^\]\s]*\d+,\s*\d+\]<(?:stdout|stderr)>:\s?|\s*\d+:\s)")
 
 _KNOWN = (

@@ -25,8 +25,8 @@ from taccl_py.measure.processes import (
     WorkOrder,
     payload_bytes,
 )
-from taccl_py.measure.throttle import Throttle
-from taccl_py.measure.waiting import Waiting
+from taccl_py.measure.processor_wait import Waiting
+from taccl_py.measure.shared_emulation import Throttle
 
 _ORDER_TAG, _REPORT_TAG, _DATA_TAG = 1, 2, 7
 # Naps of a rank that has no flows, and between two looks at messages on an emulated machine. Processes that look all the time
@@ -36,7 +36,7 @@ _IDLE_SECONDS, _NAP_SECONDS = 2e-4, 1e-4
 
 @dataclass
 class _FlowProgress:
-    """One flow out of this rank: what is left, and the message under way."""
+    """One flow out of this rank: what is left, and the message in flight."""
 
     dst: int
     tag: int
@@ -146,7 +146,7 @@ class MpiBench(ProcessBench):
                 os.sched_yield()  # there may be more processes than processors
             else:
                 time.sleep(_nap_seconds(busy_out, busy_in))
-        # What a rank does that has no part disturbs nobody.
+        # A rank without a part disturbs nobody.
         waited_us = self._waiting.waited_us() - waited_us if sending or receiving else 0.0
         return ExperimentPart({one.place: _ended(one) for one in receiving}, waited_us)
 

@@ -21,7 +21,7 @@ _WHY_NOT = (
 
 
 def is_osu(lines: Sequence[str]) -> bool:
-    """Whether lines are what a program of the OSU micro-benchmarks printed."""
+    """True if lines are what a program of the OSU micro-benchmarks printed."""
     return any(_TITLE.match(line) for line in lines)
 
 

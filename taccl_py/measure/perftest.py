@@ -18,14 +18,14 @@ _UNITS = {"gb": 125.0, "mb": (1 << 20) / 1e6, "mib": (1 << 20) / 1e6}
 
 
 def is_perftest(lines: Sequence[str]) -> bool:
-    """Whether lines are what a program of perftest printed."""
+    """True if lines are what a program of perftest printed."""
     return any(_TITLE.match(line) for line in lines) and any(_COLUMNS.match(line) for line in lines)
 
 
 def read_perftest(lines: Sequence[str], path: str) -> list[Sample]:
     """Samples from rank 0 to rank 1.
 
-    Latencies are those of a message, half of the way there and back. Bandwidths are of many messages in flight, so the largest size
+    Latencies are those of a message, half of the round trip. Bandwidths are of many messages in flight, so the largest size
     says beta and none says alpha.
 
     Parameters

@@ -12,14 +12,14 @@ from taccl_py.measure.profiler import SIZES_BYTES, profile
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.topology.template import AlphaBeta
 
-# What is assumed of a machine that nobody has measured: a switch in every node, and a NIC of 200 Gbit/s for each rank.
+# Assumptions about a machine that nobody has measured: a switch in every node, and a NIC of 200 Gbit/s for each rank.
 _INSIDE, _BETWEEN = AlphaBeta(2.0, 10.0), AlphaBeta(5.0, 40.0)
 _PROBE_BYTES, _PROBE_MESSAGES = 1_048_576, 8
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilePlan:
-    """What a profile takes.
+    """Effort of a profile.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from taccl_py.errors import InputError, TacclError
 from taccl_py.measure.experiment import Experiment, MeasuredFlow
-from taccl_py.measure.throttle import Throttle
+from taccl_py.measure.shared_emulation import Throttle
 from taccl_py.topology.model import Topology
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class LaunchedProcesses(ABC):
 
 @dataclass(frozen=True, slots=True)
 class WorkOrder:
-    """What all processes are to do.
+    """Order to all processes.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class EndedProcesses:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentPart:
-    """What one rank tells of an experiment.
+    """Report of one rank on an experiment.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ class ProcessBench(ABC):
 
     @abstractmethod
     def _collect(self, own: ExperimentPart) -> list[ExperimentPart]:
-        """What all ranks report; for rank 0."""
+        """Reports of all ranks; for rank 0."""
 
     @abstractmethod
     def _report(self, own: ExperimentPart) -> None:
@@ -281,7 +281,7 @@ class Arrival:
         When the flow could send: the start, and then the end of its last message. How late the processes were to notice that
         is no matter of the machine that is emulated.
     due_seconds
-        When the message under way arrives; None until it is asked for.
+        When the message in flight arrives; None until it is asked for.
     late_seconds
         How long after that it was noticed, for the last one that has arrived.
     """
@@ -295,11 +295,11 @@ class Arrival:
 
     @property
     def left_seconds(self) -> float:
-        """How long the message under way still takes; 0 if none is."""
+        """How long the message in flight still takes; 0 if none is."""
         return 0.0 if self.due_seconds is None else max(0.0, self.due_seconds - time.monotonic())
 
     def wait_seconds(self) -> float:
-        """How long the message that has come is still under way; 0 if it has arrived, and then the next one is asked for."""
+        """How long the message that has come is still in flight; 0 if it has arrived, and then the next one is asked for."""
         if self.due_seconds is None:
             passage = self.throttle.send(self.flow, self.size_bytes, self.ready_seconds)
             self.ready_seconds, self.due_seconds = passage.free_seconds, passage.due_seconds

@@ -16,9 +16,9 @@ from taccl_py.measure.contention import (
     most_port_experiments,
     slower_factor,
 )
+from taccl_py.measure.equal_nodes import EqualNodes
 from taccl_py.measure.experiment import Bench, Counted, MeasuredFlow, Stopped
 from taccl_py.measure.fitting import FittedLine, fit_samples
-from taccl_py.measure.repeat import EqualNodes
 from taccl_py.measure.samples import Sample
 from taccl_py.topology.model import Link, Port, Topology
 from taccl_py.topology.template import AlphaBeta
@@ -33,7 +33,7 @@ _LEAST_US = 300.0  # that they take together, if so many are enough
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured.
+    """Result of the measurements.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ def profile(counted: Counted, *, all_pairs: bool = False, largest_bytes: int = S
 
 
 class _MachineSurvey:
-    """One way through all stages, and what is known on the way.
+    """One pass through all stages, and its results so far.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class _MachineSurvey:
         return equal is None or self._confirmed(equal, costs, slower_factor(spread))
 
     def result(self, *, complete: bool) -> Profile:
-        """What is known.
+        """Result of the measurements so far.
 
         Raises
         ------
@@ -214,7 +214,7 @@ class _MachineSurvey:
         return found if self.equal is None else self.equal.repeated(found, self._counted.bench.pairs)
 
     def _confirmed(self, equal: EqualNodes, costs: dict[MeasuredFlow, AlphaBeta], slower: float) -> bool:
-        """Whether all nodes take as long as the first ones let expect."""
+        """True if all nodes take as long as the first ones predict."""
         ports = self._ports()
         for flows in equal.checks(set(self._counted.bench.pairs)):
             times = self._counted.times_us(flows, self._large_bytes, EXPECTED_MESSAGES)

@@ -382,7 +382,7 @@ def program_observations(
 
 
 def program_parameters(start: RuntimeProfile, topology: Topology, programs: Sequence[Program]) -> list[Parameter]:
-    """What the times of some programs may tell: costs of their protocols, and usable shares of the media that they use.
+    """Parameters that the times of some programs may tell: costs of their protocols, usable parts of the media that they use.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ def near_medium(profile: RuntimeProfile, topology: Topology) -> str:
 
 
 def _reach(program: Program, topology: Topology) -> set[bool]:
-    """Whether sends of a program go over NICs: one of them, or both."""
+    """Media of a program's messages: True for NICs, False for inside nodes, or both."""
     return {
         is_far(topology, gpu.rank, block.send_peer)
         for gpu in program.gpus

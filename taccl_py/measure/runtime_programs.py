@@ -17,7 +17,7 @@ _ANY_SIZE = (1 << 63) - 1
 
 
 def all_pairs_allgather(num_ranks: int, instances: int, protocol: Protocol) -> Program:
-    """AllGather in which every rank sends its share to every other one, each instance by a threadblock of its own.
+    """AllGather in which every rank sends its shard to every other one, each instance by a threadblock of its own.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def all_pairs_allgather(num_ranks: int, instances: int, protocol: Protocol) -> P
 
 
 def ring_allgather(num_ranks: int, channels: int, instances: int, protocol: Protocol) -> Program:
-    """AllGather around the ring 0, 1, 2, ... in which the share of rank r takes channel r modulo `channels` of each instance.
+    """AllGather around the ring 0, 1, 2, ... in which the shard of rank r takes channel r modulo `channels` of each instance.
 
     A rank forwards in the order of distance. A threadblock has its channel's sends and receives; where it has only one of them, it
     comes first.
@@ -64,7 +64,7 @@ def ring_allgather(num_ranks: int, channels: int, instances: int, protocol: Prot
                 cell = source * instances + instance
                 steps += [_move(Op.RECV, cell)] if distance else []
                 steps += [_move(Op.SEND, cell)] if distance < num_ranks - 1 else []
-        sends, receives = (any(getattr(step.op, way) for step in steps) for way in ("sends", "receives"))
+        sends, receives = (any(getattr(step.op, direction) for step in steps) for direction in ("sends", "receives"))
         return Threadblock(
             (rank + 1) % num_ranks if sends else -1,
             (rank - 1) % num_ranks if receives else -1,
@@ -132,12 +132,12 @@ def ring_allreduce(num_ranks: int, protocol: Protocol) -> Program:
 
 
 def in_order(program: Program, order: Sequence[int]) -> Program:
-    """The program around another ring: what it has rank p do, rank ``order[p]`` does; shares of an AllGather stay their ranks'."""
+    """The program around another ring: what it has rank p do, rank ``order[p]`` does; shards of an AllGather stay their ranks'."""
     each = program.num_chunks_per_loop // len(order)
-    moves_shares = program.kind is Kind.ALLGATHER
+    moves_shards = program.kind is Kind.ALLGATHER
 
     def address(one: Address) -> Address:
-        if not moves_shares or one.offset < 0:
+        if not moves_shards or one.offset < 0:
             return one
         return Address(one.buffer, order[one.offset // each] * each + one.offset % each)
 

@@ -18,7 +18,7 @@ from taccl_py.verify.msccl import verify_program
 
 # Rows of one file that are used; of more, as many that are spread evenly.
 _MOST_ROWS = 16
-# What the verifier says about sizes that a file claims, which rows of a log answer by being there.
+# Errors of the verifier about sizes that a file claims; rows of a log show that these are run.
 _OF_SIZES = ("max-bytes-unsafe", "loop-limit", "count-limit")
 
 

@@ -23,7 +23,7 @@ _SENDRECV = "sendrecv"
 
 
 def is_nccl_tests(lines: Sequence[str]) -> bool:
-    """Whether lines are a log of nccl-tests or rccl-tests."""
+    """True if lines are a log of nccl-tests or rccl-tests."""
     return any(_COLUMNS.match(line) for line in lines)
 
 
@@ -95,7 +95,7 @@ def _collective(lines: Sequence[str], columns: Sequence[str], rows: Sequence[Seq
     named = stated or next((match[1] for line in lines if (match := _PROGRAM.search(line))), "")
     if stated:
         return "" if stated == _SENDRECV else f"{stated}_perf"
-    # What else stands in the log, as the command, is believed only where columns agree.
+    # Other lines of the log, such as the command, are believed only where columns agree.
     other = (
         f"{named}_perf" if named and named != _SENDRECV else "a collective (its columns are not those of sendrecv_perf)"
     )
@@ -110,7 +110,7 @@ def _collective(lines: Sequence[str], columns: Sequence[str], rows: Sequence[Seq
 
 
 def _checked_in_place(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether results in place were compared in all rows, by the second of the two columns."""
+    """True if results in place were compared in all rows, by the second of the two columns."""
     if columns.count("#wrong") != 2 or not rows:
         return False
     last = len(columns) - 1 - list(reversed(columns)).index("#wrong")

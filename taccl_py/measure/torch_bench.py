@@ -27,7 +27,7 @@ from taccl_py.measure.processes import (
     WorkOrder,
     payload_bytes,
 )
-from taccl_py.measure.throttle import Throttle
+from taccl_py.measure.shared_emulation import Throttle
 
 _TIMEOUT = timedelta(minutes=30)  # rank 0 may think for long between two experiments
 
@@ -99,7 +99,7 @@ class TorchProcesses(LaunchedProcesses):
 
 
 class TorchBench(ProcessBench):
-    """What is the same with every backend."""
+    """Common part of the benches of all backends."""
 
     def __init__(self, job: TorchProcesses, device: Any, throttle: Throttle | None = None) -> None:
         self._job = job

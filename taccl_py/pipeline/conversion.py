@@ -52,7 +52,7 @@ def convert_and_verify(
     origin: Runtime | None = None,
     verify: ProgramVerifier = verify_program,
 ) -> Conversion:
-    """Make an algorithm file of any tool ready for a runtime; of several ways to read it the first that is right is taken.
+    """Make an algorithm file of any tool ready for a runtime; of several readings the first right one is taken.
 
     Parameters
     ----------
@@ -91,10 +91,10 @@ def convert_and_verify(
         try:
             return _convert_once(file, path, options, verify)
         except (InvalidArtifact, LoweringError) as error:
-            # What is wrong with the placement that the file names says more than that a guess was wrong.
+            # Errors with the placement that the file names say more than those with a guessed one.
             guessed = placement is None and options.in_place and options.out_of_place and file.legacy
             refusals.setdefault(guessed, error)
-    raise refusals.get(False) or refusals.get(True) or ValueError("there is no way to convert a file")
+    raise refusals.get(False) or refusals.get(True) or ValueError("a file has no reading")
 
 
 def _convert_once(file: ForeignFile, path: str, options: ConvertOptions, verify: ProgramVerifier) -> Conversion:

@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 
 from taccl_py.collective import ROOTED, Collective, Kind
 from taccl_py.errors import Interrupted, InvalidArtifact, LoweringError
-from taccl_py.lowering.limits import require_limits
-from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
-from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
-from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
-from taccl_py.lowering.parts import (
+from taccl_py.lowering.group_programs import (
     Patterns,
     alone,
     find_peers,
@@ -23,6 +19,10 @@ from taccl_py.lowering.parts import (
     lower_ranks,
     require_agreement,
 )
+from taccl_py.lowering.limits import require_limits
+from taccl_py.lowering.lower import Lowering, LoweringOptions, PortOrder
+from taccl_py.lowering.msccl_xml import emit_xml, parse_xml
+from taccl_py.lowering.mscclpp import LoweredPlan, PlanOptions, lower_plan
 from taccl_py.lowering.program import Program
 from taccl_py.pipeline.search import chosen_instead, require_valid
 from taccl_py.runtimes import MAX_COUNT, Runtime
@@ -42,14 +42,14 @@ from taccl_py.work import count_work
 _REPLAY_TOLERANCE = 0.002
 # Chunks that all messages carry together: beyond which ranks are lowered one by one where they are symmetric, as all at once take
 # seconds; and beyond which chunks are copied for that, as all at once take minutes.
-_MANY_MOVES, _MOST_MOVES = 20_000, 200_000
-# What may be done another time after an interrupt.
+_MANY_CHUNKS, _MOST_CHUNKS = 20_000, 200_000
+# Seconds of work that may be repeated after an interrupt.
 _SOON_S = 2.0
 # A replay within this factor of the schedule's time keeps its promise.
 _KEPT_PROMISE = 1.01
 # Errors that ranks wait for each other, which none of them sees while it is lowered by itself.
 _NEVER_ENDS = frozenset({"deadlock", "fifo-deadlock"})
-# What to try then; sums conflict where they arrive, so ordering only the sends does not help them.
+# Port orders to try then; sums conflict where they arrive, so ordering only the sends does not help them.
 _PORT_ORDERS = {False: (PortOrder.SENDS, PortOrder.BOTH), True: (PortOrder.BOTH,)}
 
 
@@ -121,9 +121,9 @@ def lower_unverified(
     LoweringError
         If a limit of the runtime cannot be kept.
     """
-    moves = sum(len(message.chunks) for message in schedule.messages)
-    if moves > _MANY_MOVES:
-        lowered = _lower_as_group(schedule, options, moves)
+    carried = sum(len(message.chunks) for message in schedule.messages)
+    if carried > _MANY_CHUNKS:
+        lowered = _lower_as_group(schedule, options, carried)
         if lowered is not None:
             return lowered
     begun = time.monotonic()
@@ -149,7 +149,7 @@ def lower_unverified(
     return ReplayedProgram(program, timeline, kept)
 
 
-def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) -> Lowered | None:
+def _lower_as_group(schedule: Schedule, options: LoweringOptions, carried: int) -> Lowered | None:
     """A symmetric schedule, lowered rank by rank; None if it is not symmetric, or ranks do not fit together, or wait too long.
 
     Chunks of ranks that some image parts (of two nodes, at most) are copied together, which real memory takes its time for. Only where
@@ -159,7 +159,7 @@ def _lower_as_group(schedule: Schedule, options: LoweringOptions, moves: int) ->
     if group is None:
         return None
     try:
-        seams = group.seams if moves > _MOST_MOVES and schedule.topology.num_nodes > 1 else frozenset()
+        seams = group.seams if carried > _MOST_CHUNKS and schedule.topology.num_nodes > 1 else frozenset()
         patterns = lower_patterns(group, options, seams)
         if not has_images(group, patterns):
             return None
@@ -255,7 +255,7 @@ def lower_one_rank(schedule: GroupSchedule, rank: int, options: LoweringOptions)
         If the verifier rejects the text of a schedule that may have to be lowered whole.
     """
     if len(schedule.roots) > 1 and schedule.num_messages <= MOST_WHOLE:
-        # Whether all ranks fit together is only seen by lowering all.
+        # Only lowering all ranks shows that they fit together.
         whole = lower_group_and_verify(schedule, options).program
         program = alone(whole, whole.gpus[rank])
         return program, emit_xml(program, options.runtime)

@@ -59,7 +59,7 @@ class SwitchPlan:
 
     @property
     def is_run(self) -> bool:
-        """Whether the runtime runs the plan at the schedule's size."""
+        """True if the runtime accepts the plan at the schedule's size."""
         size_bytes = self.replay.size_bytes
         return size_bytes is None or round(size_bytes) % self.unit_bytes == 0
 
@@ -148,7 +148,7 @@ class _CachedPlan:
         return replay_plan(self.plan, schedule.collective.kind, schedule.topology, chunk_bytes).makespan_us
 
     def divides(self, size_bytes: float) -> bool:
-        """Whether a size is a multiple of its chunks; others are not run."""
+        """True if a size is a multiple of the plan's chunks; the runtime runs no other."""
         return round(size_bytes) % self.plan.unit_bytes == 0
 
 
@@ -161,8 +161,8 @@ def _rails(schedule: Schedule) -> tuple[NodeRails, ...]:
 def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterator[_CachedPlan]]:
     """Cuts for each path between nodes that does not go beyond a limit of the runtime; LoweringError if all of them do."""
     failures: list[LoweringError] = []
-    ways = _rails(schedule)
-    for rails in ways:
+    choices = _rails(schedule)
+    for rails in choices:
         cuts = _cuts(schedule, replace(options, rails=rails))
         try:
             first = next(cuts)
@@ -170,7 +170,7 @@ def _cuts_by_rails(schedule: Schedule, options: PlanOptions) -> Iterator[Iterato
             failures.append(error)
         else:
             yield chain([first], cuts)
-    if len(failures) == len(ways):
+    if len(failures) == len(choices):
         raise failures[0]
 
 

@@ -140,6 +140,6 @@ def _require_apart(request: Request, groups: Sequence[tuple[int, ...]]) -> None:
 
 
 def _look_alike(one: Topology, two: Topology) -> bool:
-    """Whether two groups see the same machine but for the names of ports."""
+    """True if two groups see the same machine but for the names of ports."""
     costs = [[(port.alpha_us, port.beta_us_per_mb) for port in each.ports] for each in (one, two)]
     return one.links == two.links and one.node_of == two.node_of and costs[0] == costs[1]

@@ -1,4 +1,4 @@
-"""What is asked: topology, sketch and collective of a request, resolved to a machine and a demand."""
+"""Requests: topology, sketch and collective, resolved to a machine and a demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AUTO_SKETCH = "auto"
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for.
+    """User's request.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ def resolve_machine(request: Request) -> Topology:
 
 
 def make_demand(request: Request, *, expanded: bool = True) -> Demand:
-    """What an engine is asked for, from what the user asked for.
+    """Demand on an engine that a request stands for.
 
     Parameters
     ----------

@@ -141,7 +141,7 @@ class Trial:
         return lowered if lowered is not None and lowered.program.protocol is setting.protocol else None
 
     def allows(self, size_bytes: float, setting: Setting) -> bool:
-        """Whether so many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
+        """True if this many copies of the program fit into the runtime, and a call's chunks can be cut for them."""
         program, runtime, number = self.lowered.program, self.options.runtime, setting.instances
         cell_bytes = size_bytes / max(self.schedule.collective.chunks_per_size, 1)
         return (
@@ -259,7 +259,7 @@ def pieces_of(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def are_small(pieces: Schedule, size_bytes: float) -> bool:
-    """Whether the pieces of a schedule that was cut for some size are too small at another one."""
+    """True if the pieces of a schedule that was cut for some size are too small at another one."""
     return pieces.chunk_bytes * size_bytes / size_of(pieces) < PARAMS.least_piece_bytes
 
 
@@ -380,7 +380,7 @@ def _choose(
         ):
             break
         if stopped() and trial.lowered_for(setting) is None:
-            continue  # who wants an end gets what is there
+            continue  # an interrupted user gets what is there
         # Of schedules that are as fast as each other in the same setting, which are often images of each other, one is enough.
         likeness = (setting, float(f"{estimate_us:.3g}"))
         if likeness in tried:

@@ -207,14 +207,14 @@ def _likely_members(
     """Programs of every stretch for all its sizes, made side by side: of the first choice, and of more where that is slower than it promised."""
     ready: _Ready = {}
     for _ in range(_MOST_LOWERED):
-        jobs = []
+        tasks = []
         for stretch in stretches:
             wanted = _next_choice(cover, stretch, LOWEST, stretch.low, ready)
             if wanted is not None:
                 span = SizeSpan(0, stretch.low, stretch.high)
-                jobs.append(_unlowered(cover, wanted, span, options))
-        for job, made in zip(jobs, racer.spread(_member_made, jobs), strict=True):
-            ready[job.choice, job.span.min_bytes, job.span.max_bytes] = made
+                tasks.append(_unlowered(cover, wanted, span, options))
+        for task, made in zip(tasks, racer.spread(_member_made, tasks), strict=True):
+            ready[task.choice, task.span.min_bytes, task.span.max_bytes] = made
     return ready
 
 
@@ -299,17 +299,17 @@ def _unlowered(cover: ReplayedCover, choice: TrialChoice, span: SizeSpan, option
     return _UnloweredMember(candidate, trial, choice, span, options, cover.profile)
 
 
-def _member_made(job: _UnloweredMember, stopped: Over = STOP.is_set) -> _TimedFile | LoweringError:
+def _member_made(task: _UnloweredMember, stopped: Over = STOP.is_set) -> _TimedFile | LoweringError:
     try:
-        member = _member_of(job, stopped)
+        member = _member_of(task, stopped)
     except LoweringError as error:
         return error
-    replay = RuntimeReplay(member.lowered.program, member.schedule.topology, job.profile)
-    middle = min(_middle(job.span.min_bytes, job.span.max_bytes), member.max_bytes)
-    return _TimedFile(member, preferred_us(replay.time_us(middle), job.choice.setting))
+    replay = RuntimeReplay(member.lowered.program, member.schedule.topology, task.profile)
+    middle = min(_middle(task.span.min_bytes, task.span.max_bytes), member.max_bytes)
+    return _TimedFile(member, preferred_us(replay.time_us(middle), task.choice.setting))
 
 
-def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
+def _member_of(task: _UnloweredMember, stopped: Over) -> PortfolioFile:
     """Program of a choice for the sizes of a span, or as far as it is safe.
 
     Raises
@@ -317,7 +317,7 @@ def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
     LoweringError
         If a limit of the runtime cannot be kept, or the runtime raises flags of this protocol too early for the program.
     """
-    candidate, trial, choice, span, options = job.candidate, job.trial, job.choice, job.span, job.options
+    candidate, trial, choice, span, options = task.candidate, task.trial, task.choice, task.span, task.options
     made_for = _middle(span.min_bytes, span.max_bytes)
     variant = SizedCandidate(candidate, made_for, trial.lowered, candidate.curve)
     wanted = replace(trial.options, protocol=choice.setting.protocol, instances=choice.setting.instances)
@@ -332,7 +332,7 @@ def _member_of(job: _UnloweredMember, stopped: Over) -> PortfolioFile:
 
 
 def range_demand(request: Request, sizes: SizeRange) -> Demand:
-    """What is asked for, at the largest size of a range.
+    """Demand at the largest size of a range.
 
     Raises
     ------
@@ -358,8 +358,8 @@ class _Bounding:
     is_over: bool
 
 
-def _bounded(job: _Bounding) -> Probe:
-    return Probe(job.demand, job.bounds.at(job.demand.size_bytes, MAX_COUNT, over=lambda: job.is_over))
+def _bounded(task: _Bounding) -> Probe:
+    return Probe(task.demand, task.bounds.at(task.demand.size_bytes, MAX_COUNT, over=lambda: task.is_over))
 
 
 def _members(
@@ -469,7 +469,7 @@ def _lower_from(
 
 
 def _divisor(variant: SizedCandidate, options: LoweringOptions) -> int:
-    """What a size, as nccl-tests counts it, has to be a multiple of for the runtime to take the program."""
+    """Number that must divide a size, as nccl-tests counts it, for the runtime to take the program."""
     return math.ceil(variant.lowered.program.num_chunks_per_loop / bytes_per_byte(variant.candidate.schedule, options))
 
 
@@ -511,11 +511,11 @@ def _lowered_anew(
             return lower_unverified(schedule, wishes, stopped, reorders=reorders)
         except LoweringError as error:
             failure = error
-    raise failure or ValueError("no way to lower was tried")
+    raise failure or ValueError("no options of lowering were tried")
 
 
 def _no_slower(one: PortfolioFile, other: PortfolioFile, options: LoweringOptions) -> bool:
-    """Whether one program is nowhere slower than another, as far as the ends of their range tell."""
+    """True if one program is nowhere slower than another, as far as the ends of their range tell."""
     for size in (other.min_bytes, other.max_bytes):
         schedule = at_size(other.schedule, size)
         times = [replay_at(m.lowered.program, schedule, options.runtime, m.instances) for m in (one, other)]

@@ -138,15 +138,15 @@ class ReplayedCover:
         self._protocols = protocols_for(candidates[0].schedule, options, profile)
         estimating = [_Estimating(each, self._sizes, self._protocols, profile) for each in candidates]
         estimates = racer.spread(_estimated, estimating)
-        jobs = list(_trial_jobs(candidates, self._sizes, estimates, options, profile))
-        made = racer.spread(_tried, _until_over(jobs, over))
-        kept = [(job, trial) for job, trial in zip(jobs, made, strict=False) if isinstance(trial, Trial)]
+        tasks = list(_trial_tasks(candidates, self._sizes, estimates, options, profile))
+        made = racer.spread(_tried, _until_over(tasks, over))
+        kept = [(task, trial) for task, trial in zip(tasks, made, strict=False) if isinstance(trial, Trial)]
         if not kept:
             raise next((each for each in made if isinstance(each, LoweringError)), ValueError("there is no candidate"))
-        self.candidates = [job.candidate for job, _ in kept]
+        self.candidates = [task.candidate for task, _ in kept]
         self.trials = [trial for _, trial in kept]
-        self._estimates = [estimates[job.source] for job, _ in kept]
-        self._is_cut = [job.candidate is not candidates[job.source] for job, _ in kept]
+        self._estimates = [estimates[task.source] for task, _ in kept]
+        self._is_cut = [task.candidate is not candidates[task.source] for task, _ in kept]
 
     def _worth_replaying(self, place: int) -> list[int]:
         """Trials of the best few candidates at a size, the best first, without pieces that would be small there."""
@@ -288,15 +288,15 @@ class _Estimating:
     profile: RuntimeProfile
 
 
-def _estimated(job: _Estimating) -> list[dict[Protocol, float]]:
+def _estimated(task: _Estimating) -> list[dict[Protocol, float]]:
     """For every size the time in microseconds as each protocol sees the machine, its launch included."""
-    schedule, instances = job.candidate.schedule, _room(job.candidate.schedule, job.profile)
-    found: list[dict[Protocol, float]] = [{} for _ in job.sizes]
-    for protocol in job.protocols:
-        machine = machine_under(schedule.topology, job.profile, str(protocol), instances)
-        curve = cost_curve(replace(schedule, topology=machine), job.sizes[0], job.sizes[-1])
-        launch_us = job.profile.protocols[str(protocol)].launch_us
-        for size, times in zip(job.sizes, found, strict=True):
+    schedule, instances = task.candidate.schedule, _room(task.candidate.schedule, task.profile)
+    found: list[dict[Protocol, float]] = [{} for _ in task.sizes]
+    for protocol in task.protocols:
+        machine = machine_under(schedule.topology, task.profile, str(protocol), instances)
+        curve = cost_curve(replace(schedule, topology=machine), task.sizes[0], task.sizes[-1])
+        launch_us = task.profile.protocols[str(protocol)].launch_us
+        for size, times in zip(task.sizes, found, strict=True):
             times[protocol] = launch_us + curve.time_us(size)
     return found
 
@@ -312,7 +312,7 @@ class _UnloweredTrial:
     profile: RuntimeProfile
 
 
-def _trial_jobs(
+def _trial_tasks(
     candidates: Sequence[Candidate],
     sizes: Sequence[int],
     estimates: Sequence[Sequence[dict[Protocol, float]]],
@@ -348,17 +348,17 @@ def _best_few(candidates: Sequence[Candidate], times: Sequence[float]) -> list[i
     return chosen
 
 
-def _until_over(jobs: Sequence[_UnloweredTrial], over: Over) -> Iterator[_UnloweredTrial]:
-    """Jobs as long as there is time, the first one in any case."""
-    for number, job in enumerate(jobs):
+def _until_over(tasks: Sequence[_UnloweredTrial], over: Over) -> Iterator[_UnloweredTrial]:
+    """Tasks as long as there is time, the first one in any case."""
+    for number, task in enumerate(tasks):
         if number and over():
             return
-        yield job
+        yield task
 
 
-def _tried(job: _UnloweredTrial) -> Trial | LoweringError:
+def _tried(task: _UnloweredTrial) -> Trial | LoweringError:
     try:
-        return trial_of(at_size(job.candidate.schedule, job.size), job.options, job.profile)
+        return trial_of(at_size(task.candidate.schedule, task.size), task.options, task.profile)
     except LoweringError as error:
         return error
 
@@ -375,20 +375,20 @@ class _Replaying:
     instances: int | None
 
 
-def _replayed(job: _Replaying) -> tuple[int, dict[TrialChoice, float]]:
+def _replayed(task: _Replaying) -> tuple[int, dict[TrialChoice, float]]:
     """Place of the size, and times of the trial there: instances are raised as long as that helps."""
     times: dict[TrialChoice, float] = {}
-    for protocol in job.protocols:
+    for protocol in task.protocols:
         best_us = math.inf
-        for setting in job.trial.settings(job.size, (protocol,), job.instances):
-            time_us = preferred_us(job.trial.time_us(job.size, setting), setting)
+        for setting in task.trial.settings(task.size, (protocol,), task.instances):
+            time_us = preferred_us(task.trial.time_us(task.size, setting), setting)
             if not math.isfinite(time_us):
                 continue
-            times[TrialChoice(job.number, setting)] = time_us
+            times[TrialChoice(task.number, setting)] = time_us
             if time_us > best_us:
                 break
             best_us = time_us
-    return job.place, times
+    return task.place, times
 
 
 def _room(schedule: Schedule, profile: RuntimeProfile) -> int:

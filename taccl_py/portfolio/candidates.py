@@ -22,7 +22,7 @@ from taccl_py.synthesis.bounds import Bound
 from taccl_py.synthesis.engine import Demand, Events
 from taccl_py.synthesis.race import EngineRun, RaceOutcome, Racer
 
-# What takes longer runs at one in so many probes.
+# Engines that take longer run at one in so many probes.
 _EVERY = 2
 # An algorithm that is slower by less than this may have a program that is faster, as not every program keeps its schedule's time.
 _NEAR = 0.03
@@ -83,14 +83,14 @@ def race_candidates(probes: Sequence[Probe], racer: Racer, events: Events) -> li
     Engines that construct answer before those begin that search, which take what time they get, and only where there is a gap.
     Should time run out, then where least is lost: the engine that is seldom beaten goes first, and all begin with sizes far apart,
     which leaves no size far from one that was answered; trees and flows, which are for large sizes, begin with these, at the largest
-    one among the first. Where quick engines are of no use is seen on the way.
+    one among the first. The search also shows where quick engines are of no use.
     """
     low, high = (round(probes[i].demand.size_bytes) for i in (0, -1))
     found = _Candidates()
     fewer = [*probes[:-1:_EVERY], probes[-1]]
 
     def race(runs: Callable[[Demand], Iterable[EngineRun]], at: Iterable[Probe]) -> None:
-        if racer.over:  # what runs there are takes a search too
+        if racer.over:  # to find the runs takes a search too
             return
         asked = [replace(run, bound=probe.bound) for probe in at for run in runs(probe.demand)]
         found.add(racer.race_for(_Examination(low, high), asked, events))
@@ -167,7 +167,7 @@ class _Candidates:
 
     def __init__(self) -> None:
         self.candidates: list[Candidate] = []
-        # What each engine found at each size.
+        # Times that each engine found at each size.
         self._times_us: dict[str, dict[float, float]] = {}
 
     def add(self, answers: Iterable[Sequence[Candidate]]) -> None:
@@ -181,7 +181,7 @@ class _Candidates:
                     self.candidates.append(new)
 
     def is_hopeless(self, run: EngineRun) -> bool:
-        """Whether the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""
+        """True if the engine was beaten at the sizes on both sides of the run's, if these are not far apart."""
         size, times_us = run.demand.size_bytes, self._times_us.get(run.engine, {})
         below = max((other for other in times_us if other < size), default=0.0)
         above = min((other for other in times_us if other > size), default=math.inf)
@@ -194,7 +194,7 @@ class _Candidates:
 
 
 def _makes_needless(one: CostCurve, other: CostCurve) -> bool:
-    """Whether one algorithm is clearly faster than another at every size, or as fast: both curves are straight between breakpoints."""
+    """True if one algorithm is clearly faster than another, or as fast, at every size: curves are straight between breakpoints."""
     borders = {one.min_bytes, one.max_bytes, *(p.from_bytes for c in (one, other) for p in c.pieces)}
     ratios = [one.time_us(size) / other.time_us(size) for size in borders]
     return max(ratios) <= 1 / (1 + _NEAR) or all(abs(ratio - 1) <= 1e-9 for ratio in ratios)

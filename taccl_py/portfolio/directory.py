@@ -57,17 +57,17 @@ class Offer:
 
     @property
     def content(self) -> Program:
-        """What is to be installed."""
+        """Program to install."""
         return self.program
 
     @property
     def holds_a_size(self) -> bool:
-        """Whether its chunks can share out any size in its range."""
+        """True if the file's chunks can share out any size in its range."""
         chunks = self.program.num_chunks_per_loop
         return self.max_bytes // chunks * chunks >= max(self.min_bytes, 1)
 
     def competes(self, other: Offer) -> bool:
-        """Whether the other one is for the same calls, were their sizes the same."""
+        """True if the other file is for the same calls, were their sizes the same."""
         one, rival = self.program, other.program
         shared = (one.in_place and rival.in_place) or (one.out_of_place and rival.out_of_place)
         return one.kind is rival.kind and len(one.gpus) == len(rival.gpus) and shared
@@ -79,7 +79,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is to be written.
+    """Files to write, and the verdict on them.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ def leave_to_nccl(offers: Sequence[Offer], ranges: Sequence[Left], runtime: Runt
 
 
 def _outside(offer: Offer, left: Left, runtime: Runtime) -> list[Offer]:
-    """What a file is for below and above a range, in sizes as its runtime counts them."""
+    """Offers left of a file below and above a range, in sizes as its runtime counts them."""
     program = offer.program
     share = Fraction(program.num_chunks_per_loop, chunks_of_size(program, runtime))
     low, high = math.ceil(left.sizes.low_bytes * share), math.floor(left.sizes.high_bytes * share)
@@ -282,7 +282,7 @@ def plan_installation(
 
 
 def calls_name(program: Program) -> str:
-    """What calls a program is for, their sizes aside: collective, number of ranks, placement. Names of files begin with it."""
+    """Name of the calls that a program is for, sizes aside: collective, ranks, placement. Names of files begin with it."""
     where = {(True, True): "both", (True, False): "in"}.get((program.in_place, program.out_of_place), "out")
     return f"{program.kind}-{len(program.gpus):04d}-{where}"
 

@@ -60,16 +60,16 @@ class PlanOffer:
 
     @property
     def content(self) -> str:
-        """What is to be installed."""
+        """Text of the plan to install."""
         return self.text
 
     @property
     def holds_a_size(self) -> bool:
-        """Whether its aligned chunks can share out any size in its range."""
+        """True if the plan's aligned chunks can share out any size in its range."""
         return self.max_bytes // self.unit_bytes * self.unit_bytes >= max(self.min_bytes, 1)
 
     def competes(self, other: PlanOffer) -> bool:
-        """Whether the other one is for the same calls, were their sizes the same."""
+        """True if the other plan is for the same calls, were their sizes the same."""
         return (self.kind, self.num_ranks, self.in_place) == (other.kind, other.num_ranks, other.in_place)
 
     def within(self, min_bytes: int, max_bytes: int) -> PlanOffer:
@@ -79,7 +79,7 @@ class PlanOffer:
 
 @dataclass(frozen=True, slots=True)
 class PlanInstallation:
-    """What is to be written into the folder: files by name, the plans in them, and what was cut, one clause each."""
+    """Files to write into the folder, by name, the plans in them, and what was cut, one clause each."""
 
     texts: dict[str, str]
     offers: tuple[PlanOffer, ...]

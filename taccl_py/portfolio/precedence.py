@@ -10,7 +10,7 @@ from taccl_py.errors import InputError
 
 
 class SizeClaim(Protocol):
-    """What is for calls of some sizes, both ends inclusive: a file to install, or what is left of it."""
+    """Range of sizes, both ends inclusive, that a file to install is for, or what is left of it."""
 
     @property
     def source(self) -> str:
@@ -18,7 +18,7 @@ class SizeClaim(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether the directory holds that already."""
+        """True if the directory already holds the same content."""
 
     @property
     def kind(self) -> Kind:
@@ -34,14 +34,14 @@ class SizeClaim(Protocol):
 
     @property
     def content(self) -> object:
-        """What is to be installed, sizes included; equal if it is the same."""
+        """Content to install, sizes included; equal if it is the same."""
 
     @property
     def holds_a_size(self) -> bool:
-        """Whether there is any size for which it can be used."""
+        """True if there is any size for which the file can be used."""
 
     def competes(self: C, other: C) -> bool:
-        """Whether the other one, of the same sort, is for the same calls, were their sizes the same."""
+        """True if the other file, of the same sort, is for the same calls, were their sizes the same."""
 
     def within(self: C, min_bytes: int, max_bytes: int) -> C:
         """The same for other sizes."""
@@ -84,7 +84,7 @@ def share_out(offers: Sequence[C], *, trim: bool) -> tuple[list[C], list[str]]:
 
 
 def _is_same_but_for_sizes(offer: C, other: C) -> bool:
-    """Whether one is the other with other sizes: what an earlier call cut and installed is there, and no news."""
+    """True if one file is the other with other sizes: an earlier call cut and installed it, and it is no news."""
     return other.within(offer.min_bytes, offer.max_bytes).content == offer.content
 
 
@@ -102,7 +102,7 @@ def _left_by(offer: C, rivals: Sequence[C], *, trim: bool) -> list[C]:
 
 
 def _without(part: C, other: C) -> list[C]:
-    """What it is for below and above the sizes of another one."""
+    """Claims left below and above the sizes of another one."""
     below = part.within(part.min_bytes, min(part.max_bytes, other.min_bytes - 1))
     above = part.within(max(part.min_bytes, other.max_bytes + 1), part.max_bytes)
     return [rest for rest in (below, above) if rest.holds_a_size]
@@ -110,19 +110,19 @@ def _without(part: C, other: C) -> list[C]:
 
 def _already_done(offer: SizeClaim, other: SizeClaim, sizes: tuple[int, int]) -> InputError:
     """Error for a file some of whose sizes another one does."""
-    ways = ["give them other sizes with taccl lower"]
-    ways += ["add --replace to take away all that the directory holds"] if other.held else []
+    remedies = ["give them other sizes with taccl lower"]
+    remedies += ["add --replace to take away all that the directory holds"] if other.held else []
     return InputError(
-        f"{offer.kind} from {sizes[0]} to {sizes[1]} bytes is also done by {other.source}; {', '.join(ways)}, or add --trim to "
+        f"{offer.kind} from {sizes[0]} to {sizes[1]} bytes is also done by {other.source}; {', '.join(remedies)}, or add --trim to "
         "keep the one that is named first",
         path=offer.source,
     )
 
 
 def _nothing_left(offer: SizeClaim, *, held: bool) -> InputError:
-    """Error for a file of whose sizes trimming leaves none: who names a file wants something of it."""
+    """Error for a file of whose sizes trimming leaves none: a user who names a file wants something of it."""
     where = "that the directory holds" if held else "that are named before it"
-    way = "add --replace to take those away" if held else "name it before them"
+    remedy = "add --replace to take those away" if held else "name it before them"
     return InputError(
-        f"is cut to nothing, as all its sizes are done by files {where}; {way}, or leave it out", path=offer.source
+        f"is cut to nothing, as all its sizes are done by files {where}; {remedy}, or leave it out", path=offer.source
     )

@@ -51,7 +51,7 @@ class PortfolioFile:
 
 @dataclass(frozen=True)
 class SizeRow:
-    """What the portfolio does at one size.
+    """Row of the portfolio: file, times and bound at one size.
 
     Attributes
     ----------

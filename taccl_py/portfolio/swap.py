@@ -99,14 +99,14 @@ def _resolved(folder: Path) -> Path:
 
 
 def _may_be_moved(folder: Path) -> bool:
-    """Whether a directory holds algorithm files and nothing that is not to be copied: no folder but that of our notes."""
+    """True if a directory holds algorithm files and nothing that must not be copied: no folder but that of our notes."""
     if not folder.exists():
         return True
     if folder.is_mount():
         return False
     try:
         here = Path().resolve()
-        if folder in (here, *here.parents):  # who is in it would be left in the old one
+        if folder in (here, *here.parents):  # a process in it would be left in the old one
             return False
         return all(entry.name == NOTES for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
     except OSError:

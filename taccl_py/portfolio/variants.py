@@ -27,7 +27,7 @@ from taccl_py.units import BYTES_PER_MB
 
 # Most programs that are made at one probe size of candidates that were found there, and of others; and that are made side by side.
 _MOST_TRIES, _AT_ONCE = 4, 4
-# What another program could gain at most where no other one is looked for.
+# Most that another program could gain where no other one is looked for.
 _WORTH = 5e-4
 # Candidates of many messages are lowered anew only where their program seems to lose so much by being made for another size, those of
 # very many are lowered once: it takes seconds, and more than twice as long for twice as many.
@@ -38,7 +38,7 @@ _LIMITS_OF_SIZE = frozenset({"max_bytes"})
 _MOST_FAILURES = 2
 # A program is replayed at sizes up to this factor from the one that it is made for.
 _NEAR = 8.5
-# What is not replayed counts as so many times as slow, unless the program keeps the schedule's promise wherever it is replayed.
+# A program that is not replayed counts as so many times as slow, unless the program keeps the schedule's promise wherever it is replayed.
 _UNKNOWN = 2.0
 
 
@@ -69,7 +69,7 @@ class SizedCandidate:
         return self.curve.time_us(self.at_bytes) / self.candidate.curve.time_us(self.at_bytes)
 
     def is_made_for(self, size: int, *, own: bool) -> bool:
-        """Whether it is likely that the candidate's program for a size is no faster, or not worth the time to find out.
+        """True if the candidate's program for a size is probably no faster, or not worth the time to find out.
 
         Of a candidate's own size, for which it was found, only a program that keeps the schedule's promise tells that.
         """
@@ -122,19 +122,19 @@ def lower_variants(
     }
     tries = _Tries(candidates, sizes, options)
 
-    def try_all(jobs: list[_UnloweredVariant]) -> None:
-        for job, made in zip(jobs, racer.spread(_lowered_if_possible, jobs), strict=True):
-            tries.take(job, made)
+    def try_all(tasks: list[_UnloweredVariant]) -> None:
+        for task, made in zip(tasks, racer.spread(_lowered_if_possible, tasks), strict=True):
+            tries.take(task, made)
 
     try_all(list(largest.values()))
     # Small sizes first, whose programs take least; neighbouring ones together, which take about as long.
     number = -1
     while number < len(tries.done):
         number = len(tries.done)
-        for jobs in tries.batches():
+        for tasks in tries.task_groups():
             if over() and tries.found:
                 return tries.found
-            try_all(jobs)
+            try_all(tasks)
     if not tries.found:
         raise tries.failure or ValueError("there is no candidate")
     return tries.found
@@ -178,8 +178,8 @@ class _Tries:
                 return candidate
         return None
 
-    def batches(self) -> Iterator[list[_UnloweredVariant]]:
-        """Those that are lowered next, a few at once; what has become of these is known when the next ones are asked for."""
+    def task_groups(self) -> Iterator[list[_UnloweredVariant]]:
+        """Variants to lower next, a few at once; results of these are known when the next ones are asked for."""
         chosen: dict[int, _UnloweredVariant] = {}
         for size in self._sizes:
             candidate = self.next_at(size)
@@ -192,15 +192,15 @@ class _Tries:
         if chosen:
             yield list(chosen.values())
 
-    def take(self, job: _UnloweredVariant, made: SizedCandidate | LoweringError) -> None:
-        """Take note of what became of a job."""
-        self.done.add(_Try(id(job.candidate), job.size))
+    def take(self, task: _UnloweredVariant, made: SizedCandidate | LoweringError) -> None:
+        """Take note of the result of a task."""
+        self.done.add(_Try(id(task.candidate), task.size))
         if isinstance(made, SizedCandidate):
-            # What comes from another process has a copy of its candidate.
-            self.found.append(replace(made, candidate=job.candidate))
+            # A result from another process has a copy of its candidate.
+            self.found.append(replace(made, candidate=task.candidate))
         else:
             self.failure = self.failure or made
-            self._failures.add(job.candidate, made)
+            self._failures.add(task.candidate, made)
 
 
 class _Failures:
@@ -230,26 +230,26 @@ class _UnloweredVariant:
     options: LoweringOptions
 
 
-def _lowered_if_possible(job: _UnloweredVariant) -> SizedCandidate | LoweringError:
+def _lowered_if_possible(task: _UnloweredVariant) -> SizedCandidate | LoweringError:
     try:
-        return _lowered(job)
+        return _lowered(task)
     except LoweringError as error:
         return error
 
 
-def _lowered(job: _UnloweredVariant) -> SizedCandidate:
-    candidate, size, options = job.candidate, job.size, job.options
+def _lowered(task: _UnloweredVariant) -> SizedCandidate:
+    candidate, size, options = task.candidate, task.size, task.options
     lowered = lower_and_verify(at_size(candidate.schedule, size), options)
     if lowered.program.max_bytes < size * bytes_per_byte(candidate.schedule, options):
         raise LoweringError(f"{size} bytes are not safe", runtime=options.runtime.name, limit="max_bytes")
     slower = {float(size): lowered.replay.makespan_us / candidate.curve.time_us(size)}
-    for each in job.sizes:
+    for each in task.sizes:
         if each != size and 1 / _NEAR < each / size < _NEAR:
             resized = at_size(candidate.schedule, each)
             replay = replay_at(lowered.program, resized, options.runtime, options.instances)
             slower[float(each)] = replay.makespan_us / candidate.curve.time_us(each)
     unknown = _UNKNOWN if max(slower.values()) > 1 + _WORTH else 1.0
-    curve = _slowed(candidate.curve, {float(each): unknown for each in job.sizes} | slower)
+    curve = _slowed(candidate.curve, {float(each): unknown for each in task.sizes} | slower)
     return SizedCandidate(candidate, size, lowered, curve)
 
 

@@ -84,7 +84,7 @@ class ProtocolCosts:
 
     @property
     def is_neutral(self) -> bool:
-        """Whether it adds nothing to the times of the topology."""
+        """True if the costs add nothing to the times of the topology."""
         return all(getattr(self, name) == getattr(_FREE, name) for name in COST_FIELDS)
 
 
@@ -171,7 +171,7 @@ class RuntimeProfile:
 
     @property
     def is_neutral(self) -> bool:
-        """Whether times under it are those of the topology alone."""
+        """True if times under it are those of the topology alone."""
         return (
             all(costs.is_neutral for costs in self.protocols.values())
             and all(share.factor(0) == 1 for share in self.shares.values())
@@ -199,7 +199,7 @@ class RuntimeProfile:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the costs of all protocols were measured on such a GPU under such a runtime."""
+        """True if the costs of all protocols were measured on this kind of GPU under this runtime."""
         costs = [figure for place, figure in self.figures.items() if place.rpartition("/")[2] in COST_FIELDS]
         return bool(costs) and all(figure.measured for figure in costs)
 

@@ -15,7 +15,7 @@ _GB_PER_S_US = 1000.0  # a rate of 1 GB/s is 1000 bytes per microsecond
 
 
 def is_far(topology: Topology, src: int, dst: int) -> bool:
-    """Whether a message between two ranks goes over NICs."""
+    """True if a message between two ranks goes over NICs."""
     return topology.node_of[src] != topology.node_of[dst] or topology.inside is Medium.NETWORK
 
 

@@ -29,12 +29,12 @@ def comparison_record(comparison: BaselineComparison) -> dict[str, Any]:
     fastest of which is ``nccl_runtime_us``. ``remedy`` says what to do where that is faster than ours, and is empty elsewhere;
     ``left_to_nccl`` has these sizes as ranges. ``ours_us`` and ``runtime_us`` are null where no installed file is for the size.
     """
-    demand, job = comparison.demand, comparison.job
+    demand, nccl = comparison.demand, comparison.nccl
     tuner = None
-    if job is not None:
+    if nccl is not None:
         tuner = {
-            "gpu": str(job.gpu), "channels": job.graph.channels, "intra_gbps": job.graph.intra_gbps,
-            "inter_gbps": job.graph.inter_gbps, "nvls": job.nvls is not None, "amd_cpu": job.amd_cpu,
+            "gpu": str(nccl.gpu), "channels": nccl.graph.channels, "intra_gbps": nccl.graph.intra_gbps,
+            "inter_gbps": nccl.graph.inter_gbps, "nvls": nccl.nvls is not None, "amd_cpu": nccl.amd_cpu,
         }  # fmt: skip
     return {
         "collective": str(demand.kind),

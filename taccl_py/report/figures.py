@@ -95,7 +95,7 @@ def sweep_figure(sweep: SizeSweep) -> Any:
 
 
 def bound_name(sweep: SizeSweep) -> str:
-    """What a legend calls the bound on links and ports."""
+    """Name of the bound on links and ports in a legend."""
     return "bound, links and ports alone" if sweep.runtime_bounds else "lower bound, any algorithm"
 
 
@@ -191,8 +191,10 @@ def topology_figure(item: Item) -> Any:
 def pair_load(item: Item) -> dict[tuple[int, int], float]:
     """How long messages are on their path from rank to rank, in microseconds, parallel links together."""
     load: dict[tuple[int, int], float] = {}
-    for move in item.timeline.transfers:
-        load[move.src, move.dst] = load.get((move.src, move.dst), 0.0) + move.end_us - move.start_us
+    for transfer in item.timeline.transfers:
+        load[transfer.src, transfer.dst] = (
+            load.get((transfer.src, transfer.dst), 0.0) + transfer.end_us - transfer.start_us
+        )
     return load
 
 
@@ -203,24 +205,27 @@ def timeline_figure(item: Item) -> Any:
     """
     graph_objects = import_plotly()
     schedule, topology = item.schedule, item.schedule.topology
-    moves = sorted(item.timeline.transfers[:MOST_BARS], key=lambda move: (move.src, move.dst, move.link, move.start_us))
-    messages = [schedule.messages[move.message] for move in moves]
-    critical = [move.message in item.critical for move in moves]
-    by_link = [topology.resource_name(move.link) for move in moves]
-    by_rank = [f"rank {move.src}" for move in moves]
+    transfers = sorted(
+        item.timeline.transfers[:MOST_BARS],
+        key=lambda transfer: (transfer.src, transfer.dst, transfer.link, transfer.start_us),
+    )
+    messages = [schedule.messages[transfer.message] for transfer in transfers]
+    critical = [transfer.message in item.critical for transfer in transfers]
+    by_link = [topology.resource_name(transfer.link) for transfer in transfers]
+    by_rank = [f"rank {transfer.src}" for transfer in transfers]
     colours = [colour_of(item.source_of(message.chunks[0]), topology.num_ranks) for message in messages]
     starts_by_link = len(set(by_link)) <= _MOST_LINK_ROWS
     hover = [
-        f"{move.src} -> {move.dst}, step {schedule.step_of[move.message]}, {'sum' if message.reduce else 'copy'} of "
-        f"{_chunks_text(message.chunks)}<br>{_span(item, move)}{'<br>on the critical path' if is_critical else ''}"
-        for move, message, is_critical in zip(moves, messages, critical, strict=True)
+        f"{transfer.src} -> {transfer.dst}, step {schedule.step_of[transfer.message]}, {'sum' if message.reduce else 'copy'} of "
+        f"{_chunks_text(message.chunks)}<br>{_span(item, transfer)}{'<br>on the critical path' if is_critical else ''}"
+        for transfer, message, is_critical in zip(transfers, messages, critical, strict=True)
     ]
     frames = {"color": [_CRITICAL if c else "white" for c in critical], "width": [2.5 if c else 0.5 for c in critical]}
     figure = graph_objects.Figure()
     figure.add_bar(
-        orientation="h", y=by_link if starts_by_link else by_rank, base=[move.start_us for move in moves],
-        x=[move.end_us - move.start_us for move in moves], customdata=[list(m.chunks) for m in messages],
-        marker={"color": colours, "line": frames, "opacity": [0.9] * len(moves)}, hovertext=hover, hoverinfo="text",
+        orientation="h", y=by_link if starts_by_link else by_rank, base=[transfer.start_us for transfer in transfers],
+        x=[transfer.end_us - transfer.start_us for transfer in transfers], customdata=[list(m.chunks) for m in messages],
+        marker={"color": colours, "line": frames, "opacity": [0.9] * len(transfers)}, hovertext=hover, hoverinfo="text",
     )  # fmt: skip
     buttons = []
     for label, rows in (("by link", by_link), ("by rank", by_rank)):
@@ -240,13 +245,15 @@ def threadblock_figure(item: Item) -> Any:
     timeline = item.program_timeline
     if timeline is None:
         raise ValueError("a report's item without a replay of its program has no threadblocks")
-    moves = sorted(timeline.transfers[:MOST_BARS], key=lambda move: (move.src, move.threadblock, move.start_us))
-    rows = [f"rank {move.src} tb {move.threadblock}" for move in moves]
+    transfers = sorted(
+        timeline.transfers[:MOST_BARS], key=lambda transfer: (transfer.src, transfer.threadblock, transfer.start_us)
+    )
+    rows = [f"rank {transfer.src} tb {transfer.threadblock}" for transfer in transfers]
     figure = graph_objects.Figure()
     figure.add_bar(
-        orientation="h", y=rows, base=[move.start_us for move in moves], x=[m.end_us - m.start_us for m in moves],
-        marker={"color": [colour_of(move.dst, item.schedule.topology.num_ranks) for move in moves]}, hoverinfo="text",
-        hovertext=[f"step {move.step} sends to {move.dst}<br>{_span(item, move)}" for move in moves],
+        orientation="h", y=rows, base=[transfer.start_us for transfer in transfers], x=[m.end_us - m.start_us for m in transfers],
+        marker={"color": [colour_of(transfer.dst, item.schedule.topology.num_ranks) for transfer in transfers]}, hoverinfo="text",
+        hovertext=[f"step {transfer.step} sends to {transfer.dst}<br>{_span(item, transfer)}" for transfer in transfers],
     )  # fmt: skip
     _lay_out(figure, rows, _unit(item))
     return figure
@@ -292,10 +299,10 @@ def _unit(item: Item) -> str:
     return "us" if item.schedule.size_bytes is not None else "the profile's unit"
 
 
-def _span(item: Item, move: Transfer) -> str:
+def _span(item: Item, transfer: Transfer) -> str:
     if item.schedule.size_bytes is None:
-        return f"{move.start_us:.6g} to {move.end_us:.6g}"
-    return f"{format_time(move.start_us)} to {format_time(move.end_us)}, {format_size(move.size_bytes)}"
+        return f"{transfer.start_us:.6g} to {transfer.end_us:.6g}"
+    return f"{format_time(transfer.start_us)} to {format_time(transfer.end_us)}, {format_size(transfer.size_bytes)}"
 
 
 def _chunks_text(chunks: Sequence[int]) -> str:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from taccl_py.pipeline.search import GroupSynthesis
 
+# Keys of ``stage_seconds`` that stay as they are in JSON, in the words of the tables.
+_STAGES = {"judge": "verify"}
+
 
 def group_record(synthesis: GroupSynthesis) -> dict[str, Any]:
     """Return the JSON object of a group schedule; times are microseconds, rates GB/s."""
@@ -41,7 +44,9 @@ def group_record(synthesis: GroupSynthesis) -> dict[str, Any]:
 
 def group_table(result: dict[str, Any]) -> Table:
     """Table of a record."""
-    seconds = ", ".join(f"{stage} {time_s:.2f}" for stage, time_s in result["stage_seconds"].items())
+    seconds = ", ".join(
+        f"{_STAGES.get(stage, stage)} {time_s:.2f}" for stage, time_s in result["stage_seconds"].items()
+    )
     rows = [
         ("predicted time", format_time(result["makespan_us"])),
         ("lower bound", f"{format_time(result['bound_us'])}  ({result['bound_reason']})"),
@@ -67,7 +72,7 @@ def _roots(roots: Sequence[int]) -> str:
 
 
 def part_record(rank: int, sent: Sequence[Message], received: Sequence[Message]) -> dict[str, Any]:
-    """What one rank does: the messages that it sends and receives, in order of time."""
+    """Record of one rank: the messages that it sends and receives, in order of time."""
     return {
         "rank": rank,
         "sends": [_message(message) for message in sent],

@@ -1,4 +1,4 @@
-"""What a report is about: schedules with their programs, and how they do at every size."""
+"""Items of a report: schedules with their programs, and how they do at every size."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Item:
         return frozenset(critical_path(self.schedule))
 
     def source_of(self, chunk: int) -> int:
-        """Rank that a chunk comes from; for sums the rank whose share it is."""
+        """Rank that a chunk comes from; for sums the rank whose shard it is."""
         collective = self.schedule.collective
         if not collective.reduces:
             return collective.source[chunk]

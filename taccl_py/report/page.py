@@ -173,7 +173,7 @@ def _runtime_cells(item: Item) -> list[str]:
 
 
 def model_words(items: Sequence[Item]) -> str:
-    """What the times of a report are of."""
+    """Sentence on what the times of a report include."""
     plain = "of links and ports alone (runtime profile neutral), without launch, protocols and threadblocks"
     facts = [item.portfolio.runtime if item.portfolio else item.runtime for item in items]
     profiles = sorted({one.title for one in facts if one is not None and one.points})
@@ -232,7 +232,7 @@ def _details(item: Item, number: int) -> list[str]:
     cut = f" Only the first {MOST_BARS} messages are drawn." if len(schedule.messages) > MOST_BARS else ""
     parts.append(
         "<p class=note>The timeline: a bar is a message, its colour is the rank that its (first) chunk comes from, or, for sums, "
-        f"whose share it is; a black frame is the critical path, which decides how long everything takes.{cut} Drag to zoom, "
+        f"whose shard it is; a black frame is the critical path, which decides how long everything takes.{cut} Drag to zoom, "
         f"double-click to see everything again.</p><p>{_legend(schedule.topology.num_ranks)}</p>"
     )
     parts.append(_div(timeline_figure(item), f"timeline-{number}"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SIZE_FACTOR = 4
-# What the algorithms of a front consist of, where another algorithm may be better than all of them.
+# Collectives that the algorithms of a front consist of, where another algorithm may be better than all of them.
 _HALVES = {Kind.ALLREDUCE: (Kind.REDUCESCATTER, Kind.ALLGATHER)}
 
 

@@ -1,4 +1,4 @@
-"""What algorithm a program is: the trees along which its chunks travel, and whether they are rings, chains or direct sends.
+"""Structure of a program: the trees along which its chunks travel; rings, chains or direct sends.
 
 A program is executed with symbols in place of data. What travels of one chunk of the input makes a tree: away from the rank that
 has it, or, while contributions are being added up, towards the rank where the sum becomes complete. Trees of a chunk that pass
@@ -80,7 +80,7 @@ class Phase:
             more = " ..." if len(self.rings) > _MOST_NAMED else ""
             return f"{what} go around {_counted(len(self.rings), 'ring')} ({named}{more})"
         if self.shape == "exchange":
-            return f"{what} are exchanged both ways, in {depth} hops"
+            return f"{what} are exchanged in both directions, in {depth} hops"
         if self.shape == "direct":
             return f"{what} go straight from rank to rank"
         if self.shape == "chain":
@@ -204,7 +204,7 @@ class _Symbol:
 
 @dataclass(slots=True, eq=False)
 class _TracedBlock:
-    """A threadblock on its way."""
+    """State of a threadblock that is executed."""
 
     rank: int
     record: Threadblock
@@ -218,7 +218,7 @@ class _TreeTracer:
         self._program = program
         self._all = (1 << len(program.gpus)) - 1
         self._reduces = program.kind in COMBINING
-        self._share = program.num_chunks_per_loop // len(program.gpus)
+        self._shard = program.num_chunks_per_loop // len(program.gpus)
         self._is_gathered_in_place = program.kind is Kind.ALLGATHER and not program.out_of_place
         self._cells: dict[tuple[int, Buffer, int], _Symbol] = {}
         self._queues: dict[tuple[int, int, int], deque[list[_Symbol | None]]] = {}
@@ -281,11 +281,11 @@ class _TreeTracer:
             yield self._first(rank, place) if found is None else found
 
     def _first(self, rank: int, place: tuple[int, Buffer, int]) -> _Symbol | None:
-        """What a cell holds before anybody has written it: input, or nothing."""
+        """Symbol that a cell holds before anybody has written it: input, or nothing."""
         _, buffer, offset = place
         if self._is_gathered_in_place:
-            offset -= rank * self._share
-            if buffer is not Buffer.OUTPUT or not 0 <= offset < self._share:
+            offset -= rank * self._shard
+            if buffer is not Buffer.OUTPUT or not 0 <= offset < self._shard:
                 return None
         elif buffer is not Buffer.INPUT:
             return None
@@ -298,6 +298,6 @@ class _TreeTracer:
         if self._program.out_of_place or buffer is Buffer.SCRATCH:
             return rank, buffer, offset
         if self._is_gathered_in_place:
-            return rank, Buffer.OUTPUT, offset + (rank * self._share if buffer is Buffer.INPUT else 0)
+            return rank, Buffer.OUTPUT, offset + (rank * self._shard if buffer is Buffer.INPUT else 0)
         shifted = self._program.kind is Kind.REDUCESCATTER and buffer is Buffer.OUTPUT
-        return rank, Buffer.INPUT, offset + (rank * self._share if shifted else 0)
+        return rank, Buffer.INPUT, offset + (rank * self._shard if shifted else 0)

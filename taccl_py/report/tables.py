@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taccl_py.pipeline.deliver import Lowered
     from taccl_py.synthesis.suggest import Suggestion
 
-# What files say that they are that tell of schedules and are none: of one answer, of a range of sizes, of a front.
+# Formats of files that tell of schedules and are none: of one answer, of a range of sizes, of a front.
 SUMMARY_FORMAT, PORTFOLIO_FORMAT, FRONT_FORMAT = "taccl-summary", "taccl-portfolio", "taccl-front"
 # Chunks in all messages up to which steps are counted, for which each of them is looked at.
 _MOST_COUNTED = 20_000_000

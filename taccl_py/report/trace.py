@@ -27,16 +27,18 @@ def chrome_trace(topology: Topology, timeline: Timeline, schedule: Schedule | No
         events.append(_named("process_name", "ports", ports_process))
     threads: dict[tuple[int, int], str] = {}
     slices: list[dict[str, Any]] = []
-    for move in timeline.transfers:
-        thread = move.link if schedule is not None else move.threadblock
-        threads[move.src, thread] = topology.resource_name(move.link) if schedule else f"threadblock {move.threadblock}"
-        slices.append(_slice(move, schedule, thread, topology))
-        for resource in topology.resources_of[move.link][1:]:
+    for transfer in timeline.transfers:
+        thread = transfer.link if schedule is not None else transfer.threadblock
+        threads[transfer.src, thread] = (
+            topology.resource_name(transfer.link) if schedule else f"threadblock {transfer.threadblock}"
+        )
+        slices.append(_slice(transfer, schedule, thread, topology))
+        for resource in topology.resources_of[transfer.link][1:]:
             port = resource - len(topology.links)
             threads[ports_process, port] = topology.resource_name(resource)
-            busy_us = topology.occupancy_us(resource, move.size_bytes)
-            name = f"{move.src} -> {move.dst}"
-            slices.append(_complete(name, ports_process, port, move.start_us, busy_us) | {"cat": "port"})
+            busy_us = topology.occupancy_us(resource, transfer.size_bytes)
+            name = f"{transfer.src} -> {transfer.dst}"
+            slices.append(_complete(name, ports_process, port, transfer.start_us, busy_us) | {"cat": "port"})
     for work in timeline.switched:
         threads[work.rank, work.threadblock] = f"threadblock {work.threadblock}"
         name = f"{'sum' if work.adds_up else 'store'} at {format_ranks(work.stored)}"
@@ -64,17 +66,25 @@ def _complete(name: str, process: int, thread: int, start_us: float, duration_us
     return {"name": name, "ph": "X", "pid": process, "tid": thread, "ts": start_us, "dur": duration_us}
 
 
-def _slice(move: Transfer, schedule: Schedule | None, thread: int, topology: Topology) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"to": move.dst, "link": topology.resource_name(move.link), "bytes": move.size_bytes}
-    name = f"to {move.dst}"
+def _slice(transfer: Transfer, schedule: Schedule | None, thread: int, topology: Topology) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "to": transfer.dst,
+        "link": topology.resource_name(transfer.link),
+        "bytes": transfer.size_bytes,
+    }
+    name = f"to {transfer.dst}"
     if schedule is None:
-        arguments |= {"step": move.step}
+        arguments |= {"step": transfer.step}
     else:
-        message = schedule.messages[move.message]
+        message = schedule.messages[transfer.message]
         verb = "sum" if message.reduce else "copy"
-        name = f"{verb} {_short(message.chunks)} to {move.dst}"
-        arguments |= {"chunks": list(message.chunks), "message": move.message, "step": schedule.step_of[move.message]}
-    found = _complete(name, move.src, thread, move.start_us, move.end_us - move.start_us)
+        name = f"{verb} {_short(message.chunks)} to {transfer.dst}"
+        arguments |= {
+            "chunks": list(message.chunks),
+            "message": transfer.message,
+            "step": schedule.step_of[transfer.message],
+        }
+    found = _complete(name, transfer.src, thread, transfer.start_us, transfer.end_us - transfer.start_us)
     return found | {"cat": "message", "args": arguments}
 
 
@@ -84,7 +94,7 @@ def _short(chunks: tuple[int, ...]) -> str:
 
 def _arrows(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
     """From every message to those that wait for what it brings."""
-    when = {move.message: move for move in timeline.transfers}
+    when = {transfer.message: transfer for transfer in timeline.transfers}
     found = []
     number = 0
     for index, turn in enumerate(decisions(schedule)):

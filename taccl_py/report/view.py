@@ -1,4 +1,4 @@
-"""What a schedule or a program does, as a JSON record, as tables, and as a small timeline in characters."""
+"""Views of a schedule or a program: a JSON record, tables, and a small timeline in characters."""
 
 from __future__ import annotations
 
@@ -155,25 +155,25 @@ def _steps(schedule: Schedule, timeline: Timeline) -> list[dict[str, Any]]:
     for transfer in timeline.transfers:
         groups.setdefault(schedule.step_of[transfer.message], []).append(transfer)
     rows = []
-    for step, moves in sorted(groups.items()):
-        messages = [schedule.messages[move.message] for move in moves]
+    for step, transfers in sorted(groups.items()):
+        messages = [schedule.messages[transfer.message] for transfer in transfers]
         rows.append(
             {
                 "step": step,
-                "start_us": min(move.start_us for move in moves),
-                "end_us": max(move.end_us for move in moves),
-                "messages": len(moves),
+                "start_us": min(transfer.start_us for transfer in transfers),
+                "end_us": max(transfer.end_us for transfer in transfers),
+                "messages": len(transfers),
                 "reduces": sum(message.reduce for message in messages),
                 "chunks": sum(len(message.chunks) for message in messages),
-                "bytes": None if schedule.topology.chunk_costs else sum(move.size_bytes for move in moves),
-                "links": len({move.link for move in moves}),
+                "bytes": None if schedule.topology.chunk_costs else sum(transfer.size_bytes for transfer in transfers),
+                "links": len({transfer.link for transfer in transfers}),
             }
         )
     return rows
 
 
 def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
-    """What crosses every link and port that is used, the busiest first."""
+    """Traffic on every link and port that is used, the busiest first."""
     messages: Counter[int] = Counter()
     size_bytes: Counter[int] = Counter()
     busy_us: dict[int, float] = {}
@@ -183,9 +183,9 @@ def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
         size_bytes[resource] += round(moved_bytes)
         busy_us[resource] = busy_us.get(resource, 0.0) + topology.occupancy_us(resource, moved_bytes)
 
-    for move in timeline.transfers:
-        for resource in topology.resources_of[move.link]:
-            add(resource, move.size_bytes)
+    for transfer in timeline.transfers:
+        for resource in topology.resources_of[transfer.link]:
+            add(resource, transfer.size_bytes)
     for use in (one for work in timeline.switched for one in work.uses):
         add(use.resource, use.size_bytes)
     order = sorted(busy_us, key=lambda resource: (-busy_us[resource], resource))
@@ -202,15 +202,15 @@ def _traffic(topology: Topology, timeline: Timeline) -> list[dict[str, Any]]:
     ]
 
 
-def _transfer(move: Transfer, schedule: Schedule | None) -> dict[str, Any]:
+def _transfer(transfer: Transfer, schedule: Schedule | None) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "src": move.src, "dst": move.dst, "start_us": move.start_us, "end_us": move.end_us, "bytes": move.size_bytes,
+        "src": transfer.src, "dst": transfer.dst, "start_us": transfer.start_us, "end_us": transfer.end_us, "bytes": transfer.size_bytes,
     }  # fmt: skip
     if schedule is None:
-        return found | {"threadblock": move.threadblock, "step": move.step}
-    message = schedule.messages[move.message]
+        return found | {"threadblock": transfer.threadblock, "step": transfer.step}
+    message = schedule.messages[transfer.message]
     return found | {
-        "chunks": list(message.chunks), "reduce": message.reduce, "step": schedule.step_of[move.message],
+        "chunks": list(message.chunks), "reduce": message.reduce, "step": schedule.step_of[transfer.message],
     }  # fmt: skip
 
 
@@ -358,11 +358,11 @@ def timeline_lines(record: dict[str, Any], ranks: Sequence[int], columns: int) -
     cells = max(_LEAST_COLUMNS, columns - label - 3)
     makespan_us = record["makespan_us"]
     sent: dict[int, list[_MessageSpan]] = {rank: [] for rank in ranks}
-    for move in record["transfers"]:
-        if move["src"] in sent and makespan_us > 0:
-            letter = "#" if "chunks" not in move else _LETTERS[min(move["step"], len(_LETTERS)) - 1]
-            begin, end = (move[key] / makespan_us * cells for key in ("start_us", "end_us"))
-            sent[move["src"]].append(_MessageSpan(begin, end, letter))
+    for transfer in record["transfers"]:
+        if transfer["src"] in sent and makespan_us > 0:
+            letter = "#" if "chunks" not in transfer else _LETTERS[min(transfer["step"], len(_LETTERS)) - 1]
+            begin, end = (transfer[key] / makespan_us * cells for key in ("start_us", "end_us"))
+            sent[transfer["src"]].append(_MessageSpan(begin, end, letter))
     for work in record.get("switched", ()):
         if work["rank"] in sent and makespan_us > 0:
             begin, end = (work[key] / makespan_us * cells for key in ("start_us", "end_us"))

@@ -1,1 +1,1 @@
-"""The answer: who sends which chunks over which link when."""
+"""Schedules: timed messages, each with its chunks and its link."""

@@ -40,7 +40,7 @@ class GroupSchedule:
     topology, kind
         The machine and what must move on it: one of `GROUP_KINDS`.
     chunks_per_rank
-        How finely shares are cut.
+        How finely shards are cut.
     chunk_bytes
         Size of one chunk for which the times hold.
     generators
@@ -150,8 +150,8 @@ class GroupSchedule:
         rows = [message.chunks + message.chunks[-1:] * (most - len(message.chunks)) for message in base]
         moved = self._moved(np.array(rows, dtype=np.int64).reshape(len(rows), most) // k, pinned[:, None], rank)
         found = []
-        for message, peer, shares in zip(base, carried(pinned, rank, far).tolist(), moved.tolist(), strict=True):
-            chunks = tuple(part * k + chunk % k for part, chunk in zip(shares, message.chunks, strict=False))
+        for message, peer, shards in zip(base, carried(pinned, rank, far).tolist(), moved.tolist(), strict=True):
+            chunks = tuple(part * k + chunk % k for part, chunk in zip(shards, message.chunks, strict=False))
             lanes = topology.links_between.get((rank, peer) if sender else (peer, rank), ())
             lane = topology.lane[message.link]
             if lane >= len(lanes):
@@ -159,12 +159,12 @@ class GroupSchedule:
             found.append(Message(lanes[lane], chunks, message.start_us, message.end_us, message.reduce, message.packed))
         return sort_messages(found)
 
-    def _moved(self, shares: IntArray, start: IntArray | int, end: int) -> IntArray:
-        """Where shares go (what one rank has for another one, in AllToAll) under the translations that take `start` to `end`."""
+    def _moved(self, shards: IntArray, start: IntArray | int, end: int) -> IntArray:
+        """Where shards go (what one rank has for another one, in AllToAll) under the translations that take `start` to `end`."""
         carried, size = self._translations.carried, self.topology.num_ranks
         if self.kind is not Kind.ALLTOALL:
-            return carried(start, end, shares)
-        return carried(start, end, shares // size) * size + carried(start, end, shares % size)
+            return carried(start, end, shards)
+        return carried(start, end, shards // size) * size + carried(start, end, shards % size)
 
     def messages(self) -> Iterator[Message]:
         """Every message of the whole schedule, sender by sender."""
@@ -177,23 +177,23 @@ class GroupSchedule:
         return tuple(self._translations.carried(self.root_of(rank), rank, everyone).tolist())
 
     def stay_neighbours(self, first: int, last: int) -> bool:
-        """Whether ranks that follow each other do so wherever a translation takes them."""
+        """True if ranks that follow each other do so under every translation."""
         return bool(self._followed[first:last].all())
 
     @cached_property
     def _followed(self) -> NDArray[np.bool_]:
-        """Whether every translation takes a rank and the next one to neighbours in the same order."""
+        """Mask of the ranks that every translation takes, with the next rank, to neighbours in the same order."""
         role = self._translations.role
         torn = np.zeros(len(role), dtype=np.bool_)
         torn[-1] = True
         for generator in self._translations.generators:
             torn[:-1] |= np.diff(np.array(generator)) != 1
-        # What one rank of a role comes to when it is taken on, the others come to as well.
+        # Every rank of a role is taken to the ranks that any one of them is taken to.
         return ~np.isin(role, role[torn])
 
     @property
     def seams(self) -> frozenset[int]:
-        """Last chunks of shares whose rank some translation parts from the next one; with `stay_neighbours`, where ranges may not go on."""
+        """Last chunks of shards whose rank some translation parts from the next one; with `stay_neighbours`, where ranges may not go on."""
         ends = (np.flatnonzero(~self._followed) + 1) * self.chunks_per_rank - 1
         return frozenset(ends.tolist())
 

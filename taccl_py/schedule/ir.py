@@ -26,7 +26,7 @@ from taccl_py.collective import Address, Buffer, Collective
 from taccl_py.topology.model import Topology
 from taccl_py.units import algbw_gbps
 
-# What moments that are the same can differ by: as a part of themselves, and of the whole plan.
+# Most by which equal moments can differ: as a part of themselves, and of the whole plan.
 _ROUNDING, _PLAN_ROUNDING = 1e-9, 1e-12
 
 
@@ -166,7 +166,7 @@ class Schedule:
     def step_of(self) -> tuple[int, ...]:
         """For every message the length of the longest chain of messages that ends with it, each carrying what the one before brought.
 
-        What is still under way when a message starts is no part of it: ranks that exchange sums do so in one step.
+        A message still in flight when another starts is no part of it: ranks that exchange sums do so in one step.
         """
         arrivals: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
         steps = []

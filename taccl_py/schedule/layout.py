@@ -1,8 +1,8 @@
-"""Where chunks lie: choose scratch places so that as many planned batches as possible are contiguous at both ends.
+"""Places of chunks: the order of scratch in which as many planned messages as possible are contiguous at both ends.
 
-A planner says which chunks it would like to send together. Whether they can be one message depends on the buffers: input
+An engine plans which chunks to send together, a *group*. Whether they can be one message depends on the buffers: input
 and output places are fixed by the collective, the order in scratch is free. `choose_scratch` fixes that order rank by rank
-and `contiguous_runs` cuts every batch into runs that are neighbours, in one order, at both ends.
+and `contiguous_runs` cuts every group into runs that are neighbours, in one order, at both ends.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from taccl_py.topology.model import Topology
 
 Scratch = tuple[tuple[int, ...], ...]
 IntArray = NDArray[np.int64]
-# Places as numbers, in the order of addresses: neighbours differ by 1, and no buffer or batch reaches into the next one.
+# Places as numbers, in the order of addresses: neighbours differ by 1, and no buffer or group reaches into the next one.
 _FIRST_CELL = {buffer: number << 31 for number, buffer in enumerate(sorted(Buffer))}
-_BATCH = len(_FIRST_CELL) << 31
+_STRIDE = len(_FIRST_CELL) << 31
 _NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class UntimedMessage:
-    """A planned message: a batch of chunks on a link, with the planner's times (any unit, only their order counts).
+    """A planned message: a group of chunks on a link, with the engine's times (any unit, only their order counts).
 
     Where it has to be cut, none of the chunks in ``lead`` starts after the others. With ``packed`` it is never cut.
     """
@@ -66,50 +66,50 @@ class _Cells(dict[int, int]):
 
 
 def choose_scratch(
-    topology: Topology, collective: Collective, drafts: Sequence[UntimedMessage], *, as_named: bool = False
+    topology: Topology, collective: Collective, untimed: Sequence[UntimedMessage], *, as_named: bool = False
 ) -> Scratch:
     """Scratch list of every rank.
 
-    A chunk that a rank receives and does not want must be there. Chunks that have another place join them when a batch
+    A chunk that a rank receives and does not want must be there. Chunks that have another place join them when a group
     holds both kinds and would otherwise be cut. Among a few natural orders the one that cuts least is taken.
 
     Parameters
     ----------
-    topology, collective, drafts
+    topology, collective, untimed
         The plan.
     as_named
-        Keep all batches of several chunks in scratch, in the order in which the largest ones name their chunks, so that those
+        Keep all groups of several chunks in scratch, in the order in which the largest ones name their chunks, so that those
         that are parts of each other, as in a tree, stay whole at both ends.
     """
-    batches: list[list[tuple[int, ...]]] = [[] for _ in range(collective.num_ranks)]
+    groups: list[list[tuple[int, ...]]] = [[] for _ in range(collective.num_ranks)]
     needed: list[set[int]] = [set() for _ in range(collective.num_ranks)]
-    for draft in drafts:
-        link = topology.links[draft.link]
-        for chunk in draft.chunks:
+    for message in untimed:
+        link = topology.links[message.link]
+        for chunk in message.chunks:
             if link.dst not in collective.wanted[chunk]:
                 needed[link.dst].add(chunk)
-        if len(draft.chunks) > 1:
-            batches[link.src].append(draft.chunks)
-            batches[link.dst].append(draft.chunks)
+        if len(message.chunks) > 1:
+            groups[link.src].append(message.chunks)
+            groups[link.dst].append(message.chunks)
     if as_named:
-        return tuple(_named_list(needed[rank], batches[rank]) for rank in range(collective.num_ranks))
+        return tuple(_named_list(needed[rank], groups[rank]) for rank in range(collective.num_ranks))
     orders = _orders(collective)
     return tuple(
-        _best_list(collective, rank, needed[rank], batches[rank], orders) for rank in range(collective.num_ranks)
+        _best_list(collective, rank, needed[rank], groups[rank], orders) for rank in range(collective.num_ranks)
     )
 
 
-def _named_list(needed: set[int], batches: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The largest batches first; one that goes on where another begins or ends is put there."""
+def _named_list(needed: set[int], groups: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The largest groups first; one that goes on where another begins or ends is put there."""
     runs: list[deque[int]] = []
     run_of: dict[int, deque[int]] = {}
-    for batch in sorted(dict.fromkeys(batches), key=len, reverse=True):
-        new = [chunk for chunk in batch if chunk not in run_of]
-        known = [chunk for chunk in batch if chunk in run_of]
+    for group in sorted(dict.fromkeys(groups), key=len, reverse=True):
+        new = [chunk for chunk in group if chunk not in run_of]
+        known = [chunk for chunk in group if chunk in run_of]
         run = run_of[known[0]] if new and known else deque[int]()
-        if known and batch == (*new, *known) and known == list(islice(run, len(known))):
+        if known and group == (*new, *known) and known == list(islice(run, len(known))):
             run.extendleft(reversed(new))
-        elif known and batch == (*known, *new) and known == list(islice(reversed(run), len(known)))[::-1]:
+        elif known and group == (*known, *new) and known == list(islice(reversed(run), len(known)))[::-1]:
             run.extend(new)
         elif new:
             run = deque(new)
@@ -139,15 +139,15 @@ def _best_list(
     collective: Collective,
     rank: int,
     needed: set[int],
-    batches: list[tuple[int, ...]],
+    groups: list[tuple[int, ...]],
     orders: tuple[Callable[[int], tuple[int, int, int]], ...],
 ) -> tuple[int, ...]:
-    if not batches or not needed:
+    if not groups or not needed:
         return tuple(sorted(needed))
-    mixed = needed.union(*[batch for batch in batches if needed.intersection(batch)])
+    mixed = needed.union(*[group for group in groups if needed.intersection(group)])
     # Orders that come to the same are looked at once.
     candidates = dict.fromkeys(tuple(sorted(chunks, key=order)) for chunks in (needed, mixed) for order in orders)
-    together = _Together.of(batches, _Cells(collective, rank, ()))
+    together = _Together.of(groups, _Cells(collective, rank, ()))
     return min(candidates, key=lambda candidate: (together.cuts(candidate), len(candidate)))
 
 
@@ -159,69 +159,69 @@ class _Together:
     ----------
     column
         Number of every chunk that occurs.
-    columns, batch
-        Chunks of all batches, and which batch each is of.
+    columns, group
+        Chunks of all groups, and which group each is of.
     home
         Place of every chunk that occurs, out of scratch.
     """
 
     column: dict[int, int]
     columns: IntArray
-    batch: IntArray
+    group: IntArray
     home: IntArray
 
     @staticmethod
-    def of(batches: Sequence[Sequence[int]], cells: _Cells) -> _Together:
-        """Of some batches, with the places that are fixed."""
-        column = {chunk: number for number, chunk in enumerate(dict.fromkeys(chain.from_iterable(batches)))}
-        columns = np.array([column[chunk] for chunk in chain.from_iterable(batches)], dtype=np.int64)
-        batch = np.repeat(np.arange(len(batches), dtype=np.int64), [len(each) for each in batches])
-        return _Together(column, columns, batch, np.array([cells[chunk] for chunk in column], dtype=np.int64))
+    def of(groups: Sequence[Sequence[int]], cells: _Cells) -> _Together:
+        """Of some groups, with the places that are fixed."""
+        column = {chunk: number for number, chunk in enumerate(dict.fromkeys(chain.from_iterable(groups)))}
+        columns = np.array([column[chunk] for chunk in chain.from_iterable(groups)], dtype=np.int64)
+        group = np.repeat(np.arange(len(groups), dtype=np.int64), [len(each) for each in groups])
+        return _Together(column, columns, group, np.array([cells[chunk] for chunk in column], dtype=np.int64))
 
     def cuts(self, scratch: Sequence[int]) -> int:
-        """How often chunks of a batch that follow each other are no neighbours, with some chunks in scratch."""
+        """How often chunks of a group that follow each other are no neighbours, with some chunks in scratch."""
         place, first = self.home.copy(), _FIRST_CELL[Buffer.SCRATCH]
         for position, chunk in enumerate(scratch):
             if chunk in self.column:
                 place[self.column[chunk]] = first + position
         places = place[self.columns]
         stored = places != _NOWHERE
-        cells = np.sort(places[stored] + _BATCH * self.batch[stored])
-        return int(np.count_nonzero((np.diff(cells) != 1) & (np.diff(cells // _BATCH) == 0)))
+        cells = np.sort(places[stored] + _STRIDE * self.group[stored])
+        return int(np.count_nonzero((np.diff(cells) != 1) & (np.diff(cells // _STRIDE) == 0)))
 
 
 def contiguous_runs(
-    topology: Topology, collective: Collective, scratch: Scratch, drafts: Sequence[UntimedMessage]
+    topology: Topology, collective: Collective, scratch: Scratch, untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
-    """Cut batches where their chunks are not neighbours, in the same order, at both ends.
+    """Cut groups where their chunks are not neighbours, in the same order, at both ends.
 
-    The runs of a batch keep its times and follow each other in buffer order, those of its leading chunks first.
+    The runs of a group keep its times and follow each other in buffer order, those of its leading chunks first.
     """
     cells = [_Cells(collective, rank, chunks) for rank, chunks in enumerate(scratch)]
     result = []
-    for draft in drafts:
-        if len(draft.chunks) == 1:
-            result.append(_as_run(draft, draft.chunks))
+    for message in untimed:
+        if len(message.chunks) == 1:
+            result.append(_as_run(message, message.chunks))
             continue
-        link = topology.links[draft.link]
+        link = topology.links[message.link]
         here, there = cells[link.src], cells[link.dst]
-        places = sorted(_ChunkEnds(here[chunk], there[chunk], chunk) for chunk in draft.chunks)
+        places = sorted(_ChunkEnds(here[chunk], there[chunk], chunk) for chunk in message.chunks)
         lost = next((place.chunk for place in places if _NOWHERE in (place.here, place.there)), None)
         if lost is not None:
             raise ValueError(f"chunk {lost} has no place on link {link.src}->{link.dst}")
         runs = _cut(places)
-        if draft.packed and len(runs) > 1:
-            result.append(replace(draft, chunks=_as_stored(places)))
+        if message.packed and len(runs) > 1:
+            result.append(replace(message, chunks=_as_stored(places)))
         else:
-            result += [_as_run(draft, run) for run in leaders_first(runs, draft.lead)]
+            result += [_as_run(message, run) for run in leaders_first(runs, message.lead)]
     return result
 
 
-def _as_run(draft: UntimedMessage, chunks: tuple[int, ...]) -> UntimedMessage:
-    """The draft with neighbouring chunks only, itself where that is what it has; there are very many."""
-    if not draft.packed and chunks == draft.chunks:
-        return draft
-    return UntimedMessage(draft.link, chunks, draft.start, draft.end, draft.reduce, draft.lead)
+def _as_run(message: UntimedMessage, chunks: tuple[int, ...]) -> UntimedMessage:
+    """The planned message with neighbouring chunks only, itself where it has no others; there are very many."""
+    if not message.packed and chunks == message.chunks:
+        return message
+    return UntimedMessage(message.link, chunks, message.start, message.end, message.reduce, message.lead)
 
 
 class _ChunkEnds(NamedTuple):

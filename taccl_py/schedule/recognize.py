@@ -50,7 +50,7 @@ def as_group(schedule: Schedule) -> GroupSchedule | None:
 
 
 def _moves_whole_nodes(topology: Topology, image: Sequence[int]) -> bool:
-    """Whether ranks of a node that follow each other do so in the image."""
+    """True if neighbouring ranks of a node are neighbours in the image too."""
     return all(image[rank] + 1 == image[then] for ranks in topology.node_ranks for rank, then in pairwise(ranks))
 
 
@@ -59,7 +59,7 @@ def _key(message: Message) -> _Key:
 
 
 def _keeps(schedule: Schedule, present: Counter[_Key], image: Sequence[int]) -> bool:
-    """Whether a rank permutation takes messages to messages of the schedule."""
+    """True if a rank permutation takes messages to messages of the schedule."""
     topology, moved = schedule.topology, _moved_chunks(schedule, image)
     for message in schedule.messages:
         link = topology.links[message.link]
@@ -73,7 +73,7 @@ def _keeps(schedule: Schedule, present: Counter[_Key], image: Sequence[int]) -> 
 
 
 def _moved_chunks(schedule: Schedule, image: Sequence[int]) -> list[int]:
-    """Where every chunk goes: it is one of a rank's share, or of what a rank has for another one."""
+    """Where every chunk goes: it is one of a rank's shard, or of what a rank has for another one."""
     collective = schedule.collective
     owners = list(image)
     if collective.kind is Kind.ALLTOALL:

@@ -1,7 +1,7 @@
 """Schedules that TE-CCL wrote: AllGather of whole chunks, as its solver of the model with copies prints it, and AllToAll.
 
 Of AllGather ``7-Flows`` has a line for each chunk that crosses a link, or a path over switches, in an epoch; ``6-Demand_Met`` names
-the GPUs. Of AllToAll ``8-Chunk paths`` (older files: ``7-chunk paths``) has for each chunk its destination and the ways of its parts,
+the GPUs. Of AllToAll ``8-Chunk paths`` (older files: ``7-chunk paths``) has for each chunk its destination and the paths of its parts,
 whose volumes are fractions of it; its flows repeat them, and equal ones only once (``teccl/solvers/alltoall.py`` of microsoft/TE-CCL).
 Sizes are not stated: times are in TE-CCL's epochs, one for a chunk on a link.
 """
@@ -37,7 +37,7 @@ _Flow = tuple[int, int, int, int, int]  # epoch, chunk, its source, from, to
 
 
 def is_teccl_schedule(text: str) -> bool:
-    """Whether a text is a schedule that TE-CCL wrote."""
+    """True if a text is a schedule that TE-CCL wrote."""
     return text.lstrip()[:1] == "{" and any(f'"{key}"' in text for key in (_FLOWS, *_PATHS))
 
 
@@ -54,7 +54,7 @@ def read_teccl_schedule(text: str, path: str) -> Schedule:
     Raises
     ------
     InputError
-        If a field, a flow or a way is wrong, a GPU sends what it does not have, an AllGather sends parts of chunks, an AllToAll sends
+        If a field, a flow or a path is wrong, a GPU sends what it does not have, an AllGather sends parts of chunks, an AllToAll sends
         parts that are no whole pieces, or it is neither.
     """
     fields = Fields(parse_json(text, path), path)
@@ -80,9 +80,9 @@ def read_teccl_schedule(text: str, path: str) -> Schedule:
 
 
 def _alltoall(fields: Fields, paths: str, epoch_us: float, path: str) -> Schedule:
-    """Schedule of an AllToAll, whose chunks are cut into equal pieces that each go one way."""
+    """Schedule of an AllToAll, whose chunks are cut into equal pieces that each take one path."""
     wanted = fields.object(paths)
-    ways = {}
+    paths_of = {}
     for name in wanted.names():
         match = _WANTED.fullmatch(name)
         if match is None:
@@ -90,10 +90,10 @@ def _alltoall(fields: Fields, paths: str, epoch_us: float, path: str) -> Schedul
                 name, "is no name as 'Demand at 1 for chunk 0 from 2 met by epoch 3'; give the file as TE-CCL wrote it"
             )
         dst, part, src = (int(match[number]) for number in (1, 2, 3))
-        ways[src, dst, part] = [_way(wanted, name, hops, src, dst) for hops in wanted.items(name)]
-    gpus = sorted({gpu for src, dst, _ in ways for gpu in (src, dst)})
+        paths_of[src, dst, part] = [_path(wanted, name, hops, src, dst) for hops in wanted.items(name)]
+    gpus = sorted({gpu for src, dst, _ in paths_of for gpu in (src, dst)})
     parts: dict[tuple[int, int], list[int]] = {}
-    for src, dst, part in sorted(ways):
+    for src, dst, part in sorted(paths_of):
         parts.setdefault((src, dst), []).append(part)
     counts = {len(found) for found in parts.values()}
     if len(counts) != 1 or len(parts) != len(gpus) * (len(gpus) - 1):
@@ -101,16 +101,16 @@ def _alltoall(fields: Fields, paths: str, epoch_us: float, path: str) -> Schedul
             paths,
             "is no AllToAll, in which every GPU gets as many chunks of each other; only that and AllGather are converted",
         )
-    pieces = _pieces(fields, paths, [volume for found in ways.values() for volume, _ in found])
+    pieces = _pieces(fields, paths, [volume for found in paths_of.values() for volume, _ in found])
     count = counts.pop() * pieces
     collective = Collective(Kind.ALLTOALL, len(gpus), count)
     rank = {gpu: number for number, gpu in enumerate(gpus)}
     flows = []
-    for (src, dst, part), found in ways.items():
+    for (src, dst, part), found in paths_of.items():
         first = (rank[src] * len(gpus) + rank[dst]) * count + parts[src, dst].index(part) * pieces
         cells = iter(range(first, first + pieces))
         if sum(round(volume * pieces) for volume, _ in found) != pieces:
-            fields.fail(paths, f"the ways of chunk {part} from {src} to {dst} do not carry one chunk together")
+            fields.fail(paths, f"the paths of chunk {part} from {src} to {dst} do not carry one chunk together")
         for volume, hops in found:
             taken = [next(cells) for _ in range(round(volume * pieces))]
             flows += [
@@ -121,7 +121,7 @@ def _alltoall(fields: Fields, paths: str, epoch_us: float, path: str) -> Schedul
     return _schedule(collective, sorted(flows), epoch_us, path, pieces)
 
 
-def _way(wanted: Fields, name: str, hops: Any, src: int, dst: int) -> tuple[float, list[tuple[int, int, int]]]:
+def _path(wanted: Fields, name: str, hops: Any, src: int, dst: int) -> tuple[float, list[tuple[int, int, int]]]:
     """Volume of a part of a chunk, and its hops: epoch, from, to."""
     found = list(_hops(wanted, name, hops))
     places = [src, *(b for _, _, b, _ in found)]
@@ -132,12 +132,12 @@ def _way(wanted: Fields, name: str, hops: Any, src: int, dst: int) -> tuple[floa
         or places[-1] != dst
         or any(a != place for (_, a, _, _), place in zip(found, places, strict=False))
     ):
-        wanted.fail(name, f"has a way that does not lead from {src} to {dst} epoch by epoch")
+        wanted.fail(name, f"has a path that does not lead from {src} to {dst} epoch by epoch")
     volumes = [volume for *_, volume in found]
     if max(volumes) - min(volumes) > _ROUNDING:
         wanted.fail(
             name,
-            f"has a way that begins with {volumes[0]:g} of a chunk and goes on with {min(volumes[0], *volumes):g} or more of it",
+            f"has a path that begins with {volumes[0]:g} of a chunk and goes on with {min(volumes[0], *volumes):g} or more of it",
         )
     return volumes[0], [(epoch, a, b) for epoch, a, b, _ in found]
 
@@ -187,14 +187,14 @@ def _schedule(
     together: dict[tuple[int, ...], list[int]] = {}
     for epoch, chunk, src, dst in flows:
         together.setdefault((epoch, src, dst) if pieces > 1 else (epoch, src, dst, chunk), []).append(chunk)
-    drafts = [
+    untimed = [
         UntimedMessage(number[src, dst], tuple(chunks), float(epoch), float(epoch + 1))
         for (epoch, src, dst, *_), chunks in together.items()
     ]
     try:
         machine = Topology("te-ccl", f"links that {path} uses, one epoch for a chunk of TE-CCL", (0,) * collective.num_ranks, (), links,
                            chunk_costs=True)  # fmt: skip
-        return build_schedule(machine, collective, BYTES_PER_MB, drafts)
+        return build_schedule(machine, collective, BYTES_PER_MB, untimed)
     except InputError as error:
         raise InputError(error.what, path=path) from None
 

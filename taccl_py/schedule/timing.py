@@ -22,120 +22,120 @@ def build_schedule(
     topology: Topology,
     collective: Collective,
     chunk_bytes: float,
-    drafts: Sequence[UntimedMessage],
+    untimed: Sequence[UntimedMessage],
     *,
     as_named: bool = False,
 ) -> Schedule:
-    """Place chunks, cut batches that are not contiguous, and time the messages exactly.
+    """Place chunks, cut groups that are not contiguous, and time the messages exactly.
 
     Parameters
     ----------
     topology, collective, chunk_bytes
         The problem.
-    drafts
+    untimed
         Planned messages; their times must be consistent with each other (a chunk arrives before it is sent on).
     as_named
         How scratch is laid out, see `taccl_py.schedule.layout.choose_scratch`.
     """
-    scratch = choose_scratch(topology, collective, drafts, as_named=as_named)
-    runs = contiguous_runs(topology, collective, scratch, drafts)
+    scratch = choose_scratch(topology, collective, untimed, as_named=as_named)
+    runs = contiguous_runs(topology, collective, scratch, untimed)
     return Schedule(topology, collective, chunk_bytes, time_messages(topology, chunk_bytes, runs), scratch)
 
 
-def time_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[UntimedMessage]) -> tuple[Message, ...]:
+def time_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> tuple[Message, ...]:
     """Earliest times of messages that keep the plan's order on every link and port and wait for the same deliveries."""
-    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
+    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, untimed), untimed)
     clock.send_in_order()
     return tuple(clock.message(i) for i in clock.order)
 
 
-def dispatch_messages(topology: Topology, chunk_bytes: float, drafts: Sequence[UntimedMessage]) -> tuple[Message, ...]:
+def dispatch_messages(topology: Topology, chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> tuple[Message, ...]:
     """Times of messages that wait for the plan's deliveries in an order of their own.
 
     Of the messages that could start first, the one with the longest path to go starts, counted to the end of what waits for it.
     """
-    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, drafts), drafts)
+    clock = _ScheduleClock(topology, _sizes_bytes(chunk_bytes, untimed), untimed)
     return tuple(clock.message(i) for i in clock.dispatch())
 
 
 def dispatch_drafts(
-    topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]
+    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """The plan with the times of `dispatch_messages`, every message having a size of its own."""
-    clock = _ScheduleClock(topology, sizes_bytes, drafts)
+    clock = _ScheduleClock(topology, sizes_bytes, untimed)
     clock.dispatch()
     return clock.drafts_as_sent()
 
 
 def time_drafts(
-    topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]
+    topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]
 ) -> list[UntimedMessage]:
     """The plan with the times of `time_messages`, every message having a size of its own."""
-    clock = _ScheduleClock(topology, sizes_bytes, drafts)
+    clock = _ScheduleClock(topology, sizes_bytes, untimed)
     clock.send_in_order()
     return clock.drafts_as_sent()
 
 
-def plan_us(topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]) -> float:
+def plan_us(topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]) -> float:
     """When the last message of a plan has arrived, every message having a size of its own and the plan's order being kept."""
-    return max((draft.end for draft in time_drafts(topology, sizes_bytes, drafts)), default=0.0)
+    return max((message.end for message in time_drafts(topology, sizes_bytes, untimed)), default=0.0)
 
 
-def _sizes_bytes(chunk_bytes: float, drafts: Sequence[UntimedMessage]) -> list[float]:
-    return [len(draft.chunks) * chunk_bytes for draft in drafts]
+def _sizes_bytes(chunk_bytes: float, untimed: Sequence[UntimedMessage]) -> list[float]:
+    return [len(message.chunks) * chunk_bytes for message in untimed]
 
 
-def plan_order(drafts: Sequence[UntimedMessage]) -> list[int]:
+def plan_order(untimed: Sequence[UntimedMessage]) -> list[int]:
     """Positions of messages in the order in which links and ports serve them."""
-    return sorted(range(len(drafts)), key=lambda i: (drafts[i].start, i))
+    return sorted(range(len(untimed)), key=lambda i: (untimed[i].start, i))
 
 
-def find_deliveries(topology: Topology, drafts: Sequence[UntimedMessage]) -> list[set[int]]:
+def find_deliveries(topology: Topology, untimed: Sequence[UntimedMessage]) -> list[set[int]]:
     """Messages that bring chunks of each message to its sender, as far as the plan has them arrive before it starts.
 
     What is added at the receiver also waits for what is stored there before, which it would be lost under.
     """
-    adds = any(draft.reduce for draft in drafts)
+    adds = any(message.reduce for message in untimed)
     brings: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     stores: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for i in plan_order(drafts):
-        dst = topology.links[drafts[i].link].dst
-        for chunk in drafts[i].chunks:
+    for i in plan_order(untimed):
+        dst = topology.links[untimed[i].link].dst
+        for chunk in untimed[i].chunks:
             brings[chunk, dst].append(i)
-            if adds and not drafts[i].reduce:
+            if adds and not untimed[i].reduce:
                 stores[chunk, dst].append(i)
-    whole_us = max((abs(draft.end) for draft in drafts), default=0.0)
+    whole_us = max((abs(message.end) for message in untimed), default=0.0)
     found = []
-    for draft in drafts:
-        link = topology.links[draft.link]
-        latest = draft.start + rounding_us(draft.start, whole_us)
-        candidates = {j for chunk in draft.chunks for j in brings.get((chunk, link.src), ())}
-        if draft.reduce:
-            candidates |= {j for chunk in draft.chunks for j in stores.get((chunk, link.dst), ())}
-        found.append({j for j in candidates if drafts[j].end <= latest})
+    for message in untimed:
+        link = topology.links[message.link]
+        latest = message.start + rounding_us(message.start, whole_us)
+        candidates = {j for chunk in message.chunks for j in brings.get((chunk, link.src), ())}
+        if message.reduce:
+            candidates |= {j for chunk in message.chunks for j in stores.get((chunk, link.dst), ())}
+        found.append({j for j in candidates if untimed[j].end <= latest})
     return found
 
 
 class _ScheduleClock:
     """When links and ports are free and what has been sent."""
 
-    def __init__(self, topology: Topology, sizes_bytes: Sequence[float], drafts: Sequence[UntimedMessage]) -> None:
-        count_work("timed", sum(len(draft.chunks) for draft in drafts))
-        self.drafts = drafts
-        self.order = plan_order(drafts)
-        self.deliveries = find_deliveries(topology, drafts)
-        self.resources = [topology.resources_of[draft.link] for draft in drafts]
+    def __init__(self, topology: Topology, sizes_bytes: Sequence[float], untimed: Sequence[UntimedMessage]) -> None:
+        count_work("timed", sum(len(message.chunks) for message in untimed))
+        self.untimed = untimed
+        self.order = plan_order(untimed)
+        self.deliveries = find_deliveries(topology, untimed)
+        self.resources = [topology.resources_of[message.link] for message in untimed]
         # Many messages are alike.
         known: dict[tuple[int, float], _Lasting] = {}
         self.lasting: list[_Lasting] = []
-        for draft, size in zip(drafts, sizes_bytes, strict=True):
-            lasting = known.get((draft.link, size))
+        for message, size in zip(untimed, sizes_bytes, strict=True):
+            lasting = known.get((message.link, size))
             if lasting is None:
-                lasting = known[draft.link, size] = _Lasting.of(topology, draft.link, size)
+                lasting = known[message.link, size] = _Lasting.of(topology, message.link, size)
             self.lasting.append(lasting)
         self.free_us = [0.0] * topology.num_resources
-        self.start_us = [0.0] * len(drafts)
-        self.end_us = [0.0] * len(drafts)
+        self.start_us = [0.0] * len(untimed)
+        self.end_us = [0.0] * len(untimed)
 
     def ready_us(self, i: int) -> float:
         """When a message's deliveries have arrived."""
@@ -165,32 +165,32 @@ class _ScheduleClock:
 
     def message(self, i: int) -> Message:
         """A message that has been sent."""
-        draft = self.drafts[i]
-        return Message(draft.link, draft.chunks, self.start_us[i], self.end_us[i], draft.reduce, draft.packed)
+        message = self.untimed[i]
+        return Message(message.link, message.chunks, self.start_us[i], self.end_us[i], message.reduce, message.packed)
 
     def drafts_as_sent(self) -> list[UntimedMessage]:
         """The plan with the times at which messages were sent."""
-        times = zip(self.drafts, self.start_us, self.end_us, strict=True)
+        times = zip(self.untimed, self.start_us, self.end_us, strict=True)
         return [UntimedMessage(d.link, d.chunks, start, end, d.reduce, d.lead, d.packed) for d, start, end in times]
 
     def dispatch(self) -> list[int]:
         """Send all, of those that could start first always the one with the longest path to go; in which order."""
         waiting = [set(deliveries) for deliveries in self.deliveries]
-        users: list[list[int]] = [[] for _ in self.drafts]
-        way_us = [lasting.message_us for lasting in self.lasting]
+        users: list[list[int]] = [[] for _ in self.untimed]
+        path_us = [lasting.message_us for lasting in self.lasting]
         for i in reversed(self.order):
-            way_us[i] += max((way_us[user] for user in users[i]), default=0.0)
+            path_us[i] += max((path_us[user] for user in users[i]), default=0.0)
             for j in self.deliveries[i]:
                 users[j].append(i)
-        ready_us = [0.0] * len(self.drafts)
-        queue = [(0.0, -way_us[i], i) for i in self.order if not waiting[i]]
+        ready_us = [0.0] * len(self.untimed)
+        queue = [(0.0, -path_us[i], i) for i in self.order if not waiting[i]]
         heapq.heapify(queue)
         sent = []
         while queue:
-            known, way, i = queue[0]
+            known, priority, i = queue[0]
             start = self.earliest(i, ready_us[i])
             if start > known:  # something else has been sent there meanwhile
-                heapq.heapreplace(queue, (start, way, i))
+                heapq.heapreplace(queue, (start, priority, i))
                 continue
             heapq.heappop(queue)
             self.send(i, start)
@@ -199,7 +199,7 @@ class _ScheduleClock:
                 waiting[user].discard(i)
                 if not waiting[user]:
                     ready_us[user] = self.ready_us(user)
-                    heapq.heappush(queue, (self.earliest(user, ready_us[user]), -way_us[user], user))
+                    heapq.heappush(queue, (self.earliest(user, ready_us[user]), -path_us[user], user))
         return sent
 
 

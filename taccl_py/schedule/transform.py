@@ -22,7 +22,7 @@ def drafts_of(schedule: Schedule, offset: float = 0.0) -> list[UntimedMessage]:
 
 
 def backwards(schedule: Schedule, topology: Topology) -> list[UntimedMessage]:
-    """Plan of the combining collective: every message the other way, at the mirrored time, adding instead of storing.
+    """Plan of the combining collective: every message reversed, at the mirrored time, adding instead of storing.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def backwards(schedule: Schedule, topology: Topology) -> list[UntimedMessage]:
 
 
 def is_reversible(topology: Topology, chunk_bytes: float) -> bool:
-    """Whether schedules of single chunks can be run backwards at the mirrored times.
+    """True if schedules of single chunks can be run backwards at the mirrored times.
 
     A message occupies its ports from its start. Backwards it would have to from its end, which is the same but for a shift if
     all that shares a port arrives equally long after it has left the port.
@@ -105,8 +105,8 @@ def mirrored(schedule: Schedule) -> Schedule | None:
         if lane >= len(lanes) or not _same_cost(topology, index, turned, lanes[lane]):
             return None
         link_of.append(lanes[lane])
-    drafts = [replace(draft, link=link_of[draft.link]) for draft in drafts_of(schedule)]
-    copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, drafts)
+    untimed = [replace(message, link=link_of[message.link]) for message in drafts_of(schedule)]
+    copy = build_schedule(turned, schedule.collective, schedule.chunk_bytes, untimed)
     return copy if copy.makespan_us <= schedule.makespan_us * (1 + 1e-9) else None
 
 
@@ -119,11 +119,11 @@ def _same_cost(one: Topology, link: int, other: Topology, other_link: int) -> bo
 def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     """The same paths with so many times as many chunks, each message in so many that follow each other.
 
-    What is forwarded or summed then starts with the first piece while others are still on their way. A message of several chunks is cut
+    What is forwarded or summed then starts with the first piece while others are still in flight. A message of several chunks is cut
     into neighbouring parts. The result may be invalid where a message must not start after the arrival of another.
     """
     collective = replace(schedule.collective, chunks_per_rank=schedule.collective.chunks_per_rank * pieces)
-    drafts: list[UntimedMessage] = []
+    untimed: list[UntimedMessage] = []
     for message in schedule.messages:
         cells = [chunk * pieces + piece for chunk in message.chunks for piece in range(pieces)]
         each = len(message.chunks)
@@ -132,8 +132,8 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
                 message.start_us + (message.end_us - message.start_us) * at / pieces for at in (piece, piece + 1)
             )
             part = tuple(cells[piece * each : (piece + 1) * each])
-            drafts.append(UntimedMessage(message.link, part, start, end, message.reduce, packed=message.packed))
-    return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, drafts)
+            untimed.append(UntimedMessage(message.link, part, start, end, message.reduce, packed=message.packed))
+    return build_schedule(schedule.topology, collective, schedule.chunk_bytes / pieces, untimed)
 
 
 def resized(schedule: Schedule, chunk_bytes: float) -> Schedule:

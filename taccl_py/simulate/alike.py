@@ -27,7 +27,7 @@ class StepWork:
 
 
 class ShapeLoad(NamedTuple):
-    """What a message asks of a resource; `far` if only messages between nodes use it, `gpu` if it is all that a GPU sends in its node.
+    """Load of a message on a resource; `far` if only messages between nodes use it, `gpu` if it is all that a GPU sends in its node.
 
     The alpha is one that occupies the resource where alphas are `serial`, each of parallel connections a part of it; else it is a
     latency of the message.
@@ -77,7 +77,7 @@ def merge_alike(blocks: list[ReplayedBlock], num_connections: int) -> tuple[list
 
 
 def _keeps_order(blocks: Sequence[ReplayedBlock], colours: Sequence[int]) -> bool:
-    """Whether the first blocks of the classes that share a resource come in the order of the blocks that do, for every resource."""
+    """True if the first blocks of the classes that share a resource come in the order of the blocks that do, for every resource."""
     firsts: dict[int, int] = {}
     last: dict[int, int] = {}
     for index, (block, colour) in enumerate(zip(blocks, colours, strict=True)):
@@ -90,7 +90,7 @@ def _keeps_order(blocks: Sequence[ReplayedBlock], colours: Sequence[int]) -> boo
 
 
 def _own_loads(block: ReplayedBlock) -> list[ShapeLoad]:
-    """What a block asks of links and ports, in whose order it is served."""
+    """Loads of a block on links and ports, in whose order it is served."""
     return [load for load in block.loads if not load.gpu]
 
 

@@ -40,7 +40,7 @@ class TransferRequest(NamedTuple):
     rank, threadblock
         Who made it; decides between requests of one moment.
     link
-        Link to use; one after the last link is a way (`SwitchPath`).
+        Link to use; a number after the last link is a path over a switch (`SwitchPath`).
     size_bytes
         Size of the message.
     owner
@@ -97,7 +97,7 @@ class Grant:
     arrival_us
         When its data have arrived.
     uses
-        Of a way, when each of its resources is busy with it.
+        Of a path over a switch, when each of its resources is busy with it.
     """
 
     request: TransferRequest
@@ -117,7 +117,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What was decided in one moment: the requests that start, and when to ask again."""
+    """Decisions of one moment: the requests that start, and when to ask again."""
 
     grants: tuple[Grant, ...]
     alarms: tuple[Alarm, ...]
@@ -134,11 +134,11 @@ class Server(Protocol):
 class Arbiter:
     """State of all links and ports of a topology, and paths over its ports, which are numbered after the links."""
 
-    def __init__(self, topology: Topology, ways: Sequence[SwitchPath] = ()) -> None:
+    def __init__(self, topology: Topology, paths: Sequence[SwitchPath] = ()) -> None:
         self._topology = topology
         self._resources = [tuple(dict.fromkeys(resources)) for resources in topology.resources_of]
         self._latency_us = [link.latency_us for link in topology.links]
-        self._ways = tuple(ways)
+        self._paths = tuple(paths)
         self._busy_until_us = [0.0] * topology.num_resources
         # A resource has requests filed under it only while it is busy, and then an alarm is set for its end.
         self._filed: list[list[TransferRequest]] = [[] for _ in range(topology.num_resources)]
@@ -197,7 +197,7 @@ class Arbiter:
             heapq.heappush(self._filed[resource], promoted)
 
     def _has_filed(self, resource: int) -> bool:
-        """Whether somebody waits for a resource; drops outdated entries from the front of its queue."""
+        """True if a request waits for a resource; drops outdated entries from the front of its queue."""
         queue = self._filed[resource]
         while queue and self._waiting.get(queue[0].owner, (None, -1)) != (queue[0], resource):
             heapq.heappop(queue)
@@ -210,10 +210,10 @@ class Arbiter:
         self._waiting[request.owner] = (request, resource)
 
     def _share_out(self, request: TransferRequest, now_us: float) -> None:
-        """Let each port of a way take its load after what it has to do already."""
-        way = self._ways[request.link - len(self._resources)]
+        """Let each port of a path over a switch take its load after what it has to do already."""
+        path = self._paths[request.link - len(self._resources)]
         uses = []
-        for load in way.loads:
+        for load in path.loads:
             size_bytes = request.size_bytes * load.share
             start_us = max(now_us, self._busy_until_us[load.resource])
             free_us = start_us + self._topology.occupancy_us(load.resource, size_bytes)
@@ -222,7 +222,7 @@ class Arbiter:
             if self._has_filed(load.resource):
                 self._alarms.append(Alarm(free_us, load.resource))
         end_us = max((use.end_us for use in uses), default=now_us)
-        self._grants.append(Grant(request, now_us, end_us, end_us + way.latency_us, tuple(uses)))
+        self._grants.append(Grant(request, now_us, end_us, end_us + path.latency_us, tuple(uses)))
 
     def _start(self, request: TransferRequest, start_us: float) -> None:
         longest_us = 0.0
@@ -245,7 +245,7 @@ class Arbiter:
 
 @dataclass(frozen=True, slots=True)
 class RequestCost:
-    """What a request asks of a resource.
+    """Cost of a request on a resource.
 
     Attributes
     ----------
@@ -275,7 +275,7 @@ class ResourceQueues:
     Parameters
     ----------
     costs
-        For every link, and after them for every way, the resources and what a request takes of them.
+        For every link, and after them for every path over a switch, the resources and what a request takes of them.
     latencies_us
         Time from there until the data have arrived.
     """

@@ -6,7 +6,7 @@ increasing, piecewise linear function of the size: the upper envelope of those l
 
 The envelope over a range is found by recursion. The longest chains at both ends of the range give two lines. If the
 longest chain at the size where they cross is no longer than they are, the crossing is a breakpoint and the range is
-done; otherwise it is a third line, and each half of the range is treated in the same way.
+done; otherwise it is a third line, and each half of the range is treated alike.
 """
 
 from __future__ import annotations

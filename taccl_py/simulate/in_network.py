@@ -1,4 +1,4 @@
-"""What a switch does for a plan, as loads of ports.
+"""Loads of ports by the operations that a plan has switches do.
 
 A multicast (``gstore``) leaves its sender once and enters every rank of its group once, the sender too if it is one of them. A sum
 (``glres``) leaves every rank that is loaded from, enters the rank that asked for it, leaves that again and enters every rank where
@@ -21,7 +21,7 @@ BY_SWITCH = frozenset({"glres", "gstore"})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Errand:
-    """What a switch is asked to do: by whom, the ranks whose cells it adds up (none: a multicast), those where it stores."""
+    """Operation of a switch: rank that asks for it, ranks whose cells are added up (none: a multicast), ranks where it stores."""
 
     rank: int
     summed: tuple[int, ...]
@@ -37,8 +37,8 @@ def errand_of(gpu: PlanGpu, block: PlanBlock, operation: Operation) -> Errand:
     return Errand(gpu.rank, summed, groups[operation.stored])
 
 
-def find_ways(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath]:
-    """Way of everything that a switch is asked to do in a plan.
+def find_switch_paths(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath]:
+    """Path of every operation that a plan has a switch do.
 
     Raises
     ------
@@ -53,10 +53,10 @@ def find_ways(plan: Plan, topology: Topology) -> dict[Errand, SwitchPath]:
         if operation.name in BY_SWITCH
     }
     ports: dict[tuple[str, int, bool], tuple[int, ...]] = {}
-    return {errand: _way(plan, topology, errand, ports) for errand in sorted(used)}
+    return {errand: _switch_path(plan, topology, errand, ports) for errand in sorted(used)}
 
 
-def _way(
+def _switch_path(
     plan: Plan, topology: Topology, errand: Errand, ports: dict[tuple[str, int, bool], tuple[int, ...]]
 ) -> SwitchPath:  # fmt: skip
     switch = _switch_for(plan, topology, errand)

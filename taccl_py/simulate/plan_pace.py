@@ -13,7 +13,7 @@ _COPIES, _SUMS = frozenset({"copy"}), frozenset({"re"})
 
 @dataclass(frozen=True, slots=True)
 class PlanPace:
-    """What operations cost beside links and ports, and the hop of a relaxed signal."""
+    """Costs of operations beside links and ports, and the hop of a relaxed signal."""
 
     costs: ProtocolCosts
     relaxed_us: float

@@ -7,9 +7,9 @@
 * A signal is there when all that its threadblock has put to that peer before has arrived; that of ``pws`` and ``pwsf`` when
   their data have. The n-th wait on a channel is for the n-th signal. Semaphores count.
 * Of several links between two ranks the n-th threadblock that puts to that peer uses the n-th, and around again.
-* A multicast by a switch (``gstore``) takes its sender's way out once and each receiver's way in once. A sum (``glres``) takes the
-  ways out of all whose data it adds up and the way in to who asked for it, and is then multicast; it arrives an alpha later, for
-  it is loaded first.
+* A multicast by a switch (``gstore``) occupies its sender's port out once and each receiver's port in once. A sum (``glres``)
+  occupies the ports out of all ranks that it adds up and the port in of the rank that asked for it, and is then multicast; it
+  arrives an alpha later, for it is loaded first.
 * Signals themselves, the handshake at the start, local copies and sums take no time.
 
 Requests for links and ports are served as in `taccl_py.simulate.program_replay`.
@@ -60,7 +60,7 @@ from taccl_py.simulate.arbiter import (
     SwitchPath,
     TransferRequest,
 )
-from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_ways
+from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_switch_paths
 from taccl_py.simulate.plan_pace import FREE, PUTS, PlanPace
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
@@ -90,8 +90,8 @@ def replay_plan(plan: Plan, kind: Kind, topology: Topology, chunk_bytes: float) 
     if not (math.isfinite(chunk_bytes) and chunk_bytes > 0):
         raise InputError(f"a chunk of {chunk_bytes} bytes cannot be replayed; the size must be finite and above 0")
     _require_fit(plan, topology)
-    ways = find_ways(plan, topology)
-    replay = _PlanRun(plan, topology, ways, chunk_bytes, Arbiter(topology, tuple(ways.values())), FREE)
+    paths = find_switch_paths(plan, topology)
+    replay = _PlanRun(plan, topology, paths, chunk_bytes, Arbiter(topology, tuple(paths.values())), FREE)
     replay.run()
     return Timeline(
         makespan_us=replay.end_us,
@@ -127,7 +127,7 @@ class RuntimePlanReplay:
         _require_fit(plan, topology)
         require_costs_by_size(topology, profile)
         self._plan, self._kind, self._topology, self._profile = plan, kind, topology, profile
-        self._ways = find_ways(plan, topology)
+        self._paths = find_switch_paths(plan, topology)
         self._links = _choose_links(plan, topology)
 
     def time_us(self, size_bytes: float, *, protocol: str | None = None) -> float:
@@ -155,7 +155,7 @@ class RuntimePlanReplay:
             return replay_plan(self._plan, self._kind, self._topology, chunk_bytes).makespan_us
         relaxed_us = min(each.hop_near_us for each in (costs, *self._profile.protocols.values()))
         replay = _PlanRun(
-            self._plan, self._topology, self._ways, chunk_bytes, self._queues(costs), PlanPace(costs, relaxed_us)
+            self._plan, self._topology, self._paths, chunk_bytes, self._queues(costs), PlanPace(costs, relaxed_us)
         )
         replay.run()
         return costs.launch_us + replay.end_us
@@ -183,15 +183,15 @@ class RuntimePlanReplay:
             for link, resources in zip(topology.links, topology.resources_of, strict=True)
         ]
         asking = _askers(self._plan)
-        of_ways = [
-            [cost(load.resource, switch, asking[errand], load.share) for load in way.loads]
-            for errand, way in self._ways.items()
+        of_paths = [
+            [cost(load.resource, switch, asking[errand], load.share) for load in path.loads]
+            for errand, path in self._paths.items()
         ]
         latencies_us = [
             *(link.latency_us for link in topology.links),
-            *(way.latency_us for way in self._ways.values()),
+            *(path.latency_us for path in self._paths.values()),
         ]
-        return ResourceQueues([*of_links, *of_ways], latencies_us)
+        return ResourceQueues([*of_links, *of_paths], latencies_us)
 
 
 def _require_fit(plan: Plan, topology: Topology) -> None:
@@ -241,11 +241,11 @@ class _PlanBlockState:
 
 @dataclass(slots=True, eq=False)
 class _Flow:
-    """One put: who asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
+    """One put: the threadblock that asked, its link and size, and the lane of the proxy that carries it out (None: the threadblock itself).
 
     `signals` are told when it has arrived.
 
-    What a switch does has a way instead of a link, lands at `ranks`, and may be a sum.
+    An operation of a switch has a path over it instead of a link, lands at `ranks`, and may be a sum.
     """
 
     block: _PlanBlockState
@@ -260,7 +260,7 @@ class _Flow:
 
 class _PlanRun:
     def __init__(
-        self, plan: Plan, topology: Topology, ways: dict[Errand, SwitchPath], chunk_bytes: float, server: Server, pace: PlanPace
+        self, plan: Plan, topology: Topology, paths: dict[Errand, SwitchPath], chunk_bytes: float, server: Server, pace: PlanPace
     ) -> None:  # fmt: skip
         self._plan = plan
         self._topology = topology
@@ -269,7 +269,7 @@ class _PlanRun:
         self._blocks = [_PlanBlockState(index, *each) for index, each in enumerate(blocks)]
         self._lanes = [_lanes_of(gpu) for gpu in plan.gpus]
         self._links = _choose_links(plan, topology)
-        self._way_of = {errand: len(topology.links) + number for number, errand in enumerate(ways)}
+        self._path_of = {errand: len(topology.links) + number for number, errand in enumerate(paths)}
         self._server, self._pace = server, pace
         self._flows: list[_Flow] = []
         self._fresh: list[int] = []
@@ -450,7 +450,7 @@ class _PlanRun:
         return not block.asked
 
     def _leave(self, block: _PlanBlockState, lane: _Lane, signals: int) -> None:
-        """Let what a proxy has put be there; who waits for that goes on."""
+        """End a put by a proxy: its data are there, and threadblocks that wait for them go on."""
         for _ in range(signals):
             self._give(lane)
         block.unsent[lane] -= 1
@@ -474,7 +474,7 @@ class _PlanRun:
         self._fresh.append(len(self._flows))
         self._flows.append(
             _Flow(
-                block, block.position, self._way_of[errand], size_bytes, None, ranks=errand.stored, adds_up=bool(errand.summed)
+                block, block.position, self._path_of[errand], size_bytes, None, ranks=errand.stored, adds_up=bool(errand.summed)
             )
         )  # fmt: skip
         block.asked = True

@@ -58,7 +58,7 @@ def replay_program(
         If size or slots are not positive, or the topology has other ranks or lacks a link that the program uses.
     InvalidArtifact
         If the program refers to a step or a peer that it does not have, or comes to a stop before its end; the
-        violations name who waits for whom.
+        violations name the deadlock cycle.
     """
     if not (math.isfinite(chunk_bytes) and chunk_bytes > 0):
         raise InputError(f"a chunk of {chunk_bytes} bytes cannot be replayed; the size must be finite and above 0")
@@ -76,7 +76,7 @@ def replay_program(
 
 
 class _ReplayPhase(IntEnum):
-    """What a threadblock does about its present step."""
+    """Phase of a threadblock in its present step."""
 
     DEPENDENCY = 0
     RECEIVE = 1
@@ -109,7 +109,7 @@ class _QueueState:
 
 @dataclass(slots=True, eq=False)
 class _ProgramBlockState:
-    """State of a threadblock; `waiters` are those who depend on one of its steps."""
+    """State of a threadblock; `waiters` are threadblocks that depend on one of its steps."""
 
     index: int
     rank: int
@@ -320,7 +320,7 @@ class _ProgramReplay:
         return TransferRequest(early, self._now_us, block.rank, block.number, block.link, size_bytes, block.index)
 
     def _finish(self, block: _ProgramBlockState) -> None:
-        """End the present step: free the slot that it received from, and wake those who depend on it."""
+        """End the present step: free the slot that it received from, and wake threadblocks that depend on it."""
         step = block.steps[block.position]
         if step.op in _RECEIVES:
             connection = block.receives_from

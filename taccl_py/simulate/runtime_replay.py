@@ -182,7 +182,7 @@ class _Structure:
 
 @dataclass(frozen=True, slots=True)
 class _ReplayCase:
-    """What one replay is for: bytes of a chunk in an iteration, copies side by side, usable shares, limits of NICs and GPUs."""
+    """Setting of one replay: bytes of a chunk in an iteration, copies side by side, usable parts of bandwidth, limits of NICs and GPUs."""
 
     costs: ProtocolCosts
     cell_bytes: float
@@ -224,7 +224,7 @@ class _ReplayRun:
         ) else MAX_COUNT  # fmt: skip
         self._durations = [[self._duration(work, mb, per_operation) for work in block.works] for block in blocks]
         self._operations = [[-(-work.count // per_operation) for work in block.works] for block in blocks]
-        # What a receiver still copies when the last bytes of the last operation of a step have arrived.
+        # Bytes that a receiver still copies when the last bytes of the last operation of a step have arrived.
         self._tails = [
             [costs.tail * time_us / max(1, number) for time_us, number in zip(*of_block, strict=True)]
             for of_block in zip(self._durations, self._operations, strict=True)
@@ -403,7 +403,7 @@ class _Nature:
 
 
 def _loads(topology: Topology, nature: _Nature, link: int, parallel: int) -> tuple[ShapeLoad, ...]:
-    """What a message asks of each of its resources, and of its GPU where it stays inside the node."""
+    """Loads of a message on each of its resources, and on its GPU where it stays inside the node."""
     costs = topology.resource_cost
     loads = [
         ShapeLoad(each, *costs[each], nature.far[each], nature.serial[each], parallel)
@@ -454,7 +454,7 @@ def _works(steps: Sequence[Step], first: int, lengths: Sequence[int], awaited: S
 
 
 def _fuses(step: Step, following: Step) -> bool:
-    """Whether the parser of the runtimes fuses two sums that follow each other."""
+    """True if the parser of the runtimes fuses two sums that follow each other."""
     return (
         following.op is Op.REDUCE
         and following.dst == step.dst

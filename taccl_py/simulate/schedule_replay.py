@@ -19,7 +19,7 @@ from taccl_py.simulate.timeline import Timeline, Transfer, sort_transfers
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB
 
-# What schedules may be off by, relative to the duration of a message, when they say that one comes after another.
+# Error allowed in schedules, relative to the duration of a message, when they say that one comes after another.
 _TOLERANCE = 1e-6
 _ULPS = 16
 

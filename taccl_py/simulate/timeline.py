@@ -43,7 +43,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class SwitchWork:
-    """What a switch did for a threadblock.
+    """Work of a switch for a threadblock.
 
     Attributes
     ----------
@@ -112,11 +112,15 @@ class Timeline:
     def __str__(self) -> str:
         """Text form: one line for each transfer."""
         lines = [f"{len(self.transfers)} transfers, {self.makespan_us:.6g} us"]
-        for move in self.transfers:
-            what = f"message {move.message}" if move.message >= 0 else f"tb {move.threadblock} step {move.step}"
+        for transfer in self.transfers:
+            what = (
+                f"message {transfer.message}"
+                if transfer.message >= 0
+                else f"tb {transfer.threadblock} step {transfer.step}"
+            )
             lines.append(
-                f"{move.start_us:12.4f} {move.end_us:12.4f}  {move.src:3d} -> {move.dst:<3d} "
-                f"{move.size_bytes:.6g} bytes, {what}"
+                f"{transfer.start_us:12.4f} {transfer.end_us:12.4f}  {transfer.src:3d} -> {transfer.dst:<3d} "
+                f"{transfer.size_bytes:.6g} bytes, {what}"
             )
         for work in self.switched:
             lines.append(
@@ -128,4 +132,4 @@ class Timeline:
 
 def sort_transfers(transfers: list[Transfer]) -> tuple[Transfer, ...]:
     """Transfers in the order that timelines use."""
-    return tuple(sorted(transfers, key=lambda move: (move.start_us, move.link, move.end_us)))
+    return tuple(sorted(transfers, key=lambda transfer: (transfer.start_us, transfer.link, transfer.end_us)))

@@ -1,1 +1,1 @@
-"""What the user knows: links to use, relays, symmetry, chunking."""
+"""Sketches, the user's hints: links to use, relays, symmetry, chunking."""

@@ -18,7 +18,7 @@ from taccl_py.topology.model import Topology
 
 
 class Strategy(StrEnum):
-    """What an engine should do with the links of a node besides finishing early."""
+    """Preference of an engine among links of a node, besides finishing early."""
 
     NONE = "none"
     SWITCH = "switch"  # follow the policy of each switch
@@ -39,7 +39,7 @@ FULLY_CONNECTED = "fully-connected"
 NODE = "node"
 MACHINE = "machine"
 
-# What several nodes of a machine add to its name.
+# Suffix that several nodes of a machine add to its name.
 _COUNT = re.compile(r"-x[0-9]+$")
 
 
@@ -49,7 +49,7 @@ def machine_name(topology_name: str) -> str:
 
 
 def is_machine(topology_name: str, wanted: str) -> bool:
-    """Whether a topology's name (``ndv2-x2``, ``torus-4x4``) is that of a machine (``ndv2``, ``torus:4x4``)."""
+    """True if a topology's name (``ndv2-x2``, ``torus-4x4``) is that of a machine (``ndv2``, ``torus:4x4``)."""
     return topology_name == wanted or machine_name(topology_name) == wanted.replace(":", "-")
 
 
@@ -100,7 +100,7 @@ class Sketch:
     rotations, permutations
         Symmetry: generators of the group under which the algorithm repeats.
     chunks_per_rank
-        Chunks of one rank's share.
+        Chunks of one rank's shard.
     source
         File that it was read from, for error messages.
     words
@@ -186,7 +186,7 @@ class Sketch:
                 )
 
     def connected(self, sender: int, receiver: int) -> bool:
-        """Whether the sketch lets local rank `sender` send to local rank `receiver` of another node."""
+        """True if the sketch lets local rank `sender` send to local rank `receiver` of another node."""
         if self.connections is None or self.connections == FULLY_CONNECTED:
             return True
         if isinstance(self.connections, str):
@@ -288,7 +288,7 @@ class Sketch:
     def for_sums(self, reversed_topology: Topology) -> Sketch:
         """Return the sketch for the reversed machine, where the routed collective runs whose mirror image is a sum.
 
-        A sum goes the ways of the sketch backwards, so there the sketch is read as it stands: senders and receivers change
+        A sum goes backwards over the links of the sketch, so there the sketch is read as it stands: senders and receivers change
         roles. Where it lists links that are one-way, nothing can go backwards over them; it is turned around with the machine
         then, so that sums take the listed links themselves.
 

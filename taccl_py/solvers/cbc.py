@@ -19,7 +19,7 @@ from taccl_py.solvers.limits import Limits
 _POLL_S = 0.05
 # How long CBC may take to write down its best solution.
 _GRACE_S = 1.0
-# What a program ends with that was interrupted before it listened.
+# Exit codes of a program that was interrupted before it listened.
 _KILLED = (-signal.SIGINT, -signal.SIGTERM)
 
 

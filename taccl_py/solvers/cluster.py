@@ -63,5 +63,5 @@ def cluster_workers(scheduler: str) -> Iterator[Workers]:
             )
         from distributed.scheduler import KilledWorker
 
-        # What is under way there ends by its own limits.
+        # Calls that run there end by their own limits.
         yield Workers(client.get_executor(pure=False, retries=0), lambda: None, (KilledWorker, OSError))

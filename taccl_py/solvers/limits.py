@@ -19,11 +19,11 @@ from taccl_py.work import work_seconds
 _T = TypeVar("_T")
 # In a process of a pool: set when all is to end.
 STOP = threading.Event()
-# Whether time is up or the user wants an end.
+# Test for the end: true once time is up or the user wants an end.
 Over = Callable[[], bool]
 # Signals with which the user, a cluster's scheduler or a closed terminal asks a program to end.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# How long after a time limit what is under way may take to come to its end: a part of it, and so many seconds at least.
+# Time after the limit that running work may take to come to its end: a part of it, and so many seconds at least.
 _GRACE, _LEAST_GRACE_SECONDS = 0.25, 2.0
 # Work that may go into what is better to lower, as a part of a search's.
 _LOWERING = 0.4
@@ -63,7 +63,7 @@ class Limits:
     ends_at_s: float = math.inf
 
     def __getstate__(self) -> dict[str, Any]:
-        """What crosses to another process, which has a clock and an interrupt of its own."""
+        """State for another process, which has a clock and an interrupt of its own."""
         own = {name: value for name, value in vars(self).items() if name != "stop"}
         return {**own, "ends_at_s": self.ends_at_s - time.monotonic()}
 
@@ -78,7 +78,7 @@ class Limits:
 
     @property
     def grace_seconds(self) -> float:
-        """How long what is under way may take to come to its end; the user who wants one does not wait for more than the least."""
+        """Seconds that running work may take to come to its end; the user who wants one does not wait for more than the least."""
         return _LEAST_GRACE_SECONDS if self.stop.is_set() else max(_LEAST_GRACE_SECONDS, _GRACE * self.seconds)
 
     def to_lower(self) -> Over:
@@ -113,7 +113,7 @@ class Limits:
         return Deadline(self)
 
     def countdown(self, *, least_seconds: float = 0.0, grace_seconds: float = 0.0) -> Over:
-        """Whether time is up, counted from now on, or the user wants an end.
+        """Test for the end, counted from now on: true once time is up or the user wants an end.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ def always() -> bool:
 
 
 def until(over: Over, found: Iterable[_T]) -> Iterator[_T]:
-    """What is found before time is over, one at least."""
+    """Items found before time is over, one at least."""
     for each in found:
         yield each
         if over():

@@ -16,7 +16,7 @@ from taccl_py.spelling import did_you_mean
 from taccl_py.work import RATES, count_work
 
 _CBC = ("PULP_CBC_CMD", "COIN_CMD")
-# Solver names of ours and the PuLP classes that provide them, the in-process one first, with the way to get one.
+# Solver names of ours and the PuLP classes that provide them, the in-process one first, with how to get one.
 _PROVIDERS: dict[str, tuple[tuple[str, ...], str]] = {
     "highs": (("HiGHS", "HiGHS_CMD"), "pip install 'highspy<1.14'"),
     "cbc": (_CBC, "pip install pulp (it brings CBC)"),

@@ -46,7 +46,7 @@ class Workers:
     def submit(
         self, function: Callable[_Given, _Result], *given: _Given.args, **named: _Given.kwargs
     ) -> Future[_Result]:
-        """Begin with a call; where a process has died before, its result is that, as for the calls that were under way then."""
+        """Begin with a call; where a process has died before, its result is that, as for the calls that ran then."""
         try:
             with _interrupts_held():
                 return self.pool.submit(function, *given, **named)
@@ -63,7 +63,7 @@ class Workers:
         self._end()
 
     def abandon(self) -> None:
-        """End all processes that are on this machine, whatever they do; what was under way is lost."""
+        """End all processes that are on this machine, whatever they do; running calls are lost."""
         self._kill()
 
 

@@ -1,4 +1,4 @@
-"""What a result depends on besides what was asked for: the code of this package, and the versions of the solvers."""
+"""Versions on which a result depends beside its request: the code of this package, and the solvers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taccl_py import __version__
 
-# What has no part in a result, and what has.
+# Folders without a part in a result, and packages with one.
 _WITHOUT_PART = ("cli", "report", "campaign")
 _SOLVERS = ("highspy", "numpy", "ortools")
 

@@ -1,1 +1,1 @@
-"""What the machine is: ranks, links between them, and ports that links share."""
+"""Machines: ranks, links between them, and ports that links share."""

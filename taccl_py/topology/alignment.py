@@ -14,7 +14,7 @@ from taccl_py.errors import InputError
 from taccl_py.topology.automorphism import image_of_links
 from taccl_py.topology.model import Link, Port, Topology
 
-# What joins two ranks: costs of links with those of their ports; and what a rank has to do with others.
+# Label of a pair of ranks: costs of links with those of their ports; and label of a rank: those of its pairs.
 _Label = tuple[object, ...]
 
 
@@ -35,7 +35,7 @@ class Alignment:
 
     @property
     def changes(self) -> bool:
-        """Whether some node has its ranks in another order now."""
+        """True if some node has its ranks in another order now."""
         return any(order != tuple(range(len(order))) for order in self.orders)
 
 
@@ -94,7 +94,7 @@ def _fitted(
 
 
 class _Labels:
-    """What ranks and pairs of ranks look like, whatever their numbers."""
+    """Labels of ranks and pairs of ranks that do not depend on their numbers."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -136,7 +136,7 @@ class _Labels:
             sort = finer
 
     def fits(self, aligned: Sequence[tuple[int, ...]], chosen: Sequence[int], rank: int) -> bool:
-        """Whether a rank may come next in a node, after those that are chosen, when so many nodes have their order."""
+        """True if a rank may come next in a node, after those that are chosen, when so many nodes have their order."""
         first, place = aligned[0], len(chosen)
         if self._sort[rank] != self._sort[first[place]]:
             return False
@@ -146,7 +146,7 @@ class _Labels:
         return all(self._alike_across(aligned, other, [*chosen, rank]) for other in range(len(aligned)))
 
     def _alike_across(self, aligned: Sequence[tuple[int, ...]], other: int, chosen: Sequence[int]) -> bool:
-        """Whether the last rank of this node and another node see each other as nodes 0 and 1 do, where these are known."""
+        """True if the last rank of this node and another node see each other as nodes 0 and 1 do, where these are known."""
         there, last, rank = aligned[other], len(chosen) - 1, chosen[-1]
         for place, mine in enumerate(chosen):
             out, back = self._pairs.get((there[place], rank)), self._pairs.get((mine, there[last]))

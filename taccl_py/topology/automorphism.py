@@ -1,4 +1,4 @@
-"""What a renaming of the ranks does to links and ports, and whether the machine stays the same."""
+"""Images of links and ports under a renaming of the ranks, and whether the machine stays the same."""
 
 from __future__ import annotations
 

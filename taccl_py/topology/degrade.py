@@ -26,7 +26,7 @@ class LinkChoice:
         return f"{self.src}{'-' if self.both_ways else '->'}{self.dst}"
 
     def holds(self, src: int, dst: int) -> bool:
-        """Whether a link with these ends is meant."""
+        """True if a link with these ends is meant."""
         return (src, dst) == (self.src, self.dst) or (self.both_ways and (dst, src) == (self.src, self.dst))
 
 
@@ -54,7 +54,7 @@ class SlowPort:
 
 @dataclass(frozen=True, slots=True)
 class Degradation:
-    """What is wrong with a machine.
+    """Faults of a machine.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Degradation:
     slow_ports: tuple[SlowPort, ...] = ()
 
     def words(self) -> list[str]:
-        """What is wrong, for people."""
+        """Faults in words, for people."""
         gone = [f"without {choice}" for choice in (*self.missing, *self.missing_ports)]
         return gone + [f"slow {slow}" for slow in (*self.slow, *self.slow_ports)]
 
@@ -125,7 +125,7 @@ def parse_slow_port(text: str) -> SlowPort:
 
 
 def _parted(text: str) -> tuple[str, float | None]:
-    """What stands before the last colon, and the part of a bandwidth behind it, None if it is not one."""
+    """Text before the last colon, and the part of a bandwidth behind it, None if it is not one."""
     name, colon, share = text.rpartition(":")
     try:
         number = float(share) if colon else -1.0

@@ -1,4 +1,4 @@
-"""What differs between two descriptions of one machine: links and ports that came, went, or cost something else."""
+"""Differences between two descriptions of one machine: links and ports that came, went, or cost something else."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Difference:
 
     @property
     def is_worse(self) -> bool:
-        """Whether a machine that should be like the first is worse off: a link is gone or slower, a port is new or slower."""
+        """True if a machine that should be like the first is worse off: a link is gone or slower, a port is new or slower."""
         gone = TopologyChange.NEW if self.what.startswith("port ") else TopologyChange.MISSING
         return self.change in (gone, TopologyChange.SLOWER, TopologyChange.MIXED)
 

@@ -1,12 +1,12 @@
 """Switched fabrics and clusters by formula: dragonflies, fat trees, racks, rail-optimised nodes.
 
 Ranks sit behind a NIC of their own, and paths through switches are fixed: a link of the topology is one pair of ranks with the
-ports that its way shares. A channel that can never be what holds its traffic up (because all of it goes on to one NIC that is
+ports that its path shares. A channel that can never be what holds its traffic up (because all of it goes on to one NIC that is
 as slow) is left out.
 
 Sources. Dragonfly: Kim, Dally, Scott, Abts, "Technology-driven, highly-scalable dragonfly topology" (ISCA 2008), balanced
-(a = 2p = 2h), one channel between any two groups, minimal ways. Fat tree: Al-Fares, Loukissas, Vahdat, "A scalable, commodity
-data center network architecture" (SIGCOMM 2008), with the way up chosen by the receiver's number (D-mod-k). HPN: Qian et al.,
+(a = 2p = 2h), one channel between any two groups, minimal paths. Fat tree: Al-Fares, Loukissas, Vahdat, "A scalable, commodity
+data center network architecture" (SIGCOMM 2008), with the path up chosen by the receiver's number (D-mod-k). HPN: Qian et al.,
 "Alibaba HPN" (SIGCOMM 2024): 8 GPUs a node, 8 NICs of two 200 Gb/s ports, which go to two planes; H800: 400 GB/s of NVLink in
 both directions together. GB200 NVL72: NVIDIA's data sheet, 72 GPUs, 1.8 TB/s of NVLink each in both directions together, a
 400 Gb/s NIC each. Alphas of clusters are those that TACCL measured on a DGX-2 (0.3 us NVSwitch, 2.6 us InfiniBand).
@@ -38,7 +38,7 @@ _GBPS_US_PER_MB = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What a machine of one node consists of: ranks, links, switches, ports and symmetry."""
+    """Parts of a machine of one node: ranks, links, switches, ports and symmetry."""
 
     num_ranks: int
     links: tuple[NodeLink, ...] = ()
@@ -52,41 +52,41 @@ def rotation(num_ranks: int, by: int = 1) -> tuple[int, ...]:
     return tuple((rank + by) % num_ranks for rank in range(num_ranks))
 
 
-def dragonfly_ranks(ways_out: int) -> int:
+def dragonfly_ranks(outgoing: int) -> int:
     """Number of ranks of a balanced dragonfly whose routers have so many channels to other groups."""
-    return 2 * ways_out * ways_out * (2 * ways_out * ways_out + 1)
+    return 2 * outgoing * outgoing * (2 * outgoing * outgoing + 1)
 
 
-def dragonfly(ways_out: int, cost: AlphaBeta) -> NodeParts:
-    """Balanced dragonfly: `ways_out` ranks and channels to other groups for each of a group's ``2 * ways_out`` routers.
+def dragonfly(outgoing: int, cost: AlphaBeta) -> NodeParts:
+    """Balanced dragonfly: `outgoing` ranks and channels to other groups for each of a group's ``2 * outgoing`` routers.
 
-    Channel ``c`` of a group goes ``c + 1`` groups on, and belongs to router ``c // ways_out``.
+    Channel ``c`` of a group goes ``c + 1`` groups on, and belongs to router ``c // outgoing``.
     """
-    per_router, routers = ways_out, 2 * ways_out
-    channels = routers * ways_out
+    per_router, routers = outgoing, 2 * outgoing
+    channels = routers * outgoing
     groups, per_group = channels + 1, routers * per_router
     num_ranks = groups * per_group
 
     def between(group: int, one: int, two: int) -> list[str]:
         return [] if one == two else [f"group {group} router {one} to {two}"]
 
-    def way(src: int, dst: int) -> list[str]:
+    def path(src: int, dst: int) -> list[str]:
         here, there = src // per_group, dst // per_group
         first, last = src % per_group // per_router, dst % per_group // per_router
         if here == there:
             return between(here, first, last)
-        leaves = ((there - here) % groups - 1) // ways_out
-        enters = ((here - there) % groups - 1) // ways_out
+        leaves = ((there - here) % groups - 1) // outgoing
+        enters = ((here - there) % groups - 1) // outgoing
         return [
             *between(here, first, leaves),
             f"group {here} to {there}",
             *between(there, enters, last),
         ]
 
-    ways = ((src, dst, way(src, dst)) for src, dst in itertools.permutations(range(num_ranks), 2))
+    paths = ((src, dst, path(src, dst)) for src, dst in itertools.permutations(range(num_ranks), 2))
     around = rotation(num_ranks, per_group)
     beside = tuple(rank // per_router * per_router + (rank % per_router + 1) % per_router for rank in range(num_ranks))
-    return _switched(num_ranks, ways, cost, (beside, around) if per_router > 1 else (around,))
+    return _switched(num_ranks, paths, cost, (beside, around) if per_router > 1 else (around,))
 
 
 def fat_tree_ranks(ports: int) -> int:
@@ -99,7 +99,7 @@ def fat_tree(ports: int, cost: AlphaBeta) -> NodeParts:
     half = ports // 2
     num_ranks = fat_tree_ranks(ports)
 
-    def way(src: int, dst: int) -> list[str]:
+    def path(src: int, dst: int) -> list[str]:
         pod, edge = src // (half * half), src // half % half
         dst_pod, dst_edge, dst_host = dst // (half * half), dst // half % half, dst % half
         if src // half == dst // half:
@@ -111,14 +111,14 @@ def fat_tree(ports: int, cost: AlphaBeta) -> NodeParts:
         places = itertools.product(range(ports), range(half), range(half))
         return tuple(((p + pods) % ports * half + (e + edges) % half) * half + (h + hosts) % half for p, e, h in places)
 
-    ways = ((src, dst, way(src, dst)) for src, dst in itertools.permutations(range(num_ranks), 2))
-    return _switched(num_ranks, ways, cost, (renamed(1, 0, 0), renamed(0, 1, 0), renamed(0, 0, 1)))
+    paths = ((src, dst, path(src, dst)) for src, dst in itertools.permutations(range(num_ranks), 2))
+    return _switched(num_ranks, paths, cost, (renamed(1, 0, 0), renamed(0, 1, 0), renamed(0, 0, 1)))
 
 
 def _switched(
-    num_ranks: int, ways: Iterator[tuple[int, int, list[str]]], cost: AlphaBeta, symmetry: tuple[tuple[int, ...], ...]
+    num_ranks: int, paths: Iterator[tuple[int, int, list[str]]], cost: AlphaBeta, symmetry: tuple[tuple[int, ...], ...]
 ) -> NodeParts:
-    """Links along the given ways, each through the sender's NIC, the channels named, and the receiver's NIC.
+    """Links along the given paths, each through the sender's NIC, the channels named, and the receiver's NIC.
 
     A message holds the NICs for its alpha too; switches pass messages on without one.
     """
@@ -127,8 +127,8 @@ def _switched(
     outs = [PortSide(name, Side.OUT) for name in names]
     ins = [PortSide(name, Side.IN) for name in names]
     links = []
-    for src, dst, way in ways:
-        between = (channels.setdefault(name, PortSide(name, Side.OUT)) for name in way)
+    for src, dst, path in paths:
+        between = (channels.setdefault(name, PortSide(name, Side.OUT)) for name in path)
         links.append(NodeLink(src, dst, cost, ports=(outs[src], *between, ins[dst])))
     passing = AlphaBeta(0.0, cost.beta_us_per_mb)
     ports = (*(NodePort(name, cost) for name in names), *(NodePort(name, passing) for name in channels))
@@ -155,7 +155,7 @@ def rail_nodes(
     nvlink_gbps, nic_gbps
         Bandwidth of a rank on the switch and to the network, in each direction.
     planes
-        Networks without a way between them; a rank has a NIC on each, and its bandwidth is dealt out to them.
+        Networks without a path between them; a rank has a NIC on each, and its bandwidth is dealt out to them.
     nvlink_alpha_us, nic_alpha_us
         Time of the smallest message on the switch and over a NIC.
     """

@@ -40,7 +40,7 @@ _GPU = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 def is_taccl_profile(value: Any) -> bool:
-    """Whether a JSON value is a topology profile of TACCL (for `taccl_py.topology.taccl_profile`), not one of our files."""
+    """True if a JSON value is a topology profile of TACCL (for `taccl_py.topology.taccl_profile`), not one of our files."""
     return isinstance(value, dict) and "gpus_per_node" in value and "format" not in value
 
 
@@ -421,13 +421,13 @@ def _nic(item: Fields, num_ranks: int, known: set[str]) -> Nic:
     name, ranks, cost = _name(item), _ranks(item, num_ranks), _cost(item)
     via: dict[int, tuple[PortSide, ...]] = {}
     if item.has("via"):
-        ways = item.object("via")
+        named = item.object("via")
         served = {str(rank) for rank in ranks}
-        for key in ways.names():
+        for key in named.names():
             if key not in served:
-                ways.fail(key, f"{key!r} is not one of the ranks that the NIC serves")
-            uses = [_via_side(ways, f"{key}/{place}", text, known) for place, text in enumerate(_texts(ways, key))]
-            _check_once(ways, key, [use.port for use in uses])
+                named.fail(key, f"{key!r} is not one of the ranks that the NIC serves")
+            uses = [_via_side(named, f"{key}/{place}", text, known) for place, text in enumerate(_texts(named, key))]
+            _check_once(named, key, [use.port for use in uses])
             via[int(key)] = tuple(uses)
     plane = item.text("plane", "")
     item.finish()
@@ -466,7 +466,7 @@ def _links_of_entry(item: Fields, num_ranks: int, known: set[str]) -> list[NodeL
             item.fail(f"to/{place}", f"found {dst}, the link's own start; a link joins two different ranks")
         links.append(NodeLink(src, dst, cost, latency_us, ports))
         if both_ways:
-            # The way back uses the other direction of the same ports, in the opposite order.
+            # The reverse link uses the other direction of the same ports, in the opposite order.
             back = tuple(PortSide(use.port, use.side.opposite) for use in reversed(ports))
             links.append(NodeLink(dst, src, cost, latency_us, back))
     return links
@@ -481,12 +481,12 @@ def _port_side(item: Fields, place: int, text: str, known: set[str]) -> PortSide
     return PortSide(name, Side(side))
 
 
-def _via_side(ways: Fields, key: str, text: str, known: Iterable[str]) -> PortSide:
-    """A port on the way to a NIC, with the direction that sending uses: out, unless the text says the other one."""
+def _via_side(named: Fields, key: str, text: str, known: Iterable[str]) -> PortSide:
+    """A port on the path to a NIC, with the direction that sending uses: out, unless the text says the other one."""
     name, _, side = text.rpartition(".")
     use = PortSide(name, Side(side)) if side in tuple(Side) and name else PortSide(text, Side.OUT)
     if use.port not in known:
-        ways.fail(key, _unknown_port(use.port, known))
+        named.fail(key, _unknown_port(use.port, known))
     return use
 
 

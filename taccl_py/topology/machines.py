@@ -73,7 +73,9 @@ SHAPES = (
     FormulaShape("mesh", "mesh:4x4", "a grid of any dimension whose sides are lines"),
     FormulaShape("hypercube", "hypercube:3", "2^d ranks, linked where their numbers differ in one bit"),
     FormulaShape(
-        "circulant", "circulant:16x1x6", "so many ranks in a ring, linked both ways at the distances that follow"
+        "circulant",
+        "circulant:16x1x6",
+        "so many ranks in a ring, linked in both directions at the distances that follow",
     ),
     FormulaShape(
         "kautz", "kautz:12x2", "generalized Kautz graph: so many ranks with so many links out, few steps apart"
@@ -101,7 +103,7 @@ def formulas_of_gpu(gpu: str) -> tuple[str, ...]:
 
 
 def is_formula(text: str) -> bool:
-    """Whether the text is meant as a formula (a word, a colon, no path separator), right or wrong."""
+    """True if the text is meant as a formula (a word, a colon, no path separator), right or wrong."""
     return _LOOKS_LIKE_FORMULA.fullmatch(text) is not None
 
 

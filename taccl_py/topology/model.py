@@ -46,7 +46,7 @@ class Port:
 
 
 class Medium(StrEnum):
-    """What joins the ranks of a node; of several kinds in one machine the later one here counts."""
+    """Medium that joins the ranks of a node; of several in one machine the later one here counts."""
 
     NVLINK = "nvlink"  # or xGMI, or anything else that stores 128 bytes at once
     UNKNOWN = "unknown"  # nothing says it; protocols are chosen as for PCIe
@@ -56,7 +56,7 @@ class Medium(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One directed way from one rank to another.
+    """One directed connection from one rank to another.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Switch:
 
 
 def _cost_error(costs: Sequence[float]) -> str:
-    """What is wrong with some costs, if anything."""
+    """Error in some costs, or empty."""
     wrong = next((cost for cost in costs if cost != 0 and not MIN_COST_US <= cost <= MAX_COST_US), None)
     if wrong is None:
         return ""
@@ -178,7 +178,7 @@ class Topology:
                 raise InputError(f"topology {self.name}: switch {switch.name} joins a rank that does not exist")
 
     def _link_error(self, link: Link, fine: set[tuple[float, ...]]) -> str:
-        """What is wrong with a link, if anything; there may be a million, so that costs known to be fine are not looked at again."""
+        """Error in a link, or empty; there may be a million, so that costs known to be fine are not looked at again."""
         ports = link.ports
         for rank in (link.src, link.dst):
             if not 0 <= rank < len(self.node_of):

@@ -54,7 +54,7 @@ class ProfileLink:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRemote:
-    """What the profile says of links between nodes.
+    """Links between nodes, as the profile describes them.
 
     Attributes
     ----------

@@ -153,7 +153,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What joins the nodes.
+    """Network between the nodes.
 
     Attributes
     ----------
@@ -309,8 +309,8 @@ def join_nodes(templates: Sequence[NodeTemplate], name: str) -> Topology:
     sizes = {template.num_ranks for template in templates}
     if templates[0].network.reach is NetworkReach.RAIL and len(sizes) > 1:
         raise InputError(f"nodes have {' and '.join(map(str, sorted(sizes)))} ranks, on rails all have the same number")
-    ways = sum(len(nic.ranks) for template in templates for nic in template.nics)
-    num_links = ways * ways + sum(template.num_local_links for template in templates)
+    nic_ranks = sum(len(nic.ranks) for template in templates for nic in template.nics)
+    num_links = nic_ranks * nic_ranks + sum(template.num_local_links for template in templates)
     if num_links > MAX_LINKS:
         raise InputError(f"these nodes have up to {num_links} links, more than {MAX_LINKS}; use fewer nodes")
     return _assemble(templates, name, ())
@@ -359,7 +359,7 @@ def repeat_symmetry(local: tuple[tuple[int, ...], ...], num_ranks: int, nodes: i
 
 
 def _keeps_nics(template: NodeTemplate, image: tuple[int, ...]) -> bool:
-    """Whether renaming local rank r to ``image[r]`` makes each NIC, with what lies before it, one of the NICs."""
+    """True if renaming local rank r to ``image[r]`` makes each NIC, with what lies before it, one of the NICs."""
     cost_of = {port.name: port.cost for port in template.ports}
     new_name: dict[str, str] = {}
     taken: set[int] = set()

@@ -62,7 +62,7 @@ class Translations:
 
     @property
     def is_regular(self) -> bool:
-        """Whether all ranks have the same role."""
+        """True if all ranks have the same role."""
         return len(self.roots) == 1
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""Is it right? The verifier: it shares no code with the engines or the lowering that it verifiers."""
+"""The verifier of schedules and programs: it shares no code with the engines or the lowering whose results it verifies."""

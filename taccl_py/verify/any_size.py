@@ -14,7 +14,7 @@ _OTHER_SUMS = frozenset({"not-a-tree", "incomplete-sum"})
 def verify_any(schedule: Schedule, *, kind: Kind | None = None, root: int | None = None) -> tuple[Violation, ...]:
     """Return errors to a schedule; none means that it is correct.
 
-    Very large ones are verified as arrays, unless they sum in a way that only the other verifier can follow.
+    Very large ones are verified as arrays, unless only the other verifier can follow how they sum.
 
     Parameters
     ----------

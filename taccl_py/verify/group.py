@@ -74,7 +74,7 @@ def _check_group(schedule: GroupSchedule) -> Iterable[Violation]:
 
 
 def _check_free(schedule: GroupSchedule, label: IntArray, roots: Sequence[int]) -> Iterable[Violation]:
-    """Whether elements that take rank 0 to the same rank are the same: they take all other roots to the same ranks too.
+    """Check that elements that take rank 0 to the same rank are the same: they take all other roots to the same ranks too.
 
     As there are then as many elements as there are ranks that rank 0 is taken to, and every other root is taken to as many, an element
     that keeps a rank in place, and by commuting all that it can be taken to, is one of those that keep rank 0 in place.
@@ -159,10 +159,10 @@ def _check_messages(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[V
 def _chunks_of(schedule: GroupSchedule, roots: Sequence[int]) -> set[int]:
     """Chunks of the roots that have to move."""
     size, parts = schedule.topology.num_ranks, schedule.chunks_per_rank
-    shares = list(roots)
+    shards = list(roots)
     if schedule.kind is Kind.ALLTOALL:
-        shares = [root * size + rank for root in roots for rank in range(size) if rank != root]
-    return {share * parts + part for share in shares for part in range(parts)}
+        shards = [root * size + rank for root in roots for rank in range(size) if rank != root]
+    return {shard * parts + part for shard in shards for part in range(parts)}
 
 
 def _names(roots: Sequence[int]) -> str:
@@ -227,15 +227,15 @@ def _check_data(schedule: GroupSchedule, roots: Sequence[int]) -> Iterable[Viola
         if message.reduce and kind in (Kind.ALLGATHER, Kind.ALLTOALL):
             yield Violation(f"base message {number}", "wrong-reduce", f"adds, but {kind} sums nothing")
     for chunk in sorted(_chunks_of(schedule, roots)):
-        messages, share = carried.get(chunk, []), chunk // parts
+        messages, shard = carried.get(chunk, []), chunk // parts
         if kind is Kind.ALLTOALL:
-            yield from _check_spread(schedule, messages, {share // size: 0.0}, (share % size,))
+            yield from _check_spread(schedule, messages, {shard // size: 0.0}, (shard % size,))
         else:
-            yield from _check_chunk(schedule, messages, share)
+            yield from _check_chunk(schedule, messages, shard)
 
 
 def _check_chunk(schedule: GroupSchedule, messages: list[tuple[int, Message]], root: int) -> Iterable[Violation]:
-    """What is done with one chunk of a collective in which everyone wants, or sums, everything."""
+    """Violations in one chunk's messages, of a collective in which everyone wants, or sums, everything."""
     kind = schedule.kind
     sums = [(number, message) for number, message in messages if message.reduce]
     copies = [(number, message) for number, message in messages if not message.reduce]

@@ -3,7 +3,7 @@
 Chunks that only ever travel together (a *bundle*) have one fate, so one of each is looked at. Of sums it accepts those that
 are formed along a tree: of each chunk every rank but one sends what it has added up once, after all that it is sent has arrived. Then
 the one that does not send has the whole sum, as a rank whose sum goes astray would have had to send later than whoever it sent
-to. Copies spread from there: whoever sends one has had it before, and nobody gets two. A right schedule that sums in another way
+to. Copies spread from there: whoever sends one has had it before, and nobody gets two. A right schedule that sums otherwise
 is rejected (``not-a-tree``); `taccl_py.verify.schedule` may verify it where there is time.
 
 Nothing is taken from the code that makes schedules. Times are compared as in `taccl_py.verify.schedule`.
@@ -40,7 +40,7 @@ BoolArray = NDArray[np.bool_]
 
 
 def is_for_large(schedule: Schedule) -> bool:
-    """Whether a schedule is so large that it has to be verified here, and of a sort that can be."""
+    """True if a schedule is so large that it has to be verified here, and of a kind that can be."""
     if schedule.collective.kind not in KINDS or any(schedule.scratch):
         return False
     return sum(len(message.chunks) for message in schedule.messages) > LARGE
@@ -250,7 +250,7 @@ def _check_overlaps(schedule: Schedule, table: _Table) -> Iterator[Violation]:
     occupied_us = alpha_us[resource] + beta[resource] * table.size[message] * schedule.chunk_bytes / BYTES_PER_MB
     until_us = table.start_us[message] + occupied_us
     free_us = until_us - _slack_us(occupied_us, until_us)
-    # Whoever is first at a resource is not too early there, and in a legal order the one before ends last.
+    # The first message at a resource is not too early there, and in a legal order the one before ends last.
     early = (resource[1:] == resource[:-1]) & (table.start_us[message][1:] < free_us[:-1])
     yield from _named(message[1:][early], "overlap", "starts while its link or a port is busy with the message before")
 

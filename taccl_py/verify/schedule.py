@@ -284,7 +284,7 @@ class _ChunkPlaces:
 
 
 def _are_neighbours(places: list[Address | None]) -> bool:
-    """Whether the places follow each other in one buffer; a place that does not exist is the matter of other rules."""
+    """True if the places follow each other in one buffer; other rules report a place that does not exist."""
     known = [place for place in places if place is not None]
     if len(known) < len(places) or not known:
         return True
@@ -396,7 +396,7 @@ class _Contributions:
 
 
 def _check_sums(schedule: Schedule, usable: tuple[int, ...], report: _Violations) -> None:
-    """Combining: no contribution is counted twice, and those who want a sum end with every contribution in it."""
+    """Combining: no contribution is counted twice, and ranks that want a sum end with every contribution in it."""
     collective = schedule.collective
     sums = _Contributions(collective.num_ranks)
     for event in _events(schedule, usable):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from taccl_py.baselines.nccl_graph import read_graphs
-from taccl_py.baselines.nccl_job import gpu_of, has_amd_cpu, job_of
+from taccl_py.baselines.nccl_ranks import gpu_of, has_amd_cpu, nccl_ranks_of
 from taccl_py.baselines.nccl_tuner import (
     GpuGeneration,
     Graph,
@@ -26,8 +26,8 @@ H100 = NcclRanks(GpuGeneration.HOPPER, 8, 1, Graph(12, 30, 30), Graph(8, 40, 40)
 TWO_A100 = NcclRanks(GpuGeneration.AMPERE, 16, 2, Graph(8, 24, 24), amd_cpu=True)
 
 
-def line(job, kind, algorithm, protocol):
-    (found,) = [p for p in predictions(job, kind) if (p.algorithm, p.protocol) == (algorithm, protocol)]
+def line(nccl, kind, algorithm, protocol):
+    (found,) = [p for p in predictions(nccl, kind) if (p.algorithm, p.protocol) == (algorithm, protocol)]
     return found
 
 
@@ -73,11 +73,11 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_worked_out_by_hand(name):
-    job, rows = TABLES[name]
-    found = predictions(job, Kind.ALLREDUCE)
+    nccl, rows = TABLES[name]
+    found = predictions(nccl, Kind.ALLREDUCE)
     assert {(p.algorithm, p.protocol) for p in found} == {(algorithm, protocol) for algorithm, protocol, _, _ in rows}
     for algorithm, protocol, latency_us, bandwidth_gbps in rows:
-        one = line(job, Kind.ALLREDUCE, algorithm, protocol)
+        one = line(nccl, Kind.ALLREDUCE, algorithm, protocol)
         assert one.latency_us == pytest.approx(latency_us), (algorithm, protocol)
         assert one.bandwidth_gbps == pytest.approx(bandwidth_gbps, rel=1e-4), (algorithm, protocol)
 
@@ -144,10 +144,10 @@ def test_collectives_of_single_sends_have_no_choice():
 )
 def test_the_graph_of_shipped_machines(name, nodes, channels, intra_gbps, inter_gbps):
     topology = load_topology(name, nodes)
-    job = job_of(topology, gpu_of(topology), amd_cpu=has_amd_cpu(topology))
-    assert (job.graph.channels, job.graph.intra_gbps, job.graph.inter_gbps) == (channels, intra_gbps, inter_gbps)
-    assert (job.num_ranks, job.num_nodes) == (8 * nodes, nodes)
-    assert (job.nvls is not None) == (name == "ndv5")
+    nccl = nccl_ranks_of(topology, gpu_of(topology), amd_cpu=has_amd_cpu(topology))
+    assert (nccl.graph.channels, nccl.graph.intra_gbps, nccl.graph.inter_gbps) == (channels, intra_gbps, inter_gbps)
+    assert (nccl.num_ranks, nccl.num_nodes) == (8 * nodes, nodes)
+    assert (nccl.nvls is not None) == (name == "ndv5")
 
 
 def test_machines_of_unknown_gpus_have_no_tuner():
@@ -168,11 +168,11 @@ def test_a_dump_of_nccls_search_takes_the_place_of_the_estimate(tmp_path):
     (tmp_path / "dump.xml").write_text(DUMP)
     graphs = read_graphs(tmp_path / "dump.xml")
     assert (graphs.ring, graphs.tree, graphs.nvls) == (Graph(2, 24, 22, 1.5), Graph(4, 12, 11, 0.5), None)
-    job = replace(TWO_A100, graph=graphs.ring, tree=graphs.tree)
-    ring = line(job, Kind.ALLREDUCE, NcclAlgorithm.RING, Protocol.SIMPLE)
+    nccl = replace(TWO_A100, graph=graphs.ring, tree=graphs.tree)
+    ring = line(nccl, Kind.ALLREDUCE, NcclAlgorithm.RING, Protocol.SIMPLE)
     assert ring.bandwidth_gbps == pytest.approx(48 * 16 / 30)
     assert ring.latency_us == pytest.approx(8.4 + 28 * 6.0 + 2 * 17)
-    tree = line(job, Kind.ALLREDUCE, NcclAlgorithm.TREE, Protocol.SIMPLE)
+    tree = line(nccl, Kind.ALLREDUCE, NcclAlgorithm.TREE, Protocol.SIMPLE)
     assert tree.bandwidth_gbps == pytest.approx(0.92 * 48 / 2)
     assert tree.latency_us == pytest.approx(8.4 + 2 * (7 * 4.0 + 15))
 

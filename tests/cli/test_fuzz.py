@@ -151,7 +151,7 @@ def test_only_one_module_writes_files():
         "jsonio.py": "it is the one",
         "cli/streams.py": "the null device",
         "campaign/store.py": "a lock",
-        "measure/throttle.py": "memory that processes share, in a temporary folder",
+        "measure/shared_emulation.py": "memory that processes share, in a temporary folder",
         "solvers/cbc.py": "its input, in a temporary folder",
     }
     found = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from taccl_py.baselines.nccl_job import gpu_of
+from taccl_py.baselines.nccl_ranks import gpu_of
 from taccl_py.baselines.nccl_tuner import GpuGeneration
 from taccl_py.collective import Kind
 from taccl_py.discover.importer import import_machine

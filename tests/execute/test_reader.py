@@ -30,14 +30,14 @@ from tests.verify.msccl.files import (
 )
 def test_buffers_are_as_long_as_the_collective_says(file, kind, share, inputs, outputs, whole):
     plan = plan_of(file)
-    found = (plan.kind, plan.share_chunks, plan.input_chunks, plan.output_chunks, plan.chunks_per_size)
+    found = (plan.kind, plan.shard_chunks, plan.input_chunks, plan.output_chunks, plan.chunks_per_size)
     assert found == (kind, share, inputs, outputs, whole)
 
 
 def test_a_custom_collective_counts_the_longer_buffer():
     file = direct_gather(3)
     file.attributes.update(coll="custom", nchunksperloop=6)
-    assert plan_of(file, kind=Kind.GATHER).share_chunks == 2
+    assert plan_of(file, kind=Kind.GATHER).shard_chunks == 2
     with pytest.raises(InputError, match="--collective"):
         plan_of(file)
 

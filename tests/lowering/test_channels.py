@@ -5,7 +5,7 @@ from taccl_py.lowering.actions import RankWork
 from taccl_py.lowering.channels import ChannelRules, assign_channels
 from taccl_py.runtimes import EXECUTOR
 from tests.lowering import cases
-from tests.lowering.drafts import send, transfer
+from tests.lowering.blocks import send, transfer
 
 
 def channels(topology, transfers, *, instances=1, spread=(), actions=None):

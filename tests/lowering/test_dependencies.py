@@ -3,7 +3,7 @@ from taccl_py.lowering import dependencies
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.dependencies import find_dependencies
 from taccl_py.lowering.program import Op
-from tests.lowering.drafts import act, add, copy, draft, recv, send
+from tests.lowering.blocks import act, add, block, copy, recv, send
 
 GEOMETRY = BufferSizes(Collective(Kind.ALLREDUCE, 2, 50), 1, exact=False)
 
@@ -13,29 +13,29 @@ def waits(*ranks, aliased=False):
 
 
 def test_a_reader_waits_for_the_writer_and_the_next_writer_for_the_reader():
-    drafts = (
-        draft(recv(0, "s0", 0), recv(2, "s0", 2), recv_peer=1),
-        draft(send(1, "s0", 1), send(3, "s0", 3), send_peer=2),
+    blocks = (
+        block(recv(0, "s0", 0), recv(2, "s0", 2), recv_peer=1),
+        block(send(1, "s0", 1), send(3, "s0", 3), send_peer=2),
     )
-    assert waits(drafts) == {1: (0,), 2: (1,), 3: (2,)}
+    assert waits(blocks) == {1: (0,), 2: (1,), 3: (2,)}
 
 
 def test_what_is_in_order_anyway_is_not_waited_for():
-    drafts = (
-        draft(recv(0, "s0", 0), recv(1, "s1", 1), recv_peer=1),
-        draft(send(2, "s1", 2), send(3, "s0", 3), send_peer=2),
-        draft(copy(4, "s0-1", "o0-1")),
+    blocks = (
+        block(recv(0, "s0", 0), recv(1, "s1", 1), recv_peer=1),
+        block(send(2, "s1", 2), send(3, "s0", 3), send_peer=2),
+        block(copy(4, "s0-1", "o0-1")),
     )
-    assert waits(drafts) == {2: (1,), 4: (1,)}
+    assert waits(blocks) == {2: (1,), 4: (1,)}
 
 
 def test_a_step_waits_for_several_when_none_of_them_implies_another():
-    drafts = (
-        draft(recv(0, "s0", 0), recv_peer=1),
-        draft(recv(1, "s1", 1), recv_peer=2),
-        draft(send(2, "s0-1", 2), send_peer=3),
+    blocks = (
+        block(recv(0, "s0", 0), recv_peer=1),
+        block(recv(1, "s1", 1), recv_peer=2),
+        block(send(2, "s0-1", 2), send_peer=3),
     )
-    found = find_dependencies((drafts,), GEOMETRY, aliased=False)
+    found = find_dependencies((blocks,), GEOMETRY, aliased=False)
     assert found.waits == {2: (0, 1)}
     assert found.flagged == {0, 1}
 
@@ -43,8 +43,8 @@ def test_a_step_waits_for_several_when_none_of_them_implies_another():
 def there_and_back(count):
     """Rank 0 sends a cell, rank 1 sends it back; it returns to where it came from."""
     cells = "s0" if count == 1 else f"s0-{count - 1}"
-    here = (draft(send(0, cells, 0), send_peer=1), draft(recv(3, cells, 1, rank=0), recv_peer=1))
-    there = (draft(recv(1, cells, 0, rank=1), recv_peer=0), draft(send(2, cells, 1, rank=1), send_peer=0))
+    here = (block(send(0, cells, 0), send_peer=1), block(recv(3, cells, 1, rank=0), recv_peer=1))
+    there = (block(recv(1, cells, 0, rank=1), recv_peer=0), block(send(2, cells, 1, rank=1), send_peer=0))
     return here, there
 
 
@@ -59,10 +59,10 @@ def test_a_message_of_several_cells_is_sent_back_only_when_all_of_it_is_there():
 def test_a_message_of_several_cells_that_is_passed_on_piece_by_piece_tells_less():
     """The first piece can return before the last one has been read."""
     here, _ = there_and_back(3)
-    there = (draft(act(1, Op.RECV_COPY_SEND, "", "s0-2", rank=1, arrives=0, leaves=1), recv_peer=0, send_peer=0),)
+    there = (block(act(1, Op.RECV_COPY_SEND, "", "s0-2", rank=1, arrives=0, leaves=1), recv_peer=0, send_peer=0),)
     assert waits(here, there) == {3: (0,)}
     here, _ = there_and_back(1)
-    there = (draft(act(1, Op.RECV_COPY_SEND, "", "s0", rank=1, arrives=0, leaves=1), recv_peer=0, send_peer=0),)
+    there = (block(act(1, Op.RECV_COPY_SEND, "", "s0", rank=1, arrives=0, leaves=1), recv_peer=0, send_peer=0),)
     assert waits(here, there) == {}
 
 
@@ -72,25 +72,25 @@ def test_without_clocks_of_other_ranks_everything_is_waited_for(monkeypatch):
 
 
 def test_in_place_an_output_cell_must_not_be_written_before_the_input_is_read():
-    drafts = (draft(send(0, "i3", 0), send_peer=1), draft(recv(1, "o3", 1), recv_peer=1))
-    assert waits(drafts, aliased=True) == {1: (0,)}
-    assert waits(drafts) == {}
+    blocks = (block(send(0, "i3", 0), send_peer=1), block(recv(1, "o3", 1), recv_peer=1))
+    assert waits(blocks, aliased=True) == {1: (0,)}
+    assert waits(blocks) == {}
 
 
 def test_a_copy_onto_itself_in_place_disturbs_no_reader():
-    drafts = (draft(send(0, "i3", 0), send_peer=1), draft(copy(1, "i3", "o3")), draft(send(2, "o3", 2), send_peer=2))
-    assert waits(drafts, aliased=True) == {2: (1,)}
+    blocks = (block(send(0, "i3", 0), send_peer=1), block(copy(1, "i3", "o3")), block(send(2, "o3", 2), send_peer=2))
+    assert waits(blocks, aliased=True) == {2: (1,)}
 
 
 def test_waiting_for_a_send_is_told():
-    drafts = (draft(send(0, "s0", 0), send_peer=1), draft(recv(1, "s0", 1), recv_peer=1))
-    assert find_dependencies((drafts,), GEOMETRY, aliased=False).frees_source
-    drafts = (draft(recv(0, "s0", 0), recv_peer=1), draft(send(1, "s0", 1), send_peer=1))
-    assert not find_dependencies((drafts,), GEOMETRY, aliased=False).frees_source
+    blocks = (block(send(0, "s0", 0), send_peer=1), block(recv(1, "s0", 1), recv_peer=1))
+    assert find_dependencies((blocks,), GEOMETRY, aliased=False).frees_source
+    blocks = (block(recv(0, "s0", 0), recv_peer=1), block(send(1, "s0", 1), send_peer=1))
+    assert not find_dependencies((blocks,), GEOMETRY, aliased=False).frees_source
 
 
 def flagged(*actions):
-    return find_dependencies(((draft(*actions),),), GEOMETRY, aliased=False).flagged
+    return find_dependencies(((block(*actions),),), GEOMETRY, aliased=False).flagged
 
 
 def test_reductions_of_different_length_are_not_merged():
@@ -106,34 +106,34 @@ def test_no_more_than_fifteen_reductions_are_merged():
 
 
 def test_a_chain_of_sums_waits_for_all_its_sources_first_where_waits_are_gathered():
-    drafts = (
-        draft(recv(0, "s0", 0), recv_peer=1),
-        draft(recv(1, "s1", 1), recv_peer=2),
-        draft(add(2, "s0", "o0"), add(3, "s1", "o0")),
-        draft(send(4, "o0", 2), send_peer=3),
+    blocks = (
+        block(recv(0, "s0", 0), recv_peer=1),
+        block(recv(1, "s1", 1), recv_peer=2),
+        block(add(2, "s0", "o0"), add(3, "s1", "o0")),
+        block(send(4, "o0", 2), send_peer=3),
     )
-    plain = find_dependencies((drafts,), GEOMETRY, aliased=False)
+    plain = find_dependencies((blocks,), GEOMETRY, aliased=False)
     assert plain.waits == {2: (0,), 3: (1,), 4: (3,)}
-    gathered = find_dependencies((drafts,), GEOMETRY, aliased=False, gather=True)
+    gathered = find_dependencies((blocks,), GEOMETRY, aliased=False, gather=True)
     assert gathered.waits == {2: (0, 1), 4: (3,)}
     assert gathered.flagged == {0, 1, 3}
 
 
 def test_who_waits_for_a_sum_inside_a_chain_waits_for_its_end():
     """The arrival of 4 overwrites what the first sum reads."""
-    drafts = (
-        draft(recv(0, "s0", 0), recv(4, "s0", 2), recv_peer=1),
-        draft(recv(1, "s1", 1), recv_peer=2),
-        draft(add(2, "s0", "o0"), add(3, "s1", "o0")),
+    blocks = (
+        block(recv(0, "s0", 0), recv(4, "s0", 2), recv_peer=1),
+        block(recv(1, "s1", 1), recv_peer=2),
+        block(add(2, "s0", "o0"), add(3, "s1", "o0")),
     )
-    assert find_dependencies((drafts,), GEOMETRY, aliased=False).waits == {2: (0,), 3: (1,), 4: (2,)}
-    assert find_dependencies((drafts,), GEOMETRY, aliased=False, gather=True).waits == {2: (0, 1), 4: (3,)}
+    assert find_dependencies((blocks,), GEOMETRY, aliased=False).waits == {2: (0,), 3: (1,), 4: (2,)}
+    assert find_dependencies((blocks,), GEOMETRY, aliased=False, gather=True).waits == {2: (0, 1), 4: (3,)}
 
 
 def test_sums_into_other_cells_are_no_chain():
-    drafts = (
-        draft(recv(0, "s0", 0), recv_peer=1),
-        draft(recv(1, "s1", 1), recv_peer=2),
-        draft(add(2, "s0", "o0"), add(3, "s1", "o1")),
+    blocks = (
+        block(recv(0, "s0", 0), recv_peer=1),
+        block(recv(1, "s1", 1), recv_peer=2),
+        block(add(2, "s0", "o0"), add(3, "s1", "o1")),
     )
-    assert find_dependencies((drafts,), GEOMETRY, aliased=False, gather=True).waits == {2: (0,), 3: (1,)}
+    assert find_dependencies((blocks,), GEOMETRY, aliased=False, gather=True).waits == {2: (0,), 3: (1,)}

@@ -1,6 +1,6 @@
 from taccl_py.lowering.actions import NONE, RankWork
 from taccl_py.lowering.flow import trace_flow
-from tests.lowering.drafts import add, copy, recv, send, transfer
+from tests.lowering.blocks import add, copy, recv, send, transfer
 
 USER_END_US = 99.0
 

@@ -7,7 +7,7 @@ from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.memory import CellHistory
 from taccl_py.lowering.program import Op
-from tests.lowering.drafts import copy, recv, send
+from tests.lowering.blocks import copy, recv, send
 
 PER_RANK = 4
 

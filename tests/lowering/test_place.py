@@ -6,10 +6,10 @@ from taccl_py.collective import Buffer, Collective, Kind
 from taccl_py.errors import InputError
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.survey import PlacementRules
 from tests.lowering import cases
 
 APART = PlacementRules(aliased=False, identical=False, fused=True)

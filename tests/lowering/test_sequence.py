@@ -7,7 +7,7 @@ from taccl_py.lowering.actions import RankWork
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.memory import CellHistory
 from taccl_py.lowering.sequence import sequence_actions
-from tests.lowering.drafts import recv, send, transfer
+from tests.lowering.blocks import recv, send, transfer
 
 
 def sequenced(actions, transfers):

@@ -6,9 +6,9 @@ from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, RankWork
 from taccl_py.lowering.flow import trace_flow
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.threadblocks import Joint, ThreadblockRules, draft_threadblocks
+from taccl_py.lowering.threadblocks import Joint, ThreadblockRules, make_threadblocks
 from taccl_py.runtimes import EXECUTOR, RCCL
-from tests.lowering.drafts import act, add, copy, recv, send, transfer
+from tests.lowering.blocks import act, add, copy, recv, send, transfer
 
 RULES = ThreadblockRules(EXECUTOR, 100, {}, 1, frozenset())
 
@@ -16,11 +16,11 @@ RULES = ThreadblockRules(EXECUTOR, 100, {}, 1, frozenset())
 def drafts_of(actions, transfers, rules=RULES, channels=None):
     work = RankWork(tuple(actions), tuple(transfers))
     flow = trace_flow(work, makespan_us=100.0)
-    return draft_threadblocks(work, flow, tuple(channels or [0] * len(transfers)), 1, rules)[0]
+    return make_threadblocks(work, flow, tuple(channels or [0] * len(transfers)), 1, rules)[0]
 
 
-def shape(drafts):
-    return [(d.recv_peer, d.send_peer, d.channel, [a.op for a in d.actions]) for d in drafts]
+def shape(blocks):
+    return [(d.recv_peer, d.send_peer, d.channel, [a.op for a in d.actions]) for d in blocks]
 
 
 def relay(send_us=3.0):
@@ -101,9 +101,9 @@ def test_the_order_of_sends_on_a_connection_is_kept():
         send(2, "s0", 2, ready_us=3.0, busy_us=1.0),
     ]
     transfers = [transfer(1, 0), transfer(0, 2, link=1), transfer(0, 2, link=1)]
-    for draft in drafts_of(actions, transfers):
-        assert [a.leaves for a in draft.actions if a.leaves != NONE] in ([], [1, 2])
-        assert Op.RECV_COPY_SEND not in [a.op for a in draft.actions]
+    for block in drafts_of(actions, transfers):
+        assert [a.leaves for a in block.actions if a.leaves != NONE] in ([], [1, 2])
+        assert Op.RECV_COPY_SEND not in [a.op for a in block.actions]
 
 
 def test_local_work_on_the_same_cells_stays_in_one_threadblock():
@@ -149,8 +149,8 @@ def test_threadblocks_are_joined_down_to_what_is_possible():
 
 def test_joined_threadblocks_keep_the_order_of_time_and_the_limit_of_steps():
     actions, transfers = exchange()
-    for draft in drafts_of(actions, transfers, replace(RULES, max_threadblocks=3)):
-        assert [a.order for a in draft.actions] == sorted(a.order for a in draft.actions)
+    for block in drafts_of(actions, transfers, replace(RULES, max_threadblocks=3)):
+        assert [a.order for a in block.actions] == sorted(a.order for a in block.actions)
     short = replace(RULES, max_threadblocks=3, runtime=replace(EXECUTOR, max_steps=1))
     with pytest.raises(LoweringError):
         drafts_of(actions, transfers, short)

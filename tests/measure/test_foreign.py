@@ -252,7 +252,7 @@ def test_nvbandwidth_is_read_as_json_too():
 
 
 def test_nvbandwidth_both_ways_at_once_is_refused():
-    with pytest.raises(InputError, match="no matrix of copies from GPU to GPU one way"):
+    with pytest.raises(InputError, match="no matrix of copies from GPU to GPU in one direction"):
         read_any(nvbandwidth("<->"), "n")
     both = nvbandwidth("<->") + nvbandwidth("->")
     assert len(read_any(both, "n")) == 2

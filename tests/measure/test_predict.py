@@ -7,7 +7,6 @@ import pytest
 from tests.execute.processes import ROOT, run_processes
 from tests.measure.launching import LAUNCHERS
 
-
 # A profile through gloo takes minutes with more.
 RANKS = {"mpi": 4, "torch": 2}
 

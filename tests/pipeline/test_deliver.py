@@ -353,8 +353,8 @@ def symmetric():
 def test_a_large_symmetric_schedule_is_lowered_rank_by_rank(monkeypatch):
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
-    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
-    monkeypatch.setattr(deliver, "_MOST_MOVES", 0)
+    monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
+    monkeypatch.setattr(deliver, "_MOST_CHUNKS", 0)
     monkeypatch.setattr(deliver, "Lowering", lambda *_: pytest.fail("all ranks at once"))
     lowered = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     assert lowered.verdict.violations == ()
@@ -366,7 +366,7 @@ def test_what_images_would_tear_apart_is_lowered_all_at_once_unless_it_is_very_l
     """Chunks of several nodes lie together at most ranks, and not at those where these are the last and the first nodes."""
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
-    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
+    monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_lower_by_ranks", lambda *_: pytest.fail("rank by rank"))
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
@@ -384,8 +384,8 @@ def test_ranks_that_do_not_fit_together_are_lowered_all_at_once(monkeypatch, pro
 
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
-    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
-    monkeypatch.setattr(deliver, "_MOST_MOVES", 0)
+    monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
+    monkeypatch.setattr(deliver, "_MOST_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_lower_by_ranks", refuse)
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text
 
@@ -394,7 +394,7 @@ def test_what_takes_longer_rank_by_rank_is_lowered_all_at_once(monkeypatch):
     schedule = symmetric()
     whole = lower_and_verify(schedule, LoweringOptions(EXECUTOR))
     slow = replace(whole, replay=replace(whole.replay, makespan_us=schedule.makespan_us * 1.01), text="slow")
-    monkeypatch.setattr(deliver, "_MANY_MOVES", 0)
-    monkeypatch.setattr(deliver, "_MOST_MOVES", 0)
+    monkeypatch.setattr(deliver, "_MANY_CHUNKS", 0)
+    monkeypatch.setattr(deliver, "_MOST_CHUNKS", 0)
     monkeypatch.setattr(deliver, "_lower_by_ranks", lambda *_: slow)
     assert lower_and_verify(schedule, LoweringOptions(EXECUTOR)).text == whole.text

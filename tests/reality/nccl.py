@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from taccl_py.baselines.nccl_fit import NcclObservation, fit_scales, fit_shared, shared_profile
-from taccl_py.baselines.nccl_job import generation_of, job_of
+from taccl_py.baselines.nccl_ranks import generation_of, nccl_ranks_of
 from taccl_py.baselines.nccl_time import NcclMachine, NcclTimes, nccl_machine, runs_of
 from taccl_py.baselines.nccl_tuner import choose
 from taccl_py.collective import Kind, busbw_factor
@@ -106,7 +106,9 @@ def tuner_error(one: NcclObservation) -> float | None:
     """Error of the time that NCCL's tuner expects of what it chooses; None where it has no model."""
     topology = one.machine.topology
     gpu = generation_of(topology.gpu)
-    choice = choose(job_of(topology, gpu, amd_cpu=topology.gpu == "a100"), one.kind, one.size_bytes) if gpu else None
+    choice = (
+        choose(nccl_ranks_of(topology, gpu, amd_cpu=topology.gpu == "a100"), one.kind, one.size_bytes) if gpu else None
+    )
     return None if choice is None else math.log(choice.time_us / one.time_us)
 
 

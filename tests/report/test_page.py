@@ -7,10 +7,10 @@ import pytest
 
 from taccl_py.collective import Kind
 from taccl_py.report.figures import sweep_figure, timeline_figure, topology_figure
-from taccl_py.report.images import draw
 from taccl_py.report.items import size_sweeps
 from taccl_py.report.markdown import report_markdown
 from taccl_py.report.page import report_page
+from taccl_py.report.picture import draw
 from taccl_py.units import SizeRange
 from tests.report.results import SIZES, item
 

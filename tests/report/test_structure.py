@@ -65,7 +65,7 @@ def test_a_tree_has_depth_and_fan():
 def test_ranks_that_exchange_sums_are_no_tree():
     (sums,) = find_phases(program_of(recursive_doubling(4)))
     assert (sums.shape, sums.brief) == ("exchange", "exchanges in 2 hops")
-    assert str(sums) == "sums are exchanged both ways, in 2 hops"
+    assert str(sums) == "sums are exchanged in both directions, in 2 hops"
 
 
 def test_a_chain_with_one_root_is_no_ring():

@@ -13,7 +13,7 @@ NSDI 2023) and after what its release (microsoft/taccl 426bd1e) was observed to 
     method       all of it, for every sketch, seed and number of chunks and instances
 
 Where the release is wrong or fails it is repaired here, in its favour: chunks sent together start together (there the
-equation is dead), AllReduce moves a share of each rank (there one rank's share stands for all), relays that a sketch demands
+equation is dead), AllReduce moves a shard of each rank (there one rank's shard stands for all), relays that a sketch demands
 may lie off the shortest path (there such sketches have no answer), sums wait for nobody but their parts, and costs are not
 truncated to whole numbers. Each size is solved with the costs of that size.
 """

@@ -19,7 +19,7 @@ from taccl_py.solvers.limits import Limits
 
 _MOST_TOGETHER = 6
 _UNITS_PER_SMALLEST_COST = 1000
-# What goes together is not searched for a gain of less than this.
+# Least gain for which chunks to send together are searched.
 _WORTH_IT = 1e-3
 
 
@@ -86,7 +86,7 @@ def _without_alphas_us(plan: OrderedRouting) -> float:
 
 
 def _may_join(plan: OrderedRouting, before: int, h: int) -> bool:
-    """Whether TACCL considers sending two neighbours of a link between nodes together."""
+    """True if TACCL considers sending two neighbours of a link between nodes together."""
     source = plan.view.collective.source
     return not plan.sums or source[plan.hops[before].chunk] == source[plan.hops[h].chunk]
 
@@ -113,13 +113,13 @@ def _timed(plan: OrderedRouting, joined: frozenset[int]) -> HopTimes | None:
         for before, h in pairwise(hops):
             if group[h] != group[before]:
                 waits[group[h]].add(group[before])
-    start_us = _longest_ways(waits, cost_us)
+    start_us = _longest_paths(waits, cost_us)
     if start_us is None:
         return None
     return HopTimes(plan, tuple(start_us[g] for g in group), tuple(start_us[g] + cost_us[g] for g in group))
 
 
-def _longest_ways(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict[int, float] | None:
+def _longest_paths(waits: dict[int, set[int]], cost_us: dict[int, float]) -> dict[int, float] | None:
     """When each message starts if it waits for the end of others, or None if there is a cycle."""
     users: dict[int, list[int]] = defaultdict(list)
     for g, before in waits.items():

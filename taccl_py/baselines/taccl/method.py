@@ -23,7 +23,7 @@ from taccl_py.solvers.limits import Limits
 from taccl_py.topology.model import Topology
 from taccl_py.units import BYTES_PER_MB, format_count
 
-# What its command line makes runnable files of.
+# Collectives of which its command line makes runnable files.
 KINDS = (Kind.ALLGATHER, Kind.ALLTOALL, Kind.ALLREDUCE)
 # A sender waits for no slot of a connection: of the protocols that a file's user may name, the one with the most.
 _SLOTS = max(LEGACY.fifo_slots.values())

@@ -4,7 +4,7 @@ A greedy rule places one hop after the other. Which rule is not the user's choic
 
 * with switches: the hop with the longest path still to go; the order is that of stage 1's times, the rule breaks ties;
 * between nodes without switches: the hop that is ready first, of these the own node's, of these the longest path to go;
-* in one node without switches: from the end, the hop with the least way to go last;
+* in one node without switches: from the end, the hop with the shortest path to go last;
 * sums: the hop behind which most is still to be added, wherever it is.
 """
 
@@ -26,7 +26,7 @@ class OrderingRule(Enum):
 
     LONGEST_WAY = "longest path first"
     SOONEST = "soonest ready first"
-    FROM_THE_END = "least way last"
+    FROM_THE_END = "shortest path last"
     SUMS = "longest path of sums first"
 
 
@@ -50,7 +50,7 @@ class OrderedRouting:
     after
         Hops (positions) that bring what a hop sends, [hop].
     sums
-        Whether receivers add; then only parts of one rank's share go together.
+        Whether receivers add; then only parts of one rank's shard go together.
     """
 
     view: TacclView
@@ -73,11 +73,11 @@ def order_hops(
     rule
         How to choose.
     """
-    ways = _HopDistances.of(view, hops, after)
+    distances = _HopDistances.of(view, hops, after)
     picked = (
-        _backwards(view, hops, after, ways)
+        _backwards(view, hops, after, distances)
         if rule is OrderingRule.FROM_THE_END
-        else _forwards(view, hops, after, ways, rule)
+        else _forwards(view, hops, after, distances, rule)
     )
     if rule is OrderingRule.LONGEST_WAY:
         place = {hop: position for position, hop in enumerate(picked)}
@@ -104,10 +104,10 @@ def order_sums(gather: TacclView, hops: Sequence[RoutedChunk]) -> OrderedRouting
     Raises
     ------
     Infeasible
-        If a link that is used has no way back.
+        If a link that is used has no link back.
     """
     view = gather.backwards()
-    turned = tuple(replace(hop, link=gather.way_back(hop.chunk, hop.link)) for hop in hops)
+    turned = tuple(replace(hop, link=gather.reverse_link(hop.chunk, hop.link)) for hop in hops)
     links = view.topology.links
     into: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, hop in enumerate(turned):
@@ -163,7 +163,7 @@ def _forwards(
     view: TacclView,
     hops: Sequence[RoutedChunk],
     after: Sequence[Sequence[int]],
-    ways: _HopDistances,
+    distances: _HopDistances,
     rule: OrderingRule,
 ) -> list[int]:
     """List scheduling: of the hops whose chunks have come, always the one that the rule likes best."""
@@ -175,7 +175,7 @@ def _forwards(
 
     def entry(i: int) -> tuple[tuple[float, ...], int]:
         ready_us = _ready_us(view, hops[i], after[i], free_us, end_us)
-        return _preference(view, hops[i], ways, i, ready_us, rule), i
+        return _preference(view, hops[i], distances, i, ready_us, rule), i
 
     queue = [entry(i) for i, before in enumerate(waiting) if not before]
     heapq.heapify(queue)
@@ -214,32 +214,32 @@ def _ready_us(
 
 
 def _preference(
-    view: TacclView, hop: RoutedChunk, ways: _HopDistances, index: int, ready_us: float, rule: OrderingRule
+    view: TacclView, hop: RoutedChunk, distances: _HopDistances, index: int, ready_us: float, rule: OrderingRule
 ) -> tuple[float, ...]:
     """Sort key, the smallest first; what comes after times only makes the choice definite."""
     topology = view.topology
     src, dst = topology.links[hop.link].src, topology.links[hop.link].dst
     local = topology.local_rank
     rest = ((src - dst) % topology.num_ranks, local[dst], local[src], topology.node_of[dst], hop.chunk, hop.link)
-    longest_us = round(ways.longest_us[index], 9)
+    longest_us = round(distances.longest_us[index], 9)
     ready_us = round(ready_us, 9)
     if rule is OrderingRule.SOONEST:
         home = topology.node_of[view.collective.source[hop.chunk]]
         return (ready_us, home != topology.node_of[src], -longest_us, *rest)
     if rule is OrderingRule.SUMS:
-        return (-round(ways.total_us[index], 9), ready_us, *rest)
+        return (-round(distances.total_us[index], 9), ready_us, *rest)
     return (-longest_us, ready_us, *rest)
 
 
 def _backwards(
-    view: TacclView, hops: Sequence[RoutedChunk], after: Sequence[Sequence[int]], ways: _HopDistances
+    view: TacclView, hops: Sequence[RoutedChunk], after: Sequence[Sequence[int]], distances: _HopDistances
 ) -> list[int]:
-    """From the last hop to the first: what has the least way to go is last, of equals what has come the farthest."""
+    """From the last hop to the first: the shortest path to go is last, of equals what has come the farthest."""
     users = [set(waiting) for waiting in _users(after)]
     open_hops = {i for i, waiting in enumerate(users) if not waiting}
     picked = []
     while open_hops:
-        last = min(open_hops, key=lambda i: _last_first(view, hops[i], ways, i))
+        last = min(open_hops, key=lambda i: _last_first(view, hops[i], distances, i))
         open_hops.remove(last)
         picked.append(last)
         for j in after[last]:
@@ -249,6 +249,12 @@ def _backwards(
     return picked[::-1]
 
 
-def _last_first(view: TacclView, hop: RoutedChunk, ways: _HopDistances, index: int) -> tuple[float, ...]:
+def _last_first(view: TacclView, hop: RoutedChunk, distances: _HopDistances, index: int) -> tuple[float, ...]:
     link = view.topology.links[hop.link]
-    return (round(ways.longest_us[index], 9), -round(ways.travelled_us[index], 9), link.src, link.dst, hop.chunk)
+    return (
+        round(distances.longest_us[index], 9),
+        -round(distances.travelled_us[index], 9),
+        link.src,
+        link.dst,
+        hop.chunk,
+    )

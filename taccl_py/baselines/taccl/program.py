@@ -305,7 +305,7 @@ def _wait_for(action: _Action, found: list[_Action]) -> None:
 
 
 def _gpu(rank: int, blocks: list[_TacclBlock], collective: Collective, scratch: int, instances: int) -> Gpu:
-    """Number the steps; who waits for several does so in nops before."""
+    """Number the steps; a step that waits for several does so in nops before."""
     for block in blocks:
         index = 0
         for action in block.actions:

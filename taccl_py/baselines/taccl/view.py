@@ -4,7 +4,7 @@
   such a link is that of the NIC times the number of declared links that leave it for one other node.
 * Inside a node a link costs what one message takes on it. Its ports take turns only if the sketch has switches, and between
   nodes only where there are more than two.
-* A chunk for one rank stays on ranks that lie on a way of the fewest links.
+* A chunk for one rank stays on ranks that lie on a path of the fewest links.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TacclView:
 
     @property
     def collective(self) -> Collective:
-        """What must move."""
+        """Collective to synthesize."""
         return self.problem.collective
 
     def resources(self, link: int) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class TacclView:
         return self.alpha_us[link] + chunks * self.chunk_us[link]
 
     def is_remote(self, link: int) -> bool:
-        """Whether a link joins two nodes."""
+        """True if a link joins two nodes."""
         ends = self.topology.links[link]
         return self.topology.node_of[ends.src] != self.topology.node_of[ends.dst]
 
@@ -79,7 +79,7 @@ class TacclView:
             If the sketch contradicts the machine, or leaves some chunk no path.
         """
         problem = Problem.build(topology, collective, sketch, chunk_bytes)
-        allowed = problem.permitted & _on_shortest_ways(problem)
+        allowed = problem.permitted & _on_shortest_paths(problem)
         allowed.setflags(write=False)
         megabytes = chunk_bytes / BYTES_PER_MB
         costs = [_link_cost(topology, link, megabytes) for link in range(len(topology.links))]
@@ -95,7 +95,7 @@ class TacclView:
         return replace(view, chunk_us=chunk_us, ports=tuple(_ports(view, link) for link in range(len(costs))))
 
     def backwards(self) -> TacclView:
-        """Return what is seen when everything goes the other way: every link costs what the one back costs, with its own ports."""
+        """View with every link reversed: each link costs what the one back costs, with its own ports."""
         topology = self.topology
         other = [self._opposite(link) for link in range(len(topology.links))]
         return replace(
@@ -105,20 +105,20 @@ class TacclView:
             ports=tuple(topology.links[i].ports if self.ports[link] else () for i, link in enumerate(other)),
         )
 
-    def way_back(self, chunk: int, link: int) -> int:
+    def reverse_link(self, chunk: int, link: int) -> int:
         """Return the link back, in the same lane.
 
         Raises
         ------
         Infeasible
-            If there is none, so that this chunk's sum cannot come this way.
+            If there is none, so that this chunk's sum cannot come over it.
         """
         back = self._opposite(link)
         ends = self.topology.links[link]
         if self.topology.links[back].src != ends.dst:
             raise Infeasible(
                 f"TACCL's sums take the links of its AllGather backwards, but {self.topology.name} has no link from rank "
-                f"{ends.dst} to rank {ends.src}; name a machine whose links go both ways",
+                f"{ends.dst} to rank {ends.src}; name a machine whose links go in both directions",
                 chunk=chunk,
                 source=ends.dst,
                 rank=ends.src,
@@ -149,7 +149,7 @@ def _link_cost(topology: Topology, link: int, megabytes: float) -> _ViewCost:
 
 
 def _nic_shares(view: TacclView, megabytes: float) -> dict[int, float]:
-    """What a chunk costs on every declared link between nodes; TACCL's profiles have been split when they were read."""
+    """Cost of a chunk on every declared link between nodes; TACCL's profiles have been split when they were read."""
     topology = view.topology
     if topology.chunk_costs:
         return {}
@@ -180,8 +180,8 @@ def _ports(view: TacclView, link: int) -> tuple[int, ...]:
     return view.topology.links[link].ports if takes_turns else ()
 
 
-def _on_shortest_ways(problem: Problem) -> NDArray[np.bool_]:
-    """Links between ranks that lie on some way of the fewest permitted links, [chunk, link]; all where many want a chunk."""
+def _on_shortest_paths(problem: Problem) -> NDArray[np.bool_]:
+    """Links between ranks that lie on some path of the fewest permitted links, [chunk, link]; all where many want a chunk."""
     reach = RestrictionArrays.of(problem.topology, problem.collective)
     hops, onward = reach.hops_from_source(problem.permitted), reach.hops_to_wanted(problem.permitted)
     fewest = np.where(reach.wanted, hops, 0).max(axis=1)[:, None]

@@ -4,7 +4,7 @@
 
     make_tasks       messages -> puts into the receiver's memory, arrivals, local copies and reductions
     share_out        tasks -> threadblocks
-    find_signals     who tells whom what, so that nothing is read too early or overwritten too early
+    find_signals     signals between threadblocks, so that nothing is read or overwritten too early
     emit_plan        operations, channels, remote buffers, JSON
 
 What switches multicast and add up is written down instead (`switch_gpus`, and over several nodes `rails_gpus`).

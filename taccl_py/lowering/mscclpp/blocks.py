@@ -1,4 +1,4 @@
-"""Which threadblock does what: one for every peer that a rank puts to, and one, the hub, for what several of them need.
+"""Threadblocks of tasks: one for every peer that a rank puts to, and one, the hub, for what several of them need.
 
 A reduction or copy belongs to the threadblock that puts its result away, if only one does. All else that is local, and waiting
 for the network, is done by the hub, so that threadblocks of a GPU need few semaphores. A threadblock with more to do than the
@@ -19,7 +19,7 @@ HUB = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Post:
-    """What a threadblock is there for: the peer that it puts to (or `HUB`), of which instance, and which part of that."""
+    """Role of a threadblock: the peer that it puts to (or `HUB`), of which instance, and which part of that."""
 
     rank: int
     peer: int
@@ -45,13 +45,13 @@ def share_out(stream: TaskStream, parts: Mapping[Post, int]) -> tuple[Post, ...]
     posts = _whole_posts(stream)
     totals: dict[Post, int] = {}
     for post, task in zip(posts, stream.tasks, strict=True):
-        if task.deed is not TaskKind.ARRIVE:
+        if task.kind is not TaskKind.ARRIVE:
             totals[post] = totals.get(post, 0) + 1
     seen: dict[Post, int] = {}
     found = []
     for post, task in zip(posts, stream.tasks, strict=True):
         number = parts.get(post, 1)
-        if task.deed is TaskKind.ARRIVE:
+        if task.kind is TaskKind.ARRIVE:
             # All that one sender's proxy brings is awaited by one threadblock.
             part = task.peer % number
         else:
@@ -66,11 +66,11 @@ def _whole_posts(stream: TaskStream) -> list[Post]:
     posts: list[Post] = [Post(task.rank, task.peer, task.instance) for task in stream.tasks]
     for number in reversed(range(len(stream.tasks))):
         task = stream.tasks[number]
-        if task.deed is TaskKind.PUT:
+        if task.kind is TaskKind.PUT:
             continue
         hub = Post(task.rank, HUB, task.instance)
         wanted = {posts[reader] for reader in readers[number]}
-        posts[number] = wanted.pop() if len(wanted) == 1 and task.deed is not TaskKind.ARRIVE else hub
+        posts[number] = wanted.pop() if len(wanted) == 1 and task.kind is not TaskKind.ARRIVE else hub
     return posts
 
 
@@ -93,9 +93,9 @@ def _readers(stream: TaskStream) -> list[list[int]]:
         task = stream.tasks[item]
         for cells in task.reads:
             read(task.rank, cells, item)
-        if task.writes is None or task.deed is TaskKind.PUT:
+        if task.writes is None or task.kind is TaskKind.PUT:
             continue
-        if task.deed is TaskKind.REDUCE:
+        if task.kind is TaskKind.REDUCE:
             read(task.rank, task.writes, item)
         for cell in cells_of(task.rank, task.writes):
             writer[cell] = item

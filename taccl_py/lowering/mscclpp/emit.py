@@ -1,8 +1,8 @@
 """Tasks and signals -> threadblocks of operations.
 
-A threadblock begins with the handshake: it tells those who put to its rank that the call has begun here, and waits for the
-same word of those to whom it puts. Then come its tasks, each with what must be heard before it and what is told after it, and at
-the end the waits for what nobody needed before. All threads of a block meet (``nop``) between operations on the same cells,
+A threadblock begins with the handshake: it signals those who put to its rank that the call has begun here, and waits for the
+same signal of those to whom it puts. Then come its tasks, each with the waits before it and the signals after it, and at the end
+the waits for what no task needed. The threads of a block are synchronized (``nop``) between operations on the same cells,
 before a signal and after a wait. What a proxy has to finish is flushed by an operation of its own: the runtime's put with signal
 and flush (``pwsf``) passes the address of its offsets where the offset of the source belongs (execution_kernel.hpp of
 microsoft/mscclpp, 329c79a to 00668b4).
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from taccl_py.lowering.cells import CellRange
 from taccl_py.lowering.mscclpp.blocks import Post
-from taccl_py.lowering.mscclpp.signals import Signals, Word
+from taccl_py.lowering.mscclpp.signals import BlockSignal, Signals
 from taccl_py.lowering.mscclpp.tasks import BlockTask, TaskKind, TaskStream, touch
 from taccl_py.lowering.mscclpp.wiring import Wiring
 from taccl_py.lowering.plan import MEMORY, PORT, Operation, PlanBlock, RemoteBuffer
@@ -26,7 +26,7 @@ _NOP = Operation("nop")
 
 @dataclass(frozen=True, slots=True)
 class _CellAccess:
-    """Cells of a rank that an operation since the last meeting of the threads has read or written."""
+    """Cells of a rank that an operation since the last synchronization of the threads has read or written."""
 
     rank: int
     cells: CellRange
@@ -42,11 +42,11 @@ class _EmittedBlock:
     remotes: dict[str, tuple[int, ...]]
     operations: list[Operation] = field(default_factory=list)
     pending: list[_CellAccess] = field(default_factory=list)
-    heard: dict[Post, int] = field(default_factory=dict)
-    has_waited: bool = False  # since the last meeting of the threads
+    awaited: dict[Post, int] = field(default_factory=dict)
+    has_waited: bool = False  # since the last synchronization of the threads
 
-    def meet(self) -> None:
-        """Let all threads come to this point."""
+    def sync_threads(self) -> None:
+        """Synchronize all threads of the block."""
         self.operations.append(_NOP)
         self.pending.clear()
         self.has_waited = False
@@ -62,7 +62,7 @@ def emit_blocks(
     rank
         Whose.
     stream, posts, signals, wiring
-        What is done, by whom, what they tell each other, and how.
+        Tasks, the threadblock of each, the signals between these, and the channels and semaphores that carry them.
     """
     return tuple(_Emitter(stream, posts, signals, wiring).block(post) for post in wiring.posts[rank])
 
@@ -77,21 +77,21 @@ class _Emitter:
     def block(self, post: Post) -> PlanBlock:
         numbers = [number for number, one in enumerate(self._posts) if one == post]
         block = _EmittedBlock(post, self._wiring.channels(post), self._remotes(post, numbers))
-        self._greet(block)
+        self._begin(block)
         for number in numbers:
-            self._hear(block, self._signals.before.get(number, ()))
+            self._wait_for(block, self._signals.before.get(number, ()))
             self._do(block, number)
-            self._tell(block, number)
-        self._hear(block, self._signals.last.get(post, ()))
+            self._signal(block, number)
+        self._wait_for(block, self._signals.last.get(post, ()))
         if block.has_waited:
-            block.meet()
+            block.sync_threads()
         return PlanBlock(tuple(block.operations), block.channels, block.remotes)
 
     def _remotes(self, post: Post, numbers: Iterable[int]) -> dict[str, tuple[int, ...]]:
         found: dict[str, set[int]] = {}
         for number in numbers:
             task = self._stream.tasks[number]
-            if task.deed is TaskKind.PUT:
+            if task.kind is TaskKind.PUT:
                 remote = self._remote(task)
                 found.setdefault(remote.channel_type, set()).add(self._wiring.remotes[post.rank].index(remote))
         return {kind: tuple(sorted(numbers)) for kind, numbers in sorted(found.items())}
@@ -101,48 +101,48 @@ class _Emitter:
             raise ValueError("a put names no cells")
         return RemoteBuffer(task.peer, task.writes.buffer, PORT if task.remote else MEMORY)
 
-    def _greet(self, block: _EmittedBlock) -> None:
-        """Exchange the word that the call has begun."""
+    def _begin(self, block: _EmittedBlock) -> None:
+        """Exchange the signals that the call has begun."""
         post = block.post
-        waiting = sorted(putter for putter, greeter in self._wiring.greeted.items() if greeter == post)
+        waiting = sorted(putter for putter, waiter in self._wiring.ready_from.items() if waiter == post)
         block.operations += self._on_channels(block, "rlxsignal", waiting)
-        if post in self._wiring.greeted:
-            block.operations += self._on_channels(block, "rlxwait", [self._wiring.greeted[post]])
+        if post in self._wiring.ready_from:
+            block.operations += self._on_channels(block, "rlxwait", [self._wiring.ready_from[post]])
             block.has_waited = True
 
-    def _hear(self, block: _EmittedBlock, words: Sequence[Word]) -> None:
-        """Wait for words; those of one threadblock are counted, so what was told before is waited for too."""
+    def _wait_for(self, block: _EmittedBlock, signals: Sequence[BlockSignal]) -> None:
+        """Wait for signals; those of one threadblock are counted, so earlier ones are waited for too."""
         more: dict[Post, int] = {}
-        for word in words:
-            told = self._wiring.told[word.teller, block.post]
-            missing = told.index(word.task) + 1 - block.heard.get(word.teller, 0)
-            more[word.teller] = max(more.get(word.teller, 0), missing)
-        more = {teller: count for teller, count in more.items() if count > 0}
+        for signal in signals:
+            signalled = self._wiring.signalled[signal.source, block.post]
+            missing = signalled.index(signal.task) + 1 - block.awaited.get(signal.source, 0)
+            more[signal.source] = max(more.get(signal.source, 0), missing)
+        more = {source: count for source, count in more.items() if count > 0}
         if not more:
             return
         for turn in range(max(more.values())):
-            tellers = sorted(teller for teller, count in more.items() if count > turn)
-            far = [teller for teller in tellers if teller.rank != block.post.rank]
-            near = [self._wiring.semaphores[t, block.post] for t in tellers if t.rank == block.post.rank]
+            sources = sorted(source for source, count in more.items() if count > turn)
+            far = [source for source in sources if source.rank != block.post.rank]
+            near = [self._wiring.semaphores[one, block.post] for one in sources if one.rank == block.post.rank]
             block.operations += self._on_channels(block, "wait", far)
             block.operations += _on_semaphores("sem_acquire", near)
-        for teller, count in more.items():
-            block.heard[teller] = block.heard.get(teller, 0) + count
+        for source, count in more.items():
+            block.awaited[source] = block.awaited.get(source, 0) + count
         block.has_waited = True
 
     def _do(self, block: _EmittedBlock, number: int) -> None:
         task = self._stream.tasks[number]
         if task.writes is None:
             return
-        target_rank = task.peer if task.deed is TaskKind.PUT else task.rank
+        target_rank = task.peer if task.kind is TaskKind.PUT else task.rank
         accesses = [_CellAccess(task.rank, cells, False) for cells in task.reads]
         accesses.append(_CellAccess(target_rank, task.writes, True))
         if block.has_waited or any(_clash(one, other) for one in block.pending for other in accesses):
-            block.meet()
+            block.sync_threads()
         block.pending += accesses
-        if task.deed is TaskKind.COPY:
+        if task.kind is TaskKind.COPY:
             block.operations.append(Operation("copy", sources=task.reads, target=task.writes))
-        elif task.deed is TaskKind.REDUCE:
+        elif task.kind is TaskKind.REDUCE:
             block.operations.append(Operation("re", sources=(task.writes, *task.reads), target=task.writes))
         else:
             put = self._put(block, number, task)
@@ -156,21 +156,23 @@ class _Emitter:
         place = block.remotes[remote.channel_type].index(self._wiring.remotes[block.post.rank].index(remote))
         if not task.remote:
             return Operation("put", MEMORY, sources=task.reads, target=task.writes, remote=place)
-        hearer = self._wiring.greeted[block.post]  # a proxy's puts are all told to one threadblock
-        told = number in self._wiring.told[block.post, hearer]
-        name = "pws" if told else "put"
-        channels = self._channels(block, [hearer])[PORT]
+        target = self._wiring.ready_from[block.post]  # a proxy's puts are all signalled to one threadblock
+        signalled = number in self._wiring.signalled[block.post, target]
+        name = "pws" if signalled else "put"
+        channels = self._channels(block, [target])[PORT]
         return Operation(name, PORT, channels, sources=task.reads, target=task.writes, remote=place)
 
-    def _tell(self, block: _EmittedBlock, number: int) -> None:
+    def _signal(self, block: _EmittedBlock, number: int) -> None:
         task, post = self._stream.tasks[number], block.post
-        hearers = sorted(h for (t, h), told in self._wiring.told.items() if t == post and number in told)
-        far = [] if task.remote else [hearer for hearer in hearers if hearer.rank != post.rank]
-        near = [self._wiring.semaphores[post, hearer] for hearer in hearers if hearer.rank == post.rank]
+        targets = sorted(
+            target for (source, target), tasks in self._wiring.signalled.items() if source == post and number in tasks
+        )
+        far = [] if task.remote else [target for target in targets if target.rank != post.rank]
+        near = [self._wiring.semaphores[post, target] for target in targets if target.rank == post.rank]
         if not far and not near:
             return
         if block.pending or block.has_waited:
-            block.meet()
+            block.sync_threads()
         block.operations += self._on_channels(block, "signal", far)
         block.operations += _on_semaphores("sem_release", near)
 
@@ -186,16 +188,16 @@ class _Emitter:
 
     def _on_channels(self, block: _EmittedBlock, name: str, peers: Iterable[Post]) -> Iterator[Operation]:
         for kind, places in self._channels(block, peers).items():
-            for some in _batches(places, MSCCLPP.max_channels_at_once):
+            for some in _groups(places, MSCCLPP.max_channels_at_once):
                 yield Operation(name, kind, some)
 
 
 def _on_semaphores(name: str, numbers: Sequence[int]) -> Iterator[Operation]:
-    for some in _batches(sorted(numbers), MSCCLPP.max_channels_at_once):
+    for some in _groups(sorted(numbers), MSCCLPP.max_channels_at_once):
         yield Operation(name, semaphores=some)
 
 
-def _batches(numbers: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+def _groups(numbers: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
     for first in range(0, len(numbers), most):
         yield tuple(numbers[first : first + most])
 

@@ -1,4 +1,4 @@
-"""Limits of MSCCL++ that a plan would not keep, told in one way."""
+"""Errors for plans beyond a limit of MSCCL++."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _CLOCK_BUDGET = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What the user decides about a plan.
+    """User's choices for a plan.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Threadblocks that are written down one by one, where nobody has to find out who tells whom what.
+"""Threadblocks that are written down step by step, where signals need not be searched.
 
 A script says what each threadblock does, step by step, and names others by their posts and switch channels by their ranks.
 From that follow channels, semaphores, remote buffers and their numbers, which are the same at both ends.
@@ -18,7 +18,7 @@ from taccl_py.lowering.plan import SWITCH, Operation, PlanBlock, PlanGpu, Remote
 from taccl_py.runtimes import MSCCLPP
 
 _ON_SEMAPHORES = ("sem_release", "sem_acquire")
-_TELLS, _WAITS = ("signal", "rlxsignal"), ("wait", "rlxwait")
+_SIGNALS, _WAITS = ("signal", "rlxsignal"), ("wait", "rlxwait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +60,20 @@ class Script:
         self._node_of = node_of
         self._steps: dict[Post, list[_ScriptStep]] = {}
 
-    def tell(self, post: Post, name: str, peers: Iterable[Post]) -> None:
+    def on_channels(self, post: Post, name: str, peers: Iterable[Post]) -> None:
         """Signal others (``signal``, ``rlxsignal``), wait for their signals (``wait``, ``rlxwait``), or flush channels to them."""
         self._add(post, _ScriptStep(name, tuple(peers)))
 
-    def release(self, post: Post, hearer: Post) -> None:
+    def release(self, post: Post, waiter: Post) -> None:
         """Let a threadblock of the same GPU go on."""
-        self._add(post, _ScriptStep("sem_release", (hearer,)))
+        self._add(post, _ScriptStep("sem_release", (waiter,)))
 
-    def acquire(self, post: Post, teller: Post) -> None:
+    def acquire(self, post: Post, releaser: Post) -> None:
         """Wait for a threadblock of the same GPU."""
-        self._add(post, _ScriptStep("sem_acquire", (teller,)))
+        self._add(post, _ScriptStep("sem_acquire", (releaser,)))
 
-    def meet(self, post: Post) -> None:
-        """Let all threads come to this point; where they wait or meet next anyway, nothing is written."""
+    def sync_threads(self, post: Post) -> None:
+        """Synchronize all threads of the block; where they wait or are synchronized next anyway, nothing is written."""
         self._add(post, _ScriptStep("nop"))
 
     def put(self, post: Post, name: str, peer: Post, source: CellRange, target: CellRange) -> None:
@@ -81,11 +81,11 @@ class Script:
         self._add(post, _ScriptStep(name, (peer,), (source,), target))
 
     def flush(self, post: Post, peers: Sequence[Post]) -> None:
-        """Wait until what was put for others has left this rank; each is flushed by another thread, so they all meet before."""
+        """Wait until puts for others have left this rank; each is flushed by another thread, so threads are synchronized before."""
         if len(peers) > 1:
-            self.meet(post)
-        self.tell(post, "flush", peers)
-        self.meet(post)
+            self.sync_threads(post)
+        self.on_channels(post, "flush", peers)
+        self.sync_threads(post)
 
     def copy(self, post: Post, source: CellRange, target: CellRange) -> None:
         """Copy cells of the same rank."""
@@ -96,7 +96,7 @@ class Script:
         most = MSCCLPP.max_buffers_at_once - 1  # the destination is one of them
         self._add(post, _ScriptStep("re", (), tuple(sources[:most]), target))
         for first in range(most, len(sources), most - 1):
-            self.meet(post)
+            self.sync_threads(post)
             self._add(post, _ScriptStep("re", (), (target, *sources[first : first + most - 1]), target))
 
     def sum_by_switch(
@@ -110,7 +110,7 @@ class Script:
         self._add(post, _ScriptStep("gstore", (), (source,), target, None, stored))
 
     def _add(self, post: Post, step: _ScriptStep) -> None:
-        if step.peers or step.name not in (*_TELLS, *_WAITS, "flush"):
+        if step.peers or step.name not in (*_SIGNALS, *_WAITS, "flush"):
             self._steps.setdefault(post, []).append(step)
 
     def gpus(self, lengths: Lengths) -> tuple[PlanGpu, ...]:
@@ -159,7 +159,7 @@ class Script:
 
 
 def _needed(steps: Sequence[_ScriptStep]) -> list[_ScriptStep]:
-    """Steps without meetings before a wait, behind which there is another meeting, or before a meeting."""
+    """Steps without the synchronizations before a wait, which has one behind it, or before another one."""
     return [
         step
         for step, after in zip(steps, [*steps[1:], None], strict=True)
@@ -259,7 +259,7 @@ class _Numbering:
 
     def num_semaphores(self, rank: int) -> int:
         """Semaphores of a GPU."""
-        return sum(teller.rank == rank for teller, _ in self.semaphores)
+        return sum(source.rank == rank for source, _ in self.semaphores)
 
     def channel(self, post: Post, peer: Post) -> tuple[str, int]:
         """Type and number of the channel between two threadblocks, as a number of the first one's rank."""

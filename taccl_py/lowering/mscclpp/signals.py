@@ -1,4 +1,4 @@
-"""Who tells whom what: the fewest signals and semaphores with which nothing is read too early or overwritten too early.
+"""Signals between threadblocks: the fewest signals and semaphores with which nothing is read or overwritten too early.
 
 Tasks are looked at in the order of time. A task must come after the last writer of every cell that it reads or writes, and a
 writer after all readers of what it overwrites. What does not follow from the order inside threadblocks and from signals that
@@ -27,11 +27,11 @@ _Cell = tuple[int, Buffer, int]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Word:
-    """One threadblock tells another one that a task is done; `task` is its number."""
+class BlockSignal:
+    """Message of one threadblock to another that a task is done; `task` is its number."""
 
-    teller: Post
-    hearer: Post
+    source: Post
+    target: Post
     task: int
 
 
@@ -42,23 +42,23 @@ class Signals:
     Attributes
     ----------
     before
-        For a task, what its threadblock must have heard; between ranks that is a signal, else a semaphore.
+        For a task, what its threadblock must have waited for; between ranks that is a signal, else a semaphore.
     last
-        For a threadblock, what it must have heard at the end.
+        For a threadblock, what it must have waited for at the end.
     flushed
         Puts over the network that must be complete before their threadblock goes on.
     crowded
         Messages that would land in cells which may still be in use; nothing else counts if there are any.
     """
 
-    before: dict[int, tuple[Word, ...]]
-    last: dict[Post, tuple[Word, ...]]
+    before: dict[int, tuple[BlockSignal, ...]]
+    last: dict[Post, tuple[BlockSignal, ...]]
     flushed: frozenset[int]
     crowded: frozenset[int]
 
 
 def find_signals(stream: TaskStream, posts: tuple[Post, ...]) -> Signals:
-    """Find what threadblocks must tell each other.
+    """Find the signals that threadblocks need from each other.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def find_signals(stream: TaskStream, posts: tuple[Post, ...]) -> Signals:
             finder.add(item)
     finder.finish()
     return Signals(
-        {task: tuple(words) for task, words in finder.before.items()},
-        {post: tuple(words) for post, words in finder.last.items()},
+        {task: tuple(signals) for task, signals in finder.before.items()},
+        {post: tuple(signals) for post, signals in finder.last.items()},
         frozenset(finder.flushed),
         frozenset(finder.crowded),
     )
@@ -84,7 +84,7 @@ def find_signals(stream: TaskStream, posts: tuple[Post, ...]) -> Signals:
 
 @dataclass(slots=True)
 class _Memory:
-    """Who has written a cell last, and who has read it since; numbers of tasks."""
+    """Last writer of every cell, and its readers since; numbers of tasks."""
 
     writer: dict[_Cell, int] = field(default_factory=dict)
     readers: dict[_Cell, list[int]] = field(default_factory=dict)
@@ -106,8 +106,8 @@ class _Finder:
         self._end: dict[int, _Clock] = {}
         self._memory = _Memory()
         self._put_of = {arrival: put for put, arrival in stream.arrival_of.items()}
-        self.before: dict[int, list[Word]] = {}
-        self.last: dict[Post, list[Word]] = {}
+        self.before: dict[int, list[BlockSignal]] = {}
+        self.last: dict[Post, list[BlockSignal]] = {}
         self.flushed: set[int] = set()
         self.crowded: set[int] = set()
 
@@ -121,13 +121,13 @@ class _Finder:
         clock = self._latest[post].copy()
         needed: set[int] = set()
         overwritten: set[int] = set()
-        if task.deed is TaskKind.ARRIVE:
+        if task.kind is TaskKind.ARRIVE:
             needed.add(self._put_of[number])
         for cells in task.reads:
             for cell in cells_of(task.rank, cells):
                 needed |= self._writers(cell)
                 self._memory.readers.setdefault(cell, []).append(number)
-        if task.deed is not TaskKind.PUT and task.writes is not None:
+        if task.kind is not TaskKind.PUT and task.writes is not None:
             for cell in cells_of(task.rank, task.writes):
                 needed |= self._writers(cell)
                 overwritten.update(self._memory.readers.get(cell, ()))
@@ -161,7 +161,7 @@ class _Finder:
     def _after_read(self, number: int, clock: _Clock, earlier: int) -> None:
         """Wait until an earlier task has read what this one overwrites."""
         task = self._stream.tasks[earlier]
-        if task.remote and task.deed is TaskKind.PUT:
+        if task.remote and task.kind is TaskKind.PUT:
             if self._has_landed(clock, earlier):
                 return
             self.flushed.add(earlier)
@@ -170,25 +170,25 @@ class _Finder:
     def _after_write(self, number: int, clock: _Clock, earlier: int) -> None:
         """Wait until what an earlier task has written is there."""
         task = self._stream.tasks[earlier]
-        if task.deed is not TaskKind.PUT:
+        if task.kind is not TaskKind.PUT:
             self._after_task(number, clock, earlier)
         elif not self._has_landed(clock, earlier):
             arrival = self._stream.arrival_of.get(earlier, number)
             if arrival != number:
                 self._after_task(number, clock, arrival)
             else:
-                self._hear(number, clock, earlier, landed=True)
+                self._wait_for(number, clock, earlier, landed=True)
 
     def _after_task(self, number: int, clock: _Clock, earlier: int) -> None:
         if not self._is_done(clock, earlier):
-            self._hear(number, clock, earlier, landed=False)
+            self._wait_for(number, clock, earlier, landed=False)
 
-    def _hear(self, number: int, clock: _Clock, earlier: int, *, landed: bool) -> None:
-        teller, hearer = self._posts[earlier], self._posts[number]
-        self.before.setdefault(number, []).append(Word(teller, hearer, earlier))
+    def _wait_for(self, number: int, clock: _Clock, earlier: int, *, landed: bool) -> None:
+        source, target = self._posts[earlier], self._posts[number]
+        self.before.setdefault(number, []).append(BlockSignal(source, target, earlier))
         np.maximum(clock, self._end[earlier], out=clock)
         if landed:
-            column = self._width + self._column[teller]
+            column = self._width + self._column[source]
             clock[column] = max(int(clock[column]), self._position[earlier] + 1)
 
     def land(self, put: int) -> None:
@@ -201,7 +201,7 @@ class _Finder:
                 if not self._has_read(clock, earlier):
                     self.crowded.add(task.message)
             for earlier in self._writers(cell):
-                landed = self._stream.tasks[earlier].deed is TaskKind.PUT
+                landed = self._stream.tasks[earlier].kind is TaskKind.PUT
                 if not (self._has_landed(clock, earlier) if landed else self._is_done(clock, earlier)):
                     self.crowded.add(task.message)
             self._memory.writer[cell] = put
@@ -209,46 +209,51 @@ class _Finder:
 
     def _has_read(self, clock: _Clock, earlier: int) -> bool:
         task = self._stream.tasks[earlier]
-        if task.remote and task.deed is TaskKind.PUT:
+        if task.remote and task.kind is TaskKind.PUT:
             return self._has_landed(clock, earlier)
         return self._is_done(clock, earlier)
 
     def finish(self) -> None:
-        """See to it that every rank has heard of all that was put into its memory, and that proxies are done."""
+        """Make sure that every rank waits for all that was put into its memory, and that proxies are done."""
         last_put: dict[Post, int] = {}
         for number, task in enumerate(self._stream.tasks):
-            if task.deed is TaskKind.PUT:
+            if task.kind is TaskKind.PUT:
                 last_put[self._posts[number]] = number
         for put in sorted(self.flushed):
-            self._tell_of(put)
-        for teller, put in sorted(last_put.items()):
+            self._signal_at_end(put)
+        for source, put in sorted(last_put.items()):
             task = self._stream.tasks[put]
             if task.remote:
                 self.flushed.add(put)
-            column, rank = self._width + self._column[teller], task.peer
+            column, rank = self._width + self._column[source], task.peer
             known = max((int(c[column]) for post, c in self._latest.items() if post.rank == rank), default=0)
             if known <= self._position[put]:
-                self._tell_of(put)
+                self._signal_at_end(put)
 
-    def _tell_of(self, put: int) -> None:
-        """Let the receiver hear of a put at the end at the latest: a flush is part of a signal."""
-        task, teller = self._stream.tasks[put], self._posts[put]
-        hearer = self._last_hearer(teller, task.peer, task.instance, remote=task.remote)
-        self.last.setdefault(hearer, []).append(Word(teller, hearer, put))
+    def _signal_at_end(self, put: int) -> None:
+        """Let the receiver wait for a put at the end at the latest: a flush is part of a signal."""
+        task, source = self._stream.tasks[put], self._posts[put]
+        target = self._last_target(source, task.peer, task.instance, remote=task.remote)
+        self.last.setdefault(target, []).append(BlockSignal(source, target, put))
 
-    def _last_hearer(self, teller: Post, rank: int, instance: int, *, remote: bool) -> Post:
+    def _last_target(self, source: Post, rank: int, instance: int, *, remote: bool) -> Post:
         """Return the threadblock that waits for a put which nobody needs before the end."""
-        heard = sorted(
-            {w.hearer for words in self.before.values() for w in words if w.teller == teller and w.hearer.rank == rank}
+        signalled = sorted(
+            {
+                s.target
+                for signals in self.before.values()
+                for s in signals
+                if s.source == source and s.target.rank == rank
+            }
         )
-        back = Post(rank, teller.rank, instance, teller.part)
-        if heard and (remote or back not in heard):
-            return heard[0]
+        back = Post(rank, source.rank, instance, source.part)
+        if signalled and (remote or back not in signalled):
+            return signalled[0]
         if back in self._column:
             return back
         mine = [post for post in sorted(self._column) if post.rank == rank and post.instance == instance]
         if len(mine) == 1 and len(self.last.get(mine[0], ())) < MSCCLPP.max_channels_at_once:
             return mine[0]
-        hearers = [post for post in self.last if post.whole == Post(rank, HUB, instance)]
-        words = sum(len(self.last[post]) for post in hearers)
-        return Post(rank, HUB, instance, words // MSCCLPP.max_channels_at_once)
+        targets = [post for post in self.last if post.whole == Post(rank, HUB, instance)]
+        expected = sum(len(self.last[post]) for post in targets)
+        return Post(rank, HUB, instance, expected // MSCCLPP.max_channels_at_once)

@@ -1,12 +1,12 @@
 """Collectives by a switch that multicasts and adds up: no messages, but stores to everybody, and loads of sums.
 
-What a rank has to hand out, it lets the switch store at all ranks (``gstore``): its share of an AllGather, the root's data of a
-Broadcast. In an AllReduce ranks, all or some, let the switch add up what all ranks hold of their part and store the sum at all of
-them (``glres``).
+A rank lets the switch store its data at all ranks (``gstore``): its shard of an AllGather, the root's data of a Broadcast. In an
+AllReduce ranks, all or some, let the switch add up what all ranks hold of their part and store the sum at all of them
+(``glres``).
 
-Nobody may load or store before all ranks have begun the call, and nobody may leave before all that is stored in its memory is
-there; so all threadblocks with one number, one on each rank, greet those that store, and are told when they are done. Instances
-share out the cells among as many threadblocks.
+No rank may load or store before all ranks have begun the call, and none may leave before all that is stored in its memory is
+there; so all threadblocks with one number, one on each rank, signal those that store, and get a signal when these are done.
+Instances divide the cells among as many threadblocks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SwitchCut:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is done on one node; `owners` are those who let the switch store something, each a part of an AllReduce."""
+    """Work on one node; `owners` are the ranks that let the switch store something, each a part of an AllReduce."""
 
     collective: Collective
     owners: tuple[int, ...]
@@ -71,9 +71,9 @@ class _Work:
         return SwitchChannel(buffer, tuple(range(self.collective.num_ranks)))
 
     def cell(self, post: Post, buffer: Buffer) -> CellRange:
-        """Cell of a threadblock; the input of an AllGather is the rank's own share alone."""
-        is_share = self.collective.kind is Kind.ALLGATHER and buffer is Buffer.INPUT
-        first = 0 if is_share else self.owners.index(post.rank) * self.instances
+        """Cell of a threadblock; the input of an AllGather is the rank's own shard alone."""
+        is_shard = self.collective.kind is Kind.ALLGATHER and buffer is Buffer.INPUT
+        first = 0 if is_shard else self.owners.index(post.rank) * self.instances
         return CellRange(buffer, first + post.instance, 1)
 
 
@@ -124,7 +124,7 @@ def serving_switches(topology: Topology, kind: Kind, ranks: Sequence[int]) -> li
 
 
 def needs_rails(schedule: Schedule) -> bool:
-    """Whether switches serve nodes, and not all ranks at once.
+    """True if switches serve nodes, and not all ranks at once.
 
     Raises
     ------
@@ -163,19 +163,19 @@ def needs_rails(schedule: Schedule) -> bool:
 
 
 def _write_block(script: Script, work: _Work, post: Post) -> None:
-    """What a rank does in one instance: the ranks that store are greeted by all others, and tell them when they are done."""
+    """Write the block of a rank in one instance: all others signal the ranks that store, and these signal when they are done."""
     others = [Post(rank, post.peer, post.instance) for rank in range(work.collective.num_ranks) if rank != post.rank]
     storing = [other for other in others if other.rank in work.owners]
     served = others if post.rank in work.owners else []
-    script.tell(post, "rlxsignal", storing)
-    script.tell(post, "rlxwait", served)
-    script.meet(post)
+    script.on_channels(post, "rlxsignal", storing)
+    script.on_channels(post, "rlxwait", served)
+    script.sync_threads(post)
     if post.rank in work.owners:
         _store(script, work, post)
-        script.meet(post)
-    script.tell(post, "signal", served)
-    script.tell(post, "wait", storing)
-    script.meet(post)
+        script.sync_threads(post)
+    script.on_channels(post, "signal", served)
+    script.on_channels(post, "wait", storing)
+    script.sync_threads(post)
 
 
 def _store(script: Script, work: _Work, post: Post) -> None:

@@ -5,7 +5,7 @@ the order of time when it starts; from its *landing* on, the receiver may use th
 proxy, so there the receiver has one task, the *arrival*, in which it waits for them on behalf of everybody.
 
 What arrives in cells that might still be in use is *staged*: it lands in scratch of its own, which no other message ever
-uses, and the receiver copies it when it can. So nobody ever has to ask whether a destination is free, but for the start of the
+uses, and the receiver copies it when it can. So no rank ever has to ask whether a destination is free, but for the start of the
 call.
 """
 
@@ -19,10 +19,10 @@ from taccl_py.collective import Buffer, Kind
 from taccl_py.lowering.actions import NONE, cut_actions
 from taccl_py.lowering.buffers import BufferSizes
 from taccl_py.lowering.cells import CellRange
+from taccl_py.lowering.message_ends import PlacementRules
 from taccl_py.lowering.order import order_events
 from taccl_py.lowering.place import place_messages, whole_transfers
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.survey import PlacementRules
 from taccl_py.runtimes import MSCCLPP
 from taccl_py.schedule.ir import Schedule
 
@@ -38,14 +38,14 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BlockTask:
-    """Something that one threadblock of a rank does.
+    """Task of one threadblock of a rank.
 
     Attributes
     ----------
     rank
-        Who.
-    deed
-        What.
+        Its rank.
+    kind
+        Kind of the task.
     reads
         Cells of the rank that it reads; a reduction reads what it writes too, which is not listed.
     writes
@@ -61,7 +61,7 @@ class BlockTask:
     """
 
     rank: int
-    deed: TaskKind
+    kind: TaskKind
     reads: tuple[CellRange, ...]
     writes: CellRange | None
     peer: int
@@ -79,7 +79,7 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class TaskStream:
-    """Everything in the order of time.
+    """Tasks of all ranks in the order of time.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Places:
             whole = Buffer.INPUT
         if cells.buffer is whole:
             return cells
-        # The shorter buffer is the rank's own share of the longer one.
+        # The shorter buffer is the rank's own shard of the longer one.
         short = min(collective.input_chunks, collective.output_chunks) * self.geometry.instances
         first = rank * short if collective.input_chunks != collective.output_chunks else 0
         return CellRange(whole, first + cells.first, cells.count)
@@ -163,7 +163,7 @@ def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> Ta
             )  # fmt: skip
         else:
             task = _local_task(places, action.rank, action.op, _required(action.reads), _required(action.writes))
-            if task.deed is TaskKind.COPY and task.reads == (task.writes,):
+            if task.kind is TaskKind.COPY and task.reads == (task.writes,):
                 continue
         items.append(len(tasks))
         tasks.append(task)
@@ -173,9 +173,9 @@ def make_tasks(schedule: Schedule, places: Places, staged: frozenset[int]) -> Ta
 
 
 def _local_task(places: Places, rank: int, op: Op, reads: CellRange, writes: CellRange) -> BlockTask:
-    deed = TaskKind.COPY if op is Op.COPY else TaskKind.REDUCE
+    kind = TaskKind.COPY if op is Op.COPY else TaskKind.REDUCE
     instance = reads.first % places.geometry.instances
-    return BlockTask(rank, deed, _named(places, rank, reads), places.cells(rank, writes), rank, instance=instance)
+    return BlockTask(rank, kind, _named(places, rank, reads), places.cells(rank, writes), rank, instance=instance)
 
 
 def _required(cells: CellRange | None) -> CellRange:
@@ -192,7 +192,7 @@ def _scratch_cells(tasks: tuple[BlockTask, ...], num_ranks: int) -> tuple[int, .
     sizes = [0] * num_ranks
     for task in tasks:
         touched = [(task.rank, cells) for cells in task.reads]
-        touched += [] if task.writes is None else [(task.peer if task.deed is TaskKind.PUT else task.rank, task.writes)]
+        touched += [] if task.writes is None else [(task.peer if task.kind is TaskKind.PUT else task.rank, task.writes)]
         for rank, cells in touched:
             if cells.buffer is Buffer.SCRATCH:
                 sizes[rank] = max(sizes[rank], cells.end)
@@ -200,12 +200,12 @@ def _scratch_cells(tasks: tuple[BlockTask, ...], num_ranks: int) -> tuple[int, .
 
 
 def touch(one: CellRange, other: CellRange) -> bool:
-    """Whether two runs of cells of one rank have a cell in common."""
+    """True if two runs of cells of one rank have a cell in common."""
     return one.buffer is other.buffer and one.first < other.end and other.first < one.end
 
 
 def _merged(stream: TaskStream) -> TaskStream:
-    """Join additions to the same cells into the last of them, if nobody looks at the sum meanwhile."""
+    """Join additions to the same cells into the last of them, if no task reads the sum meanwhile."""
     open_sums: dict[int, list[int]] = {}  # per rank, numbers of sums that may still grow
     grown: dict[int, BlockTask] = {}
     gone: set[int] = set()
@@ -215,15 +215,15 @@ def _merged(stream: TaskStream) -> TaskStream:
             _close(open_sums, grown, put.peer, [_required(put.writes)], [])
             continue
         task = stream.tasks[item]
-        if task.deed is TaskKind.REDUCE:
+        if task.kind is TaskKind.REDUCE:
             before = _growing(open_sums.get(task.rank, []), grown, task)
             if before is not None:
                 open_sums[task.rank].remove(before)
                 gone.add(before)
                 task = replace(task, reads=(*grown[before].reads, *task.reads))
-        writes = [] if task.deed is TaskKind.PUT else [_required(task.writes)]
+        writes = [] if task.kind is TaskKind.PUT else [_required(task.writes)]
         _close(open_sums, grown, task.rank, writes, list(task.reads))
-        if task.deed is TaskKind.REDUCE:
+        if task.kind is TaskKind.REDUCE:
             open_sums.setdefault(task.rank, []).append(item)
         grown[item] = task
     kept = [number for number in range(len(stream.tasks)) if number not in gone]
@@ -296,7 +296,7 @@ def _used_puts(stream: TaskStream) -> Iterator[int]:
                 writer[cell] = item.put
             continue
         task = stream.tasks[item]
-        local = [] if task.deed is TaskKind.PUT or task.writes is None else [task.writes]
+        local = [] if task.kind is TaskKind.PUT or task.writes is None else [task.writes]
         for cells in (*task.reads, *local):
             for cell in cells_of(task.rank, cells):
                 if cell in writer:

@@ -1,7 +1,7 @@
-"""Which channels and semaphores connect which threadblocks, and how they are numbered.
+"""Channels and semaphores between threadblocks, and their numbers.
 
-Two threadblocks of different ranks that tell each other anything have a channel of their own; the n-th channel of one rank to
-another is the same as the n-th of the other one back. A threadblock that tells another one of its GPU anything has a semaphore
+Two threadblocks of different ranks that signal each other have a channel of their own; the n-th channel of one rank to
+another is the same as the n-th of the other one back. A threadblock that signals another one of its GPU has a semaphore
 for that.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from taccl_py.lowering.mscclpp.blocks import Post
-from taccl_py.lowering.mscclpp.signals import Signals, Word
+from taccl_py.lowering.mscclpp.signals import BlockSignal, Signals
 from taccl_py.lowering.mscclpp.tasks import TaskKind, TaskStream
 from taccl_py.lowering.plan import MEMORY, PORT, RemoteBuffer
 
@@ -41,10 +41,10 @@ class Wiring:
     ----------
     posts
         Threadblocks of each rank.
-    told
-        For a teller and a hearer, the tasks that are told, in order.
-    greeted
-        For every threadblock that puts, the threadblock of its peer that says when the call has begun there.
+    signalled
+        For a source and a target, the tasks that are signalled, in order.
+    ready_from
+        For every threadblock that puts, the threadblock of its peer that signals that the call has begun there.
     wires
         Channels of each rank by type, in the order of their numbers.
     semaphores
@@ -54,8 +54,8 @@ class Wiring:
     """
 
     posts: tuple[tuple[Post, ...], ...]
-    told: dict[tuple[Post, Post], tuple[int, ...]]
-    greeted: dict[Post, Post]
+    signalled: dict[tuple[Post, Post], tuple[int, ...]]
+    ready_from: dict[Post, Post]
     wires: tuple[dict[str, tuple[ChannelWire, ...]], ...]
     semaphores: dict[tuple[Post, Post], int]
     remotes: tuple[tuple[RemoteBuffer, ...], ...]
@@ -75,7 +75,7 @@ class Wiring:
 
     def num_semaphores(self, rank: int) -> int:
         """Semaphores of a GPU."""
-        return sum(teller.rank == rank for teller, _ in self.semaphores)
+        return sum(source.rank == rank for source, _ in self.semaphores)
 
 
 def wire_up(stream: TaskStream, posts: tuple[Post, ...], signals: Signals, node_of: tuple[int, ...]) -> Wiring:
@@ -84,38 +84,40 @@ def wire_up(stream: TaskStream, posts: tuple[Post, ...], signals: Signals, node_
     Parameters
     ----------
     stream, posts, signals
-        What is done, by whom, and what they tell each other.
+        Tasks, the threadblock of each, and the signals between these.
     node_of
         Node of every rank.
     """
-    words = sorted(_all_words(signals))
-    told: dict[tuple[Post, Post], list[int]] = {}
-    for word in words:
-        told.setdefault((word.teller, word.hearer), []).append(word.task)
-    greeted: dict[Post, Post] = {}
+    every = sorted(_all_signals(signals))
+    signalled: dict[tuple[Post, Post], list[int]] = {}
+    for signal in every:
+        signalled.setdefault((signal.source, signal.target), []).append(signal.task)
+    ready_from: dict[Post, Post] = {}
     for post, task in zip(posts, stream.tasks, strict=True):
-        if task.deed is TaskKind.PUT and post not in greeted:
-            greeted[post] = min(hearer for teller, hearer in told if teller == post and hearer.rank == task.peer)
-    wires = sorted({ChannelWire.between(*pair) for pair in told if pair[0].rank != pair[1].rank})
-    local = [pair for pair in sorted(told) if pair[0].rank == pair[1].rank]
+        if task.kind is TaskKind.PUT and post not in ready_from:
+            ready_from[post] = min(
+                target for source, target in signalled if source == post and target.rank == task.peer
+            )
+    wires = sorted({ChannelWire.between(*pair) for pair in signalled if pair[0].rank != pair[1].rank})
+    local = [pair for pair in sorted(signalled) if pair[0].rank == pair[1].rank]
     ranks = range(len(node_of))
-    everybody = sorted({*posts, *(hearer for _, hearer in told)})
+    everybody = sorted({*posts, *(target for _, target in signalled)})
     semaphores: dict[tuple[Post, Post], int] = {}
     for rank in ranks:
         mine = [pair for pair in local if pair[0].rank == rank]
         semaphores.update({pair: number for number, pair in enumerate(mine)})
     return Wiring(
         posts=tuple(tuple(post for post in everybody if post.rank == rank) for rank in ranks),
-        told={pair: tuple(tasks) for pair, tasks in told.items()},
-        greeted=greeted,
+        signalled={pair: tuple(tasks) for pair, tasks in signalled.items()},
+        ready_from=ready_from,
         wires=tuple(wires_of(rank, wires, node_of) for rank in ranks),
         semaphores=semaphores,
         remotes=tuple(_remotes_of(rank, stream) for rank in ranks),
     )
 
 
-def _all_words(signals: Signals) -> set[Word]:
-    found = {word for words in signals.before.values() for word in words}
+def _all_signals(signals: Signals) -> set[BlockSignal]:
+    found = {signal for several in signals.before.values() for signal in several}
     return found.union(*signals.last.values())
 
 
@@ -133,6 +135,6 @@ def _remotes_of(rank: int, stream: TaskStream) -> tuple[RemoteBuffer, ...]:
     found = {
         RemoteBuffer(task.peer, task.writes.buffer, PORT if task.remote else MEMORY)
         for task in stream.tasks
-        if task.rank == rank and task.deed is TaskKind.PUT and task.writes is not None
+        if task.rank == rank and task.kind is TaskKind.PUT and task.writes is not None
     }
     return tuple(sorted(found, key=lambda one: (one.rank, one.buffer, one.channel_type)))

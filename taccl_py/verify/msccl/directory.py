@@ -20,7 +20,7 @@ from taccl_py.verify.msccl.scan import find_scan_fault
 from taccl_py.verify.msccl.text import read_document
 from taccl_py.verify.msccl.verifier import ProgramFacts, ProgramVerdict, ProgramVerifier, verify_program
 
-# What the modern runtimes' own parser rejects as well, in any file and always; it does not know the other rules, or not all of
+# Rules that the modern runtimes' own parser enforces as well, in any file and always; it does not know the other rules, or not all of
 # what they say.
 REFUSED = frozenset({
     "attribute-quotes", "buffer-name", "closing-tag", "comment-start", "dependency-chain", "has-dependent", "missing-attribute",
@@ -52,7 +52,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryVerdict:
-    """What the verifier says of a directory.
+    """Verdict on a directory.
 
     Attributes
     ----------

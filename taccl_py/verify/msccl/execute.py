@@ -52,20 +52,20 @@ def least_capacity(plan: KernelProgram, chunks_per_message: int) -> ExecutionRes
 
 
 def is_split(plan: KernelProgram, chunks_per_message: int) -> bool:
-    """Whether some operation moves more messages when they carry so few chunks than when they carry all that they can."""
+    """True if some operation carries more messages when they hold this few chunks than when they hold all that they can."""
     counts = {op.step.count for op in plan.operations if op.inbound is not None or op.outbound is not None}
     return any(operations_of(count, chunks_per_message) != operations_of(count, MAX_COUNT) for count in counts)
 
 
 def ends(plan: KernelProgram, chunks_per_message: int, capacity: int) -> bool:
-    """Whether the program ends with queues of that length."""
+    """True if the program ends with queues of that length."""
     machine = ExecutionState(plan, chunks_per_message, capacity)
     machine.run()
     return machine.ended
 
 
 def find_circles(plan: KernelProgram, chunks_per_message: int, capacity: int | None) -> tuple[DeadlockCycle, ...]:
-    """Who waits for whom when the program does not end; `capacity` None stands for queues without limit."""
+    """Waits of the threadblocks when the program does not end; `capacity` None stands for queues without limit."""
     machine = ExecutionState(plan, chunks_per_message, capacity or 1)
     machine.run()
     while capacity is None and not machine.ended and machine.lengthen_queues():
@@ -75,7 +75,7 @@ def find_circles(plan: KernelProgram, chunks_per_message: int, capacity: int | N
 
 @dataclass(frozen=True, slots=True)
 class _Obstacle:
-    """What a threadblock waits for, and the threadblock that would have to act (None when nobody can)."""
+    """Obstacle of a threadblock, and the threadblock that would have to act (None when nobody can)."""
 
     what: str
     block: int | None
@@ -103,7 +103,7 @@ class ExecutionState:
 
     @property
     def ended(self) -> bool:
-        """Whether every operation is done."""
+        """True if every operation is done."""
         return len(self.order) == len(self._plan.operations)
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What the verifier found: errors and remarks, gathered in any order and handed out sorted and without repetition."""
+"""Findings of the verifier: errors and remarks, gathered in any order and handed out sorted and without repetition."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ class BufferLengths:
     ----------
     kind
         The collective, or None when it is not known (a legacy custom file).
-    share
-        Chunks of one rank's share; of the whole buffer for AllReduce, Broadcast and Reduce.
+    shard
+        Chunks of one rank's shard; of the whole buffer for AllReduce, Broadcast and Reduce.
     input_chunks, output_chunks
         Lengths where the buffer exists.
     """
 
     kind: Kind | None
     num_ranks: int
-    share: int
+    shard: int
     input_chunks: int
     output_chunks: int
 
@@ -65,7 +65,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class BufferPlacement:
-    """One way in which the user's buffers can lie: in place or not; `root` is None while it is not known."""
+    """Layout of the user's buffers: in place or not; `root` is None while it is not known."""
 
     in_place: bool
     root: int | None
@@ -77,7 +77,7 @@ class BufferPlacement:
 
 
 def divides_among_ranks(kind: Kind | None, custom: bool) -> bool:
-    """Whether nchunksperloop counts all ranks' shares and so must be a multiple of the number of ranks."""
+    """True if nchunksperloop counts all ranks' shards and so must be a multiple of the number of ranks."""
     return kind in _PER_RANK or (custom and kind in (Kind.GATHER, Kind.SCATTER))
 
 
@@ -85,16 +85,16 @@ def geometry_of(kind: Kind | None, num_ranks: int, num_chunks_per_loop: int, *, 
     """Buffer lengths of a collective.
 
     `custom` says that the runtime knows no such collective, so nchunksperloop is the longer buffer; a runtime that
-    knows Gather and Scatter counts one rank's share there.
+    knows Gather and Scatter counts one rank's shard there.
     """
     n, whole = num_ranks, num_chunks_per_loop
     if kind in (Kind.ALLGATHER, Kind.REDUCESCATTER, Kind.GATHER, Kind.SCATTER):
-        share = whole // n if divides_among_ranks(kind, custom) else whole
+        shard = whole // n if divides_among_ranks(kind, custom) else whole
         if kind in (Kind.ALLGATHER, Kind.GATHER):
-            return BufferLengths(kind, n, share, share, share * n)
-        return BufferLengths(kind, n, share, share * n, share)
-    share = whole // n if kind is Kind.ALLTOALL else whole
-    return BufferLengths(kind, n, share, whole, whole)
+            return BufferLengths(kind, n, shard, shard, shard * n)
+        return BufferLengths(kind, n, shard, shard * n, shard)
+    shard = whole // n if kind is Kind.ALLTOALL else whole
+    return BufferLengths(kind, n, shard, whole, whole)
 
 
 def lay_out(geometry: BufferLengths, placement: BufferPlacement, rank: int, scratch_chunks: int) -> Region:
@@ -103,7 +103,7 @@ def lay_out(geometry: BufferLengths, placement: BufferPlacement, rank: int, scra
     In place AllGather's input is its part of the output, ReduceScatter's output its part of the input, and the same at
     the root of Gather and Scatter; the others use one buffer for both.
     """
-    kind, share = geometry.kind, geometry.share
+    kind, shard = geometry.kind, geometry.shard
     away = placement.root is not None and rank != placement.root
     has_input = not (away and (kind is Kind.SCATTER or (kind is Kind.BROADCAST and not placement.in_place)))
     has_output = not (away and (kind is Kind.GATHER or (kind is Kind.REDUCE and not placement.in_place)))
@@ -111,8 +111,8 @@ def lay_out(geometry: BufferLengths, placement: BufferPlacement, rank: int, scra
     users = geometry.input_chunks + geometry.output_chunks
     if placement.in_place and has_input and has_output:
         users = max(geometry.input_chunks, geometry.output_chunks)
-        input_base = rank * share if kind in (Kind.ALLGATHER, Kind.GATHER) else 0
-        output_base = rank * share if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else 0
+        input_base = rank * shard if kind in (Kind.ALLGATHER, Kind.GATHER) else 0
+        output_base = rank * shard if kind in (Kind.REDUCESCATTER, Kind.SCATTER) else 0
     return Region(input_base, output_base, users, users + scratch_chunks, has_input, has_output)
 
 

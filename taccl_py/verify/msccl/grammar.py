@@ -11,7 +11,7 @@ from taccl_py.runtimes import LEGACY, Runtime
 from taccl_py.verify.msccl.findings import Findings, place, quoted
 from taccl_py.verify.msccl.text import Document, Element
 
-LEGACY_MAX_BYTES = 1 << 27  # what the legacy runtime takes where maxBytes is missing
+LEGACY_MAX_BYTES = 1 << 27  # value of the legacy runtime where maxBytes is missing
 
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
@@ -21,7 +21,7 @@ _LONGEST_NUMBER = 255
 
 @dataclass(frozen=True, slots=True)
 class StepType:
-    """What the steps of one type do.
+    """Action of the steps of one type.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class StepType:
 
     @property
     def fused(self) -> bool:
-        """Whether a received message is used otherwise than by storing it."""
+        """True if a received message is used otherwise than by storing it."""
         return self.receives and (self.sends or self.reads)
 
 
@@ -94,7 +94,7 @@ class Step:
 
     @property
     def does(self) -> StepType:
-        """What the step does."""
+        """Action of the step."""
         return STEP_TYPES[self.type]
 
 
@@ -259,7 +259,7 @@ class _ElementAttributes:
         return default
 
     def has(self, name: str) -> bool:
-        """Whether the attribute is there."""
+        """True if the attribute is there."""
         return name in self._element.attributes
 
 
@@ -300,7 +300,7 @@ def _name(read: _ElementAttributes, legacy: bool, findings: Findings) -> str:
 
 
 def _out_of_place(read: _ElementAttributes, legacy: bool, in_place: bool, findings: Findings) -> bool:
-    """Whether calls out of place may use the file; the legacy runtime takes it for exactly one placement."""
+    """True if calls out of place may use the file; the legacy runtime takes it for exactly one placement."""
     if not legacy:
         return read.optional_number("outofplace", int(not in_place), required=True) != 0
     if read.has("outofplace") and (read.number("outofplace") != 0) == in_place:

@@ -1,7 +1,7 @@
 """Files in which ranks do what a few of them do, with other names: there these few, the *roots*, can stand for all.
 
 Rank r's program is an *image* of a root's if a permutation of the ranks, which takes the root to r, makes the one text of the
-other: peers are renamed, shares of ranks in the buffers change places, and all else is the same, letter by letter. Shares that one
+other: peers are renamed, shards of ranks in the buffers change places, and all else is the same, letter by letter. Shards that one
 step moves together must follow each other in the image too. The permutations are read off the text, and must fit together: for
 all peers q of a root, the image of what q's root does for its image of rank x is what the image of q does for the image of x, and q
 and its image have the same root (so the two sides of every connection agree). Then
@@ -80,7 +80,7 @@ class FileImages:
 
     @cached_property
     def wires(self) -> Wires:
-        """What the roots' connections are called."""
+        """Names of the roots' connections."""
         inverse = np.argsort(self.to, axis=1)
         roots = int(self.root.max()) + 1
         return Wires(self.root.tolist(), inverse[:, :roots].tolist())
@@ -131,7 +131,7 @@ def _read(text: str, runtime: Runtime) -> AlgoElement | None:
 def _permutations(
     parts: Sequence[str], geometry: BufferLengths, is_read: Callable[[str], bool]
 ) -> tuple[list[IntArray], list[int]]:
-    """What ranks are called in every rank's program, and whose image that is; nothing if too many are images of no other rank's."""
+    """New names of the ranks in every rank's program, and whose image that is; nothing if too many are images of no other rank's."""
     patterns: list[_Pattern] = []
     to: list[IntArray] = []
     root: list[int] = []
@@ -144,7 +144,7 @@ def _permutations(
             if not may_be_root or not _PLAIN_GPU.fullmatch(part) or not is_read(part):
                 return [], []
             patterns.append(_Pattern(part, geometry))
-            # In what is an image of itself all ranks and shares exist.
+            # In what is an image of itself all ranks and shards exist.
             image = patterns[-1].image(rank, pieces)
             if image is None:
                 return [], []
@@ -154,18 +154,18 @@ def _permutations(
 
 
 def _of_all(geometry: BufferLengths) -> frozenset[Buffer]:
-    """Buffers that hold a share for every rank."""
+    """Buffers that hold a shard for every rank."""
     longest = max(geometry.input_chunks, geometry.output_chunks)
     return frozenset(buffer for buffer in (Buffer.INPUT, Buffer.OUTPUT) if geometry.chunks(buffer) == longest)
 
 
 def _unit(geometry: BufferLengths) -> int:
-    """Chunks of one rank's share of a buffer that holds one for every rank."""
+    """Chunks of one rank's shard of a buffer that holds one for every rank."""
     return max(geometry.input_chunks, geometry.output_chunks) // geometry.num_ranks
 
 
 def _may_have_images(geometry: BufferLengths, num_ranks: int) -> bool:
-    """Whether images can be told: of each rank, and each rank's share, which is of whole chunks."""
+    """True if images can be recognized: shards are of whole chunks, one for each rank."""
     whole = max(geometry.input_chunks, geometry.output_chunks)
     if geometry.kind is None or geometry.kind in ROOTED or geometry.num_ranks != num_ranks or whole % num_ranks:
         return False
@@ -181,7 +181,7 @@ class _Followers:
     of
         Number of the place, among all that may be otherwise in an image.
     by, owners
-        How many shares further on, and whose share that is.
+        How many shards further on, and whose shard that is.
     """
 
     of: IntArray
@@ -209,7 +209,7 @@ class _Pattern:
             if is_place:
                 owner, cell = divmod(int(pieces[index]), unit)
                 more = (cell + max(int(pieces[index + _TO_COUNT[name]]), 1) - 1) // unit
-                more = min(more, geometry.num_ranks)  # beyond all shares, which is enough to see that this is no image
+                more = min(more, geometry.num_ranks)  # beyond all shards, which is enough to see that this is no image
                 followers += [(len(changing), by, owner + by) for by in range(1, more + 1)]
             changing.append(index)
             scales.append(1 if is_peer else unit)
@@ -247,7 +247,7 @@ class _Pattern:
             return None
         expected = (image[self._owners] * self._scales + self._cells).tolist()
         names = self._names
-        # What was found twice must have been found equal: of shares named first and of those that follow them.
+        # Images found twice must be equal: of shards named first and of those that follow them.
         agree = np.array_equal(image[more.owners], following)
         return image if agree and tuple([names[number] for number in expected]) == changed else None
 
@@ -261,7 +261,7 @@ def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
 
 
 def _fits_together(gpu: Gpu, images: FileImages) -> bool:
-    """Whether the image of what each peer of a root is the image of is the image of where that peer goes."""
+    """True if renaming the ranks of a root's program is consistent: the image of each peer's root is the root's image of that peer."""
     to, root = images.to, images.root
     rows = np.flatnonzero(root == gpu.id)
     peers = sorted({peer for tb in gpu.threadblocks for peer in (tb.send_peer, tb.recv_peer) if peer >= 0})

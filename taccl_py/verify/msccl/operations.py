@@ -96,7 +96,7 @@ class KernelOperation:
 
     @property
     def carries(self) -> bool:
-        """Whether it takes messages from a connection, or gives some to one."""
+        """True if the operation receives messages from a connection, or sends some over one."""
         return self.inbound is not None or self.outbound is not None
 
 

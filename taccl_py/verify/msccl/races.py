@@ -33,13 +33,13 @@ class Past:
     bit_of: Sequence[int]
 
     def __contains__(self, operation: int) -> bool:
-        """Whether the operation is among them."""
+        """True if the operation is in the set."""
         return bool(self.bits >> self.bit_of[operation] & 1)
 
 
 @dataclass(frozen=True, slots=True)
 class HappensBefore:
-    """What orders operations of different threadblocks.
+    """Rules that order operations of different threadblocks.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class HappensBefore:
 
 @dataclass(frozen=True, slots=True)
 class AccessOrder:
-    """What `find_races` saw of accesses that are ordered.
+    """Findings of `find_races` on accesses that are ordered.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class RaceCheck:
                 self._write(operation, gpu, address, past)
 
     def _keeps_cells(self, operation: KernelOperation, gpu: int) -> bool:
-        """Whether it copies cells onto themselves, which nobody who reads them meanwhile can notice."""
+        """True if the operation copies cells onto themselves, which a concurrent reader cannot notice."""
         source, target = operation.step.source, operation.step.target
         return operation.step.type == COPY and self._range(gpu, source, 1) == self._range(gpu, target, 1)
 
@@ -159,7 +159,7 @@ def find_races(
     plan, order
         All operations, and an order of them that respects queues and flags.
     settings, found
-        Every way to run the program, and where its errors go.
+        Every setting of the program, and where its errors go.
     promises
         What orders operations.
     """
@@ -265,7 +265,7 @@ def _bits_in_gpu(plan: KernelProgram) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _MessageKnowledge:
-    """What whoever takes the messages of a step knows of before the first one, and when it has them all."""
+    """Operations known to receivers of a step's messages before the first one, and when they have them all."""
 
     at_first: int
     at_last: int

@@ -1,4 +1,4 @@
-"""What the modern runtimes ask of every file of their directory before they load any of them.
+"""Scan of a directory: conditions of the modern runtimes on every file before they load any of them.
 
 They read the first element of each file, whatever its name, and take from it what decides which calls the file is for
 (``mscclGetAlgoMetaFromXmlFile`` in ``src/misc/msccl/msccl_parser.cc``). The first file of which that fails ends the scan, and

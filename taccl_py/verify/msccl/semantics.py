@@ -25,7 +25,7 @@ WRONG = -2  # rejected before; whatever is made of it is not rejected again
 
 @dataclass(frozen=True, slots=True)
 class RunSetting:
-    """One way to run the program: a geometry, a placement, and the cells of every rank in it."""
+    """Setting in which the program is run: a geometry, a placement, and the cells of every rank in it."""
 
     geometry: BufferLengths
     placement: BufferPlacement
@@ -80,7 +80,7 @@ def check_contents(plan: KernelProgram, order: Sequence[int], contents: Contents
 
 
 class Contents:
-    """All cells, and the messages under way."""
+    """All cells, and the messages in flight."""
 
     def __init__(self, setting: RunSetting, findings: Findings) -> None:
         self.setting = setting
@@ -93,7 +93,7 @@ class Contents:
             self._fill_input(rank, region)
 
     def value(self, rank: int, offset: int) -> int:
-        """What input cell `offset` of a rank holds at the start."""
+        """Value of input cell `offset` of a rank at the start."""
         shared = self.setting.geometry.kind in COMBINING
         chunk = offset if shared else rank * self.setting.geometry.input_chunks + offset
         return chunk << self.num_ranks | 1 << rank
@@ -148,7 +148,7 @@ class Contents:
             queues[operation.outbound].append(values)
 
     def arrived(self, connection: int, values: list[int]) -> list[int]:  # noqa: ARG002
-        """What the receiver makes of a message: the values that were sent, as all ranks are there."""
+        """Values of a message at its receiver: those that were sent, as all ranks are there."""
         return values
 
     def read(self, gpu: int, address: Address, count: int, where: str) -> list[int]:
@@ -210,7 +210,7 @@ class Contents:
 def _scores(contents: Contents) -> list[int]:
     """How much of the result is right, for each rank as the root."""
     geometry = contents.setting.geometry
-    kind, share = geometry.kind, geometry.share
+    kind, shard = geometry.kind, geometry.shard
     scores = [0] * geometry.num_ranks
     for rank in range(geometry.num_ranks):
         for offset in range(geometry.output_chunks):
@@ -220,10 +220,10 @@ def _scores(contents: Contents) -> list[int]:
             if kind is Kind.REDUCE:
                 scores[rank] += contents.num_contributions(value)
             elif kind is Kind.GATHER:
-                scores[rank] += value == contents.value(offset // share, offset % share)
+                scores[rank] += value == contents.value(offset // shard, offset % shard)
             else:
                 source, cell = contents.origin(value)
-                scores[source] += cell == (rank * share + offset if kind is Kind.SCATTER else offset)
+                scores[source] += cell == (rank * shard + offset if kind is Kind.SCATTER else offset)
     return scores
 
 
@@ -240,17 +240,17 @@ def _wanted(contents: Contents) -> Iterator[tuple[int, list[int]]]:
 
 def _wanted_value(contents: Contents, rank: int, offset: int) -> int:
     geometry = contents.setting.geometry
-    kind, share, root = geometry.kind, geometry.share, contents.setting.placement.root or 0
+    kind, shard, root = geometry.kind, geometry.shard, contents.setting.placement.root or 0
     if kind in (Kind.ALLREDUCE, Kind.REDUCE):
         return contents.total(offset)
     if kind is Kind.REDUCESCATTER:
-        return contents.total(rank * share + offset)
+        return contents.total(rank * shard + offset)
     if kind is Kind.BROADCAST:
         return contents.value(root, offset)
     if kind is Kind.SCATTER:
-        return contents.value(root, rank * share + offset)
-    source, part = divmod(offset, share)
-    return contents.value(source, rank * share + part if kind is Kind.ALLTOALL else part)
+        return contents.value(root, rank * shard + offset)
+    source, part = divmod(offset, shard)
+    return contents.value(source, rank * shard + part if kind is Kind.ALLTOALL else part)
 
 
 def check_results(contents: Contents, findings: Findings) -> None:

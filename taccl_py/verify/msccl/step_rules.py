@@ -1,4 +1,4 @@
-"""Rules about steps: their numbers, addresses, dependencies and the way in which the runtimes fuse them."""
+"""Rules about steps: their numbers, addresses, dependencies and how the runtimes fuse them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to elements, the way the runtimes' own tokenizer does it.
+"""Text to elements, as the runtimes' own tokenizer does it.
 
 That tokenizer is not an XML parser. It knows start tags, end tags and comments; between elements it skips blanks and
 line ends and nothing else; inside a start tag exactly one blank stands before each attribute; values end at the next

@@ -33,7 +33,7 @@ MAX_CELLS = 1 << 23  # chunks of all buffers of all ranks that the verifier is r
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """What a file is.
+    """Facts about a file.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class ProgramFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict:
-    """What the verifier says.
+    """Verdict on a file.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class ProgramVerdict:
 
 
 class ProgramVerifier(Protocol):
-    """What gives verdicts on files: `verify_program`, or what remembers its verdicts."""
+    """Source of verdicts on files: `verify_program`, or a cache of its verdicts."""
 
     def __call__(
         self, text: str, runtime: Runtime, *, kind: Kind | None = None, root: int | None = None
@@ -120,7 +120,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _ExecutedFile:
-    """What is executed: a file without structural mistakes, and for which placements (True: in place)."""
+    """File to execute, without structural mistakes, and for which placements (True: in place)."""
 
     algorithm: AlgoElement
     geometry: BufferLengths
@@ -138,7 +138,7 @@ class _ExecutedFile:
 
 @dataclass(frozen=True, slots=True)
 class _ExecutionFindings:
-    """What executing the program told."""
+    """Findings from executing the program."""
 
     root: int | None = None
     safe_max_bytes: int | None = 0
@@ -294,7 +294,7 @@ _UNSEEN = AccessOrder(through_input=False)
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What looking at contents and accesses told: the root that was found, how accesses are ordered, and see `ProgramFacts`."""
+    """Findings on contents and accesses: the root that was found, how accesses are ordered, and see `ProgramFacts`."""
 
     root: int | None = None
     order: AccessOrder = _UNSEEN
@@ -335,7 +335,7 @@ def _check_placements(
 def _are_flags_early(
     case: _ExecutedFile, whole: ExecutionResult, settings: list[RunSetting], order: AccessOrder
 ) -> bool:
-    """Whether there are races once flags of sends say nothing about the sends, as with LL in RCCL."""
+    """True if there are races once the flag of a send no longer says that the source was read, as with LL in RCCL."""
     if case.runtime.name != RCCL.name or case.algorithm.protocol != "LL":
         return False
     promises = HappensBefore(messages=case.images is None, flags_of_sends=False)

@@ -13,7 +13,7 @@ from taccl_py.verify.mscclpp.verifier import PlanVerdict, verify_plan
 
 @dataclass(frozen=True, slots=True)
 class PlanFolderVerdict:
-    """What the verifier says.
+    """Verdict on a directory of plans.
 
     Attributes
     ----------

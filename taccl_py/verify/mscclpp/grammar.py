@@ -110,7 +110,7 @@ class Plan:
 
 
 def is_plan(value: Any) -> bool:
-    """Whether a JSON value is meant to be a plan."""
+    """True if a JSON value is meant to be a plan."""
     return isinstance(value, dict) and "gpus" in value and "format" not in value
 
 

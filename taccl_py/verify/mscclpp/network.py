@@ -1,4 +1,4 @@
-"""What is connected to what, and the columns of clocks."""
+"""Network of a plan: which ends are connected, and the columns of clocks."""
 
 from __future__ import annotations
 

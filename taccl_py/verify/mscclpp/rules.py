@@ -25,7 +25,7 @@ from taccl_py.verify.mscclpp.grammar import (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an operation needs: of which channel types it may be, whether it names channels or semaphores, how many operands.
+    """Form of an operation: channel types, whether it names channels or semaphores, how many operands.
 
     A number of operands is exact; None is at least one.
     """

@@ -50,7 +50,7 @@ class Access:
 
 @dataclass(slots=True)
 class _ExecutedThreadblock:
-    """A threadblock on its way."""
+    """State of a threadblock that is executed."""
 
     seat: ThreadblockSeat
     gpu: Gpu
@@ -395,7 +395,7 @@ class PlanExecution:
                 self._findings.violation(place(rank), "semaphore-left-over", what)
 
     def _relaxed_since(self, access: Access, rank: int) -> str:
-        """What to do about a relaxed signal, or a relaxed wait for one, that tells a rank of an access and does not carry it; or empty."""
+        """Remedy for a relaxed signal, or a relaxed wait, that tells a rank of an access and does not order it; or empty."""
         seat = access.seat
         block = next(one.block for one in self._workers if one.seat == seat)
         for step, operation in enumerate(block.operations):

@@ -21,7 +21,7 @@ MAX_CELLS = 1 << 21  # chunks of all buffers of all ranks that the verifier is r
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """What a plan is.
+    """Facts about a plan.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class PlanFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanVerdict:
-    """What the verifier says: what the plan is, and all errors, sorted."""
+    """Verdict on a plan: facts, and all errors, sorted."""
 
     facts: PlanFacts
     violations: tuple[Violation, ...]

@@ -142,7 +142,7 @@ def test_of_a_small_allreduce_some_ranks_do_all():
         assert run_one_sided(plan, call, Conditions(EXECUTOR, seed=seed, shuffled=True)).num_wrong == 0
 
 
-def test_only_the_root_of_a_broadcast_multicasts_and_nobody_else_is_greeted():
+def test_only_the_root_of_a_broadcast_multicasts_and_nobody_else_is_signalled():
     value = by_switch(chain_broadcast(3, k=2))
     assert names(value, 0) == ["rlxwait", "nop", "gstore", "nop", "signal", "nop"]
     for rank in (1, 2):

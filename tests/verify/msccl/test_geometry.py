@@ -12,7 +12,7 @@ from taccl_py.verify.msccl.geometry import BufferPlacement, geometry_of, lay_out
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_lengths_agree_with_the_collective(kind: Kind) -> None:
-    """nchunksperloop is the longer buffer, except for Gather and Scatter, where it is one rank's share."""
+    """nchunksperloop is the longer buffer, except for Gather and Scatter, where it is one rank's shard."""
     n, per = 4, 3
     collective = Collective(kind, n, n * per if kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.REDUCE) else per)
     if kind is Kind.ALLREDUCE:

@@ -7,10 +7,10 @@ from functools import cache
 import pytest
 
 from taccl_py.collective import Address, Buffer, Kind
+from taccl_py.lowering.group_programs import join_ranks, lower_patterns, lower_ranks
 from taccl_py.lowering.images import RankImages as Copies
 from taccl_py.lowering.lower import LoweringOptions
 from taccl_py.lowering.msccl_xml import emit_xml
-from taccl_py.lowering.parts import join_ranks, lower_patterns, lower_ranks
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize_group
 from taccl_py.runtimes import EXECUTOR, RCCL

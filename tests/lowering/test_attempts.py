@@ -1,18 +1,18 @@
-"""What is decided otherwise where a draft can stop."""
+"""What is decided otherwise where a block can stop."""
 
 from dataclasses import replace
 
+from taccl_py.lowering.attempts import Decisions, ProgramRevision, loosen
+from taccl_py.lowering.deadlock import FifoModel
 from taccl_py.lowering.dependencies import Dependencies
-from taccl_py.lowering.fifo import FifoModel
-from taccl_py.lowering.revise import Decisions, ProgramRevision, loosen
-from tests.lowering.drafts import copy, held_up
+from tests.lowering.blocks import copy, held_up
 
 ONE_CELL = FifoModel(1, 1)
 
 
-def attempt(drafts, waits, transfers):
+def attempt(blocks, waits, transfers):
     transfers = tuple(replace(each, message=number) for number, each in enumerate(transfers))
-    return ProgramRevision(drafts, transfers, 1, (0, 0), Dependencies(waits, frozenset(), False))
+    return ProgramRevision(blocks, transfers, 1, (0, 0), Dependencies(waits, frozenset(), False))
 
 
 def test_messages_that_would_hold_up_the_rest_one_after_the_other_are_found_together():

@@ -35,7 +35,7 @@ def node_symmetry(node: NodeTemplate) -> tuple[tuple[int, ...], ...]:
 
 
 def _made_of(image: tuple[int, ...], found: list[tuple[int, ...]]) -> bool:
-    """Whether the renumbering is a power of one that was found."""
+    """True if the renumbering is a power of one that was found."""
     for other in found:
         power = other
         for _ in range(len(image)):

@@ -37,7 +37,7 @@ def add(order, reads, writes, **kwargs):
     return act(order, Op.REDUCE, reads, writes, **kwargs)
 
 
-def draft(*actions, recv_peer=NONE, send_peer=NONE, channel=0):
+def block(*actions, recv_peer=NONE, send_peer=NONE, channel=0):
     return UnfinishedThreadblock(actions[0].rank, recv_peer, send_peer, channel, actions)
 
 
@@ -47,10 +47,10 @@ def transfer(src, dst, *, link=0, count=1, message=0, start_us=0.0, instance=0):
 
 def held_up():
     """Rank 1 waits with its second and third receive for a copy (8) that waits for what comes fourth (7); 9 waits for the third."""
-    sender = (draft(*(send(order, f"i{order}", order) for order in range(4)), send_peer=1),)
+    sender = (block(*(send(order, f"i{order}", order) for order in range(4)), send_peer=1),)
     receiver = (
-        draft(*(recv(4 + order, f"o{order}", order, rank=1) for order in range(4)), recv_peer=0),
-        draft(copy(8, "i0", "o4", rank=1)),
-        draft(copy(9, "i1", "o5", rank=1)),
+        block(*(recv(4 + order, f"o{order}", order, rank=1) for order in range(4)), recv_peer=0),
+        block(copy(8, "i0", "o4", rank=1)),
+        block(copy(9, "i1", "o5", rank=1)),
     )
     return (sender, receiver), {5: (8,), 6: (8,), 8: (7,), 9: (6,)}, (transfer(0, 1),) * 4

@@ -1,7 +1,7 @@
-"""Attempts: a draft of the whole program under some decisions, and what to decide otherwise if it does not fit.
+"""Attempts: the threadblocks of the whole program under some decisions, and other decisions if they do not fit.
 
 Some limits can only be tested at the end: nops count as steps, and whether a plan can stop depends on everything. So lowering
-drafts the program, looks at what is too long or can stop, decides that otherwise, and drafts again.
+lays out the program, looks at what is too long or can stop, decides that otherwise, and lays out again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import cached_property
 from taccl_py.errors import LoweringError
 from taccl_py.lowering.actions import NONE, RankAction, StepTransfer
 from taccl_py.lowering.assemble import count_steps
+from taccl_py.lowering.deadlock import FifoModel, Fifos
 from taccl_py.lowering.dependencies import Dependencies
-from taccl_py.lowering.fifo import FifoModel, Fifos
 from taccl_py.lowering.threadblocks import Joint, UnfinishedThreadblock
 from taccl_py.runtimes import MAX_COUNT, Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What an attempt may decide otherwise than the one before.
+    """Decisions of an attempt, which a later one may change.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class Decisions:
 
 @dataclass(frozen=True)
 class ProgramRevision:
-    """A draft of the whole program; lists are indexed by rank.
+    """Threadblocks of the whole program under some decisions; lists are indexed by rank.
 
     Attributes
     ----------
-    drafts
+    blocks
         Threadblocks.
     transfers
         What is sent.
@@ -59,7 +59,7 @@ class ProgramRevision:
         Between the threadblocks; none as long as nobody knows.
     """
 
-    drafts: tuple[tuple[UnfinishedThreadblock, ...], ...]
+    blocks: tuple[tuple[UnfinishedThreadblock, ...], ...]
     transfers: tuple[StepTransfer, ...]
     num_channels: int
     scratch_cells: tuple[int, ...] = ()
@@ -68,13 +68,13 @@ class ProgramRevision:
     def joints(self, actions: Iterable[RankAction]) -> set[Joint]:
         """Threadblocks that receive from one peer and send to another and do some of these actions."""
         orders = {action.order for action in actions}
-        joined = (draft for rank in self.drafts for draft in rank if draft.is_joined)
-        return {draft.joint for draft in joined if any(action.order in orders for action in draft.actions)}
+        joined = (block for rank in self.blocks for block in rank if block.is_joined)
+        return {block.joint for block in joined if any(action.order in orders for action in block.actions)}
 
     @cached_property
     def fifos(self) -> Fifos:
-        """What decides whether it comes to its end."""
-        return Fifos(self.drafts, self.dependencies.waits, self.transfers)
+        """Deadlock check with connections of limited capacity."""
+        return Fifos(self.blocks, self.dependencies.waits, self.transfers)
 
 
 def shorten(
@@ -85,23 +85,23 @@ def shorten(
     Parameters
     ----------
     attempt, decisions, runtime
-        What was drafted, under which decisions, for which runtime.
+        The attempt, under which decisions, for which runtime.
     alike
         Where one rank is lowered alone, a number for each of its links: what is decided for one is decided for all with the same
         number, as their other ends are at ranks that decide for themselves.
     """
     spread, local, apart = dict(decisions.spread), dict(decisions.local), set(decisions.apart)
-    for draft in (draft for rank in attempt.drafts for draft in rank):
-        steps = count_steps(draft, attempt.dependencies)
+    for block in (block for rank in attempt.blocks for block in rank):
+        steps = count_steps(block, attempt.dependencies)
         if steps <= runtime.max_steps:
             continue
-        if draft.is_local:
-            now = sum(other.is_local for other in attempt.drafts[draft.rank])
-            local[draft.rank] = max(local.get(draft.rank, 0), now + 1, -(-now * steps // runtime.max_steps))
-        elif draft.is_joined and draft.joint not in apart:
-            apart.add(draft.joint)
+        if block.is_local:
+            now = sum(other.is_local for other in attempt.blocks[block.rank])
+            local[block.rank] = max(local.get(block.rank, 0), now + 1, -(-now * steps // runtime.max_steps))
+        elif block.is_joined and block.joint not in apart:
+            apart.add(block.joint)
         else:
-            for link in sorted(set(_links(draft, attempt.transfers))):
+            for link in sorted(set(_links(block, attempt.transfers))):
                 now = decisions.spread.get(link, 1)
                 spread[link] = max(spread.get(link, 1), now + 1, -(-now * steps // runtime.max_steps))
     if alike is not None:
@@ -112,8 +112,8 @@ def shorten(
     return Decisions(spread, local, frozenset(apart), decisions.staged)
 
 
-def _links(draft: UnfinishedThreadblock, transfers: tuple[StepTransfer, ...]) -> Iterator[int]:
-    for action in draft.actions:
+def _links(block: UnfinishedThreadblock, transfers: tuple[StepTransfer, ...]) -> Iterator[int]:
+    for action in block.actions:
         for transfer in (action.arrives, action.leaves):
             if transfer != NONE:
                 yield transfers[transfer].link
@@ -124,12 +124,12 @@ def loosen(attempt: ProgramRevision, decisions: Decisions, stops: FifoModel, eno
 
     A threadblock that receives and sends is taken apart first: it makes one wait for the other. After that, messages that
     wait for their cells to become free arrive elsewhere: those at which the attempt stops, then those at which it would stop if
-    these did not wait, and so on, as every draft takes time.
+    these did not wait, and so on, as every attempt takes time.
 
     Parameters
     ----------
     attempt, decisions
-        What was drafted, under which decisions.
+        The attempt, under which decisions.
     stops
         What connections hold when it stops.
     enough

@@ -1,4 +1,4 @@
-"""What NCCL would find on a machine: its graph, as far as a topology tells.
+"""NCCL's graph of a machine, predicted as far as a topology tells.
 
 NCCL tries channel speeds from a table, the fastest first, and keeps as many channels as fit. That is repeated here with the
 node's bandwidths; a dump of the real search is better where there is one.
@@ -36,7 +36,7 @@ _COUNTED = {
 }
 # Channels of at least this rate are cut in two, except on the newest machines.
 _CUT_GBPS, _UNCUT_GBPS, _UNCUT_CHANNELS = 25.0, 50.0, 4
-# What the shipped machines are built of.
+# GPUs and CPUs of the shipped machines.
 _GPU_OF = {
     "ndv2": GpuGeneration.VOLTA,
     "dgx1": GpuGeneration.VOLTA,
@@ -80,12 +80,12 @@ def tuned_as(model: GpuModel) -> GpuGeneration:
 
 
 def has_amd_cpu(topology: Topology) -> bool:
-    """Whether a shipped machine has CPUs of AMD."""
+    """True if a shipped machine has AMD CPUs."""
     return _base(topology) in _AMD_CPUS
 
 
-def job_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> NcclRanks:
-    """What NCCL knows of the machine.
+def nccl_ranks_of(topology: Topology, gpu: GpuGeneration, *, amd_cpu: bool) -> NcclRanks:
+    """Facts about the machine that NCCL's tuner uses.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def nics_of_node(topology: Topology) -> list[float]:
 
 
 def _sending(topology: Topology, link: int) -> tuple[int, float]:
-    """What limits a link on its sender's side, as a resource, and its rate in GB/s; the link itself where it has no ports."""
+    """Resource that limits a link on its sender's side, and its rate in GB/s; the link itself where it has no ports."""
     resources = topology.resources_of[link]
     sender = resources[1 : 1 + len(resources) // 2] or resources[:1]
     slowest = max(sender, key=lambda each: topology.resource_cost[each][1])

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # A process and a child that keep the same processor busy, so that each has to wait for the other.
 SHARED_PROCESSOR = """
 import os, time
-from taccl_py.measure.waiting import Waiting
+from taccl_py.measure.processor_wait import Waiting
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 def spin(seconds):
     end = time.monotonic() + seconds

@@ -2,7 +2,7 @@
 
 * GPU links (NVLink, xGMI) become links; where they lead to a switch, a switch.
 * GPUs that GPU links do not join, over whatever other GPUs, reach each other through PCIe and the CPUs: links that share a
-  port for each wire on their way. Where GPU links join them, PCIe ways between them are left out, as NCCL does.
+  port for each wire on their path. Where GPU links join them, PCIe paths between them are left out, as NCCL does.
 * A GPU uses the NICs that the widest path leads to, and of those the nearest, as NCCL does (``ncclTopoGetLocal``). Equal NICs
   are dealt out among the GPUs that are equally near; where there are more GPUs than NICs, they share. What lies between is a
   port.
@@ -16,16 +16,16 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from taccl_py.discover.node_symmetry import node_symmetry
 from taccl_py.discover.pruning import prune_ports
 from taccl_py.discover.rates import GPU_LINK_ALPHA_US, NETWORK_ALPHA_US, PCI_ALPHA_US
-from taccl_py.discover.regular import node_symmetry
 from taccl_py.errors import InputError
 from taccl_py.topology.model import Medium
 from taccl_py.topology.template import AlphaBeta, Nic, NodeLink, NodePort, NodeSwitch, NodeTemplate, PortSide, Side
 
 
 class DeviceKind(StrEnum):
-    """What a wire can end at."""
+    """Kinds of devices that a wire can end at."""
 
     GPU = "gpu"
     NIC = "nic"
@@ -38,7 +38,7 @@ _PASSED = (DeviceKind.INNER, DeviceKind.CPU)
 
 @dataclass(frozen=True, slots=True)
 class DeviceLink:
-    """A full duplex way between two devices; `PortSide` out is from `low` to `high`.
+    """A full duplex wire between two devices; `PortSide` out is from `low` to `high`.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class DeviceLink:
 
 @dataclass(frozen=True, slots=True)
 class GpuLink:
-    """A direct way from one GPU to another, all its parallel links together."""
+    """A direct connection from one GPU to another, all its parallel links together."""
 
     src: str
     dst: str
@@ -76,7 +76,7 @@ class NetPort:
 
 @dataclass
 class Box:
-    """What a reader found.
+    """Server or rack, as a reader found it.
 
     Attributes
     ----------
@@ -155,9 +155,9 @@ def node_of_box(box: Box, name: str, description: str, source: str) -> NodeTempl
     """
     if not box.gpus:
         raise InputError("holds no GPU; dump the topology on a node with GPUs, and with all of them in the job")
-    ways = {gpu: _ways_from(box, gpu) for gpu in box.gpus}
-    nics = _nics(box, ways)
-    pci_links = _pci_links(box, ways)
+    paths = {gpu: _paths_from(box, gpu) for gpu in box.gpus}
+    nics = _nics(box, paths)
+    pci_links = _pci_links(box, paths)
     links = [*_gpu_links(box), *pci_links]
     ports = tuple(NodePort(wire.name, AlphaBeta(0.0, 1000 / wire.gbps)) for wire in box.wires)
     switches: tuple[NodeSwitch, ...] = ()
@@ -211,27 +211,27 @@ class _DevicePath:
         return tuple(PortSide(wire.name, side) for wire, side in self.uses)
 
 
-def _ways_from(box: Box, gpu: str) -> dict[str, _DevicePath]:
+def _paths_from(box: Box, gpu: str) -> dict[str, _DevicePath]:
     """Shortest path from a GPU to every device, through switches and CPUs only."""
     beside: dict[str, list[tuple[str, DeviceLink, Side]]] = {}
     for wire in box.wires:
         beside.setdefault(wire.low, []).append((wire.high, wire, Side.OUT))
         beside.setdefault(wire.high, []).append((wire.low, wire, Side.IN))
     for ends in beside.values():
-        ends.sort(key=lambda end: -end[1].gbps)  # of two ways of one length the one that starts wider
-    ways = {gpu: _DevicePath(())}
+        ends.sort(key=lambda end: -end[1].gbps)  # of two paths of one length the one that starts wider
+    paths = {gpu: _DevicePath(())}
     waiting = deque([gpu])
     while waiting:
         here = waiting.popleft()
         for there, wire, side in beside.get(here, []):
-            if there in ways:
+            if there in paths:
                 continue
-            between = (*ways[here].passed, box.kinds[here]) if here != gpu else ()
-            ways[there] = _DevicePath((*ways[here].uses, (wire, side)), between)
+            between = (*paths[here].passed, box.kinds[here]) if here != gpu else ()
+            paths[there] = _DevicePath((*paths[here].uses, (wire, side)), between)
             if box.kinds[there] in _PASSED:
                 waiting.append(there)
-    del ways[gpu]
-    return ways
+    del paths[gpu]
+    return paths
 
 
 def _gpu_links(box: Box) -> list[NodeLink]:
@@ -258,22 +258,22 @@ def _islands(box: Box) -> dict[str, int]:
     return island
 
 
-def _pci_links(box: Box, ways: dict[str, dict[str, _DevicePath]]) -> list[NodeLink]:
+def _pci_links(box: Box, paths: dict[str, dict[str, _DevicePath]]) -> list[NodeLink]:
     island = _islands(box)
     links = []
     for src, gpu in enumerate(box.gpus):
         for dst, other in enumerate(box.gpus):
-            if island[gpu] == island[other] or other not in ways[gpu]:
+            if island[gpu] == island[other] or other not in paths[gpu]:
                 continue
-            way = ways[gpu][other]
-            links.append(NodeLink(src, dst, AlphaBeta(PCI_ALPHA_US, 1000 / way.gbps), ports=way.sides))
+            path = paths[gpu][other]
+            links.append(NodeLink(src, dst, AlphaBeta(PCI_ALPHA_US, 1000 / path.gbps), ports=path.sides))
     return links
 
 
-def _nics(box: Box, ways: dict[str, dict[str, _DevicePath]]) -> list[Nic]:
+def _nics(box: Box, paths: dict[str, dict[str, _DevicePath]]) -> list[Nic]:
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, gpu in enumerate(box.gpus):
-        groups.setdefault(_nearest(box, ways[gpu]), []).append(rank)
+        groups.setdefault(_nearest(box, paths[gpu]), []).append(rank)
     serving: dict[int, list[int]] = {}
     for nets, ranks in groups.items():
         if not nets:
@@ -287,15 +287,15 @@ def _nics(box: Box, ways: dict[str, dict[str, _DevicePath]]) -> list[Nic]:
     nics = []
     for number, index in enumerate(sorted(serving)):
         port, served = box.nets[index], tuple(sorted(serving[index]))
-        via = {rank: ways[box.gpus[rank]][port.device].sides for rank in served}
+        via = {rank: paths[box.gpus[rank]][port.device].sides for rank in served}
         cost = AlphaBeta(NETWORK_ALPHA_US + port.latency_us, 1000 / port.gbps)
         nics.append(Nic(f"net{number}", served, cost, via))
     return nics
 
 
-def _nearest(box: Box, ways: dict[str, _DevicePath]) -> tuple[int, ...]:
-    """Network ports with the widest way, and the nearest of those."""
-    reached = [(index, ways[net.device]) for index, net in enumerate(box.nets) if net.device in ways]
-    ranking = {index: (-min(way.gbps, box.nets[index].gbps), way.distance) for index, way in reached}
+def _nearest(box: Box, paths: dict[str, _DevicePath]) -> tuple[int, ...]:
+    """Network ports with the widest path, and the nearest of those."""
+    reached = [(index, paths[net.device]) for index, net in enumerate(box.nets) if net.device in paths]
+    ranking = {index: (-min(path.gbps, box.nets[index].gbps), path.distance) for index, path in reached}
     best = min(ranking.values(), default=None)
     return tuple(index for index, place in ranking.items() if place == best)

@@ -1,7 +1,7 @@
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.buffers import BufferSizes
-from taccl_py.lowering.stretches import Stretches
-from tests.lowering.drafts import cells, copy, recv
+from taccl_py.lowering.contiguous import Stretches
+from tests.lowering.blocks import cells, copy, recv
 
 
 def test_cells_that_are_always_touched_together_are_one_stretch():

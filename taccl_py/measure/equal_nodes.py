@@ -37,11 +37,11 @@ class EqualNodes:
         return rank // self.size
 
     def inside(self, flow: MeasuredFlow) -> bool:
-        """Whether a link stays in its node."""
+        """True if a link stays in its node."""
         return self.node(flow.src) == self.node(flow.dst)
 
     def probed(self, flow: MeasuredFlow) -> bool:
-        """Whether a link is looked at when ports are searched: inside the first node, or between the first few."""
+        """True for a link that takes part in the search for ports: inside the first node, or between the first few."""
         last = 1 if self.inside(flow) else PROBED_NODES
         return max(self.node(flow.src), self.node(flow.dst)) < last
 

@@ -45,7 +45,7 @@ class Throttle:
         Seconds here for a second there.
     """
 
-    # What is longer is cut when it is really sent: the time is the emulated machine's, and the memory this computer's.
+    # Longer messages are cut when they are really sent: the time is the emulated machine's, and the memory this computer's.
     MOST_PAYLOAD_BYTES: ClassVar[int] = 65_536
 
     def __init__(self, topology: Topology, path: Path, scale: float) -> None:
@@ -57,7 +57,7 @@ class Throttle:
 
     @staticmethod
     def create(topology: Topology, path: Path) -> None:
-        """Make the file, with nothing under way.
+        """Make the file, with nothing in flight.
 
         Parameters
         ----------

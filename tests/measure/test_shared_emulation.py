@@ -3,7 +3,7 @@
 import pytest
 
 from taccl_py.measure.experiment import MeasuredFlow
-from taccl_py.measure.throttle import Throttle
+from taccl_py.measure.shared_emulation import Throttle
 from taccl_py.topology.machines import formula_topology
 from tests.measure.machines import MACHINES
 

@@ -1,4 +1,4 @@
-"""What each message means for its two ranks: where it is sent from, how it is taken in, what must be copied before.
+"""Survey of messages: where each is sent from, how it is taken in, what must be copied before.
 
 A rank's own contribution lies in its input; everything else that it holds lies in the chunk's *home* (output or scratch,
 `taccl_py.lowering.homes`). A message of own contributions alone goes straight from the input if they are neighbours
@@ -50,8 +50,8 @@ class MessageEnd:
         Place in the order of time, which message, whose end.
     chunks
         The message's chunks.
-    way
-        What happens.
+    handling
+        How the message is sent or taken in.
     straight
         Whether all of it is the rank's own contribution and can be read in the input as one piece.
     fetch
@@ -70,7 +70,7 @@ class MessageEnd:
     message: int
     rank: int
     chunks: tuple[int, ...]
-    way: MessageHandling
+    handling: MessageHandling
     straight: bool
     fetch: tuple[int, ...] = ()
     beside: bool = False
@@ -81,7 +81,7 @@ class MessageEnd:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """What placing has to respect.
+    """Rules that placing has to respect.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class PlacementRules:
     seams: frozenset[int] = frozenset()
 
     def counts(self, rank: int) -> bool:
-        """Whether all that a rank sends and gets is in the schedule."""
+        """True if the schedule holds all messages that a rank sends and receives."""
         return self.subject is None or rank == self.subject
 
 
@@ -135,7 +135,7 @@ class Survey:
 
 
 def spans_seam(first: Address, count: int, seams: frozenset[int]) -> bool:
-    """Whether there is a seam between chunks that follow each other from an address on."""
+    """True if there is a seam between chunks that follow each other from an address on."""
     if first.buffer is Buffer.SCRATCH or not seams:
         return False
     return any(offset in seams for offset in range(first.offset, first.offset + count - 1))
@@ -169,7 +169,7 @@ def _keep_sums_apart(uses: list[MessageEnd], schedule: Schedule) -> None:
     """
     of_rank: list[list[MessageEnd]] = [[] for _ in range(schedule.collective.num_ranks)]
     for use in reversed(uses):
-        if use.way is MessageHandling.ADD_ARRIVED and use.beside:
+        if use.handling is MessageHandling.ADD_ARRIVED and use.beside:
             _keep_sum_apart(use, of_rank[use.rank], uses)
         of_rank[use.rank].append(use)
 
@@ -182,16 +182,16 @@ def _keep_sum_apart(use: MessageEnd, later: list[MessageEnd], uses: list[Message
         touched = chunks.intersection(other.chunks)
         if not touched:
             continue
-        if other.way in _STORES:
+        if other.handling in _STORES:
             replaced |= touched
         elif not touched <= replaced:
-            if other.way is not MessageHandling.SEND or other.chunks != use.chunks or replaced:
+            if other.handling is not MessageHandling.SEND or other.chunks != use.chunks or replaced:
                 return
             senders.append(other)
     keep = tuple(chunk for chunk in use.chunks if chunk not in replaced)
     if keep and not senders:
         return  # the sum is all that is wanted: better to copy the own contribution while nothing has arrived yet
-    uses[use.event] = replace(use, way=MessageHandling.ADD_SPARE, fetch=(), keep=keep)
+    uses[use.event] = replace(use, handling=MessageHandling.ADD_SPARE, fetch=(), keep=keep)
     for other in senders:
         uses[other.event] = replace(other, spare_of=use.message)
 
@@ -219,19 +219,19 @@ class _Surveyor:
         rank = link.dst if event.arrives else link.src
         chunks = message.chunks
         straight = self._straight(rank, chunks)
-        way = self._way_in(event.message, rank, straight) if event.arrives else MessageHandling.SEND
-        if (way is MessageHandling.SEND or way is MessageHandling.ADD) and self._rules.counts(rank):
+        handling = self._handling_of(event.message, rank, straight) if event.arrives else MessageHandling.SEND
+        if (handling is MessageHandling.SEND or handling is MessageHandling.ADD) and self._rules.counts(rank):
             self._require_held(event.message, rank, chunks)
         fetch: tuple[int, ...] = ()
         since: tuple[int, ...] = ()
         packed = message.packed and not straight
-        if packed and way is MessageHandling.SEND:
+        if packed and handling is MessageHandling.SEND:
             since = tuple(self.last_arrival[rank].get(chunk, START) for chunk in chunks)
-        elif way in _FROM_SPARE or (way in (MessageHandling.SEND, MessageHandling.ADD) and not straight):
+        elif handling in _FROM_SPARE or (handling in (MessageHandling.SEND, MessageHandling.ADD) and not straight):
             # In the order of the input where those of the message do not lie together anyway.
-            ordered = sorted(chunks) if way is MessageHandling.ADD_APART else chunks
+            ordered = sorted(chunks) if handling is MessageHandling.ADD_APART else chunks
             fetch = tuple(c for c in ordered if c not in self.last_arrival[rank] and c not in self.fetched[rank])
-        self._remember(index, rank, chunks, way, straight and way not in _FROM_SPARE)
+        self._remember(index, rank, chunks, handling, straight and handling not in _FROM_SPARE)
         for chunk, event_before in zip(chunks, since, strict=False):
             if event_before == START:
                 self.last_read[rank].setdefault(chunk, START)
@@ -239,26 +239,26 @@ class _Surveyor:
             self.fetched[rank].add(chunk)
             self.last_read[rank].setdefault(chunk, START)
         beside = (
-            way in (MessageHandling.ADD_OWN, MessageHandling.ADD_ARRIVED)
+            handling in (MessageHandling.ADD_OWN, MessageHandling.ADD_ARRIVED)
             and event.message not in self._rules.staged
             and straight
             and len(fetch) in (0, len(chunks))
             and all(self._additions[chunk, rank] == 1 for chunk in chunks)
         )
-        return MessageEnd(index, event.message, rank, chunks, way, straight, fetch, beside, since=since)
+        return MessageEnd(index, event.message, rank, chunks, handling, straight, fetch, beside, since=since)
 
     def _remember(
-        self, index: int, rank: int, chunks: tuple[int, ...], way: MessageHandling, reads_input: bool
+        self, index: int, rank: int, chunks: tuple[int, ...], handling: MessageHandling, reads_input: bool
     ) -> None:
-        arrives = way is not MessageHandling.SEND
+        arrives = handling is not MessageHandling.SEND
         for chunk in chunks:
-            if reads_input and way not in _STORES:
+            if reads_input and handling not in _STORES:
                 self.last_read[rank][chunk] = index
             if arrives:
                 self.last_arrival[rank][chunk] = index
 
     def _straight(self, rank: int, chunks: tuple[int, ...]) -> bool:
-        """Whether the chunks are own contributions, untouched so far, that lie one after the other in the input."""
+        """True if the chunks are own contributions, untouched so far, that lie one after the other in the input."""
         arrived = self.last_arrival[rank]
         if chunks[0] in arrived:
             return False
@@ -281,7 +281,7 @@ class _Surveyor:
                     "it then; check the schedule"
                 )
 
-    def _way_in(self, index: int, rank: int, straight: bool) -> MessageHandling:
+    def _handling_of(self, index: int, rank: int, straight: bool) -> MessageHandling:
         message = self._schedule.messages[index]
         staged = index in self._rules.staged
         if not message.reduce:
@@ -301,7 +301,7 @@ class _Surveyor:
         return MessageHandling.ADD_ARRIVED
 
     def _together(self, rank: int, chunks: tuple[int, ...]) -> bool:
-        """Whether the schedule keeps the chunks one after the other."""
+        """True if the schedule keeps the chunks one after the other."""
         places = [self._schedule.address(chunk, rank) for chunk in chunks]
         first = places[0]
         return (first is None or not spans_seam(first, len(chunks), self._rules.seams)) and all(
@@ -310,7 +310,7 @@ class _Surveyor:
         )
 
     def _own_apart(self, rank: int, chunks: tuple[int, ...]) -> bool:
-        """Whether what arrives may be stored at home before the own contribution is added to it.
+        """True if an arriving message may be stored at home before the own contribution is added to it.
 
         The home must be other memory than the input. A sum in the output must have one writer: runtimes without fused
         steps do not promise that a threadblock sees what another one has just written there when it reads it with `re`.

@@ -6,11 +6,11 @@ import pytest
 
 from taccl_py.collective import Buffer, Kind
 from taccl_py.errors import InvalidArtifact, LoweringError, Violation
-from taccl_py.lowering import parts
+from taccl_py.lowering import group_programs
+from taccl_py.lowering.group_programs import find_disagreement, find_peers, join_ranks, lower_patterns, lower_ranks
 from taccl_py.lowering.images import RankImages
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
 from taccl_py.lowering.msccl_xml import emit_xml
-from taccl_py.lowering.parts import find_disagreement, find_peers, join_ranks, lower_patterns, lower_ranks
 from taccl_py.pipeline.deliver import lower_group_and_verify, lower_one_rank
 from taccl_py.pipeline.resolve import Request
 from taccl_py.pipeline.search import synthesize_group
@@ -116,7 +116,7 @@ def test_links_that_are_images_of_each_other_get_as_many_channels():
 
 def test_without_room_for_turns_messages_pass_ports_as_they_come(monkeypatch):
     schedule = group("hpn:2", Kind.ALLREDUCE)
-    monkeypatch.setattr("taccl_py.lowering.parts._lower_one", _refuses_turns(parts._lower_one))
+    monkeypatch.setattr("taccl_py.lowering.group_programs._lower_one", _refuses_turns(group_programs._lower_one))
     lowered = lower_group_and_verify(schedule, OPTIONS)
     assert lowered.verdict.violations == ()
     assert lowered.port_order is PortOrder.FREE
@@ -224,7 +224,7 @@ def test_ranks_of_different_roles_agree_on_channels(monkeypatch):
         return find_disagreement(gpus[0], {peer: gpus[peer] for peer in find_peers(gpus[0]) if peer < 8})
 
     assert disagreement() is None
-    monkeypatch.setattr("taccl_py.lowering.parts._MOST_ROUNDS", 1)
+    monkeypatch.setattr("taccl_py.lowering.group_programs._MOST_ROUNDS", 1)
     assert disagreement() == "ranks 0 and 2 on channel 0"
 
 
@@ -284,7 +284,7 @@ def test_a_rank_with_more_peers_than_a_channel_takes_agrees_with_them():
 
 
 def test_sides_that_do_not_agree_are_refused(monkeypatch):
-    monkeypatch.setattr("taccl_py.lowering.parts.find_disagreement", lambda *_: "ranks 0 and 1 on channel 0")
+    monkeypatch.setattr("taccl_py.lowering.group_programs.find_disagreement", lambda *_: "ranks 0 and 1 on channel 0")
     with pytest.raises(LoweringError, match="taccl synth"):
         lower_one_rank(group("ring:4", Kind.ALLGATHER), 0, OPTIONS)
 

@@ -4,8 +4,8 @@ import pytest
 
 from taccl_py.collective import Collective, Kind
 from taccl_py.lowering.lower import LoweringOptions, PortOrder, lower
+from taccl_py.lowering.port_order import find_turns, latest_first
 from taccl_py.lowering.program import Op
-from taccl_py.lowering.turns import find_turns, latest_first
 from taccl_py.runtimes import EXECUTOR, RUNTIMES
 from taccl_py.schedule.layout import UntimedMessage as Hop
 from taccl_py.schedule.timing import build_schedule
@@ -14,8 +14,8 @@ from taccl_py.topology.model import Link
 from taccl_py.verify.schedule import verify_schedule
 from tests.instances import chain
 from tests.lowering import cases
+from tests.lowering.blocks import block, recv, send, transfer
 from tests.lowering.cases import machine_with_ports
-from tests.lowering.drafts import draft, recv, send, transfer
 from tests.lowering.execute import execute
 
 # What waits for what
@@ -34,12 +34,12 @@ def sends_at(*starts_us, instances=None):
         for i, start_us in enumerate(starts_us)
     ]
     order = {i: place for place, i in enumerate(sorted(range(len(starts_us)), key=starts_us.__getitem__))}
-    drafts = [draft(send(order[i], "i0", i), send_peer=i + 1) for i in range(len(starts_us))]
-    return (tuple(drafts),), transfers
+    blocks = [block(send(order[i], "i0", i), send_peer=i + 1) for i in range(len(starts_us))]
+    return (tuple(blocks),), transfers
 
 
-def turns(drafts, transfers, topology, wanted=PortOrder.SENDS):
-    return find_turns(drafts, transfers, topology, wanted)
+def turns(blocks, transfers, topology, wanted=PortOrder.SENDS):
+    return find_turns(blocks, transfers, topology, wanted)
 
 
 def test_a_send_waits_for_the_one_before_it_at_the_port():
@@ -69,27 +69,27 @@ def test_at_a_port_that_ranks_share_each_keeps_its_own_order():
     """A rank cannot wait for another one without a message."""
     links = [Link(0, 1, 0.0, 10.0, ports=(0,)), Link(0, 2, 0.0, 10.0, ports=(0,)), Link(3, 2, 0.0, 10.0, ports=(0,))]
     transfers = [transfer(0, 1), transfer(3, 2, link=2, start_us=10.0), transfer(0, 2, link=1, start_us=20.0)]
-    drafts = (
-        (draft(send(0, "i0", 0), send_peer=1), draft(send(2, "i0", 2), send_peer=2)),
-        (draft(send(1, "i0", 1, rank=3), send_peer=2),),
+    blocks = (
+        (block(send(0, "i0", 0), send_peer=1), block(send(2, "i0", 2), send_peer=2)),
+        (block(send(1, "i0", 1, rank=3), send_peer=2),),
     )
-    assert turns(drafts, transfers, machine_with_ports(4, links, 1)) == {2: (0,)}
+    assert turns(blocks, transfers, machine_with_ports(4, links, 1)) == {2: (0,)}
 
 
 def test_receives_take_turns_only_if_that_is_wanted():
     topology = machine_with_ports(3, [Link(1, 0, 0.0, 10.0, ports=(0,)), Link(2, 0, 0.0, 10.0, ports=(0,))], 1)
-    drafts = ((draft(recv(3, "o1", 0), recv_peer=1), draft(recv(2, "o2", 1), recv_peer=2)),)
+    blocks = ((block(recv(3, "o1", 0), recv_peer=1), block(recv(2, "o2", 1), recv_peer=2)),)
     transfers = [transfer(1, 0, start_us=10.0), transfer(2, 0, link=1, start_us=0.0)]
-    assert turns(drafts, transfers, topology, PortOrder.SENDS) == {}
-    assert turns(drafts, transfers, topology, PortOrder.BOTH) == {3: (2,)}
+    assert turns(blocks, transfers, topology, PortOrder.SENDS) == {}
+    assert turns(blocks, transfers, topology, PortOrder.BOTH) == {3: (2,)}
 
 
 def test_nothing_waits_for_what_comes_later_in_the_order_of_actions():
     """Sequencing may put a message that starts first behind another one; waiting for it could stop the program."""
     topology = out_of_rank_0([(0,), (0,)])
     transfers = [transfer(0, 1, start_us=0.0), transfer(0, 2, link=1, start_us=10.0)]
-    drafts = ((draft(send(1, "i0", 0), send_peer=1), draft(send(0, "i0", 1), send_peer=2)),)
-    assert turns(drafts, transfers, topology) == {}
+    blocks = ((block(send(1, "i0", 0), send_peer=1), block(send(0, "i0", 1), send_peer=2)),)
+    assert turns(blocks, transfers, topology) == {}
 
 
 def test_two_lists_become_one_with_the_latest_first():
@@ -141,16 +141,16 @@ def test_threadblocks_that_share_a_link_use_it_one_after_the_other():
     """Also without ports and in free order: the first send on the second channel waits for the last one on the first."""
     topology = cases.ring(2)
     transfers = [transfer(0, 1, message=i, start_us=10.0 * i) for i in range(4)]
-    first = draft(send(0, "i0", 0), send(1, "i1", 1), send_peer=1)
-    second = draft(send(2, "i2", 2), send(3, "i3", 3), send_peer=1, channel=1)
+    first = block(send(0, "i0", 0), send(1, "i1", 1), send_peer=1)
+    second = block(send(2, "i2", 2), send(3, "i3", 3), send_peer=1, channel=1)
     assert turns(((second, first),), transfers, topology, PortOrder.FREE) == {2: (1,)}
 
 
 def test_more_messages_than_a_threadblock_has_steps_cost_no_time():
     """A chain of three with 200 pieces, one after the other: four threadblocks of at most 64 steps on each link."""
     topology = chain(3, alpha_us=1.0, beta_us_per_mb=10.0)
-    drafts = [Hop(link, (piece,), float(piece + link), piece + link + 1.0) for piece in range(200) for link in range(2)]
-    schedule = build_schedule(topology, Collective(Kind.BROADCAST, 3, 200), 1e6, drafts)
+    blocks = [Hop(link, (piece,), float(piece + link), piece + link + 1.0) for piece in range(200) for link in range(2)]
+    schedule = build_schedule(topology, Collective(Kind.BROADCAST, 3, 200), 1e6, blocks)
     assert schedule.makespan_us == pytest.approx(201 * 11.0)
     program = lower(schedule, LoweringOptions(EXECUTOR))
     assert program.num_channels == 4

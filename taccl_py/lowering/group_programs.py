@@ -5,9 +5,9 @@ images of its program (`taccl_py.lowering.images`): memory is that of one rank's
 neighbouring chunks apart every rank is lowered by itself. Its peers then decide on their side what they send together and in which
 order; as all ranks do the same the two sides agree, which `find_disagreement` looks at.
 
-All ranks are busy in the same way at the same time, so whatever passes a port out of turn does so everywhere, and the time lost
+All ranks do the same at the same time, so whatever passes a port out of turn does so everywhere, and the time lost
 adds up over the rounds. So where there are ports, each rank keeps the schedule's order of its sends from the outset
-(`taccl_py.lowering.turns`), at the price of fused steps; what it receives then comes in the schedule's order too, as messages to
+(`taccl_py.lowering.port_order`), at the price of fused steps; what it receives then comes in the schedule's order too, as messages to
 one rank have no other reason to overtake each other.
 """
 
@@ -135,7 +135,7 @@ def _channels_needed(schedule: GroupSchedule, patterns: Patterns) -> dict[int, i
 
 
 def has_images(schedule: GroupSchedule, patterns: Patterns) -> bool:
-    """Whether other ranks' programs are images of the roots', so that only these are lowered."""
+    """True if other ranks' programs are images of the roots', so that only these are lowered."""
     return _images(schedule, patterns) is not None
 
 
@@ -157,7 +157,7 @@ def _lower_one(schedule: GroupSchedule, patterns: Patterns, rank: int) -> Progra
 
 
 def alone(program: Program, gpu: Gpu) -> Program:
-    """The program with that GPU's share alone."""
+    """The program with that GPU's part alone."""
     idle = (Gpu(other, 0, 0, 0, ()) for other in range(len(program.gpus)))
     return replace(program, gpus=tuple(gpu if other.rank == gpu.rank else other for other in idle))
 

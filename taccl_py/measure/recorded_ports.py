@@ -18,7 +18,7 @@ from taccl_py.measure.samples import Sample
 from taccl_py.topology.template import AlphaBeta
 from taccl_py.units import BYTES_PER_MB, format_ranks
 
-_LEAST_NOISE = 0.02  # what recorded times are taken to be wrong by
+_LEAST_NOISE = 0.02  # relative error that recorded times are taken to have
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _Inference:
         ]
 
     def _contradicted(self, links: frozenset[MeasuredFlow]) -> bool:
-        """Whether some group was faster than it could be if these flows shared a port."""
+        """True if some group was faster than it could be if these flows shared a port."""
         (port,) = self._found([links])
         for group in self._concerned(links):
             last = max(one.time_us for one in group.samples if MeasuredFlow(one.src, one.dst) in links)

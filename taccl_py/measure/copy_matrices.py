@@ -29,17 +29,17 @@ _TRANSFER_BENCH_ROW = re.compile(r"^\s*(CPU|GPU)\s+([0-9]+)\s*(?:->)?\s+(.*)$")
 
 
 def is_p2p(lines: Sequence[str]) -> bool:
-    """Whether lines are what CUDA's p2pBandwidthLatencyTest printed."""
+    """True if lines are what CUDA's p2pBandwidthLatencyTest printed."""
     return any(_P2P_RATES.match(line) for line in lines)
 
 
 def is_nvbandwidth(lines: Sequence[str]) -> bool:
-    """Whether lines are what nvbandwidth printed."""
+    """True if lines are what nvbandwidth printed."""
     return any(_NVBANDWIDTH.match(line) or _NVBANDWIDTH_COPIES.match(line) for line in lines)
 
 
 def is_transfer_bench(lines: Sequence[str]) -> bool:
-    """Whether lines are what the preset p2p of TransferBench printed."""
+    """True if lines are what the preset p2p of TransferBench printed."""
     return any(_TRANSFER_BENCH.match(line) for line in lines)
 
 
@@ -60,7 +60,7 @@ def read_p2p(lines: Sequence[str], path: str) -> list[Sample]:
 
 
 def read_nvbandwidth(lines: Sequence[str], path: str) -> list[Sample]:
-    """Samples of the first matrix of copies from GPU to GPU one way; matrices of both ways at once are sums.
+    """Samples of the first matrix of copies from GPU to GPU in one direction; matrices of both directions at once are sums.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def read_nvbandwidth(lines: Sequence[str], path: str) -> list[Sample]:
     title = next((match for line in lines if (match := _NVBANDWIDTH_COPIES.match(line))), None)
     if title is None:
         raise InputError(
-            "has no matrix of copies from GPU to GPU one way; run nvbandwidth -t device_to_device_memcpy_read_ce",
+            "has no matrix of copies from GPU to GPU in one direction; run nvbandwidth -t device_to_device_memcpy_read_ce",
             path=path,
         )
     rates = _matrix(lines, _NVBANDWIDTH_COPIES, path)
@@ -96,7 +96,7 @@ def nvbandwidth_lines(text: str, path: str) -> list[str]:
 
 
 def read_transfer_bench(lines: Sequence[str], path: str) -> list[Sample]:
-    """Samples of the matrix of copies one way between GPUs.
+    """Samples of the matrix of copies in one direction between GPUs.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def read_transfer_bench(lines: Sequence[str], path: str) -> list[Sample]:
     """
     start = next((i for i, line in enumerate(lines) if re.match(r"\s*Unidirectional copy", line)), None)
     if start is None:
-        raise InputError("has only copies both ways at once; run TransferBench p2p with P2P_MODE=1", path=path)
+        raise InputError("has only copies in both directions at once; run TransferBench p2p with P2P_MODE=1", path=path)
     size = next((int(match[1]) for line in lines if (match := _TRANSFER_BENCH_SIZE.match(line))), _TRANSFER_BENCH_BYTES)
     devices = re.findall(r"\b([CG]PU)\s+([0-9]+)", lines[start + 1] if start + 1 < len(lines) else "")
     samples = []

@@ -1,4 +1,4 @@
-"""Whether a program comes to its end when connections hold only so many operations.
+"""Deadlock check of a program whose connections hold only a few operations.
 
 A step of n cells is one operation when the data are small, and up to n when they are large. A send waits while its
 connection is full, so a plan that sends before it receives can stop for large data only. All waits are for things that stay
@@ -51,7 +51,7 @@ class Fifos:
 
     Parameters
     ----------
-    drafts
+    blocks
         Threadblocks by rank.
     waits
         Actions of other threadblocks that must be done before, by `RankAction.order`.
@@ -61,7 +61,7 @@ class Fifos:
 
     def __init__(
         self,
-        drafts: Sequence[Sequence[UnfinishedThreadblock]],
+        blocks: Sequence[Sequence[UnfinishedThreadblock]],
         waits: Mapping[int, tuple[int, ...]],
         transfers: Sequence[StepTransfer],
     ) -> None:
@@ -84,7 +84,7 @@ class Fifos:
                 )
                 for a in d.actions
             ]
-            for rank in drafts
+            for rank in blocks
             for d in rank
         ]
         self._connections = len(number)
@@ -191,7 +191,7 @@ class ResumableExecution:
         return possible == todo
 
     def _pass_on(self, block: int, connection: int, moved: int, *, stops: bool) -> None:
-        """Wake whoever stopped at a connection on which something has moved, and note who stops there now."""
+        """Wake the threadblock stopped at a connection that has changed, and note the one that stops there now."""
         stopped = self._stopped[connection]
         if moved and stopped:
             self._wake(sorted(stopped))

@@ -27,7 +27,7 @@ class PortOrder(StrEnum):
 
 
 def find_turns(
-    drafts: Sequence[Sequence[UnfinishedThreadblock]],
+    blocks: Sequence[Sequence[UnfinishedThreadblock]],
     transfers: Sequence[StepTransfer],
     topology: Topology,
     wanted: PortOrder,
@@ -36,7 +36,7 @@ def find_turns(
 
     Parameters
     ----------
-    drafts
+    blocks
         Threadblocks by rank.
     transfers
         What the actions send and receive.
@@ -46,26 +46,26 @@ def find_turns(
         Which messages take turns.
     """
     turns: dict[int, tuple[int, ...]] = {}
-    for rank in drafts:
+    for rank in blocks:
         _add_shifts(turns, rank, transfers)
     if wanted is not PortOrder.FREE:
-        _add_turns(turns, drafts, transfers, topology, sending=True)
+        _add_turns(turns, blocks, transfers, topology, sending=True)
     if wanted is PortOrder.BOTH:
-        _add_turns(turns, drafts, transfers, topology, sending=False)
+        _add_turns(turns, blocks, transfers, topology, sending=False)
     return turns
 
 
 def _add_turns(
     turns: dict[int, tuple[int, ...]],
-    drafts: Sequence[Sequence[UnfinishedThreadblock]],
+    blocks: Sequence[Sequence[UnfinishedThreadblock]],
     transfers: Sequence[StepTransfer],
     topology: Topology,
     *,
     sending: bool,
 ) -> None:
-    for rank in drafts:
+    for rank in blocks:
         last: dict[tuple[int, int], int] = {}
-        moved = [(a.leaves if sending else a.arrives, a.order) for draft in rank for a in draft.actions]
+        moved = [(a.leaves if sending else a.arrives, a.order) for block in rank for a in block.actions]
         passing = [(transfers[transfer], order) for transfer, order in moved if transfer != NONE]
         for transfer, order in sorted(passing, key=lambda item: (item[0].start_us, item[1])):
             keys = [(port, transfer.instance) for port in topology.links[transfer.link].ports]
@@ -76,12 +76,12 @@ def _add_turns(
 
 
 def _add_shifts(
-    turns: dict[int, tuple[int, ...]], drafts: Sequence[UnfinishedThreadblock], transfers: Sequence[StepTransfer]
+    turns: dict[int, tuple[int, ...]], blocks: Sequence[UnfinishedThreadblock], transfers: Sequence[StepTransfer]
 ) -> None:
     """The first send of a threadblock waits for the last one of the threadblock that used the link before it."""
     shifts: dict[tuple[int, int], dict[int, list[int]]] = {}
-    for number, draft in enumerate(drafts):
-        for action in draft.actions:
+    for number, block in enumerate(blocks):
+        for action in block.actions:
             if action.leaves != NONE:
                 transfer = transfers[action.leaves]
                 shifts.setdefault((transfer.link, transfer.instance), {}).setdefault(number, []).append(action.order)

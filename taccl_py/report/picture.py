@@ -76,12 +76,12 @@ def _sweep(sweep: SizeSweep, part: Any) -> None:
 def _timeline(item: Item, axis: Any, mpl: Any) -> None:
     topology, colours = item.schedule.topology, mpl.colormaps["turbo"]
     shown = min(topology.num_ranks, _MOST_ROWS)
-    for move in item.timeline.transfers:
-        if move.src < shown:
-            source = item.source_of(item.schedule.messages[move.message].chunks[0])
-            critical = move.message in item.critical
+    for transfer in item.timeline.transfers:
+        if transfer.src < shown:
+            source = item.source_of(item.schedule.messages[transfer.message].chunks[0])
+            critical = transfer.message in item.critical
             axis.barh(
-                move.src, move.end_us - move.start_us, left=move.start_us, height=0.8, alpha=0.8,
+                transfer.src, transfer.end_us - transfer.start_us, left=transfer.start_us, height=0.8, alpha=0.8,
                 color=colours((source + 0.5) / topology.num_ranks), linewidth=1.5 if critical else 0.2,
                 edgecolor="black" if critical else "white", zorder=2 if critical else 1,
             )  # fmt: skip
