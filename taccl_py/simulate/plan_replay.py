@@ -50,19 +50,11 @@ from taccl_py.profiles.view import (
     switch_share,
     usable_shares,
 )
-from taccl_py.simulate.arbiter import (
-    SAME_MOMENT,
-    Arbiter,
-    Grant,
-    RequestCost,
-    ResourceQueues,
-    Server,
-    SwitchPath,
-    TransferRequest,
-)
+from taccl_py.simulate.arbiter import Arbiter, Grant, RequestCost, ResourceQueues, Server, SwitchPath, TransferRequest
 from taccl_py.simulate.in_network import BY_SWITCH, Errand, errand_of, find_ways
 from taccl_py.simulate.plan_pace import FREE, PUTS, PlanPace
 from taccl_py.simulate.timeline import SwitchWork, Timeline, Transfer, sort_transfers
+from taccl_py.tolerances import LAST_DIGITS
 from taccl_py.topology.model import Topology
 
 _PLAIN = "Simple"
@@ -290,7 +282,7 @@ class _PlanRun:
         """Let everything happen."""
         self._go_on()
         while self._events:
-            limit_us = self._events[0][0] * (1 + SAME_MOMENT)
+            limit_us = self._events[0][0] * (1 + LAST_DIGITS)
             while self._events and self._events[0][0] <= limit_us:
                 time_us, _, happening, index = heapq.heappop(self._events)
                 self._now_us = max(self._now_us, time_us)

@@ -15,8 +15,22 @@ from taccl_py.synthesis.restrict import find_ways
 from taccl_py.synthesis.symmetry import Generator, make_generator
 from taccl_py.topology.model import Topology
 
-# Share of neighbouring ranks that a symmetry must leave neighbours so that batches survive it.
-_MOST_NEIGHBOURS = 0.75
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of problems.
+
+    Attributes
+    ----------
+    least_neighbour_part
+        Part of the neighbouring ranks that a symmetry must leave neighbours to keep the order of chunks, which messages
+        of several need. Guess.
+    """
+
+    least_neighbour_part: float = 0.75
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True)
@@ -125,4 +139,4 @@ class Problem:
 def keeps_order(image: tuple[int, ...]) -> bool:
     """Whether a renaming of ranks leaves most neighbouring ranks neighbours, in order."""
     kept = sum(two == one + 1 for one, two in pairwise(image))
-    return kept >= _MOST_NEIGHBOURS * (len(image) - 1)
+    return kept >= PARAMS.least_neighbour_part * (len(image) - 1)

@@ -20,10 +20,6 @@ from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 from taccl_py.synthesis.templates.packing import most_packed
 from taccl_py.synthesis.templates.patterns import DOUBLING
 
-# Ranks of a node: of more, what they have for another node is so many messages that little is saved, and their copies, which runtimes
-# do chunk by chunk, are more steps than threadblocks can have.
-MOST_RANKS = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Delegation:

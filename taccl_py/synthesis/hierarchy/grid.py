@@ -21,12 +21,10 @@ from taccl_py.runtimes import MAX_COUNT
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.meeting import ChunkSpan, ExchangeMessage, NodeExchange, NodeShard, Step, Want, sliced
 from taccl_py.synthesis.hierarchy.outline import ACROSS, INSIDE
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.hierarchy.stages import Stage, schedule_stages
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
 
-# Messages of a lane in one leg, and scatters, at most.
-_MOST_TURNS = 4
-_MOST_SCATTERS = 3
 # What lanes occupy that serve one node less than others.
 ASIDE = 2
 
@@ -115,7 +113,7 @@ def grids(cluster: LaneCluster, pieces: tuple[int, ...]) -> Iterator[LaneGrid]:
         return
     doubling = (2,) * (width.bit_length() - 1)
     ways = [(doubling, False), (doubling, True), *([((width,), True)] if cluster.at_once > 1 else [])]
-    for scatters, left in _scatters(len(cluster.nodes), width, _MOST_SCATTERS):
+    for scatters, left in _scatters(len(cluster.nodes), width, PARAMS.most_grid_scatters):
         for exchanges in _exchanges(left, left, width):
             yield from (LaneGrid((*scatters, *exchanges), fans, dealt, pieces) for fans, dealt in ways)
 
@@ -151,7 +149,7 @@ def _fewest_lanes(row: int) -> int:
 def _lane_counts(row: int, width: int) -> list[int]:
     """Lanes that may serve a row: as many as there are nodes, or all, or half of them."""
     counts = {min(_fewest_lanes(row), width), width, max(1, width // 2)}
-    return sorted(lanes for lanes in counts if lanes <= row <= _MOST_TURNS * lanes + 1)
+    return sorted(lanes for lanes in counts if lanes <= row <= PARAMS.most_grid_turns * lanes + 1)
 
 
 def grid_times(cluster: LaneCluster, grid: LaneGrid, chunk_bytes: float) -> GridTimes:

@@ -19,10 +19,8 @@ from dataclasses import dataclass
 
 from taccl_py.synthesis.hierarchy.cluster import LaneCluster
 from taccl_py.synthesis.hierarchy.gather import Numbering
+from taccl_py.synthesis.hierarchy.params import PARAMS
 from taccl_py.synthesis.templates.moves import Moves, TemplateMessage
-
-# Halvings of the time by which the second messages must have arrived.
-_HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +163,7 @@ class _LaneClock:
         low_us, high_us = least_us, least_us + self.inside_us[self.side] + self.lane_us[self.stock]
         if wanted > 0 and self._brought(high_us, wanted) is None:
             return None
-        for _ in range(_HALVINGS):
+        for _ in range(PARAMS.triple_halvings):
             middle_us = (low_us + high_us) / 2
             low_us, high_us = (low_us, middle_us) if self._brought(middle_us, wanted) else (middle_us, high_us)
         second = self._brought(high_us, wanted)

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from taccl_py.synthesis.bounds.net import FloatArray, Net
+from taccl_py.synthesis.matching.params import PARAMS
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.topology.model import Topology
-
-_HALVINGS = 60
-_LEAST_BETA = 1e-12
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def gate_rates(topology: Topology) -> FloatArray:
 def _rates(net: Net, link: IntArray, resource: IntArray, ends: IntArray, far_ends: IntArray) -> FloatArray:
     """Bandwidth of the ranks at one end of some links: that of the ports on their side, as far as the links fill them."""
     users, others = _distinct(net, resource, ends[link]), _distinct(net, resource, far_ends[link])
-    rate: FloatArray = 1 / np.maximum(net.beta_us_per_mb, _LEAST_BETA)
+    rate: FloatArray = 1 / np.maximum(net.beta_us_per_mb, PARAMS.least_beta_us_per_mb)
     is_own = (resource >= net.num_links) & (users <= others)[resource]
     # Of several ports in a row the one that leaves a rank least.
     per_rank: FloatArray = rate / np.maximum(users, 1)
@@ -136,7 +134,7 @@ def _own_shares(share: FloatArray, rate: FloatArray, num_nodes: int, total: floa
     if num_nodes == 2:
         return rate
     low, high = 0.0, float(((share + total * num_nodes) / rate).max())
-    for _ in range(_HALVINGS):
+    for _ in range(PARAMS.shard_halvings):
         time = (low + high) / 2
         filled = np.maximum(0.0, time * rate - share).sum() / (num_nodes - 2)
         low, high = (time, high) if filled < total else (low, time)

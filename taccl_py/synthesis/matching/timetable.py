@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from taccl_py.synthesis.matching.fabric import Fabric
 from taccl_py.synthesis.matching.growth import GrownMessage
+from taccl_py.tolerances import RELATIVE
 
-_RELATIVE_PRECISION = 1e-9
-_SOON = 1 + _RELATIVE_PRECISION
+_SOON = 1 + RELATIVE
 
 
 class Delivery(NamedTuple):

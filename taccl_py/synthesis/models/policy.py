@@ -12,8 +12,21 @@ from taccl_py.synthesis.models.task import ModelTask
 from taccl_py.synthesis.plan import Plan
 from taccl_py.synthesis.quotient import Quotient
 
-# TACCL's weight of the policy against the makespan.
-_MU = 0.01
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of a sketch's policy.
+
+    Attributes
+    ----------
+    policy_weight
+        Weight of the policy against the makespan. Source: TACCL's code, mu.
+    """
+
+    policy_weight: float = 0.01
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,7 @@ class PolicyTerms:
 
     def linear_terms(self, model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> list[tuple[Any, float]]:
         """Objective terms for a routing MILP, weighted by TACCL's mu (in units of the smallest link cost)."""
-        unit = _MU * min((task.grid.duration(a) for a in x), default=1)
+        unit = PARAMS.policy_weight * min((task.grid.duration(a) for a in x), default=1)
         terms = []
         for orbit, sign in sorted(self.counted.items()):
             used = model.real(f"pair_{orbit}", 0.0, 1.0)
@@ -90,7 +103,12 @@ class PolicyTerms:
                 model.at_most([(used, 1.0), *((variable, -1.0) for variable in arcs)], 0.0)
             terms.append((used, sign * unit))
         if self.strategy in (Strategy.MINMAX, Strategy.MAXMIN):
-            terms.append((self._extreme_load(model, task, x), _MU if self.strategy is Strategy.MINMAX else -_MU))
+            terms.append(
+                (
+                    self._extreme_load(model, task, x),
+                    PARAMS.policy_weight if self.strategy is Strategy.MINMAX else -PARAMS.policy_weight,
+                )
+            )
         return terms
 
     def _extreme_load(self, model: LinearModel, task: ModelTask, x: Mapping[int, Any]) -> Any:

@@ -17,8 +17,21 @@ from taccl_py.solvers.cp_sat import Status, import_cp_model, solve_cp
 from taccl_py.solvers.limits import Limits
 from taccl_py.solvers.linear import LinearModel
 
-# Work after which CP-SAT leaves it to HiGHS to prove that there is no choice.
-_WORK = 0.5
+
+@dataclass(frozen=True)
+class Params:
+    """Numbers of the choice of relays.
+
+    Attributes
+    ----------
+    cp_work
+        Deterministic time after which CP-SAT leaves it to HiGHS to prove that there is no choice. Guess.
+    """
+
+    cp_work: float = 0.5
+
+
+PARAMS = Params()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +112,7 @@ def _chosen(cover: RelayCover, limits: Limits) -> tuple[tuple[Relay, ...] | None
             if not serving:
                 return None, Status.INFEASIBLE
             model.add_bool_or([x[i] for i in serving])
-    outcome = solve_cp(model, limits.within(limits.seconds, _WORK))
+    outcome = solve_cp(model, limits.within(limits.seconds, PARAMS.cp_work))
     if outcome.status not in (Status.OPTIMAL, Status.FEASIBLE):
         return None, outcome.status
     return tuple(relay for relay, used in zip(cover.relays, x, strict=True) if outcome.value(used)), outcome.status

@@ -8,23 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from taccl_py.synthesis.templates.params import PARAMS
+from taccl_py.tolerances import RELATIVE
 from taccl_py.topology.model import Topology
-
-# Ranks tried before the search for an order gives up.
-_TRIES = 3000
-# How many limits on the slowest link of a cycle are tried before all links may be used.
-_LIMITS = 3
-
-
-# Messages are small up to so many times the time of an empty one. Among more ranks than that, copies in small pieces are so
-# many that nothing counts as small.
-_SMALL, MANY_RANKS = 2.0, 128
 
 
 def is_small(topology: Topology, link: int, num_bytes: float) -> bool:
     """Whether the bytes of a message take no longer than an empty one, so that copies may keep it whole."""
-    few = topology.num_ranks <= MANY_RANKS
-    return few and topology.message_us(link, num_bytes) <= _SMALL * topology.message_us(link, 0.0)
+    few = topology.num_ranks <= PARAMS.most_small_ranks
+    return few and topology.message_us(link, num_bytes) <= PARAMS.small_message_factor * topology.message_us(link, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +186,7 @@ class TemplateSite:
                 continue
             for other in self.neighbours[rank]:
                 through = far + self.cost_us[rank, other]
-                slack = 1e-9 * through
+                slack = RELATIVE * through
                 fewer = parent[other] >= 0 and children[rank] < children[parent[other]] - 1
                 if through < far_us[other] - slack or (abs(through - far_us[other]) <= slack and fewer):
                     if parent[other] >= 0:
@@ -244,7 +236,7 @@ class TemplateSite:
             for end in (0, 1)
         )
         limits_us = sorted({us for us in cost_us.values() if us >= least_us})
-        for limit_us in dict.fromkeys((*limits_us[:_LIMITS], *limits_us[-1:])):
+        for limit_us in dict.fromkeys((*limits_us[: PARAMS.slowest_link_limits], *limits_us[-1:])):
             found = self._cycle_within(ranks, load, {pair for pair, us in cost_us.items() if us <= limit_us})
             if found is not None:
                 return found
@@ -298,7 +290,7 @@ def _ordered(
         )
 
     open_choices = [choices()]
-    for _ in range(_TRIES):
+    for _ in range(PARAMS.order_tries):
         if not left and closes(order):
             return tuple(order)
         while open_choices and not open_choices[-1]:

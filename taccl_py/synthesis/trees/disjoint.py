@@ -22,10 +22,9 @@ from taccl_py.solvers.max_flow import FlowNetwork
 from taccl_py.synthesis.symmetry import IntArray
 from taccl_py.synthesis.trees.network import CapacityNetwork
 from taccl_py.synthesis.trees.packing import SpanningTree
+from taccl_py.synthesis.trees.params import PARAMS
 from taccl_py.synthesis.trees.rounding import TreeSet, piece_us
-
-_EPSILON = 1e-9
-_UNLIKE = 0.5
+from taccl_py.tolerances import RELATIVE
 
 
 def shares_only_links(network: CapacityNetwork) -> bool:
@@ -85,7 +84,7 @@ def _capacities(network: CapacityNetwork, load_us: float, parts: int) -> IntArra
     """Trees that a link can carry if it takes no longer than so many us per megabyte, [link]."""
     beta, most = network.beta.max(axis=1), parts * len(network.roots)
     fitting = np.full(len(beta), float(most))
-    np.divide(load_us * parts * (1 + _EPSILON), beta, out=fitting, where=beta > 0)
+    np.divide(load_us * parts * (1 + RELATIVE), beta, out=fitting, where=beta > 0)
     whole: IntArray = np.minimum(fitting, most).astype(np.int64)
     return whole
 
@@ -129,7 +128,7 @@ class _TreeGrowth:
         parts = len(self._roots) // len(network.roots)
         time_us = piece_us(network, parts)
         if seed:
-            time_us = time_us * (1 + _UNLIKE * np.random.default_rng(seed).random(len(time_us)))
+            time_us = time_us * (1 + PARAMS.disjoint_noise * np.random.default_rng(seed).random(len(time_us)))
         links_from = _links_from(network)
         hops = [
             (float(time_us[link]), tree, link)
