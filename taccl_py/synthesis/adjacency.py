@@ -1,4 +1,4 @@
-"""Which chunks can travel together: arcs of one link whose chunks are neighbours in the buffers at both ends.
+"""Chunks that can share a message: arcs of one link whose chunks are neighbours in the buffers at both ends.
 
 Alpha is shared only by neighbours, so a planner may join an arc only to its predecessor here. Places in input and output are
 fixed. Ranks that relay chunks which they do not want keep what passes through them in scratch, ordered by final rank and

@@ -105,12 +105,12 @@ def first_runs(demand: Demand) -> list[EngineRun]:
 
 
 def searching_runs(demand: Demand) -> list[EngineRun]:
-    """Those of them that take what time they get."""
+    """First runs that use all the time they get."""
     return _milp_runs(demand, PARAMS.first_chunk_counts) if _is_searched(demand) else []
 
 
 def constructive_runs(demand: Demand) -> list[EngineRun]:
-    """Those of them that are done in some seconds."""
+    """First runs that end after some seconds."""
     if _is_passed_on(demand):
         return []
     packed = EngineRun("flow" if demand.kind in (Kind.ALLTOALL, Kind.GATHER, Kind.SCATTER) else "trees", demand)
@@ -122,7 +122,7 @@ def constructive_runs(demand: Demand) -> list[EngineRun]:
 
 
 def quick_runs(demand: Demand) -> list[EngineRun]:
-    """Those of them that are done in a second or two."""
+    """First runs that end after a second or two."""
     templates = EngineRun("templates", demand)
     runs = [] if templates in left_out_runs(demand) else [templates]
     if _has_hierarchy(demand):
@@ -140,19 +140,19 @@ def quick_runs(demand: Demand) -> list[EngineRun]:
 
 
 def _is_rooted_within(demand: Demand, ranks: int, size_bytes: int) -> bool:
-    """Whether it is a Broadcast or Reduce of so few ranks of one node, and so little."""
+    """True if it is a Broadcast or Reduce on one node of at most so many ranks, and bytes."""
     topology = demand.topology
     is_free = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None and not topology.chunk_costs
     return is_free and topology.num_nodes == 1 and topology.num_ranks <= ranks and demand.size_bytes <= size_bytes
 
 
 def leading_runs(demand: Demand) -> list[EngineRun]:
-    """Those of the quick ones that are seldom beaten by far, by which the others are measured."""
+    """Quick runs that are seldom beaten by far, with which the others are compared."""
     return [EngineRun(_HIERARCHY, demand)] if _has_hierarchy(demand) else []
 
 
 def _has_hierarchy(demand: Demand) -> bool:
-    """Whether engine hierarchy takes part."""
+    """True if engine hierarchy takes part."""
     return demand.topology.num_nodes > 1 and demand.sketch is None and demand.kind not in (Kind.GATHER, Kind.SCATTER)
 
 
@@ -170,19 +170,19 @@ def left_out_runs(demand: Demand) -> list[EngineRun]:
 
 
 def _is_passed_on(demand: Demand) -> bool:
-    """Whether engine hierarchy packs what one root has for all, so that trees are no better and only take longer."""
+    """True if engine hierarchy packs what one root has for all, so that trees are no better and only take longer."""
     topology = demand.topology
     rooted = demand.kind in (Kind.BROADCAST, Kind.REDUCE) and demand.sketch is None
     return rooted and topology.num_nodes > 1 and TemplateSite(topology, 0.0).linked_inside_nodes
 
 
 def _is_searched(demand: Demand) -> bool:
-    """Whether a search for the ways of every chunk has a chance: not for what one root has for all on very many ranks of nodes."""
+    """True if a search for the path of every chunk has a chance: not for what one root has for all on very many ranks of nodes."""
     return demand.topology.num_ranks <= PARAMS.most_packed_ranks or not _is_passed_on(demand)
 
 
 def _is_for_greedy(demand: Demand) -> bool:
-    """Whether greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
+    """True if greedy is quick, and nothing else follows links as they are, on a machine that is too large to search.
 
     That is so where links are missing or slow or nodes differ, between nodes in AllReduce alone, where sums go to who has most
     bandwidth, and in AllToAll, whose ways it chooses one by one; and, but for AllToAll, on one node of fewer ranks whose links

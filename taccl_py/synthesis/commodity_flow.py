@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Commodities:
-    """What has to flow.
+    """Commodities of a multicommodity flow: the data of each source, and the links that it may use.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What every engine takes and gives."""
+"""Interface of engines: demand, options and answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PARAMS = Params()
 
 @dataclass(frozen=True)
 class Demand:
-    """What an engine is asked for: one collective of one size on one machine.
+    """Question for an engine: one collective of one size on one machine.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Demand:
 
 
 class Proof(StrEnum):
-    """What is known of a schedule's quality.
+    """State of knowledge about a schedule's optimality.
 
     ``optimal``: its time equals a lower bound that holds for every schedule of the problem.
     ``optimal-in-class``: a solver proved, on its time grid, that no schedule with the same symmetry is faster.
@@ -103,13 +103,13 @@ class Proof(StrEnum):
 
     @classmethod
     def of(cls, time_us: float, bound: Bound) -> Proof:
-        """What a bound alone proves of a schedule that takes so long."""
+        """Proof that a bound alone gives for a schedule that takes so long."""
         return cls.OPTIMAL if bound.is_reached_by(time_us) else cls.FEASIBLE
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to search.
+    """Options of a search.
 
     Attributes
     ----------

@@ -127,7 +127,7 @@ class _GreedyState:
         return all(self.free[resource] <= now for resource in self.q.resources[arc])
 
     def may_go(self, run: tuple[int, ...]) -> bool:
-        """Whether the own chunks that have to go over the link before a run, or with it, have done so."""
+        """True if the own chunks that have to go over the link before a run, or with it, have done so."""
         return all(own in run or self.entered[self.heads[own]] for arc in run for own in self.after.get(arc, ()))
 
     def start(self, arcs: tuple[int, ...], now: int) -> None:
@@ -214,7 +214,7 @@ class _EfficientRun(_GreedyState):
         return self.rng.sample(costly, max(0, len(costly) - kept))
 
     def _patience(self, most: int) -> int:
-        """How many chunks a link waits for (fewer when fewer are left): none without jitter, else a random share."""
+        """Number of chunks that a link waits for (fewer when fewer are left): none without jitter, else a random part."""
         if not self.jitter:
             return 1
         return max(1, self.rng.choice((1, 1, most // 4, most // 2, most)))

@@ -297,7 +297,7 @@ def _start(search: Search) -> None:
 
 
 def _is_small(search: Search) -> bool:
-    """Whether alpha is a large part of the cost of a chunk on some link."""
+    """True if alpha is a large part of the cost of a chunk on some link."""
     grid = search.grid
     return any(a > 0 and a >= PARAMS.small_size_part * (a + b) for a, b in zip(grid.alpha, grid.beta, strict=True))
 
@@ -316,7 +316,7 @@ def _cp_alone(search: Search, _solver: str) -> None:
 
 
 def _closes_the_class(problem: Problem) -> bool:
-    """Whether an optimum with one chunk a message over the allowed links is one of all schedules of the same symmetry.
+    """True if an optimum with one chunk a message over the allowed links is one of all schedules of the same symmetry.
 
     It is not where two chunks may use a link that, or a port of which, has an alpha: scratch can make any two neighbours.
     """

@@ -128,7 +128,7 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class WalkLimits:
-    """How far to look.
+    """Limits of a walk along the front.
 
     Attributes
     ----------
@@ -285,11 +285,11 @@ class _Asking:
 
     @property
     def over(self) -> bool:
-        """Whether time is up or the user said stop."""
+        """True if time is up or the user said stop."""
         return self._deadline.left <= 0 or self._limits.stop.is_set()
 
     def ask(self, shape: AlgorithmShape) -> _ShapeAnswer:
-        """Whether there is an algorithm of this shape."""
+        """Answer to whether there is an algorithm of this shape."""
         answer = self._ask_on(self.demand.topology, shape)
         if answer.schedule is None:
             return answer

@@ -125,7 +125,7 @@ class Problem:
         return replace(self, generators=())
 
     def goes_first(self, chunk: int, link: int) -> bool:
-        """Whether the sketch lets the chunk leave before others: the sender's own, on a link between nodes."""
+        """True if the sketch lets the chunk leave before others: the sender's own, on a link between nodes."""
         if self.sketch is None or not self.sketch.own_first:
             return False
         src, dst = self.topology.links[link].src, self.topology.links[link].dst
@@ -137,6 +137,6 @@ class Problem:
 
 
 def keeps_order(image: tuple[int, ...]) -> bool:
-    """Whether a renaming of ranks leaves most neighbouring ranks neighbours, in order."""
+    """True if a renaming of ranks leaves most neighbouring ranks neighbours, in order."""
     kept = sum(two == one + 1 for one, two in pairwise(image))
     return kept >= PARAMS.least_neighbour_part * (len(image) - 1)

@@ -81,7 +81,7 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class RaceOutcome:
-    """What became of a run: an answer, or the reason why there is none."""
+    """Outcome of a run: an answer, or the reason why there is none."""
 
     run: EngineRun
     synthesis: Synthesis | None
@@ -112,7 +112,7 @@ class Racer:
 
     @property
     def over(self) -> bool:
-        """Whether no time is left or the user said stop."""
+        """True if no time is left or the user said stop."""
         return self._deadline.left <= 0 or self._options.limits.stop.is_set()
 
     @contextmanager
@@ -223,7 +223,7 @@ class Racer:
                     processes.abandon()
 
     def _is_late(self, done: Sequence[Future[_Carried[_Result]]]) -> bool:
-        """Whether no run after the first ones, which are done, begins in time."""
+        """True if no run after the first ones, which are done, begins in time."""
         failed = [future.cancelled() or future.exception() is not None for future in done]
         seconds = [0.0 if lost else future.result().seconds for future, lost in zip(done, failed, strict=True)]
         return starts_on(PARAMS.processors, [*seconds, 0.0])[0][-1] >= self._deadline.left
@@ -236,7 +236,7 @@ class Racer:
 
 @dataclass(frozen=True)
 class _Carried(Generic[_Result]):
-    """What was made of an outcome, whether that was an answer, and the seconds of work that it took."""
+    """Result that was made of an outcome, whether that was an answer, and the seconds of work that it took."""
 
     result: _Result
     is_answer: bool
@@ -244,7 +244,7 @@ class _Carried(Generic[_Result]):
 
 
 def _as_it_is(outcome: RaceOutcome) -> RaceOutcome:
-    """What is made of an outcome that is wanted itself."""
+    """The outcome itself."""
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""Which links each chunk may use: the sketch's restrictions as named masks, and evidence when they leave no way."""
+"""Links that each chunk may use: the sketch's restrictions as named masks, and evidence when they leave no path."""
 
 from __future__ import annotations
 

@@ -99,17 +99,17 @@ class Search:
 
     @property
     def done(self) -> bool:
-        """Whether nothing better exists, or no time is left, or the user said stop."""
+        """True if nothing better exists, or no time is left, or the user said stop."""
         return self.is_optimal or self.is_over
 
     @property
     def is_over(self) -> bool:
-        """Whether no time is left, or the user said stop."""
+        """True if no time is left, or the user said stop."""
         return self.deadline.left <= 0 or self.limits.stop.is_set()
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the incumbent equals the bound."""
+        """True if the incumbent equals the bound."""
         return self.best is not None and self.bound.is_reached_by(self.best.makespan_us)
 
     @property
@@ -123,7 +123,7 @@ class Search:
         return round(plan_end(self.best_plan or ()))
 
     def task(self, joins: bool) -> ModelTask:
-        """What a model gets to solve now."""
+        """Task for a model, between the bound and the incumbent."""
         predecessor = self.joins if joins else {}
         return ModelTask(self.quotient, self.grid, self.routes, predecessor, min(self.lower, self.upper), self.upper)
 
@@ -161,7 +161,7 @@ class Search:
         return True
 
     def _is_hopeless(self, end: float) -> bool:
-        """Whether a plan cannot become the incumbent or a runner-up worth keeping."""
+        """True if a plan cannot become the incumbent or a runner-up worth keeping."""
         if self.best_plan is None:
             return False
         best = plan_end(self.best_plan)

@@ -51,7 +51,7 @@ class PortTurn:
 
 @dataclass(frozen=True)
 class Chains:
-    """What a plan fixes.
+    """Order that a plan fixes: dependences of messages, and their turns on links and ports.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def best_sizes(chains: Chains, limits: Limits) -> Sizes | None:
 
 
 def undominated(costs: Sequence[MessageTime]) -> list[MessageTime]:
-    """Those of the costs that can be the largest."""
+    """Costs that can be the largest at some size."""
 
     def beaten(one: MessageTime) -> bool:
         return any(one != o and one.alpha_us <= o.alpha_us and one.piece_us <= o.piece_us for o in costs)

@@ -195,7 +195,7 @@ def _link_ideas(topology: Topology) -> Iterator[_Idea]:
 
 
 def _connection_ideas(topology: Topology) -> Iterator[_Idea]:
-    """Who talks between nodes."""
+    """Ideas for the connections between nodes."""
     if topology.num_nodes == 1:
         yield _Idea("", "", {})
         return

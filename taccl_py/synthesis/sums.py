@@ -10,7 +10,7 @@ from taccl_py.topology.model import Topology
 
 
 def adds_up(schedule: Schedule) -> bool:
-    """Whether exact times leave every sum sound: exchanged sums must cross each other.
+    """True if exact times leave every sum sound: exchanged sums must cross each other.
 
     A template says who sends at the same time; where ports serve one message after the other, the second one could carry what
     has arrived meanwhile.

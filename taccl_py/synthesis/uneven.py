@@ -204,7 +204,7 @@ def _best_cut(
 
 
 def _spread(least: int, counts: Sequence[int]) -> list[int]:
-    """Those of the counts that are not below the least, with gaps between them."""
+    """Counts that are not below the least, with gaps between them."""
     found: list[int] = []
     for count in counts:
         if count >= least and (not found or count >= PARAMS.chunk_step * found[-1]):
@@ -257,7 +257,7 @@ def _in_turn(schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Iterator[P
 
 @dataclass(frozen=True, slots=True)
 class _ChunkCut:
-    """How many finer chunks each chunk becomes, and how many a rank then has."""
+    """Numbers of finer chunks that each chunk becomes, and that a rank then has."""
 
     units: tuple[int, ...]
     chunks_per_rank: int
@@ -284,7 +284,7 @@ class _ChunkCut:
         return plan_us(schedule.topology, sizes_bytes, parts)
 
     def is_split(self, drafts: Sequence[UntimedMessage]) -> bool:
-        """Whether some message becomes several, as it would have too many chunks."""
+        """True if some message becomes several, as it would have too many chunks."""
         return any(sum(self.units[chunk] for chunk in draft.chunks) > MAX_COUNT for draft in drafts)
 
     def schedule(self, schedule: Schedule, drafts: Sequence[UntimedMessage]) -> Schedule | None:

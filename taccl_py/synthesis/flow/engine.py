@@ -101,7 +101,7 @@ class _FlowRun:
         return self.limits.stop.is_set() or self.deadline.left <= 0
 
     def _is_in_vain(self) -> bool:
-        """Whether the user said stop, or a race is over, and a first answer is not soon there."""
+        """True if the user said stop, or a race is over, and a first answer is not soon there."""
         return self.limits.stop.is_set() and not self.answers and not self.soon.left
 
     @property

@@ -84,7 +84,7 @@ class Rounding:
         return self._routing(_RoundingProgram(self._pairs, loads, 1, openings, used), part_bytes, limits)
 
     def _load(self, links: tuple[int, ...], part_bytes: float, members: int, *, with_alpha: bool) -> dict[int, float]:
-        """What a message on each of these links, with all its images, adds to every resource in us, by orbit."""
+        """Load in us that a message on each of these links, with all its images, adds to every resource, by orbit."""
         topology = self._problem.topology
         found: dict[int, float] = {}
         for link in links:

@@ -36,7 +36,7 @@ class BundleLink:
     latency_us: float
 
     def busy_us(self, size_mb: float) -> list[float]:
-        """How long the link and its ports are busy with a message."""
+        """Times for which the link and its ports are busy with a message."""
         return [alpha + beta * size_mb for alpha, beta in self.costs]
 
     def message_us(self, size_mb: float) -> float:
@@ -57,7 +57,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class WireRule:
-    """How wires choose.
+    """Rule by which wires choose chunks.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ _RULES = [WireRule(longest, patience) for longest in PARAMS.bundle_longest for p
 
 @dataclass(frozen=True)
 class Bundles:
-    """What is sent inside each node, and when all is done.
+    """Messages inside each node, and the time when all have arrived.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ def _wires(topology: Topology, ranks: Sequence[int]) -> tuple[BundleLink, ...]:
 
 
 def _are_alike(cluster: LaneCluster) -> bool:
-    """Whether every node has the links of the first one, and carriers are its ranks in their order."""
+    """True if every node has the links of the first one, and carriers are its ranks in their order."""
     sorts = [
         sorted((wire.src, wire.dst, wire.costs, wire.latency_us) for wire in _wires(cluster.site.topology, ranks))
         for ranks in cluster.nodes
@@ -246,7 +246,7 @@ class _BundleFlood:
             yield Bundle(wire.src, wire.dst, taken, now, end_us)
 
     def _comes_sooner(self, number: int, chunk: int, now: float) -> bool:
-        """Whether a faster wire could bring the chunk not much later."""
+        """True if a faster wire could bring the chunk not much later."""
         wire, limit_us = self._wires[number], now + self._patience * self._one_us[number]
         for other in self._into[wire.dst] if self._patience else ():
             if self._one_us[other] < self._one_us[number] - ABSOLUTE_US:

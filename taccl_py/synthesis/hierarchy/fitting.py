@@ -56,7 +56,7 @@ class _TimedMessages:
 
     @property
     def end_us(self) -> float:
-        """When all has arrived."""
+        """Time when all has arrived."""
         return max((draft.end for draft in self.drafts), default=0.0)
 
     @property

@@ -36,7 +36,7 @@ from taccl_py.units import BYTES_PER_MB
 
 @dataclass(frozen=True, slots=True)
 class HalvingShape:
-    """What is done, but for sizes.
+    """Stages of halving and doubling, without sizes.
 
     Attributes
     ----------
@@ -61,11 +61,11 @@ class HalvingShape:
         return 1 + sum(self.messages)
 
     def column(self, piece: int, step: int, message: int) -> int:
-        """Where the size of a message is."""
+        """Column of a message's size."""
         return piece * self.columns + 1 + sum(self.messages[:step]) + message
 
     def of_step(self, piece: int, step: int) -> range:
-        """Where the sizes of a step's messages are."""
+        """Columns of the sizes of a step's messages."""
         return range(self.column(piece, step, 0), self.column(piece, step, self.messages[step]))
 
 
@@ -133,7 +133,7 @@ class Halving:
 
     @property
     def end_us(self) -> float:
-        """When all should be done."""
+        """Time when all should be done."""
         return max(stage.end_us for stage in self.stages)
 
     @property

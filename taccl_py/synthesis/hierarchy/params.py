@@ -40,10 +40,10 @@ class Params:
         Ranks of a node up to which delegates are tried; beyond, messages are many, and copies are more steps than
         threadblocks can have. Measured: two GB200 racks of 72 have no room for them.
     bundle_longest
-        Longest messages between nodes, as factors of the balanced one. Measured: two MI250X nodes, AllGather of 1 MiB,
+        Longest times of messages of several chunks, in times of one of a single chunk on the slowest link. Measured: two MI250X nodes, AllGather of 1 MiB,
         13.1 -> 11.8 us.
     bundle_patience
-        Times that a lane waits for more chunks, as factors of a hop inside a node. Measured: as `bundle_longest`.
+        Times, in those of a message here, up to which a chunk is left to a faster link. Measured: as `bundle_longest`.
     bundle_rounds
         For each round of attempts the rules that take part and the attempts of each; all rules take part in the first.
         Guess.

@@ -26,7 +26,7 @@ from taccl_py.topology.model import Topology
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """How a rank of a node gets something: from whom (None if it brings it), and when that begins and ends."""
+    """Arrival of data at a rank of a node: its sender (None if it comes from another node), start and end."""
 
     before: int | None
     start_us: float
@@ -110,7 +110,7 @@ class Relays:
 
     @cached_property
     def _first_us(self) -> float:
-        """When the first of the messages arrives."""
+        """Time when the first of the messages arrives."""
         return min(self._arrival_us(relay) for relay in self.chosen)
 
     @cached_property
@@ -174,7 +174,7 @@ class _RelayStep:
 
 @dataclass(frozen=True, slots=True)
 class RelayPiece:
-    """What a rank of the first node has for another; both the same where it is for all."""
+    """Data of a rank of the first node for another; both the same where it is for all."""
 
     src: int
     dst: int

@@ -75,7 +75,7 @@ class SumExchange:
 
     @property
     def end_us(self) -> float:
-        """When all is done."""
+        """Time when all is done."""
         return 3 * self.hop_us + self.across_us
 
     def moves(self, num_chunks: int) -> Moves:
@@ -106,7 +106,7 @@ class SumExchange:
 
 
 def _has_own_ports(topology: Topology, crossing: tuple[int, ...]) -> bool:
-    """Whether messages between nodes that have neither their senders nor their receivers in common share no port."""
+    """True if messages between nodes that have neither their senders nor their receivers in common share no port."""
     users: dict[int, list[int]] = {}
     for link in crossing:
         for port in topology.links[link].ports:
@@ -126,6 +126,6 @@ def _neighbours(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _may_suffice(neighbours: tuple[tuple[int, ...], ...], hubs: int) -> bool:
-    """Whether so many ranks exist that every other one is next to one of them."""
+    """True if so many ranks exist that every other one is next to one of them."""
     near = [{rank, *ranks} for rank, ranks in enumerate(neighbours)]
     return any(len(set().union(*chosen)) == len(near) for chosen in combinations(near, hubs))

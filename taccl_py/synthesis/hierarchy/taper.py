@@ -111,7 +111,7 @@ def taper_moves(cluster: LaneCluster, taper: Taper, share_bytes: float) -> Moves
 
 
 def _legs(cluster: LaneCluster, inside: str, parts: Sequence[int], share_bytes: float) -> list[_TaperLeg]:
-    """What is sent and handed out in turn, the first of it what the node has itself."""
+    """Messages that are sent and handed out in turn, after what the node has itself."""
     count, nodes = sum(parts), len(cluster.nodes)
     ends = list(accumulate(parts, initial=0))
     legs: list[_TaperLeg] = []

@@ -351,7 +351,7 @@ def _bundles(demand: Demand, cluster: LaneCluster, limits: Limits) -> Iterator[H
 
 
 def _is_small(demand: Demand, site: TemplateSite) -> bool:
-    """Whether everything in one chunk a rank is a small message, and nodes are sparse."""
+    """True if everything in one chunk a rank is a small message, and nodes are sparse."""
     whole_bytes = demand.size_bytes if demand.kind is Kind.ALLREDUCE else site.chunk_bytes * site.topology.num_ranks
     return demand.chunks_per_rank in (None, 1) and not site.linked_inside_nodes and site.all_small(whole_bytes)
 

@@ -62,7 +62,7 @@ def _rotation(topology: Topology) -> tuple[int, ...] | None:
 
 
 def _delegations(cluster: LaneCluster) -> Iterator[Delegation]:
-    """Those that wait for one turn at a time, as what comes from different nodes does not go on together."""
+    """Delegations that wait for one turn at a time, as data from different nodes does not share messages."""
     for spread, gathers, hands in product(spreads(cluster), insides(cluster), insides(cluster)):
         yield Delegation(spread, 1, gathers, hands, apart=True)
 

@@ -110,7 +110,7 @@ class _WaitingMessages(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one port: the first ones in order, a heap of the others, and when it is looked at again."""
+    """Messages that wait for one port: the first ones in order, a heap of the others, and when it is looked at again."""
 
     front: list[_WaitingMessages] = field(default_factory=list)
     others: list[_WaitingMessages] = field(default_factory=list)
@@ -219,7 +219,7 @@ class _Dispatch:
             heapq.heappush(self._events, (end, self._count, -1, job.tells))
 
     def _charges(self, link: int) -> _Charges:
-        """What a link uses, with alpha and beta."""
+        """Resources of a link, with alpha and beta."""
         found = self._known.get(link)
         if found is None:
             found = self._known[link] = tuple((resource, self._cost[resource]) for resource in self._resources[link])

@@ -133,7 +133,7 @@ class _MatchingRun:
         return self.limits.stop.is_set() or not self.deadline.left
 
     def _is_enough(self, found: Schedule) -> bool:
-        """Whether nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
+        """True if nothing better can be found: what is sent chunk by chunk cannot be received any faster."""
         # Where blocks can go together there may be something better than chunk by chunk.
         alone = self.demand.topology.num_nodes == 1
         one_by_one_us = self._one_by_one_us(found.collective.chunks_per_rank) if alone else 0.0
@@ -155,7 +155,7 @@ class _MatchingRun:
         return self._least_us[chunks_per_rank]
 
     def _may_be_resized(self, found: Schedule) -> bool:
-        """Whether chunks of unequal size may make something else the better one, as where ranks differ."""
+        """True if chunks of unequal size may make something else the better one, as where ranks differ."""
         return self._has_roles and not self.bound.is_reached_by(found.makespan_us)
 
     def _replicated(self) -> Schedule | None:
@@ -232,7 +232,7 @@ class _MatchingRun:
         return best if improved is None or improved.makespan_us >= best.makespan_us else improved
 
     def _may_improve(self, found: Schedule) -> bool:
-        """Whether it is not too large for that."""
+        """True if it is not too large for that."""
         halves = 2 if self.demand.kind is Kind.ALLREDUCE else 1
         return affordable_tries(len(found.topology.links), len(found.messages) // halves) > 0
 

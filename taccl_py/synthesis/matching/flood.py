@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 
 
 class ChunkPriority(StrEnum):
-    """How a link chooses among the chunks that it could take: by chance, or the one that the fewest ranks have."""
+    """Choice of a link among the chunks that it could take: at random, or the one that the fewest ranks have."""
 
     CHANCE = "chance"
     RAREST = "rarest"
@@ -37,7 +37,7 @@ class ChunkPriority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FloodRule:
-    """How links choose.
+    """Rule by which links choose chunks.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class _ChunkFlood:
             heapq.heappush(self._times, time_us)
 
     def _is_worth(self, links: IntArray, now: float) -> NDArray[np.bool_]:
-        """Whether faster links to the same rank would not bring all that it lacks sooner."""
+        """Mask of the links that are worth using: faster links to the same rank would not bring all that it lacks sooner."""
         rivals = self._rivals[self._dst[links]]
         mine = self._message_us[links][:, None]
         theirs = np.append(self._message_us, np.inf)[rivals]

@@ -101,7 +101,7 @@ class _ChunkGrowth:
         return chunk * self._size + self._fabric.dst[link]
 
     def _is_open(self, link: int, chunk: int) -> bool:
-        """Whether a chunk may still cross a link."""
+        """True if a chunk may still cross a link."""
         if self._reached[self._place(link, chunk)]:
             return False
         dst = self._fabric.dst[link]
@@ -169,7 +169,7 @@ class _ChunkGrowth:
         return False
 
     def _is_worth(self, sort: int) -> bool:
-        """Whether the others would not be done with all that is left before this one had brought its chunk."""
+        """True if the others would not be done with all that is left before this one had brought its chunk."""
         if self._most_others(sort) < self._left:
             return True
         mine = self._fabric.sorts[sort]

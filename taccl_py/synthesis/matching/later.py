@@ -49,7 +49,7 @@ class LaterBound:
 
     @property
     def is_known(self) -> bool:
-        """Whether it has been asked for."""
+        """True if it has been asked for."""
         return self._found is not None
 
     def get(self) -> Bound:

@@ -185,7 +185,7 @@ class _OwnerPlan:
             yield _OwnerSpan(int(gate[owners[0]]), owners, begin / len(order))
 
     def _groups(self, ranks: Sequence[int]) -> tuple[float, ...]:
-        """Where groups of receivers end in a node with a slow gate, as many as alphas inside the node allow; none elsewhere."""
+        """Ends of groups of receivers in a node with a slow gate, as many as alphas inside the node allow; none elsewhere."""
         if not any(self._is_slow[rank] for rank in ranks):
             return ()
         inside = [self._topology.links_between.get((one, two), ()) for one in ranks for two in ranks]

@@ -24,14 +24,14 @@ from taccl_py.work import count_work
 
 
 def affordable_tries(links: int, messages: int) -> int:
-    """How often it may be tried on a machine with so many links and a schedule of so many messages; 0 where that is too few."""
+    """Number of tries on a machine with so many links and a schedule of so many messages; 0 where that is too few."""
     tries = min(PARAMS.most_tries, PARAMS.regrow_work // (messages + PARAMS.link_work * links))
     return tries if tries >= PARAMS.fewest_tries else 0
 
 
 @dataclass(frozen=True)
 class RegrowTask:
-    """What has to go where.
+    """Chunks, the ranks that have them, and those that want them.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class _RegrowSearch:
         return chunks
 
     def _groups(self, chunks: list[int]) -> list[list[int]]:
-        """What spreads at the same time: each chunk alone, or all."""
+        """Groups of chunks that spread at the same time: each chunk alone, or all."""
         is_alone = len(self._wanted[chunks[0]]) == 1 or self._random.random() < 0.5
         return [[chunk] for chunk in chunks] if is_alone else [chunks]
 

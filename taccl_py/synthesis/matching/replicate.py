@@ -132,7 +132,7 @@ class _Start:
 
 
 def _starts(demand: Demand, seed: int, translations: Translations) -> list[_Start]:
-    """How trees are grown."""
+    """Attempts of growing trees."""
     if demand.kind is Kind.ALLTOALL:
         return [_Start(seed, thrifty=False)]
     # Where ranks of a node have unequal links out, what comes through one of them is for all.

@@ -1,4 +1,4 @@
-"""Who sums what in an AllReduce between unequal nodes: shares in proportion to what their NICs carry.
+"""Owners of the sums of an AllReduce between unequal nodes, in proportion to the bandwidth of their NICs.
 
 Every node sums its ranks' data at *gates*, ranks with a way out of the node, and each part of the data has an *owner*: the gate
 at which the sums of all nodes come together, and from which the result goes to the gates of the other nodes. With ``N`` nodes a gate that
@@ -130,7 +130,7 @@ def in_proportion(weights: FloatArray, total: int) -> IntArray:
 
 
 def _own_shares(share: FloatArray, rate: FloatArray, num_nodes: int, total: float) -> FloatArray:
-    """What the gates of a rail own, so that they are done at the same time, of all data, [gate]."""
+    """Chunks of all data that the gates of a rail own, so that they are done at the same time, [gate]."""
     if num_nodes == 2:
         return rate
     low, high = 0.0, float(((share + total * num_nodes) / rate).max())
@@ -144,7 +144,7 @@ def _own_shares(share: FloatArray, rate: FloatArray, num_nodes: int, total: floa
 def _gates(
     members: Sequence[Sequence[int]], rails: Sequence[Sequence[int]], owned: IntArray, share: FloatArray
 ) -> IntArray:
-    """Which rank of each node stands for each owner."""
+    """Gates: the rank of each node that serves each owner, [node, owner]."""
     found = np.full((len(members), len(owned)), -1, dtype=np.int64)
     total = int(owned.sum())
     local = {rank: place for ranks in members for place, rank in enumerate(ranks)}

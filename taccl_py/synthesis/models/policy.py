@@ -1,4 +1,4 @@
-"""What a sketch prefers among equally fast schedules: TACCL's hyperedge policies and link-load strategies."""
+"""Preferences of a sketch among equally fast schedules: TACCL's hyperedge policies and link-load strategies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PolicyTerms:
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to prefer."""
+        """True if there is anything to prefer."""
         return bool(self.counted) or self.strategy in (Strategy.MINMAX, Strategy.MAXMIN)
 
     @staticmethod
@@ -75,7 +75,7 @@ class PolicyTerms:
         return PolicyTerms(sketch.strategy, counted, {orbit: tuple(arcs) for orbit, arcs in arcs_of.items()})
 
     def value(self, task: ModelTask, plan: Plan) -> float:
-        """What `integer_objective` minimizes, of a given plan."""
+        """Value of `integer_objective` for a given plan."""
         used = {int(task.quotient.link_orbit[arc]) for batch in plan for arc in batch.arcs}
         total = float(sum(sign for orbit, sign in self.counted.items() if orbit in used))
         if self.strategy in (Strategy.MINMAX, Strategy.MAXMIN):

@@ -1,4 +1,4 @@
-"""Which messages between nodes serve all pairs of ranks in time, where ports between nodes serve one message each.
+"""Choice of messages between nodes that serve all pairs of ranks in time, where ports between nodes carry one message each.
 
 Pairs are givers g and takers t; ``x[m]``: message m is sent. A pair is served by a message that starts when its sender has been told
 by g and after which t can still be told:
@@ -58,7 +58,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class RelayCover:
-    """What is asked.
+    """Messages to choose from, and the pairs of ranks that each of them serves.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ def choose_relays(cover: RelayCover, limits: Limits) -> tuple[Relay, ...] | None
 
 
 def has_no_choice(cover: RelayCover, limits: Limits) -> bool:
-    """Whether it is proved that no messages serve all pairs."""
+    """True if it is proved that no messages serve all pairs."""
     relays, status = _chosen(cover, limits)
     if relays is not None or status is Status.INFEASIBLE:
         return relays is None

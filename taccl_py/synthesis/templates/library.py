@@ -107,7 +107,7 @@ def _fitting(demand: Demand, plans: Iterable[TemplatePlan]) -> Iterator[_FittedT
 
 @dataclass(frozen=True)
 class _Permits:
-    """Which links a sketch lets each chunk use; everything goes without one."""
+    """Links that a sketch lets each chunk use; all of them without one."""
 
     permitted: NDArray[np.bool_] | None
     own_first: bool
@@ -126,7 +126,7 @@ class _Permits:
         return _Permits(find_ways(demand.topology, collective, sketch).permitted, sketch.own_first)
 
     def __call__(self, schedule: Schedule) -> bool:
-        """Whether the schedule keeps to the sketch."""
+        """True if the schedule keeps to the sketch."""
         if self.permitted is None:
             return True
         if schedule.collective.num_chunks != len(self.permitted):
@@ -136,7 +136,7 @@ class _Permits:
 
     @staticmethod
     def _own_first(schedule: Schedule) -> bool:
-        """Whether no sender's own chunk leaves for another node after others over the same link."""
+        """True if no sender's own chunk leaves for another node after others over the same link."""
         topology, source = schedule.topology, schedule.collective.source
         late: set[int] = set()
         for message in schedule.messages:
@@ -186,7 +186,7 @@ def _packed(topology: Topology, chunk_bytes: float, draft: UntimedMessage) -> It
 
 
 def _busiest_us(topology: Topology, chunk_bytes: float, drafts: list[UntimedMessage]) -> float:
-    """How long the busiest link or port is busy if no batch is cut."""
+    """Time for which the busiest link or port is busy if no message is cut."""
     busy_us = [0.0] * topology.num_resources
     for draft in drafts:
         for resource in topology.resources_of[draft.link]:

@@ -101,7 +101,7 @@ class Pipeline:
         return replace(plan, end_us=first_us + (pieces - 1) * plan._period_us())
 
     def _period_us(self) -> float:
-        """How long the busiest link or port is busy with a piece."""
+        """Time for which the busiest link or port is busy with a piece."""
         cost = self.site.topology.resource_cost
         return max(
             number * (cost[r][0] + cost[r][1] * self._chunk_bytes / BYTES_PER_MB) for r, number in self._uses.items()

@@ -263,7 +263,7 @@ def _halving(site: TemplateSite, root: int, ranks: list[int]) -> list[int] | Non
 
 
 def _border(site: TemplateSite, ranks: list[int], low: int, high: int) -> int:
-    """Where to halve: between nodes if there are several, else in the middle."""
+    """Place to halve at: between nodes if there are several, else in the middle."""
     node_of = site.topology.node_of
     borders = [i for i in range(low + 1, high) if node_of[ranks[i - 1]] != node_of[ranks[i]]]
     middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""What templates ask of a machine: who is linked to whom and at what cost, orders of ranks, trees, rings."""
+"""Machine as templates see it: links of ranks and their costs, orders of ranks, trees, rings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taccl_py.topology.model import Topology
 
 
 def is_small(topology: Topology, link: int, num_bytes: float) -> bool:
-    """Whether the bytes of a message take no longer than an empty one, so that copies may keep it whole."""
+    """True if the bytes of a message take no longer than an empty one, so that copies may keep it whole."""
     few = topology.num_ranks <= PARAMS.most_small_ranks
     return few and topology.message_us(link, num_bytes) <= PARAMS.small_message_factor * topology.message_us(link, 0.0)
 
@@ -62,26 +62,26 @@ class TemplateSite:
         return tuple(tuple(sorted(dsts, key=lambda d: (self.cost_us[src, d], d))) for src, dsts in enumerate(found))
 
     def linked(self, src: int, dst: int) -> bool:
-        """Whether there is a link."""
+        """True if there is a link."""
         return (src, dst) in self.cost_us
 
     def all_small(self, num_bytes: float) -> bool:
-        """Whether so many bytes are a small message on every link."""
+        """True if so many bytes are a small message on every link."""
         return all(is_small(self.topology, link, num_bytes) for link in range(len(self.topology.links)))
 
     @cached_property
     def linked_inside_nodes(self) -> bool:
-        """Whether every two ranks of a node have a link."""
+        """True if every two ranks of a node have a link."""
         return all(self.linked(a, b) for ranks in self.topology.node_ranks for a in ranks for b in ranks if a != b)
 
     @cached_property
     def all_linked(self) -> bool:
-        """Whether every two ranks have a link."""
+        """True if every two ranks have a link."""
         return len(self.cost_us) == self.topology.num_ranks * (self.topology.num_ranks - 1)
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether every two ranks have one link, all at one cost, and share no port with others: any order of ranks is as good."""
+        """True if every two ranks have one link, all at one cost, and share no port with others: any order of ranks is as good."""
         own = all(min(map(len, ends)) == 1 for ends in self._ends_of_ports.values())
         return (
             own
@@ -92,7 +92,7 @@ class TemplateSite:
 
     @cached_property
     def one_ported(self) -> bool:
-        """Whether every rank has a port for all that it sends and one for all that it receives."""
+        """True if every rank has a port for all that it sends and one for all that it receives."""
         ends, others = self._ends_of_ports.values(), self.topology.num_ranks - 1
         out = {rank for senders, receivers in ends for rank in senders if (len(senders), len(receivers)) == (1, others)}
         into = {
@@ -112,7 +112,7 @@ class TemplateSite:
         return found
 
     def both_linked(self, one: int, other: int) -> bool:
-        """Whether there are links both ways."""
+        """True if there are links both ways."""
         return self.linked(one, other) and self.linked(other, one)
 
     @cached_property
@@ -284,7 +284,7 @@ def _ordered(
     place = {rank: position for position, rank in enumerate(ranks)}
 
     def choices() -> list[int]:
-        """What may come next, the best last."""
+        """Ranks that may come next, the best last."""
         return sorted(
             (r for r in left if fits(order, r)), key=lambda r: (preference(order[-1], r), place[r]), reverse=True
         )

@@ -53,7 +53,7 @@ def _own_chunks(site: TemplateSite, chunks_per_rank: int) -> dict[int, tuple[int
 
 
 def flood(site: TemplateSite, groups: Iterable[tuple[int, ...]], held: Mapping[int, tuple[int, ...]]) -> Moves | None:
-    """What each rank holds to its group along quickest paths, one hop a step, together with whatever takes the same hop.
+    """Send what each rank holds to its group along quickest paths, one link a step, in one message with all that takes the same link.
 
     None if a rank of a group is cut off, or a path leads out of its group.
     """
@@ -265,7 +265,7 @@ def camps(site: TemplateSite) -> Iterator[Camp]:
 
 @dataclass(frozen=True, slots=True)
 class _MessageSort:
-    """What tells leaders apart: the time of a tree in their camp, and of messages between them."""
+    """Kind of leaders: the time of a tree in their camp, and of messages between them."""
 
     inside_us: float
     across_us: tuple[float, ...]
@@ -328,7 +328,7 @@ def _spread_in(camp: Camp, site: TemplateSite, held: dict[int, tuple[int, ...]],
 def _around_node(
     camp: Camp, site: TemplateSite, share: dict[int, tuple[int, ...]], known: dict[int, tuple[int, ...]]
 ) -> Moves:
-    """What the leaders of a node have, to all of the node; `known` is what their camps have already."""
+    """Send what the leaders of a node have to all of the node; `known` is what their camps have already."""
     node_of = site.topology.node_of
     among = spread((camp.local,), share) if camp.local is not None else ()
     out: list[TemplateMessage] = []

@@ -28,7 +28,7 @@ from taccl_py.tolerances import RELATIVE
 
 
 def shares_only_links(network: CapacityNetwork) -> bool:
-    """Whether trees meet in links only: no links share a port that takes time, no symmetry repeats trees, and all may go everywhere."""
+    """True if trees meet in links only: no links share a port that takes time, no symmetry repeats trees, and all may go everywhere."""
     users = np.bincount(network.resources[network.beta > 0], minlength=network.num_resources)
     to_root = network.dst == np.array(network.roots)[:, None]
     is_same = bool((network.permitted | to_root == (network.permitted | to_root)[0]).all())
@@ -118,7 +118,7 @@ class _TreeGrowth:
             self._join(tree, network.roots[root])
 
     def can_be_completed(self) -> bool:
-        """Whether all trees can still reach all ranks."""
+        """True if all trees can still reach all ranks."""
         wanted = len(self._roots)
         return all(self._flows.flow(self._source, rank) >= wanted for rank in range(self._network.num_ranks))
 
@@ -150,7 +150,7 @@ class _TreeGrowth:
         return tuple(SpanningTree(root, links) for root, links in zip(self._roots, self._into, strict=True))
 
     def _may_take(self, tree: int, link: int) -> bool:
-        """Whether all trees can be completed after a tree has taken a link to a rank that it does not have."""
+        """True if all trees can be completed after a tree has taken a link to a rank that it does not have."""
         network, flows = self._network, self._flows
         sender, rank = int(network.src[link]), int(network.dst[link])
         if self._has[tree, rank] or not self._left[link] or not network.permitted[self._roots[tree], link]:

@@ -212,7 +212,7 @@ class _TreesRun:
         return [forests for forests in found if promised_us(forests) < promised_us(found[0]) * PARAMS.promise_factor]
 
     def _promise(self, network: CapacityNetwork, forests: Sequence[TreeSet]) -> Promise:
-        """What direct trees of one root promise in no more pieces than can be."""
+        """Promise of direct trees of one root in no more pieces than can be."""
         most = forests[0].parts * max(self._possible_cuts(network, forests))
         return promise_of(network, forests[0], self._share_mb, most, both_ways=len(forests) > 1)
 
@@ -364,15 +364,15 @@ class _TreesRun:
 
     @property
     def _is_free(self) -> bool:
-        """Whether numbers of trees and chunks may be chosen, and sizes."""
+        """True if numbers of trees and chunks may be chosen, and sizes."""
         return self.trees is None and self.demand.chunks_per_rank is None and self.demand.sketch is None
 
     def _is_long(self, network: CapacityNetwork) -> bool:
-        """Whether what is sent takes much longer than the alphas of some messages."""
+        """True if what is sent takes much longer than the alphas of some messages."""
         return self.bound.time_us >= PARAMS.long_alphas * float(network.least_message_us.max())
 
     def _is_enough(self, found: list[OrderChoice]) -> bool:
-        """Whether the search may end: its time is up, or there is next to nothing to gain."""
+        """True if the search may end: its time is up, or there is next to nothing to gain."""
         if not found:
             return False
         return self.work.over() or _best(found).plan.end_us <= self.bound.time_us * PARAMS.enough_factor
@@ -487,12 +487,12 @@ def _most_pieces(network: CapacityNetwork) -> int:
 
 
 def _is_single(network: CapacityNetwork) -> bool:
-    """Whether there are the trees of one root only."""
+    """True if there are the trees of one root only."""
     return len(network.images) * len(network.roots) == 1
 
 
 def _is_small(network: CapacityNetwork) -> bool:
-    """Whether trees have so few places that making them takes next to no time."""
+    """True if trees have so few places that making them takes next to no time."""
     return _places(network) <= PARAMS.few_places
 
 

@@ -42,7 +42,7 @@ class SharedTreeSet:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a packing should be like.
+    """Properties that shared trees should have.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class SharedTreeSetFinder:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What matters of a tree: links that wait for no full link, links that no full link waits for, full links in a row."""
+    """Properties of a tree: links that wait for no full link, links that no full link waits for, full links in a row."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]

@@ -25,7 +25,7 @@ _Setting = TypeVar("_Setting", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """What a message takes: for how long it occupies each resource, [(resource, us)], and its time from start to arrival."""
+    """Cost of a message: for how long it occupies each resource, [(resource, us)], and its time from start to arrival."""
 
     occupied: tuple[tuple[int, float], ...]
     time_us: float
@@ -33,7 +33,7 @@ class MessageCost:
 
 @dataclass(frozen=True)
 class PieceCosts:
-    """What pieces cost at one size.
+    """Costs of pieces at one size.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class PieceCosts:
         return {}
 
     def of_message(self, link: int, chunks: float) -> MessageCost:
-        """What so many chunks take on a link; what is more than a step can carry is several messages."""
+        """Cost of so many chunks on a link; what is more than a step can carry is several messages."""
         found = self._of_messages.get((link, chunks))
         if found is None:
             steps = max(1, math.ceil(chunks / MAX_COUNT))
@@ -168,7 +168,7 @@ def climb(
 
 
 def _work(jobs: Sequence[PieceMessage], costs: PieceCosts) -> list[float]:
-    """What every resource has to do, without alpha."""
+    """Work of every resource, without alpha."""
     count = 1 + max((resource for job in jobs for resource in costs.resources[job.link]), default=-1)
     work = [0.0] * count
     for job in jobs:
@@ -180,7 +180,7 @@ def _work(jobs: Sequence[PieceMessage], costs: PieceCosts) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class DispatchRule:
-    """How to decide what goes when.
+    """Rule of dispatch: the order of messages, and what shares one.
 
     Attributes
     ----------
@@ -390,7 +390,7 @@ class _ListScheduling:
         return tuple(sorted(batch, key=lambda i: self._jobs[i].piece))
 
     def _may_join(self, index: int, batch: Sequence[int]) -> bool:
-        """Whether a job may share the message of others."""
+        """True if a job may share the message of others."""
         rule, costs, link = self._rule, self._costs, self._jobs[index].link
         message_us = costs.of_message(link, costs.size(self._jobs[i] for i in (*batch, index))).time_us
         if not self._follows[index] and message_us <= self._longest:

@@ -105,7 +105,7 @@ class HubTrees:
         return float("inf") if amounts is None else float(amounts[links])
 
     def _directed(self, capacities: FloatArray, parts: int, seed: int) -> IntArray | None:
-        """How many trees can take each link so that all can be completed, [link]; None if no division over directions is enough."""
+        """Numbers of trees that can take each link so that all can be completed, [link]; None if no division over directions is enough."""
         network = self._network
         hops = hops_from(network, 0)
         # How much longer a way is for taking this link, in hops.

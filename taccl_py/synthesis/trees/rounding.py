@@ -174,7 +174,7 @@ class _RoundingSearch:
         return [(tree, rank) for tree, links in enumerate(self._link) for rank in range(len(links)) if links[rank] >= 0]
 
     def _is_full(self, tree: int, rank: int) -> bool:
-        """Whether the link into a rank uses one of the fullest resources."""
+        """True if the link into a rank uses one of the fullest resources."""
         return bool(
             self._load[self._network.resources[self._link[tree][rank]]].max() >= PARAMS.rounding_full * self._load.max()
         )
@@ -186,7 +186,7 @@ class _RoundingSearch:
         return links[~below[self._network.src[links]]]
 
     def _below(self, tree: int, rank: int) -> NDArray[np.bool_]:
-        """Whether a rank hangs below this one (or is it), [rank]."""
+        """Mask of the ranks that hang below this one (or are it), [rank]."""
         links = self._link[tree]
         parent = np.where(links >= 0, self._network.src[links], np.arange(len(links)))
         parent[rank] = rank
