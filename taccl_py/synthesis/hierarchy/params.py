@@ -40,8 +40,8 @@ class Params:
         Ranks of a node up to which delegates are tried; beyond, messages are many, and copies are more steps than
         threadblocks can have. Measured: two GB200 racks of 72 have no room for them.
     bundle_longest
-        Longest times of messages of several chunks, in times of one of a single chunk on the slowest link. Measured: two MI250X nodes, AllGather of 1 MiB,
-        13.1 -> 11.8 us.
+        Longest times of messages of several chunks, in times of one of a single chunk on the slowest link. Measured:
+        two MI250X nodes, AllGather of 1 MiB, 13.1 -> 11.8 us.
     bundle_patience
         Times, in those of a message here, up to which a chunk is left to a faster link. Measured: as `bundle_longest`.
     bundle_rounds

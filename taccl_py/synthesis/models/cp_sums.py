@@ -33,7 +33,7 @@ class SumStep:
 
 @dataclass(frozen=True, slots=True)
 class NodeMeeting:
-    """Ranks that hear from the other node, and the steps inside nodes before and after.
+    """Message between two nodes, and the hub that its receiver passes it on to.
 
     Attributes
     ----------

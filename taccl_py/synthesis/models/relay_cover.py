@@ -58,7 +58,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class RelayCover:
-    """Messages to choose from, and the pairs of ranks that each of them serves.
+    """Messages between two nodes to choose from, so that every giver reaches every taker.
 
     Attributes
     ----------
